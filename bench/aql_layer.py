@@ -24,12 +24,12 @@ from msgspec import Raw
 from bench.guards import CALLS, GUARDED, META, Nobody, make_way
 from bench.measure import Spread, spread
 from interlock.config.plan import Plan
-from interlock.protocol.aql.search import SearchIndex, term_weights
-from interlock.runtime.aql.adapter import AqlAdapter
-from interlock.runtime.aql.native_operations import NativeOperations
-from interlock.runtime.aql.surface import AqlSurface
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.base.current_plan import CurrentPlan
+from interlock.aql.protocol.search import SearchIndex, term_weights
+from interlock.aql.adapter import AqlAdapter
+from interlock.aql.native_operations import NativeOperations
+from interlock.aql.surface import AqlSurface
+from interlock.core.clock import SystemClock
+from interlock.core.current_plan import CurrentPlan
 
 ADDED_MAX_US = 30.0
 OPERATIONS = 20_000

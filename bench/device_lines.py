@@ -18,8 +18,8 @@ import cbor2
 from cobs import cobs
 
 from bench.processes import raise_descriptors
-from interlock.protocol.devices.description import LinkDescription
-from interlock.protocol.devices.wire_formats import framing_of
+from interlock.devices.protocol.description import LinkDescription
+from interlock.devices.protocol.wire_formats import framing_of
 
 BITS_PER_BYTE = 10  # with start and stop
 SPIN_S = 0.0005  # before the time is up, sleeping is too coarse

@@ -20,8 +20,8 @@ from bench.contestants import LOGS, PATHS, Ready, node, wait_for_tool
 from bench.load import META
 from bench.measure import Spread, spread
 from bench.processes import ROOT, cores, cpu_seconds, first_line, python, resident_mb, running
-from interlock.protocol.devices.description import DeviceDescription, Field, LinkDescription, Profile, Tool
-from interlock.protocol.devices.wire_formats import codec_of, framing_of
+from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, Profile, Tool
+from interlock.devices.protocol.wire_formats import codec_of, framing_of
 
 BAUDS = (9600, 115200)
 ROUNDS, QUICK_ROUNDS = 5, 2

@@ -17,25 +17,25 @@ from msgspec import Raw
 
 from bench.measure import Spread, spread
 from interlock.config.plan import Plan, ServerPlan, Spawn
-from interlock.protocol.ax.budget import LIMIT_MAX, Limits
-from interlock.protocol.ax.capability import AuthScope
-from interlock.protocol.ax.hop_metadata import Offer
-from interlock.protocol.mcp.eras import LATEST_MODERN, Era
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.base.current_plan import CurrentPlan
-from interlock.runtime.base.link_state import LinkState
-from interlock.runtime.calls.budgets import Account, Budgets
-from interlock.runtime.calls.call import Call
-from interlock.runtime.calls.caller import Caller, Principal, ViewKey
-from interlock.runtime.catalog.catalog import Catalog
-from interlock.runtime.dispatch.checks.agent import AgentCheck
-from interlock.runtime.dispatch.checks.availability import AvailabilityCheck
-from interlock.runtime.dispatch.checks.route import RouteCheck
-from interlock.runtime.dispatch.dispatch import Dispatch
-from interlock.runtime.dispatch.guard_checks import make_guard
-from interlock.runtime.links.link import ServerFacts
-from interlock.runtime.links.listing import Items, Listing
-from interlock.runtime.links.server_link import ServerLink
+from interlock.ax.protocol.budget import LIMIT_MAX, Limits
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.protocol.hop_metadata import Offer
+from interlock.mcp.eras import LATEST_MODERN, Era
+from interlock.core.clock import SystemClock
+from interlock.core.current_plan import CurrentPlan
+from interlock.core.link_state import LinkState
+from interlock.guard.budgets import Account, Budgets
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller, Principal, ViewKey
+from interlock.catalog.catalog import Catalog
+from interlock.guard.checks.agent import AgentCheck
+from interlock.guard.checks.availability import AvailabilityCheck
+from interlock.guard.checks.route import RouteCheck
+from interlock.dispatch.dispatch import Dispatch
+from interlock.guard.guard_checks import make_guard
+from interlock.links.link import ServerFacts
+from interlock.links.listing import Items, Listing
+from interlock.links.server_link import ServerLink
 
 UNGUARDED, GUARDED, BUDGETED = "no guard at all", "the guard", "the guard and two budgets"
 CALLS = 1000  # of one way before the next has its turn: short, so that a disturbance hits all of them

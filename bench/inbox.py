@@ -14,14 +14,14 @@ from pathlib import Path
 
 from msgspec import Raw
 
-from interlock.protocol.approvals.approval import Approval, Decision, Kind, Proof, Source, What
-from interlock.protocol.approvals.state import Move
-from interlock.runtime.approvals.audit import ApprovalAudit
-from interlock.runtime.approvals.inbox import Inbox, Rules
-from interlock.runtime.approvals.storage import ApprovalStore
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.base.recorder import Recorder
-from interlock.runtime.base.store_backends import build_audit, build_store
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, What
+from interlock.approvals.protocol.state import Move
+from interlock.approvals.audit import ApprovalAudit
+from interlock.approvals.inbox import Inbox, Rules
+from interlock.approvals.storage import ApprovalStore
+from interlock.core.clock import SystemClock
+from interlock.core.recorder import Recorder
+from interlock.core.store_backends import build_audit, build_store
 
 PENDING, RECORDS = 10_000, 100_000
 AT_ONCE = 20

@@ -22,7 +22,7 @@ from typing import Any, Final
 from bench.instruction_counts import Count, keep, write_section
 from bench.processes import ROOT
 from interlock.config.load import load
-from interlock.runtime.node.node import Node
+from interlock.node.node import Node
 
 CALLS: Final = 4000
 TRACED_CALLS: Final = 200

@@ -16,13 +16,13 @@ import msgspec
 from msgspec import Raw
 
 from bench import surfaces
-from interlock.protocol.names.model import Entry, Revision, Status
-from interlock.protocol.names.publication import Form, Publication, publish
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.base.recorder import Recorder
-from interlock.runtime.base.store_backends import build_audit
-from interlock.runtime.names.publisher import Publisher
-from interlock.runtime.names.state import RegistryState
+from interlock.names.protocol.model import Entry, Revision, Status
+from interlock.names.protocol.publication import Form, Publication, publish
+from interlock.core.clock import SystemClock
+from interlock.core.recorder import Recorder
+from interlock.core.store_backends import build_audit
+from interlock.names.publisher import Publisher
+from interlock.names.state import RegistryState
 from interlock.store.sqlite.names_log import SqliteNamesLog
 
 ENTRIES, QUICK_ENTRIES = 100_000, 10_000

@@ -1,4 +1,4 @@
-"""docs/ax-reference.md from interlock.protocol.ax: keys, methods, transport classes and the AgentX table.
+"""docs/ax-reference.md from interlock.ax.protocol: keys, methods, transport classes and the AgentX table.
 
 `--check` compares and writes nothing.
 """
@@ -8,8 +8,8 @@ import json
 import sys
 from pathlib import Path
 
-from interlock.protocol.ax.transport_classes import TRANSPORT_CLASSES, check_classes
-from interlock.protocol.ax.wire_names import AGENTX, KEYS, METHODS, Correspondence, Method
+from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES, check_classes
+from interlock.ax.protocol.wire_names import AGENTX, KEYS, METHODS, Correspondence, Method
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs/ax-reference.md")
@@ -19,7 +19,7 @@ def page() -> str:
     lines = [
         "# MCP-AX on the wire",
         "",
-        "Written by `python spec/ax_reference.py` from `interlock.protocol.ax`. Clauses are those of",
+        "Written by `python spec/ax_reference.py` from `interlock.ax.protocol`. Clauses are those of",
         "draft-abbott-mcp-ax-00; what it leaves open and we settled says *ours*.",
         "",
         "## Methods and notifications",

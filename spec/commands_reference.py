@@ -13,7 +13,7 @@ from typing import Any
 from typer import Context
 from typer.main import get_command
 
-from interlock.surface.cli.app import SHARED_OPTIONS, VERBS
+from interlock.cli.app import SHARED_OPTIONS, VERBS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs/commands.md")
@@ -66,7 +66,7 @@ def page() -> str:
 def _walk(command: Any, name: str, parent: Any) -> Iterator[Any]:
     """A verb with its verbs below it, in the order of the help."""
     if parent is None:
-        parent = Context(get_command(import_module("interlock.surface.cli.app").app), info_name="interlock")
+        parent = Context(get_command(import_module("interlock.cli.app").app), info_name="interlock")
     context = Context(command, info_name=name, parent=parent, terminal_width=WIDE, max_content_width=WIDE)
     below = getattr(command, "commands", {})
     if not below or command.invoke_without_command:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from interlock.surface.operator.openapi import document
+from interlock.operator.openapi import document
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENT = Path("docs/operator-api.json")

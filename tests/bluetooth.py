@@ -17,7 +17,7 @@ from bumble.transport import open_transport
 from bumble.transport.common import AsyncPipeSink
 from bumble.transport.tcp_server import open_tcp_server_transport_with_socket
 
-from interlock.net.devices.ble import NOTIFY, SERVICE, WRITE, Peripheral, PeripheralError
+from interlock.devices.transports.ble import NOTIFY, SERVICE, WRITE, Peripheral, PeripheralError
 
 PREFIX_BYTES = 2
 CENTRAL = "F0:F0:F0:F0:F0:F0"

@@ -2,8 +2,8 @@
 
 import tomllib
 
-from interlock.protocol.devices.description import DeviceDescription
-from interlock.protocol.devices.description_check import read_description
+from interlock.devices.protocol.description import DeviceDescription
+from interlock.devices.protocol.description_check import read_description
 
 
 def described(text: str) -> DeviceDescription:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.protocol.devices.framing import Framing
+from interlock.devices.protocol.framing import Framing
 
 ROOT = Path(__file__).resolve().parent.parent
 FIRMWARE = ROOT / "firmware"

@@ -117,7 +117,7 @@ PURE |= {"json", "math", "operator", "re", "string", "struct", "types", "typing"
 PURE |= {"cbor2", "cobs"}  # bytes in memory alone
 PURE |= {"csv", "io", "xml.parsers"}  # texts in memory alone
 PURE |= {"interlock", "msgspec", "jsonschema_rs", "re2", "ruamel.yaml", "tomllib"}  # the last four fetch nothing here
-SETS_DEPTH = "interlock.protocol.jsonrpc.deep"  # asks the interpreter how deep a decoder may go, and nothing else
+SETS_DEPTH = "interlock.wire.jsonrpc.deep"  # asks the interpreter how deep a decoder may go, and nothing else
 IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval"})
 CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
 
@@ -293,9 +293,9 @@ def protocol_is_pure(source: Source) -> Iterator[str]:
 
 
 def only_the_guard_admits(source: Source) -> Iterator[str]:
-    if source.module == "interlock.runtime.calls.guard":
+    if source.module == "interlock.guard.guard":
         return
-    if "interlock.runtime.calls.guard._KEY" in _imports(source):
+    if "interlock.guard.guard._KEY" in _imports(source):
         yield f"{source.module} imports the key of Admitted"
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call):
@@ -409,7 +409,7 @@ def a_leaf_needs_no_node(source: Source) -> Iterator[str]:
     if source.package not in {"subserver", "aql", "rooms"}:
         return
     for name in _imports(source):
-        if name.startswith(("interlock.keys.signing", "interlock.store.ports")):
+        if name.startswith(("interlock.crypto.keys.signing", "interlock.store.ports")):
             continue
         if _package(name) in LAYERS and _package(name) not in {
             "subserver",
@@ -428,7 +428,7 @@ def hooks_need_python_alone(source: Source) -> Iterator[str]:
     if source.package != "hooks":
         return
     for name in _imports(source):
-        if name.split(".")[0] not in sys.stdlib_module_names and not name.startswith("interlock.hooks"):
+        if name.split(".")[0] not in sys.stdlib_module_names and not name.startswith("interlock.drivers.hooks"):
             yield f"{source.module} imports {name}"
 
 
@@ -458,34 +458,34 @@ RULES: list[Rule] = [
 ]
 
 BREACHES: list[tuple[Rule, str, str]] = [
-    (imports_go_downhill, "interlock.protocol.ax.x", "from interlock.runtime import catalog"),
-    (imports_go_downhill, "interlock.protocol.ax.x", "import interlock.config.plan"),
-    (imports_go_downhill, "interlock.protocol.ax.x", "from interlock import store"),
-    (imports_go_downhill, "interlock.protocol.ax.x", "from ...runtime.guard import Guard"),
-    (imports_go_downhill, "interlock.protocol.ax.x", "def late():\n    import interlock.surface.cli"),
+    (imports_go_downhill, "interlock.ax.protocol.x", "from interlock.runtime import catalog"),
+    (imports_go_downhill, "interlock.ax.protocol.x", "import interlock.config.plan"),
+    (imports_go_downhill, "interlock.ax.protocol.x", "from interlock import store"),
+    (imports_go_downhill, "interlock.ax.protocol.x", "from ...runtime.guard import Guard"),
+    (imports_go_downhill, "interlock.ax.protocol.x", "def late():\n    import interlock.cli"),
     (imports_go_downhill, "interlock.net.x", "from interlock.store.ports import Store"),
     (imports_go_downhill, "interlock.config.x", "from interlock.net import http"),
-    (imports_go_downhill, "interlock.store.x", 'PARTS = {"a": "interlock.runtime.node.node:Node"}'),
+    (imports_go_downhill, "interlock.store.x", 'PARTS = {"a": "interlock.node.node:Node"}'),
     (imports_go_downhill, "interlock.runtime.x", "from interlock.surface import cli"),
     (imports_go_downhill, "interlock.surface.x", "from interlock.__main__ import main"),
     (imports_go_downhill, "interlock.attic.x", ""),
-    (packages_stand_in_order, "interlock.runtime.links.x", "from interlock.runtime.dispatch.dispatch import Dispatch"),
-    (packages_stand_in_order, "interlock.runtime.calls.x", "from interlock.runtime.catalog.routes import Route"),
+    (packages_stand_in_order, "interlock.links.x", "from interlock.dispatch.dispatch import Dispatch"),
+    (packages_stand_in_order, "interlock.core.calls.x", "from interlock.catalog.routes import Route"),
     (
         packages_stand_in_order,
-        "interlock.runtime.calls.x",
-        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from interlock.runtime.gate.gate import Gate",
+        "interlock.core.calls.x",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from interlock.gate.gate import Gate",
     ),
-    (packages_stand_in_order, "interlock.protocol.mcp.x", "from interlock.protocol.ax import errors"),
+    (packages_stand_in_order, "interlock.mcp.x", "from interlock.ax.protocol import errors"),
     (packages_stand_in_order, "interlock.store.x", "from interlock.store.sqlite.store import SqliteStore"),
     (packages_stand_in_order, "interlock.attic.x", ""),
-    (hooks_need_python_alone, "interlock.hooks.x", "import msgspec"),
-    (hooks_need_python_alone, "interlock.hooks.x", "from interlock.protocol.drivers import errors"),
+    (hooks_need_python_alone, "interlock.drivers.hooks.x", "import msgspec"),
+    (hooks_need_python_alone, "interlock.drivers.hooks.x", "from interlock.drivers.protocol import errors"),
     (operator_api_is_types_alone, "interlock.operator_api.x", "import asyncio"),
-    (operator_api_is_types_alone, "interlock.operator_api.x", "from interlock.protocol.drivers.model import Problem"),
-    (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.runtime.node.node import Node"),
-    (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.store.sqlite.store import SqliteStore"),
-    (imports_go_downhill, "interlock.runtime.x", "from interlock.subserver import Subserver"),
+    (operator_api_is_types_alone, "interlock.operator_api.x", "from interlock.drivers.protocol.model import Problem"),
+    (a_leaf_needs_no_node, "interlock.sdk.subserver.x", "from interlock.node.node import Node"),
+    (a_leaf_needs_no_node, "interlock.sdk.subserver.x", "from interlock.store.sqlite.store import SqliteStore"),
+    (imports_go_downhill, "interlock.runtime.x", "from interlock.sdk.subserver import Subserver"),
     (protocol_is_pure, "interlock.protocol.x", "import asyncio"),
     (protocol_is_pure, "interlock.protocol.x", "from os import environ"),
     (protocol_is_pure, "interlock.protocol.x", "from urllib import request"),
@@ -496,14 +496,14 @@ BREACHES: list[tuple[Rule, str, str]] = [
     (protocol_is_pure, "interlock.protocol.x", "from datetime import datetime\nat = datetime.now()"),
     (
         nothing_is_wired_from_outside,
-        "interlock.runtime.node.x",
+        "interlock.node.x",
         "class Node:\n    def __init__(self, dispatch):\n        self.gate = 1\n        dispatch.gate = self.gate",
     ),
-    (nothing_is_wired_from_outside, "interlock.runtime.node.x", "def wire(link):\n    link.gate = 1"),
-    (nothing_is_wired_from_outside, "interlock.runtime.node.x", "setattr(dispatch, 'gate', 1)"),
-    (only_the_guard_admits, "interlock.runtime.links.x", "from interlock.runtime.calls.guard import _KEY"),
-    (only_the_guard_admits, "interlock.runtime.links.x", "Admitted(command=1)"),
-    (only_the_guard_admits, "interlock.runtime.links.x", "guard.Admitted[Call](command=1)"),
+    (nothing_is_wired_from_outside, "interlock.node.x", "def wire(link):\n    link.gate = 1"),
+    (nothing_is_wired_from_outside, "interlock.node.x", "setattr(dispatch, 'gate', 1)"),
+    (only_the_guard_admits, "interlock.links.x", "from interlock.guard.guard import _KEY"),
+    (only_the_guard_admits, "interlock.links.x", "Admitted(command=1)"),
+    (only_the_guard_admits, "interlock.links.x", "guard.Admitted[Call](command=1)"),
     (the_mcp_sdk_is_not_in_the_path, "interlock.runtime.x", "from mcp.client import Client"),
     (the_mcp_sdk_is_not_in_the_path, "interlock.surface.x", "import mcp"),
     (every_module_is_a_noun, "interlock.runtime.utils", ""),
@@ -522,8 +522,8 @@ BREACHES: list[tuple[Rule, str, str]] = [
         "interlock.runtime.x",
         "class Servers:\n    def __init__(self, keeper):\n        self.gate = 1\n        keeper.part.gate = 1",
     ),
-    (dispatch_cuts_no_names, "interlock.runtime.catalog.catalog", "name.split('.')"),
-    (dispatch_cuts_no_names, "interlock.runtime.links.x", "name.rpartition('.')"),
+    (dispatch_cuts_no_names, "interlock.catalog.catalog", "name.split('.')"),
+    (dispatch_cuts_no_names, "interlock.links.x", "name.rpartition('.')"),
 ]
 
 ALLOWED: list[tuple[Rule, str, str]] = [
@@ -533,17 +533,17 @@ ALLOWED: list[tuple[Rule, str, str]] = [
         "from interlock.runtime import node\nfrom interlock import __version__",
     ),
     (imports_go_downhill, "interlock.runtime.x", "from ..protocol.ax import names\nfrom .guard import Guard"),
-    (packages_stand_in_order, "interlock.runtime.dispatch.x", "from interlock.runtime.links.link import Link"),
-    (packages_stand_in_order, "interlock.protocol.ax.registration.x", "from interlock.protocol.ax import names"),
-    (imports_go_downhill, "interlock.net.x", "from interlock.protocol.jsonrpc import codec"),
-    (imports_go_downhill, "interlock.__main__", "from interlock.surface.cli import app"),
+    (packages_stand_in_order, "interlock.dispatch.x", "from interlock.links.link import Link"),
+    (packages_stand_in_order, "interlock.ax.protocol.registration.x", "from interlock.ax.protocol import names"),
+    (imports_go_downhill, "interlock.net.x", "from interlock.wire.jsonrpc import codec"),
+    (imports_go_downhill, "interlock.__main__", "from interlock.cli import app"),
     (protocol_is_pure, "interlock.protocol.x", "import re, hashlib, msgspec\nfrom urllib.parse import quote"),
-    (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.net import websocket"),
-    (a_leaf_needs_no_node, "interlock.subserver.x", "from interlock.keys.signing import read_signing_key"),
+    (a_leaf_needs_no_node, "interlock.sdk.subserver.x", "from interlock.net import websocket"),
+    (a_leaf_needs_no_node, "interlock.sdk.subserver.x", "from interlock.crypto.keys.signing import read_signing_key"),
     (protocol_is_pure, "interlock.net.x", "import asyncio"),
-    (only_the_guard_admits, "interlock.runtime.calls.guard", "Admitted(command=1)"),
-    (only_the_guard_admits, "interlock.runtime.links.x", "def send(command: Admitted[Call]) -> None: ..."),
-    (the_mcp_sdk_is_not_in_the_path, "interlock.runtime.x", "from interlock.protocol.mcp import messages"),
+    (only_the_guard_admits, "interlock.guard.guard", "Admitted(command=1)"),
+    (only_the_guard_admits, "interlock.links.x", "def send(command: Admitted[Call]) -> None: ..."),
+    (the_mcp_sdk_is_not_in_the_path, "interlock.runtime.x", "from interlock.mcp import messages"),
     (dispatch_cuts_no_names, "interlock.runtime.x", "line.split(',')"),
     (nothing_is_wired_from_outside, "interlock.runtime.x", "class A:\n    def f(self):\n        self.x = 1"),
     (

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> int:
-    from interlock.surface.cli.app import run
+    from interlock.cli.app import run
 
     return run(sys.argv[1:])
 

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Meta
 from tests.protocol.aql_schemas import check_answer
 
-from interlock.aql import Adapter, BigInt, Binary, Context, Execution, Listing, Page, Sort, not_found
-from interlock.aql.service import Service
+from interlock.sdk.aql import Adapter, BigInt, Binary, Context, Execution, Listing, Page, Sort, not_found
+from interlock.sdk.aql.service import Service
 
 
 class Colour(Enum):

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from msgspec import json
 
-from interlock.aql import Adapter
-from interlock.aql.context import Context
-from interlock.aql.service import Service
+from interlock.sdk.aql import Adapter
+from interlock.sdk.aql.context import Context
+from interlock.sdk.aql.service import Service
 
 PAGE = Path(__file__).parents[2] / "docs" / "aql-adapters.md"
 

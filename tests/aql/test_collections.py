@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from tests.aql.library import Document, Library
 
-from interlock.aql import Listing, Page, Sort
-from interlock.aql.service import Service
+from interlock.sdk.aql import Listing, Page, Sort
+from interlock.sdk.aql.service import Service
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from tests.aql.library import Document, Library
 
-from interlock.aql import Adapter, Category, DeclarationInvalid
-from interlock.aql.canonical_verbs import CANONICAL, SIMILAR, objection
-from interlock.aql.concurrency import CONCURRENCIES, Concurrency, Schedule
-from interlock.aql.service import Service
-from interlock.protocol.aql.families import Profile, custom_profile
-from interlock.runtime.aql.native_operations import NativeOperations
+from interlock.sdk.aql import Adapter, Category, DeclarationInvalid
+from interlock.sdk.aql.canonical_verbs import CANONICAL, SIMILAR, objection
+from interlock.sdk.aql.concurrency import CONCURRENCIES, Concurrency, Schedule
+from interlock.sdk.aql.service import Service
+from interlock.aql.protocol.families import Profile, custom_profile
+from interlock.aql.native_operations import NativeOperations
 
 
 async def _nothing(context: object, params: dict[str, Any]) -> None:
@@ -116,7 +116,7 @@ def test_other_verbs_are_warned_of_or_refused_unless_a_reason_is_given(
     function = handler if category is Category.UPDATE else other
     if category is Category.UPDATE:
         return _check_naming_alone(name, category, verb)
-    with caplog.at_level(logging.WARNING, "interlock.aql"):
+    with caplog.at_level(logging.WARNING, "interlock.sdk.aql"):
         Adapter("x").add(category, function, name=name)
     assert verb in caplog.text
     with pytest.raises(DeclarationInvalid, match=verb):
@@ -142,7 +142,7 @@ def test_a_name_of_the_table_belongs_to_its_category(caplog: pytest.LogCaptureFi
             assert SIMILAR.get(verb := name.partition("_")[0], verb) in CANONICAL[category]
             others = [objection(name, other, None) for other in Category if other is not category]
             assert name == "search" or None not in others
-    with caplog.at_level(logging.WARNING, "interlock.aql"):
+    with caplog.at_level(logging.WARNING, "interlock.sdk.aql"):
         _declare(adapter := Adapter("x", strict_names=True), "search")
         _declare(adapter, "create_thing", Category.CREATE, upsert=True)
     assert (list(adapter.operations), caplog.text) == (["search", "create_thing"], "")
@@ -245,7 +245,7 @@ def test_settings_that_are_none_are_refused_with_the_choices(options: dict[str, 
 
 
 TWO = """
-from interlock.aql import Adapter
+from interlock.sdk.aql import Adapter
 books, code = Adapter("books"), Adapter("github", prefix={prefix!r})
 @books.read
 def get_book(title: str) -> str:

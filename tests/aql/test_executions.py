@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.aql.library import Library
 
-from interlock.aql import Adapter, DeclarationInvalid, Execution, OperationFailed
-from interlock.aql.executions import Executions
-from interlock.protocol.aql.execution import ExecutionStatus
-from interlock.protocol.aql.model import Lifecycle
+from interlock.sdk.aql import Adapter, DeclarationInvalid, Execution, OperationFailed
+from interlock.sdk.aql.executions import Executions
+from interlock.aql.protocol.execution import ExecutionStatus
+from interlock.aql.protocol.model import Lifecycle
 
 STATUSES = list(ExecutionStatus)
 ALLOWED = {
@@ -216,8 +216,8 @@ async def test_of_racing_ends_exactly_one_counts() -> None:
 
 STUBBORN = """
 import asyncio, sys
-from interlock.aql import Adapter
-from interlock.aql.server import serve_stdio
+from interlock.sdk.aql import Adapter
+from interlock.sdk.aql.server import serve_stdio
 
 adapter = Adapter("x")
 

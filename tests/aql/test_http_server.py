@@ -16,9 +16,9 @@ from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from tests.interaction.harness import Wire, running_node, wait_for
 
-from interlock.aql import Adapter, Context, not_found
-from interlock.aql.http_server import SESSIONS_MAX, HttpApplication, run_http
-from interlock.aql.server import REQUEST_BYTES_MAX
+from interlock.sdk.aql import Adapter, Context, not_found
+from interlock.sdk.aql.http_server import SESSIONS_MAX, HttpApplication, run_http
+from interlock.sdk.aql.server import REQUEST_BYTES_MAX
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",

@@ -10,9 +10,9 @@ import pytest
 from msgspec import Meta
 from tests.aql.library import Library
 
-from interlock.aql import Adapter, DeclarationInvalid
-from interlock.aql.service import Service
-from interlock.aql.values import plain
+from interlock.sdk.aql import Adapter, DeclarationInvalid
+from interlock.sdk.aql.service import Service
+from interlock.sdk.aql.values import plain
 
 
 @pytest.mark.req("AQL-4.7.2-1")

@@ -4,7 +4,7 @@ import pytest
 from config_project import Project
 
 from interlock.config.plan import room_settings
-from interlock.protocol.rooms.participants import Privilege
+from interlock.rooms.protocol.participants import Privilege
 
 
 @pytest.mark.req("X-3.1-1")

@@ -15,9 +15,9 @@ from tests.conformance import toolbox
 from interlock.config.plan import DriversPlan
 from interlock.process.child import Child
 from interlock.process.stderr import StderrRing
-from interlock.protocol.drivers.model import Driver
-from interlock.runtime.drivers.install.install import install
-from interlock.runtime.drivers.install.outcome import Installed, Locked
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.install.install import install
+from interlock.drivers.install.outcome import Installed, Locked
 
 HOME = toolbox.CACHE / "drivers"
 

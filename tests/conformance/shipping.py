@@ -15,8 +15,8 @@ from typing import Any, Final
 import msgspec
 from tests.conformance import toolbox
 
-from interlock.protocol.ax.capability import ToolClass
-from interlock.protocol.drivers.authoring.draft import DraftedContract, DraftedDriver, draft_contract, draft_driver
+from interlock.ax.protocol.capability import ToolClass
+from interlock.drivers.protocol.authoring.draft import DraftedContract, DraftedDriver, draft_contract, draft_driver
 
 SHIPPED: Final = toolbox.ROOT / "src" / "interlock" / "shipped" / "drivers"
 PLACE: Final = "/workspace"

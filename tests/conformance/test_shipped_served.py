@@ -20,9 +20,9 @@ from tests.conformance.shipping import DRIVERS, PLACE, SHIPPED
 from tests.conformance.test_shipped_servers import declared
 from tests.interaction.harness import RunningNode, running_node, wait_for
 
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.drivers.install.locks import Locks
-from interlock.runtime.drivers.install.outcome import Locked
+from interlock.core.clock import SystemClock
+from interlock.drivers.install.locks import Locks
+from interlock.drivers.install.outcome import Locked
 from interlock.store.sqlite.secrets import Secrets
 from interlock.store.sqlite.store import SqliteStore
 

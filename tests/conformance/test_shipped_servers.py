@@ -9,10 +9,10 @@ from tests.conformance.driver_places import HOME, installed, running
 from tests.conformance.shipping import DRIVERS, PLACE, SHIPPED, Shipped, files_of
 from tests.conformance.toolbox import run
 
-from interlock.protocol.drivers.binding.match import Bound, match
-from interlock.protocol.drivers.files.contract import read_contract
-from interlock.protocol.drivers.files.driver import read_driver
-from interlock.protocol.drivers.model import Driver
+from interlock.drivers.protocol.binding.match import Bound, match
+from interlock.drivers.protocol.files.contract import read_contract
+from interlock.drivers.protocol.files.driver import read_driver
+from interlock.drivers.protocol.model import Driver
 
 _LISTED: dict[str, list[Mapping[str, Any]]] = {}
 

@@ -9,7 +9,7 @@ import uvloop
 from tests import prompt_server
 from tests.nats_server import NatsServer
 
-from interlock.runtime.base.store_backends import BACKENDS
+from interlock.core.store_backends import BACKENDS
 from interlock.store.nats.servers import SharedPlace
 
 prompt_server.install()

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from interlock.protocol.devices.description import DeviceDescription, LinkDescription
+from interlock.devices.protocol.description import DeviceDescription, LinkDescription
 
 WAIT_S = 5.0
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.runtime.base.store_backends import BACKENDS, build_audit, build_audit_reader
+from interlock.core.store_backends import BACKENDS, build_audit, build_audit_reader
 from interlock.store.audit_chain import GENESIS, ORIGIN, Verdict, link
 from interlock.store.ports import AuditLog, StoreError, Unavailable
 

@@ -9,10 +9,10 @@ from bumble.link import LocalLink
 from tests.bluetooth import BumbleCentral, Stub, make_device
 from tests.contract.device_owner import Owner, description
 
-from interlock.net.devices import ble
-from interlock.net.devices.ble import BleTransport
-from interlock.net.devices.connections import Connections
-from interlock.net.devices.transport import TransportFailed
+from interlock.devices.transports import ble
+from interlock.devices.transports.ble import BleTransport
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.transport import TransportFailed
 
 ADDRESS = "F1:F1:F1:F1:F1:F1"
 LONG = bytes(number % 251 for number in range(200))

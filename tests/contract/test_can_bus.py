@@ -8,10 +8,10 @@ import can
 import pytest
 from tests.contract.device_owner import Owner, description
 
-from interlock.net.devices import can_bus
-from interlock.net.devices.can_bus import CanTransport
-from interlock.net.devices.connections import Connections
-from interlock.net.devices.transport import TransportFailed
+from interlock.devices.transports import can_bus
+from interlock.devices.transports.can_bus import CanTransport
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.transport import TransportFailed
 
 RX, TX = 0x701, 0x700  # of the gateway
 CHANNELS = (f"test-{number}" for number in itertools.count())

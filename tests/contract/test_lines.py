@@ -3,7 +3,7 @@ import random
 import pytest
 
 from interlock.process.lines import LineSplitter, one_line
-from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized
+from interlock.wire.jsonrpc.oversized import MessageKind, Oversized
 
 LIMIT = 8
 

@@ -13,11 +13,12 @@ import pytest
 from tests.contract.device_owner import Owner, description
 from tests.interaction.ax.certificates import Authority
 
-from interlock.net.devices import mqtt, mqtt_client
-from interlock.net.devices.connections import Connections
-from interlock.net.devices.mqtt import MqttTransport
-from interlock.net.devices.mqtt_client import PACKET_BYTES_MAX
-from interlock.net.devices.transport import TransportFailed
+from interlock.devices.transports import mqtt
+from interlock.devices.transports import mqtt_client
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.mqtt import MqttTransport
+from interlock.devices.transports.mqtt_client import PACKET_BYTES_MAX
+from interlock.devices.transports.transport import TransportFailed
 
 CONNACK, PUBLISH, PUBACK, SUBACK, UNSUBACK = 0x20, 0x30, 0x40, 0x90, 0xB0
 ACCEPTED = bytes((CONNACK, 3, 0, 0, 0))

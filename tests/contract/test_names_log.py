@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.runtime.base.store_backends import BACKENDS, load_class
+from interlock.core.store_backends import BACKENDS, load_class
 from interlock.store.audit_chain import ORIGIN, ChainCheck, Mark
 from interlock.store.nats.servers import SharedPlace
 from interlock.store.ports import Conflict, NamedRecord, NamesLog, StoreRefused

@@ -18,9 +18,9 @@ import pytest
 from tests.contract.package_sources import Registry, Said, Shelf, needs_node, registry, shelf
 
 from interlock.config.plan import Package
-from interlock.packages import installer as packages
-from interlock.packages.installer import ensure
-from interlock.packages.references import PackageUnavailable, SourceBuildRefused, read_reference
+from interlock.process.packages import installer as packages
+from interlock.process.packages.installer import ensure
+from interlock.process.packages.references import PackageUnavailable, SourceBuildRefused, read_reference
 
 __all__ = ["registry", "shelf"]  # fixtures
 

@@ -10,10 +10,10 @@ import pytest
 from tests.contract.device_owner import Owner, description
 from tests.emulated_chips import SimulatedSpi, need
 
-from interlock.net.devices import spi
-from interlock.net.devices.connections import Connections
-from interlock.net.devices.spi import SpiTransport
-from interlock.net.devices.transport import TransportFailed
+from interlock.devices.transports import spi
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.spi import SpiTransport
+from interlock.devices.transports.transport import TransportFailed
 
 
 class Slave:

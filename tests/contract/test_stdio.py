@@ -16,7 +16,7 @@ import uvloop
 
 from interlock.process import child as stdio
 from interlock.process.child import Child, ChildStartFailed, StderrRing, child_environment
-from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized
+from interlock.wire.jsonrpc.oversized import MessageKind, Oversized
 
 MIB = 1024 * 1024
 PATIENCE_S = 20.0

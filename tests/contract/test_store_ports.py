@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.runtime.base.store_backends import BACKENDS, UnknownBackend, build_audit, build_store
+from interlock.core.store_backends import BACKENDS, UnknownBackend, build_audit, build_store
 from interlock.store.nats.servers import SharedPlace
 from interlock.store.ports import Conflict, Entry, Record, Store, Unavailable
 

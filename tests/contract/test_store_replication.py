@@ -16,7 +16,7 @@ from nats.aio.msg import Msg
 from tests.interaction.ax.certificates import Authority
 from tests.nats_server import NatsServer
 
-from interlock.runtime.base.store_backends import build_store
+from interlock.core.store_backends import build_store
 from interlock.store.nats.connection import ANSWER_S, Connection
 from interlock.store.nats.key_value import _Replaced
 from interlock.store.nats.reader import Reader
@@ -668,9 +668,9 @@ async def test_one_of_several_servers_is_enough(nats_server: NatsServer, node: s
 
 def test_the_library_is_imported_only_for_this_backend_and_its_absence_named(tmp_path: Path) -> None:
     without = "import sys; sys.modules['nats'] = None; from pathlib import Path\n"
-    build = "from interlock.runtime.base.store_backends import build_store\n"
+    build = "from interlock.core.store_backends import build_store\n"
     sqlite = subprocess.run(
-        [sys.executable, "-c", f"{without}{build}import interlock.runtime.node.node; build_store('sqlite', Path())"],
+        [sys.executable, "-c", f"{without}{build}import interlock.node.node; build_store('sqlite', Path())"],
         capture_output=True,
         text=True,
         check=False,

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from interlock.runtime.base.store_backends import BACKENDS, build_store
+from interlock.core.store_backends import BACKENDS, build_store
 from interlock.store.nats.servers import SharedPlace
 from interlock.store.ports import Damaged, Store
 from interlock.store.tokens import (

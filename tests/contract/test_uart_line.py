@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from tests.contract.device_owner import Owner, description
 
-from interlock.net.devices.connections import Connections
-from interlock.net.devices.uart import UartTransport
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.uart import UartTransport
 
 CFLAG = 2  # of what tcgetattr returns
 

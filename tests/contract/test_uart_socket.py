@@ -9,8 +9,8 @@ import pytest
 import uvloop
 from tests.contract.device_owner import Owner, description
 
-from interlock.net.devices.connections import Connections
-from interlock.net.devices.uart import UartTransport
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.uart import UartTransport
 
 
 @pytest.mark.req("AX-B.3-1")

@@ -9,7 +9,7 @@ from websocket_ends import MAX_BYTES, PATIENCE_S, End
 
 from interlock.net.message_pipe import CUT, INTERNAL, NORMAL, NOT_UTF8, POLICY, TOO_BIG, UNACCEPTABLE
 from interlock.net.websocket import frames
-from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized
+from interlock.wire.jsonrpc.oversized import MessageKind, Oversized
 
 
 @pytest.fixture(params=[ends.dialled, ends.accepted], ids=["dialled", "accepted"])

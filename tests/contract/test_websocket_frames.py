@@ -15,7 +15,7 @@ from websocket_ends import MAX_BYTES, PATIENCE_S, End, Heard
 
 from interlock.net.message_pipe import NORMAL
 from interlock.net.websocket.dial import dial
-from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized
+from interlock.wire.jsonrpc.oversized import MessageKind, Oversized
 
 TEXT, CONT, PING, PONG, CLOSE = 0x1, 0x0, 0x9, 0xA, 0x8
 FIN = 0x80

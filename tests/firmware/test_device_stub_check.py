@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.emulated_chips import FIRMWARE, GAP_MS, boot, emulator, free_port, need, program_of
 
-from interlock.surface.cli.app import run
+from interlock.cli.app import run
 
 need("arm-none-eabi-gcc", "qemu-system-arm", "avr-gcc", "qemu-system-avr")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from tests.emulated_chips import FIRMWARE, need
 
-from interlock.protocol.devices.announcement import Announcement
-from interlock.protocol.devices.cbor import encoded
-from interlock.protocol.devices.cbor_codec import CborCodec
-from interlock.protocol.devices.cobs_framing import CobsFraming
-from interlock.protocol.devices.description import DeviceDescription, LinkDescription
-from interlock.protocol.devices.messages import Answer, Received, Registration
+from interlock.devices.protocol.announcement import Announcement
+from interlock.devices.protocol.cbor import encoded
+from interlock.devices.protocol.cbor_codec import CborCodec
+from interlock.devices.protocol.cobs_framing import CobsFraming
+from interlock.devices.protocol.description import DeviceDescription, LinkDescription
+from interlock.devices.protocol.messages import Answer, Received, Registration
 
 need("gcc")
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from tests.emulated_chips import SimulatedSpi, need
 
-from interlock.protocol.devices.cbor import encoded, read_untrusted
-from interlock.protocol.devices.length_framing import LengthFraming
+from interlock.devices.protocol.cbor import encoded, read_untrusted
+from interlock.devices.protocol.length_framing import LengthFraming
 
 need("avr-gcc", "simavr")
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.scale import many
 
-from interlock.protocol.drivers.files.contract import read_contract
-from interlock.protocol.drivers.files.driver import check_published, read_driver
-from interlock.protocol.drivers.files.inventory import read_secrets
-from interlock.protocol.drivers.model import Reading
+from interlock.drivers.protocol.files.contract import read_contract
+from interlock.drivers.protocol.files.driver import check_published, read_driver
+from interlock.drivers.protocol.files.inventory import read_secrets
+from interlock.drivers.protocol.model import Reading
 
 DRIVER: dict[str, Any] = {
     "name": "Files",

@@ -12,8 +12,8 @@ sys.path.append(str(Path(__file__).parent.parent / "protocol"))
 
 from driver_bindings import bound, entry, giving, matched, promising, takes
 
-from interlock.protocol.drivers.binding.match import Bound
-from interlock.protocol.drivers.errors import DriverError
+from interlock.drivers.protocol.binding.match import Bound
+from interlock.drivers.protocol.errors import DriverError
 
 WORDS = st.sampled_from(
     [

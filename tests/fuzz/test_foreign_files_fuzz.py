@@ -7,18 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.scale import many
 
-from interlock.protocol.drivers.files.driver import read_driver
-from interlock.protocol.drivers.files.frontmatter import read_frontmatter
-from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
-from interlock.protocol.interop.clients import CLIENTS
-from interlock.protocol.interop.convert.batch import Sourced, batch
-from interlock.protocol.interop.convert.draft import Wishes, draft_entry
-from interlock.protocol.interop.convert.entry import Surroundings
-from interlock.protocol.interop.convert.inventory_text import PENDING
-from interlock.protocol.interop.model import DriverDraft
-from interlock.protocol.interop.read.client_files import read_client_file
-from interlock.protocol.interop.read.docker_files import read_docker
-from interlock.protocol.interop.read.registry_files import read_registry
+from interlock.drivers.protocol.files.driver import read_driver
+from interlock.drivers.protocol.files.frontmatter import read_frontmatter
+from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.interop.protocol.clients import CLIENTS
+from interlock.interop.protocol.convert.batch import Sourced, batch
+from interlock.interop.protocol.convert.draft import Wishes, draft_entry
+from interlock.interop.protocol.convert.entry import Surroundings
+from interlock.interop.protocol.convert.inventory_text import PENDING
+from interlock.interop.protocol.model import DriverDraft
+from interlock.interop.protocol.read.client_files import read_client_file
+from interlock.interop.protocol.read.docker_files import read_docker
+from interlock.interop.protocol.read.registry_files import read_registry
 
 AROUND = Surroundings(home="/srv/ada", workspace="/srv/ada/w", env={"A": "b"})
 WORDS = st.sampled_from(

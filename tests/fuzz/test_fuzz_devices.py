@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from interlock.protocol.devices.announcement import Announcement
-from interlock.protocol.devices.description import DeviceDescription, Event, Field, LinkDescription, Tool
-from interlock.protocol.devices.message_text import MessageTexts
-from interlock.protocol.devices.messages import Answer, Codec, DeviceFault, Notice, Registration
-from interlock.protocol.devices.wire_formats import codec_of, framing_of
+from interlock.devices.protocol.announcement import Announcement
+from interlock.devices.protocol.description import DeviceDescription, Event, Field, LinkDescription, Tool
+from interlock.devices.protocol.message_text import MessageTexts
+from interlock.devices.protocol.messages import Answer, Codec, DeviceFault, Notice, Registration
+from interlock.devices.protocol.wire_formats import codec_of, framing_of
 
 MESSAGES = 1500  # of each kind
 FIELDS = (

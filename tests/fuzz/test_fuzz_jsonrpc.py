@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from json_texts import VALUES, damaged, written
 
-from interlock.protocol.jsonrpc.codec import ID_BYTES_MAX, decode_array, decode_object, decode_untrusted, encode_value
-from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
-from interlock.protocol.jsonrpc.messages import Message, Notification, Request, Response
+from interlock.wire.jsonrpc.codec import ID_BYTES_MAX, decode_array, decode_object, decode_untrusted, encode_value
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
+from interlock.wire.jsonrpc.messages import Message, Notification, Request, Response
 
 SEEDS = [
     b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"x":[1.0,1e400,"\\u00e9"]}}}',

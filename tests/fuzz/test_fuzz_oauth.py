@@ -9,28 +9,28 @@ from hypothesis import strategies as st
 from json_texts import VALUES, damaged, written
 from tests.servers.minting import b64, key, mint
 
-from interlock.keys.jwt_verification import check_signature
-from interlock.protocol.jose.claims import check, principal_name, role_principals
-from interlock.protocol.jose.errors import Invalid
-from interlock.protocol.jose.jwks import BadKeySet, read_jwks_untrusted, select
-from interlock.protocol.jose.jwt import Jwt, read_jwt_untrusted
-from interlock.protocol.oauth.challenge import challenge, maybe_bearer
-from interlock.protocol.oauth.client import BadRegistration, read_registration_untrusted
-from interlock.protocol.oauth.discovery import (
+from interlock.crypto.keys.jwt_verification import check_signature
+from interlock.crypto.jose.claims import check, principal_name, role_principals
+from interlock.crypto.jose.errors import Invalid
+from interlock.crypto.jose.jwks import BadKeySet, read_jwks_untrusted, select
+from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.credentials.protocol.challenge import challenge, maybe_bearer
+from interlock.credentials.protocol.client import BadRegistration, read_registration_untrusted
+from interlock.credentials.protocol.discovery import (
     covers,
     is_issuer,
     read_authorization_server_untrusted,
     read_protected_resource_untrusted,
 )
-from interlock.protocol.oauth.introspection import BadIntrospection, read_introspection_untrusted, request_body
-from interlock.protocol.oauth.resource import BadMetadata, is_protected, read_metadata_untrusted
-from interlock.protocol.oauth.token_request import (
+from interlock.credentials.protocol.introspection import BadIntrospection, read_introspection_untrusted, request_body
+from interlock.credentials.protocol.resource import BadMetadata, is_protected, read_metadata_untrusted
+from interlock.credentials.protocol.token_request import (
     BadAnswer,
     error_code_untrusted,
     read_callback_untrusted,
     read_token_untrusted,
 )
-from interlock.protocol.oauth.www_authenticate import is_scope, read_challenge_untrusted
+from interlock.credentials.protocol.www_authenticate import is_scope, read_challenge_untrusted
 
 NAMES = st.sampled_from(["iss", "sub", "aud", "exp", "nbf", "iat", "client_id", "azp", "scope", "scp", "roles", "cnf"])
 SIGNER = key("EdDSA", "k")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from tests.interaction.harness import RunningNode, running_node
 from tests.nats_server import NatsServer
 
-SOON = {"interlock.runtime.base.replicas:LEASE_S": 3.0, "interlock.runtime.base.replicas:RENEW_S": 0.5}
+SOON = {"interlock.core.replicas:LEASE_S": 3.0, "interlock.core.replicas:RENEW_S": 0.5}
 
 
 class Replicas(NamedTuple):

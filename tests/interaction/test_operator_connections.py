@@ -8,7 +8,7 @@ import pytest
 from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.interaction.rude import Rude, request
 
-from interlock.runtime.node.endpoints import OPERATOR_CONNECTIONS_MAX
+from interlock.node.endpoints import OPERATOR_CONNECTIONS_MAX
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from tests.interaction.rude import (
 )
 from tests.servers.start import raw
 
-from interlock.runtime.fronts.connections import PEER_UNKNOWN_BYTES
+from interlock.fronts.connections import PEER_UNKNOWN_BYTES
 
 TOOL = "good__echo"
 

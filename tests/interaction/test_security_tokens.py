@@ -26,7 +26,7 @@ from tests.interaction.rude import (
 )
 from tests.servers.start import raw
 
-from interlock.runtime.base.store_backends import build_store
+from interlock.core.store_backends import build_store
 from interlock.store.tokens import TokenTable
 
 RULES = """

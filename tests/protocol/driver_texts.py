@@ -4,10 +4,10 @@ from typing import Any
 
 import yaml
 
-from interlock.protocol.drivers.files.contract import read_contract
-from interlock.protocol.drivers.files.driver import read_driver
-from interlock.protocol.drivers.files.inventory import read_secrets
-from interlock.protocol.drivers.model import Contract, Driver, Problem, Reading, Secrets
+from interlock.drivers.protocol.files.contract import read_contract
+from interlock.drivers.protocol.files.driver import read_driver
+from interlock.drivers.protocol.files.inventory import read_secrets
+from interlock.drivers.protocol.model import Contract, Driver, Problem, Reading, Secrets
 
 MISSING: Any = object()
 

@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-from interlock.protocol.interop.clients import BY_NAME
-from interlock.protocol.interop.convert.draft import Wishes, draft_entry
-from interlock.protocol.interop.convert.entry import Surroundings
-from interlock.protocol.interop.model import DriverDraft, Entry, FileReading, Note
-from interlock.protocol.interop.read.client_files import read_client_file
+from interlock.interop.protocol.clients import BY_NAME
+from interlock.interop.protocol.convert.draft import Wishes, draft_entry
+from interlock.interop.protocol.convert.entry import Surroundings
+from interlock.interop.protocol.model import DriverDraft, Entry, FileReading, Note
+from interlock.interop.protocol.read.client_files import read_client_file
 
 HOME = "/srv/ada"
 WORKSPACE = "/srv/ada/project"

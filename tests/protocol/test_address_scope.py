@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import interlock
-from interlock.protocol.net.address_scope import Scope, is_loopback, maybe_scope, scope_of
+from interlock.net.protocol.address_scope import Scope, is_loopback, maybe_scope, scope_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from interlock.protocol.mcp.answer_note import with_note
+from interlock.mcp.answer_note import with_note
 
 NOTE = "Interlock: a note"
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from interlock.protocol.approvals.approval import Approval, Decision, Kind, Source, What
-from interlock.protocol.approvals.errors import refusal_of
-from interlock.protocol.approvals.state import ENDS, LIVE, TABLE, Move, Status, maybe_after
-from interlock.protocol.ax.errors import (
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, What
+from interlock.approvals.protocol.errors import refusal_of
+from interlock.approvals.protocol.state import ENDS, LIVE, TABLE, Move, Status, maybe_after
+from interlock.ax.protocol.errors import (
     CONFIRMATION_DENIED,
     CONFIRMATION_EXPIRED,
     CONFIRMATION_UNKNOWN,

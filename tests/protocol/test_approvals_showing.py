@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.approvals.digests import shown_digest
-from interlock.protocol.jsontext.display import COMPARED_MAX, differences, layout_lines, plain
+from interlock.approvals.protocol.digests import shown_digest
+from interlock.wire.jsontext.display import COMPARED_MAX, differences, layout_lines, plain
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

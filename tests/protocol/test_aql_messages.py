@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.aql import failures
-from interlock.aql.executions import Execution
-from interlock.protocol.aql import errors
-from interlock.protocol.aql.errors import Code, Failure, OperationFailed
-from interlock.protocol.aql.introspection import read_query
-from interlock.protocol.aql.limits import Limits
-from interlock.protocol.aql.model import Danger, Lifecycle
-from interlock.protocol.aql.requests import Batch, Request, read_request
-from interlock.protocol.aql.results import read_error
-from interlock.protocol.aql.tokens import ConfirmationTokens, TokenLives
+from interlock.sdk.aql import failures
+from interlock.sdk.aql.executions import Execution
+from interlock.aql.protocol import errors
+from interlock.aql.protocol.errors import Code, Failure, OperationFailed
+from interlock.aql.protocol.introspection import read_query
+from interlock.aql.protocol.limits import Limits
+from interlock.aql.protocol.model import Danger, Lifecycle
+from interlock.aql.protocol.requests import Batch, Request, read_request
+from interlock.aql.protocol.results import read_error
+from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives
 
 SOURCES = Path(__file__).parents[2] / "src" / "interlock"
 # Of the registry, and never sent by us.

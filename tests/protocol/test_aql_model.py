@@ -8,9 +8,9 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from interlock.protocol.aql import suggestions
-from interlock.protocol.aql.envelope import Halted, Warn, batch, failed, success, tool_result
-from interlock.protocol.aql.errors import (
+from interlock.aql.protocol import suggestions
+from interlock.aql.protocol.envelope import Halted, Warn, batch, failed, success, tool_result
+from interlock.aql.protocol.errors import (
     CATEGORIES,
     CODES,
     Code,
@@ -24,9 +24,9 @@ from interlock.protocol.aql.errors import (
     unknown_operation,
     unknown_params,
 )
-from interlock.protocol.aql.families import PREFIX, PROFILES, Endpoints, Profile, custom_profile
-from interlock.protocol.aql.limits import RANGES, Limits, check_request
-from interlock.protocol.aql.model import (
+from interlock.aql.protocol.families import PREFIX, PROFILES, Endpoints, Profile, custom_profile
+from interlock.aql.protocol.limits import RANGES, Limits, check_request
+from interlock.aql.protocol.model import (
     PERMISSIONS,
     RESERVED_BY_VERSION,
     SPEC_VERSION,
@@ -37,7 +37,7 @@ from interlock.protocol.aql.model import (
     TypeDeclaration,
     check_operation,
 )
-from interlock.protocol.aql.suggestions import nearest
+from interlock.aql.protocol.suggestions import nearest
 
 LIMITS = Limits()
 

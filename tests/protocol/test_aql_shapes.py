@@ -12,8 +12,8 @@ from tests.aql.library import Library
 from tests.runtime.agent_lines import Lines
 from tests.runtime.aql_place import Aql
 
-from interlock.protocol.aql.answer_schemas import is_valid
-from interlock.protocol.aql.model import Danger, Parameter, TypeDeclaration
+from interlock.aql.protocol.answer_schemas import is_valid
+from interlock.aql.protocol.model import Danger, Parameter, TypeDeclaration
 
 DOCS = Path(__file__).parents[2] / "docs"
 FIELD = {"name": "x", "type": "string", "required": False}

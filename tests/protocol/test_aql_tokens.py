@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 
-from interlock.protocol.aql.errors import Code
-from interlock.protocol.aql.model import Danger
-from interlock.protocol.aql.tokens import TOKENS_MAX, ConfirmationTokens, TokenLives, TokenNote
+from interlock.aql.protocol.errors import Code
+from interlock.aql.protocol.model import Danger
+from interlock.aql.protocol.tokens import TOKENS_MAX, ConfirmationTokens, TokenLives, TokenNote
 
 
 class Tokens:

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from interlock.protocol.aql.classification import TRUSTS, classify, danger_by_name, judge_danger, least_trust, treatment
-from interlock.protocol.aql.examples import example_of
-from interlock.protocol.aql.limits import Limits
-from interlock.protocol.aql.model import NAME, Category, Danger
-from interlock.protocol.aql.requests import Request, read_request
-from interlock.protocol.aql.tool_names import operation_name, parameter_names
-from interlock.protocol.aql.tool_operations import OperationRule, ToolFacts, classify_tool, declare_tool
-from interlock.protocol.aql.validation import Arguments, Validator
-from interlock.protocol.jsonrpc.codec import decode_value, encode_value
+from interlock.aql.protocol.classification import TRUSTS, classify, danger_by_name, judge_danger, least_trust, treatment
+from interlock.aql.protocol.examples import example_of
+from interlock.aql.protocol.limits import Limits
+from interlock.aql.protocol.model import NAME, Category, Danger
+from interlock.aql.protocol.requests import Request, read_request
+from interlock.aql.protocol.tool_names import operation_name, parameter_names
+from interlock.aql.protocol.tool_operations import OperationRule, ToolFacts, classify_tool, declare_tool
+from interlock.aql.protocol.validation import Arguments, Validator
+from interlock.wire.jsonrpc.codec import decode_value, encode_value
 
 TEXT = {"type": "string"}
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.approvals.argument_rules import (
+from interlock.approvals.protocol.argument_rules import (
     ArgumentRule,
     BadRules,
     check_rules,
@@ -17,8 +17,8 @@ from interlock.protocol.approvals.argument_rules import (
     proposed_rules,
     rule_text,
 )
-from interlock.protocol.approvals.path_text import PATH_CHARS_MAX, is_below, maybe_folder, maybe_parent
-from interlock.protocol.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.approvals.protocol.path_text import PATH_CHARS_MAX, is_below, maybe_folder, maybe_parent
+from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
 
 def rule(at: str, kind: Any, value: Any = None, **more: Any) -> ArgumentRule:

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.minting import confused, key, mint, tampered, unsigned
 
-from interlock.keys.jwt_verification import check_signature
-from interlock.protocol.ax.messages import Proof
-from interlock.protocol.ax.registration.authority import (
+from interlock.crypto.keys.jwt_verification import check_signature
+from interlock.ax.protocol.messages import Proof
+from interlock.ax.protocol.registration.authority import (
     Anchor,
     Proved,
     check_certificate,
@@ -18,9 +18,9 @@ from interlock.protocol.ax.registration.authority import (
     maybe_authority,
     replay_fault,
 )
-from interlock.protocol.jose.jwks import read_jwks_untrusted
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.net.dns_name import maybe_dns_name
+from interlock.crypto.jose.jwks import read_jwks_untrusted
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.net.protocol.dns_name import maybe_dns_name
 
 NOW = 1_800_000_000.0
 EDGE = "edge01.factory.example.com"

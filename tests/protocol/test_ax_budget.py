@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.ax.budget import (
+from interlock.ax.protocol.budget import (
     KEYS,
     SLICE_S,
     UNLIMITED,
@@ -17,7 +17,7 @@ from interlock.protocol.ax.budget import (
     Price,
     budget_exceeded,
 )
-from interlock.protocol.jsonrpc.errors import for_legacy
+from interlock.wire.jsonrpc.errors import for_legacy
 
 READ = Price()
 WRITE = Price(mutable=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.ax.capability import (
+from interlock.ax.protocol.capability import (
     TIMEOUT_S,
     AuthScope,
     Capability,

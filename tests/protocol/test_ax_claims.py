@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from interlock.protocol.ax.capability import AuthScope, Capability, CostClass, safety
-from interlock.protocol.ax.confirmation.claims import Claims, claims_shown, is_looser, no_looser, read_claims
+from interlock.ax.protocol.capability import AuthScope, Capability, CostClass, safety
+from interlock.gate.protocol.claims import Claims, claims_shown, is_looser, no_looser, read_claims
 
 READS = {"readOnlyHint": True}
 UNDONE = {"destructiveHint": False}

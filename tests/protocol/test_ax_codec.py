@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.protocol.ax.capability import AuthScope
-from interlock.protocol.ax.messages import (
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.protocol.messages import (
     Claimed,
     Claims,
     Deregister,
@@ -21,7 +21,7 @@ from interlock.protocol.ax.messages import (
     Register,
     Registered,
 )
-from interlock.protocol.ax.registration.codec import (
+from interlock.ax.protocol.registration.codec import (
     CLAIMS_MAX,
     DEREGISTERED,
     INTERVAL_MS_MAX,
@@ -44,10 +44,10 @@ from interlock.protocol.ax.registration.codec import (
     read_register_untrusted,
     read_registered_untrusted,
 )
-from interlock.protocol.ax.transport_classes import TRANSPORT_CLASSES
-from interlock.protocol.jsonrpc.codec import decode_untrusted
-from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault, error_body
-from interlock.protocol.jsonrpc.messages import Request
+from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES
+from interlock.wire.jsonrpc.codec import decode_untrusted
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault, error_body
+from interlock.wire.jsonrpc.messages import Request
 
 DRAFT_REQUEST = b"""{
 "jsonrpc": "2.0",

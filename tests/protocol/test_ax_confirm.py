@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mcp_schema import LEGACY, MODERN, complaints
 from msgspec import Raw
 
-from interlock.protocol.ax.confirmation.held_call import (
+from interlock.gate.protocol.held_call import (
     ARGUMENTS_BYTES_MAX,
     CONFIRMATION,
     Confirm,
@@ -22,8 +22,8 @@ from interlock.protocol.ax.confirmation.held_call import (
     read_confirm_untrusted,
     redeeming_params,
 )
-from interlock.protocol.jsonrpc.codec import encode_value
-from interlock.protocol.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.wire.jsonrpc.errors import Fault
 
 AGGREGATOR = "550e8400-e29b-41d4-a716-446655440000"
 CALL: dict[str, Any] = {

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.minting import b64, confused, key, mint, tampered, unsigned
 
-from interlock.keys.jwt_verification import check_signature
-from interlock.protocol.ax.confirmation.held_call import Presented
-from interlock.protocol.ax.confirmation.jws_proof import (
+from interlock.crypto.keys.jwt_verification import check_signature
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import (
     TOKEN_CHARS_MAX,
     Asked,
     Verified,
@@ -19,9 +19,9 @@ from interlock.protocol.ax.confirmation.jws_proof import (
     judge_confirmation,
     replay_fault,
 )
-from interlock.protocol.ax.registration.authority import Anchor
-from interlock.protocol.jose.jwks import read_jwks_untrusted, thumbprint
-from interlock.protocol.jsonrpc.errors import Fault
+from interlock.ax.protocol.registration.authority import Anchor
+from interlock.crypto.jose.jwks import read_jwks_untrusted, thumbprint
+from interlock.wire.jsonrpc.errors import Fault
 
 NOW = 1_800_000_000.0
 AGGREGATOR = "550e8400-e29b-41d4-a716-446655440000"

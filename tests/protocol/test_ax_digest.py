@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.protocol.jsonrpc.codec import decode_value
-from interlock.protocol.jsontext.canonical import NotCanonical, canonical, tool_digest
+from interlock.wire.jsonrpc.codec import decode_value
+from interlock.wire.jsontext.canonical import NotCanonical, canonical, tool_digest
 
 # RFC 8785, appendix B.
 NUMBERS = {

@@ -8,9 +8,9 @@ import pytest
 from msgspec import Raw
 
 import interlock
-from interlock.protocol.ax.uris import nested_segments
-from interlock.protocol.mcp.ax_errors import maybe_for_modern_edge
-from interlock.protocol.mcp.results import error_to_modern
+from interlock.ax.protocol.uris import nested_segments
+from interlock.mcp.ax_errors import maybe_for_modern_edge
+from interlock.mcp.results import error_to_modern
 
 DEGRADED = {"code": -32002, "message": "tool_degraded", "data": {"reason": "subserver_unreachable", "since": "x"}}
 SPENT = {"code": -32003, "message": "budget_exceeded", "data": {"budget": "calls", "limit": 3}}

@@ -8,11 +8,11 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.protocol.ax.confirmation.held_call import Held
-from interlock.protocol.ax.confirmation.policy import Hold, gate_of, hold_of, says_its_effect
-from interlock.protocol.ax.confirmation.refusals import denied_result, open_result
-from interlock.protocol.ax.confirmation.relay import Carried, RelayedCall, maybe_carried
-from interlock.protocol.ax.confirmation.request_state import Visit, is_visit, seal, unseal_untrusted
+from interlock.gate.protocol.held_call import Held
+from interlock.gate.protocol.policy import Hold, gate_of, hold_of, says_its_effect
+from interlock.gate.protocol.refusals import denied_result, open_result
+from interlock.gate.protocol.relay import Carried, RelayedCall, maybe_carried
+from interlock.gate.protocol.request_state import Visit, is_visit, seal, unseal_untrusted
 
 MODES = ("gated", "defer", "open")
 FLAGS = list(itertools.product((False, True), repeat=4))

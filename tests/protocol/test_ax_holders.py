@@ -4,9 +4,9 @@ import hashlib
 
 import pytest
 
-from interlock.protocol.ax.messages import Claimed
-from interlock.protocol.ax.registration.holders import HELD_MAX, OWN, Holders
-from interlock.protocol.ax.registration.leases import lease_of
+from interlock.ax.protocol.messages import Claimed
+from interlock.ax.protocol.registration.holders import HELD_MAX, OWN, Holders
+from interlock.ax.protocol.registration.leases import lease_of
 
 pytestmark = pytest.mark.req("AX-13.4-2")
 

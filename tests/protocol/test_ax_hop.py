@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.protocol.ax.capability import (
+from interlock.ax.protocol.capability import (
     Availability,
     Capability,
     LatencyClass,
@@ -14,7 +14,7 @@ from interlock.protocol.ax.capability import (
     needed_hints,
     read_capability,
 )
-from interlock.protocol.ax.hop_metadata import (
+from interlock.ax.protocol.hop_metadata import (
     ADOPTED,
     Offer,
     as_declared,
@@ -28,8 +28,8 @@ from interlock.protocol.ax.hop_metadata import (
     read_below,
     timeout_s,
 )
-from interlock.protocol.ax.uris import is_nested, maybe_own_uri, show_uri
-from interlock.protocol.jsonrpc.codec import encode_value
+from interlock.ax.protocol.uris import is_nested, maybe_own_uri, show_uri
+from interlock.wire.jsonrpc.codec import encode_value
 
 LEAF = Offer(kind="leaf")
 AGGREGATOR = Offer(kind="aggregator")

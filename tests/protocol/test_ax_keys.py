@@ -11,9 +11,9 @@ import pytest
 from spec.ax_reference import page
 
 from interlock.config.keys import SECTIONS
-from interlock.protocol.ax import messages
-from interlock.protocol.ax.transport_classes import TRANSPORT_CLASSES, TransportClass, check_classes
-from interlock.protocol.ax.wire_names import AGENTX, KEYS, METHODS
+from interlock.ax.protocol import messages
+from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES, TransportClass, check_classes
+from interlock.ax.protocol.wire_names import AGENTX, KEYS, METHODS
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = re.compile(r"x-mcpax-[a-z0-9]+(?:-[a-z0-9]+)*", re.IGNORECASE)
@@ -68,7 +68,7 @@ def test_events_are_told_apart_nowhere() -> None:
         and re.search("x-mcpax-(event-|causal)", path.read_text("utf-8"))
     ]
     assert reading == []
-    notices = (ROOT / "src/interlock/protocol/ax/notifications.py").read_text("utf-8")
+    notices = (ROOT / "src/interlock/ax/protocol/notifications.py").read_text("utf-8")
     assert notices.count("event-id") == 1  # where our own are written
     assert notices.count("causal-parent") == 0
 
@@ -136,11 +136,11 @@ def test_the_registry_of_transport_classes_is_one() -> None:
 @pytest.mark.req("AX-14-3")
 def test_a_private_class_that_is_added_to_the_registry_is_accepted_everywhere() -> None:
     program = """
-from interlock.protocol.ax import transport_classes as transports
+from interlock.ax.protocol import transport_classes as transports
 lora = transports.TransportClass(id="x-lora", framing="LoRa", payload="CBOR", reference="ours", status="private")
 transports.TRANSPORT_CLASSES.append(lora)
-from interlock.protocol.ax.capability import Capability, Invalid, read_capability
-from interlock.protocol.ax.wire_names import METHODS
+from interlock.ax.protocol.capability import Capability, Invalid, read_capability
+from interlock.ax.protocol.wire_names import METHODS
 from interlock.config.keys import SECTIONS
 from spec.ax_reference import main, page
 import msgspec
@@ -149,7 +149,7 @@ assert isinstance(read_capability({"transport": "x-lora"}), Capability)
 assert isinstance(read_capability({"transport": "x-other"}), Invalid)
 assert "x-lora" in METHODS[0].params["properties"]["transport_class"]["enum"]
 assert "`x-lora`" in page()
-from interlock.protocol.ax.registration.codec import read_register_untrusted
+from interlock.ax.protocol.registration.codec import read_register_untrusted
 said = b'{"subserver_id":"550e8400-e29b-41d4-a716-446655440000","segment":"a","transport_class":"x-%b"}'
 assert read_register_untrusted(msgspec.Raw(said % b"lora")).transport_class == "x-lora"
 assert read_register_untrusted(msgspec.Raw(said % b"Other")).data["known"][-1] == "x-lora"

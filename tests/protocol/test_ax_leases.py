@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from interlock.protocol.ax.messages import Parent, Register
-from interlock.protocol.ax.registration.leases import (
+from interlock.ax.protocol.messages import Parent, Register
+from interlock.ax.protocol.registration.leases import (
     BadLease,
     Claim,
     Lease,
@@ -19,7 +19,7 @@ from interlock.protocol.ax.registration.leases import (
     may_renew,
     read_lease,
 )
-from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
 
 SUBSERVER, A, B = (f"00000000-0000-4000-8000-{number:012x}" for number in range(3))
 AT_A = lease_of(A, "session at a")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.ax.messages import Deregister, Heartbeat, Register, Registered
-from interlock.protocol.ax.registration.liveness import TABLE, Liveness, LivenessInput, LivenessState, Violation
-from interlock.protocol.ax.registration.registrations import DEADLINES_SPARE, Registrations
-from interlock.protocol.ax.registration.sessions import (
+from interlock.ax.protocol.messages import Deregister, Heartbeat, Register, Registered
+from interlock.ax.protocol.registration.liveness import TABLE, Liveness, LivenessInput, LivenessState, Violation
+from interlock.ax.protocol.registration.registrations import DEADLINES_SPARE, Registrations
+from interlock.ax.protocol.registration.sessions import (
     Ended,
     Event,
     Joined,
@@ -22,7 +22,7 @@ from interlock.protocol.ax.registration.sessions import (
     Suspected,
     Vanished,
 )
-from interlock.protocol.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.errors import Fault
 
 
 def uuid(number: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.ax.names import (
+from interlock.ax.protocol.names import (
     Withheld,
     alias,
     check_segment,

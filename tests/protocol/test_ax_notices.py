@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.protocol.ax.messages import OVERFLOW, SUBSERVER_LOST, TOOLS_REFUSED
-from interlock.protocol.ax.names import Withheld
-from interlock.protocol.ax.notifications import (
+from interlock.ax.protocol.messages import OVERFLOW, SUBSERVER_LOST, TOOLS_REFUSED
+from interlock.ax.protocol.names import Withheld
+from interlock.ax.protocol.notifications import (
     BUFFER_BYTES_MAX,
     SEGMENTS_COUNTED_MAX,
     Drops,

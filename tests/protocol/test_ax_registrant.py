@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from interlock.protocol.ax import errors
-from interlock.protocol.ax.capability import AuthScope
-from interlock.protocol.ax.messages import Deregister, Heartbeat, Register, Registered
-from interlock.protocol.ax.registration import registrant
-from interlock.protocol.ax.registration.registrant import (
+from interlock.ax.protocol import errors
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.protocol.messages import Deregister, Heartbeat, Register, Registered
+from interlock.ax.protocol.registration import registrant
+from interlock.ax.protocol.registration.registrant import (
     TABLE,
     CycleClaimed,
     Dial,
@@ -25,7 +25,7 @@ from interlock.protocol.ax.registration.registrant import (
     Steps,
     retry_in_s,
 )
-from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
 
 OURS = "550e8400-e29b-41d4-a716-446655440000"
 FIRST = "11111111-1111-4111-8111-111111111111"

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from interlock.protocol.ax.capability import AuthScope
-from interlock.protocol.ax.messages import Deregister, Heartbeat, Proof, Register, Registered
-from interlock.protocol.ax.registration.codec import SUBTREE_IDS, SUBTREE_IDS_MAX
-from interlock.protocol.ax.registration.liveness import LivenessState
-from interlock.protocol.ax.registration.registrations import Registrations
-from interlock.protocol.ax.registration.sessions import (
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.protocol.messages import Deregister, Heartbeat, Proof, Register, Registered
+from interlock.ax.protocol.registration.codec import SUBTREE_IDS, SUBTREE_IDS_MAX
+from interlock.ax.protocol.registration.liveness import LivenessState
+from interlock.ax.protocol.registration.registrations import Registrations
+from interlock.ax.protocol.registration.sessions import (
     Ended,
     Event,
     Joined,
@@ -21,7 +21,7 @@ from interlock.protocol.ax.registration.sessions import (
     SubtreeChanged,
     Vanished,
 )
-from interlock.protocol.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
 
 
 def uuid(number: int) -> str:

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.protocol.ax.confirmation.reserved_claims import (
+from interlock.gate.protocol.reserved_claims import (
     DIGEST_MARK,
     ESCAPE_MARK,
     META_MARK,
     UNREADABLE,
     without_claims,
 )
-from interlock.protocol.mcp.result_facts import LARGE_BYTES, maybe_facts
+from interlock.mcp.result_facts import LARGE_BYTES, maybe_facts
 
 DEMAND = {"status": "confirmation_required", "confirmation_id": "c1", "call_digest": "ab" * 32, "tool": "x"}
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-import interlock.protocol.ax.route
-from interlock.protocol.ax.errors import ROUTE_MISMATCH
-from interlock.protocol.ax.route import (
+import interlock.ax.protocol.route
+from interlock.ax.protocol.errors import ROUTE_MISMATCH
+from interlock.ax.protocol.route import (
     CURSOR,
     ROUTE,
     Routed,
@@ -22,7 +22,7 @@ from interlock.protocol.ax.route import (
     read_untrusted,
     start,
 )
-from interlock.protocol.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.errors import Fault
 
 PATH = ("infra", "edge", "stm32h7", "dma2d_status")
 
@@ -209,6 +209,6 @@ def test_any_bytes_give_a_route_or_the_one_refusal(route: bytes, cursor: bytes) 
 
 @pytest.mark.req("AX-7.2-2")
 def test_no_name_is_cut_up() -> None:
-    text = Path(interlock.protocol.ax.route.__file__).read_text(encoding="utf-8")
+    text = Path(interlock.ax.protocol.route.__file__).read_text(encoding="utf-8")
     assert "split(" not in text
     assert "partition(" not in text

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from driver_texts import MISSING, as_contract, contract, text, told
 
-from interlock.protocol.drivers.files.contract import MOVED, read_contract
-from interlock.protocol.drivers.files.schemas.reference import REFERENCE_URI
-from interlock.protocol.drivers.model import Contract, Retry
-from interlock.protocol.schemas.validators import compile_schema
+from interlock.drivers.protocol.files.contract import MOVED, read_contract
+from interlock.drivers.protocol.files.schemas.reference import REFERENCE_URI
+from interlock.drivers.protocol.model import Contract, Retry
+from interlock.wire.schemas.validators import compile_schema
 
 
 def loaded(data: dict[str, Any]) -> Contract:

@@ -7,21 +7,21 @@ import pytest
 from driver_texts import as_contract, contract, told
 from msgspec import Raw
 
-from interlock.protocol.ax.capability import Capability, LatencyClass, read_capability, safety
-from interlock.protocol.ax.confirmation.policy import says_its_effect
-from interlock.protocol.drivers.binding.effects import effects_of
-from interlock.protocol.drivers.binding.listed_tool import (
+from interlock.ax.protocol.capability import Capability, LatencyClass, read_capability, safety
+from interlock.gate.protocol.policy import says_its_effect
+from interlock.drivers.protocol.binding.effects import effects_of
+from interlock.drivers.protocol.binding.listed_tool import (
     asks,
     exposed_item,
     offer,
     qualified_name,
     tool_item,
 )
-from interlock.protocol.drivers.model import Contract, Problem
-from interlock.protocol.drivers.server_name import exposed_segment
-from interlock.protocol.jsonrpc.codec import decode_object, encode_value
-from interlock.protocol.mcp import items
-from interlock.protocol.mcp.eras import Era
+from interlock.drivers.protocol.model import Contract, Problem
+from interlock.drivers.protocol.server_name import exposed_segment
+from interlock.wire.jsonrpc.codec import decode_object, encode_value
+from interlock.mcp import items
+from interlock.mcp.eras import Era
 
 CAPABILITY = "x-mcpax-capability"
 

@@ -7,8 +7,8 @@ from driver_texts import binding, driver, told
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.ax.capability import ToolClass
-from interlock.protocol.drivers.authoring.draft import (
+from interlock.ax.protocol.capability import ToolClass
+from interlock.drivers.protocol.authoring.draft import (
     DraftedContract,
     DraftedDriver,
     contract_id_of,
@@ -17,10 +17,10 @@ from interlock.protocol.drivers.authoring.draft import (
     draft_driver,
     proposed_renames,
 )
-from interlock.protocol.drivers.binding.effects import effects_of, maybe_question, proposed_class
-from interlock.protocol.drivers.binding.match import Bound, match
-from interlock.protocol.drivers.files.contract import read_contract
-from interlock.protocol.drivers.model import Problem
+from interlock.drivers.protocol.binding.effects import effects_of, maybe_question, proposed_class
+from interlock.drivers.protocol.binding.match import Bound, match
+from interlock.drivers.protocol.files.contract import read_contract
+from interlock.drivers.protocol.model import Problem
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 ENTITIES = {

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from driver_texts import as_driver, driver, remote, told
 
-from interlock.protocol.drivers.selection.login_expiry import Detected, maybe_detector
+from interlock.drivers.protocol.selection.login_expiry import Detected, maybe_detector
 
 PROBE = {"method": "GET", "url": "https://a.example/ok", "expect_status": 200}
 

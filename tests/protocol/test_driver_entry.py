@@ -7,10 +7,10 @@ from driver_bindings import STRING, bound, entry, giving, promising, refused, ta
 from driver_texts import as_driver, binding, driver, told
 
 from interlock import define_driver
-from interlock.hooks import DriverHandle, DriverRefused, defineDriver
-from interlock.protocol.drivers.binding.hook_entry import STANDARD, Entry, HookInvalid, check_entry, read_driver_result
-from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.model import Driver
+from interlock.drivers.hooks import DriverHandle, DriverRefused, defineDriver
+from interlock.drivers.protocol.binding.hook_entry import STANDARD, Entry, HookInvalid, check_entry, read_driver_result
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.model import Driver
 
 
 def read(**changed: Any) -> Driver:

@@ -10,7 +10,7 @@ from driver_texts import as_driver, driver
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.result_path import PATH_CHARS_MAX, STEPS_MAX, Miss, Path, PathFault, read_path
+from interlock.drivers.protocol.result_path import PATH_CHARS_MAX, STEPS_MAX, Miss, Path, PathFault, read_path
 
 FIXTURE: dict[str, Any] = {
     "foo": {"bar": 7, "none": None},

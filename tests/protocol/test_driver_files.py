@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from driver_texts import MISSING, as_driver, binding, driver, remote, text, told
 
-from interlock.protocol.drivers.files import schema_problems
-from interlock.protocol.drivers.files.driver import check_published, read_driver
-from interlock.protocol.drivers.files.frontmatter import read_frontmatter
-from interlock.protocol.drivers.files.schemas.mcp import EXTENSION_KEYS
-from interlock.protocol.drivers.model import (
+from interlock.drivers.protocol.files import schema_problems
+from interlock.drivers.protocol.files.driver import check_published, read_driver
+from interlock.drivers.protocol.files.frontmatter import read_frontmatter
+from interlock.drivers.protocol.files.schemas.mcp import EXTENSION_KEYS
+from interlock.drivers.protocol.model import (
     Docker,
     Driver,
     HealthCheck,
@@ -651,7 +651,7 @@ def test_kinds_are_read_as_values() -> None:
 
 def test_the_parsers_are_loaded_only_when_a_file_is_read() -> None:
     modules = "driver contract inventory credential_scan versions"
-    names = ", ".join(f"interlock.protocol.drivers.files.{each}" for each in modules.split())
+    names = ", ".join(f"interlock.drivers.protocol.files.{each}" for each in modules.split())
     code = f"import sys, {names}; print(sorted({{'ruamel', 'jsonschema_rs', 'yaml'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 

@@ -8,14 +8,14 @@ from driver_texts import as_driver, driver
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.files.frontmatter import (
+from interlock.drivers.protocol.files.frontmatter import (
     DEPTH_MAX,
     FILE_BYTES_MAX,
     FRONTMATTER_BYTES_MAX,
     VALUES_MAX,
     read_frontmatter,
 )
-from interlock.protocol.drivers.model import Problem
+from interlock.drivers.protocol.model import Problem
 
 HOSTILE_S_MAX = 20.0  # a parser that grows with the square of the depth takes minutes for these
 

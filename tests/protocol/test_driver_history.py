@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from driver_texts import as_driver, binding, driver, remote, told
 
-from interlock.protocol.drivers.model import Driver
-from interlock.protocol.drivers.selection.compatibility import changes_of_identity
-from interlock.protocol.drivers.selection.history import keep, recall, successor_problems
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.selection.compatibility import changes_of_identity
+from interlock.drivers.protocol.selection.history import keep, recall, successor_problems
 
 
 def read(data: dict[str, Any]) -> Driver:

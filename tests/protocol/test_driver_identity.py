@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from driver_texts import as_driver, binding, driver, remote, told
 
-from interlock.protocol.drivers.model import Problem
-from interlock.protocol.drivers.selection.compatibility import changes_of_identity
+from interlock.drivers.protocol.model import Problem
+from interlock.drivers.protocol.selection.compatibility import changes_of_identity
 
 
 def changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[Problem, ...]:

@@ -9,12 +9,12 @@ from driver_texts import as_contract, as_driver, contract, driver
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.binding.checks import check_binding
-from interlock.protocol.drivers.binding.contract_fit import unfit
-from interlock.protocol.drivers.binding.hook_entry import Entry
-from interlock.protocol.drivers.binding.match import Bound
-from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.jsonrpc.codec import decode_value, encode_value
+from interlock.drivers.protocol.binding.checks import check_binding
+from interlock.drivers.protocol.binding.contract_fit import unfit
+from interlock.drivers.protocol.binding.hook_entry import Entry
+from interlock.drivers.protocol.binding.match import Bound
+from interlock.drivers.protocol.errors import DriverError
+from interlock.wire.jsonrpc.codec import decode_value, encode_value
 
 ANY: dict[str, Any] = {}
 

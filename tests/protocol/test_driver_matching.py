@@ -23,10 +23,10 @@ from driver_bindings import (
 )
 from driver_texts import contract
 
-from interlock.protocol.drivers.binding.hook_entry import Entry
-from interlock.protocol.drivers.binding.match import Bound, digest_of, match
-from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.schemas.validators import compile_schema
+from interlock.drivers.protocol.binding.hook_entry import Entry
+from interlock.drivers.protocol.binding.match import Bound, digest_of, match
+from interlock.drivers.protocol.errors import DriverError
+from interlock.wire.schemas.validators import compile_schema
 
 PATH = takes("path", path=STRING)
 READS_A_FILE = contract(outputs={"type": "object"})

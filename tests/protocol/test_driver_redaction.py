@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.selection.redaction import CHARS_MIN, Redactor
+from interlock.drivers.protocol.selection.redaction import CHARS_MIN, Redactor
 
 VALUE = 'p/w"d\\ü\nsecond line of it'
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from driver_texts import as_contract, as_driver, binding, contract, driver
 
-from interlock.protocol.drivers.model import Contract
-from interlock.protocol.drivers.selection.resolver import (
+from interlock.drivers.protocol.model import Contract
+from interlock.drivers.protocol.selection.resolver import (
     HEALTH_EVERY_S,
     Candidate,
     DriverFault,

@@ -23,11 +23,11 @@ from driver_texts import as_driver, driver
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers import result_pattern as patterns
-from interlock.protocol.drivers.binding.match import Bound
-from interlock.protocol.drivers.binding.python_literal import NotPlain, read_literal
-from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.jsonrpc.codec import decode_value
+from interlock.drivers.protocol import result_pattern as patterns
+from interlock.drivers.protocol.binding.match import Bound
+from interlock.drivers.protocol.binding.python_literal import NotPlain, read_literal
+from interlock.drivers.protocol.errors import DriverError
+from interlock.wire.jsonrpc.codec import decode_value
 
 PATH = takes("path", path=STRING)
 LISTED = r"^\[(?P<type>DIR|FILE)\] (?P<name>.*)$"

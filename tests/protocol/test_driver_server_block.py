@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from driver_texts import MISSING, as_driver, driver, remote, told
 
-from interlock.protocol.drivers.files.schemas.mcp import SERVER_KEYS
-from interlock.protocol.drivers.model import Binary, Driver, Npm, Pypi, Remote, RemoteAuth
+from interlock.drivers.protocol.files.schemas.mcp import SERVER_KEYS
+from interlock.drivers.protocol.model import Binary, Driver, Npm, Pypi, Remote, RemoteAuth
 
 KINDS: dict[str, dict[str, Any]] = {
     "binary": {"kind": "binary", "path": "/usr/local/bin/mcp-filesystem"},

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.files.versions import is_range, parse_version, protocol_version, satisfies
+from interlock.drivers.protocol.files.versions import is_range, parse_version, protocol_version, satisfies
 
 VERSIONS = [
     "0.0.3",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.net.egress import ENTRY, Malformed, Permit, ProxyRequest, permits, read_head_untrusted
+from interlock.net.protocol.egress import ENTRY, Malformed, Permit, ProxyRequest, permits, read_head_untrusted
 
 
 @pytest.mark.req("AIP-security-3")

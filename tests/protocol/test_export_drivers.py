@@ -8,20 +8,20 @@ import pytest
 from driver_texts import driver as driver_data
 from foreign_files import around
 
-from interlock.protocol.drivers.authoring.portable import driver_upstream
-from interlock.protocol.drivers.files.driver import check_published, read_driver
-from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
-from interlock.protocol.drivers.files.inventory import read_secrets
-from interlock.protocol.drivers.model import Driver, Secrets
-from interlock.protocol.interop.clients import BY_NAME, CLIENTS
-from interlock.protocol.interop.convert.draft import Wishes, draft_entry
-from interlock.protocol.interop.model import DriverDraft
-from interlock.protocol.interop.read.client_files import read_client_file
-from interlock.protocol.interop.read.driver_files import read_driver_entry
-from interlock.protocol.interop.read.registry_files import read_registry
-from interlock.protocol.interop.write.driver_entry import driver_entry
-from interlock.protocol.interop.write.registry_description import registry_description
-from interlock.protocol.interop.write.text_edits import snippet
+from interlock.drivers.protocol.authoring.portable import driver_upstream
+from interlock.drivers.protocol.files.driver import check_published, read_driver
+from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.inventory import read_secrets
+from interlock.drivers.protocol.model import Driver, Secrets
+from interlock.interop.protocol.clients import BY_NAME, CLIENTS
+from interlock.interop.protocol.convert.draft import Wishes, draft_entry
+from interlock.interop.protocol.model import DriverDraft
+from interlock.interop.protocol.read.client_files import read_client_file
+from interlock.interop.protocol.read.driver_files import read_driver_entry
+from interlock.interop.protocol.read.registry_files import read_registry
+from interlock.interop.protocol.write.driver_entry import driver_entry
+from interlock.interop.protocol.write.registry_description import registry_description
+from interlock.interop.protocol.write.text_edits import snippet
 
 INVENTORY = b"---\nsecrets:\n  - {slug: files-mcp/level, name: L, description: d, backend: 'env://MY_LEVEL'}\n---\n"
 EXPANDING = [client.name for client in CLIENTS if client.expands]

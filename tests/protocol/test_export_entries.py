@@ -2,11 +2,11 @@
 
 import pytest
 
-from interlock.protocol.interop.clients import BY_NAME, CLIENTS, Client
-from interlock.protocol.interop.read.client_files import read_client_file
-from interlock.protocol.interop.read.self_reference import is_own
-from interlock.protocol.interop.write.client_entry import http_entry, stdio_entry
-from interlock.protocol.interop.write.text_edits import CannotEdit, snippet, with_entry
+from interlock.interop.protocol.clients import BY_NAME, CLIENTS, Client
+from interlock.interop.protocol.read.client_files import read_client_file
+from interlock.interop.protocol.read.self_reference import is_own
+from interlock.interop.protocol.write.client_entry import http_entry, stdio_entry
+from interlock.interop.protocol.write.text_edits import CannotEdit, snippet, with_entry
 
 COMMAND = ["/srv/bin/interlock", "serve", "--stdio", "--config", "/srv/my tree/interlock.toml"]
 URL = "http://127.0.0.1:7411/mcp"

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.approvals.preview import shown_params
-from interlock.protocol.jsontext.display import layout_lines
-from interlock.protocol.jsontext.folded_preview import WHOLE_CHARS_MAX, fold, fold_differences
+from interlock.approvals.protocol.preview import shown_params
+from interlock.wire.jsontext.display import layout_lines
+from interlock.wire.jsontext.folded_preview import WHOLE_CHARS_MAX, fold, fold_differences
 
 KEYS = st.text(min_size=1, max_size=12)
 JSON = st.recursive(

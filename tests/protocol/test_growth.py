@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from interlock.protocol.ax.confirmation.reserved_claims import without_claims
-from interlock.protocol.interop.convert.placeholders import split_parts
-from interlock.protocol.interop.formats import blank_comments
-from interlock.protocol.interop.model import Style
-from interlock.protocol.mcp.uri_templates import STEPS_MAX, TEMPLATE_CHARS_MAX, URI_CHARS_MAX, Matcher
-from interlock.protocol.net.egress import Malformed, read_head_untrusted
-from interlock.protocol.oauth.www_authenticate import read_challenge_untrusted
+from interlock.gate.protocol.reserved_claims import without_claims
+from interlock.interop.protocol.convert.placeholders import split_parts
+from interlock.interop.protocol.formats import blank_comments
+from interlock.interop.protocol.model import Style
+from interlock.mcp.uri_templates import STEPS_MAX, TEMPLATE_CHARS_MAX, URI_CHARS_MAX, Matcher
+from interlock.net.protocol.egress import Malformed, read_head_untrusted
+from interlock.credentials.protocol.www_authenticate import read_challenge_untrusted
 
 GROWTH_MAX = 8.0
 ROUNDS = 5

@@ -3,8 +3,8 @@
 import pytest
 from foreign_files import drafted_from, entry, read
 
-from interlock.protocol.interop.clients import CLIENTS, maybe_client
-from interlock.protocol.interop.model import Entry
+from interlock.interop.protocol.clients import CLIENTS, maybe_client
+from interlock.interop.protocol.model import Entry
 
 SERVER = '"command": "npx", "args": ["-y", "fs"], "env": {"LEVEL": "info"}'
 COMMON = f'{{"mcpServers": {{"files": {{{SERVER}}}}}}}'

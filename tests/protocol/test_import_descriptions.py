@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 from foreign_files import around
 
-from interlock.protocol.drivers.files.driver import read_driver
-from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
-from interlock.protocol.drivers.model import Driver
-from interlock.protocol.interop.convert.draft import Wishes, draft_entry
-from interlock.protocol.interop.convert.inventory_text import PENDING
-from interlock.protocol.interop.model import DriverDraft, FileReading, Note
-from interlock.protocol.interop.read.bundle_manifest import read_manifest
-from interlock.protocol.interop.read.docker_files import is_docker_data, read_docker
-from interlock.protocol.interop.read.registry_files import read_registry
+from interlock.drivers.protocol.files.driver import read_driver
+from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.model import Driver
+from interlock.interop.protocol.convert.draft import Wishes, draft_entry
+from interlock.interop.protocol.convert.inventory_text import PENDING
+from interlock.interop.protocol.model import DriverDraft, FileReading, Note
+from interlock.interop.protocol.read.bundle_manifest import read_manifest
+from interlock.interop.protocol.read.docker_files import is_docker_data, read_docker
+from interlock.interop.protocol.read.registry_files import read_registry
 
 SHA = "ab" * 32
 

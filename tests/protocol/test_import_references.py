@@ -2,8 +2,8 @@
 
 import pytest
 
-from interlock.protocol.interop.convert.draft import driver_id
-from interlock.protocol.interop.read.server_reference import UnknownReference, entry_of
+from interlock.interop.protocol.convert.draft import driver_id
+from interlock.interop.protocol.read.server_reference import UnknownReference, entry_of
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from foreign_files import HOME, WORKSPACE, around, drafted_from, entry, kept, read, refused_from
 
-from interlock.protocol.drivers.files.credential_scan import looks_random, may_be_secret
-from interlock.protocol.drivers.files.driver import read_driver
-from interlock.protocol.drivers.files.frontmatter_writer import frontmatter_text
-from interlock.protocol.drivers.files.inventory import read_secrets
-from interlock.protocol.interop.convert.draft import Wishes, draft_entry, driver_id
-from interlock.protocol.interop.convert.inventory_text import PENDING, secrets_text
-from interlock.protocol.interop.model import DriverDraft
+from interlock.drivers.protocol.files.credential_scan import looks_random, may_be_secret
+from interlock.drivers.protocol.files.driver import read_driver
+from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.inventory import read_secrets
+from interlock.interop.protocol.convert.draft import Wishes, draft_entry, driver_id
+from interlock.interop.protocol.convert.inventory_text import PENDING, secrets_text
+from interlock.interop.protocol.model import DriverDraft
 
 MARKER = "m4rk3r-S3cr3t-Value-0123456789"
 

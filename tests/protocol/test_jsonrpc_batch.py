@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from interlock.protocol.jsonrpc.batch import PARTS_MAX, is_batch, parts_untrusted
-from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
+from interlock.wire.jsonrpc.batch import PARTS_MAX, is_batch, parts_untrusted
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
 
 
 @pytest.mark.parametrize("data", [b"[]", b" \r\n\t[1]", b"[", b"[\xff"])

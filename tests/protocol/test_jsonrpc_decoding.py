@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from interlock.protocol.jsonrpc.codec import (
+from interlock.wire.jsonrpc.codec import (
     ID_BYTES_MAX,
     decode_array,
     decode_object,
@@ -14,10 +14,10 @@ from interlock.protocol.jsonrpc.codec import (
     decode_untrusted,
     is_deep,
 )
-from interlock.protocol.jsonrpc.deep import DEPTH_MAX
-from interlock.protocol.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
-from interlock.protocol.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
-from interlock.protocol.jsonrpc.surrogates import HALVES_MAX
+from interlock.wire.jsonrpc.deep import DEPTH_MAX
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
+from interlock.wire.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
+from interlock.wire.jsonrpc.surrogates import HALVES_MAX
 
 LONGEST_ID = b"7" * ID_BYTES_MAX
 

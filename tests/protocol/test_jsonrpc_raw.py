@@ -4,7 +4,7 @@ import pytest
 from mcp_schema import LEGACY, MODERN, complaints
 from msgspec import Raw
 
-from interlock.protocol.jsonrpc.codec import (
+from interlock.wire.jsonrpc.codec import (
     decode_array,
     decode_object,
     decode_string,
@@ -19,8 +19,8 @@ from interlock.protocol.jsonrpc.codec import (
     encode_value,
     maybe_string,
 )
-from interlock.protocol.jsonrpc.errors import CALL_TIMEOUT, TOOL_DEGRADED, CodecError, Fault, for_legacy
-from interlock.protocol.jsonrpc.messages import Request, Response
+from interlock.wire.jsonrpc.errors import CALL_TIMEOUT, TOOL_DEGRADED, CodecError, Fault, for_legacy
+from interlock.wire.jsonrpc.messages import Request, Response
 
 PAYLOADS = {
     "white space inside": b'{ "a" : [ 1 ,\t2 ]\r\n}',

@@ -7,8 +7,8 @@ import pytest
 from mcp_schema import LEGACY, MODERN, complaints
 from msgspec import Raw
 
-from interlock.protocol.jsonrpc.codec import decode_object
-from interlock.protocol.mcp.capabilities import (
+from interlock.wire.jsonrpc.codec import decode_object
+from interlock.mcp.capabilities import (
     capabilities_to_modern,
     capability_said_lacking,
     common_capabilities,

@@ -3,7 +3,7 @@
 import pytest
 from mcp_types import version as sdk
 
-from interlock.protocol.mcp.eras import (
+from interlock.mcp.eras import (
     LATEST_LEGACY,
     LATEST_MODERN,
     LEGACY_VERSIONS,

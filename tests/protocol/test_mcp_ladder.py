@@ -9,16 +9,16 @@ import pytest
 from mcp.shared import inbound as sdk
 from mcp_schema import MODERN, complaints
 
-from interlock.protocol.jsonrpc.codec import (
+from interlock.wire.jsonrpc.codec import (
     ID_BYTES_MAX,
     PARAMS_REST_BYTES_MAX,
     decode_untrusted,
     encode_fault,
     encode_value,
 )
-from interlock.protocol.jsonrpc.errors import HEADER_MISMATCH, INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
-from interlock.protocol.jsonrpc.messages import Request
-from interlock.protocol.mcp.ladder import (
+from interlock.wire.jsonrpc.errors import HEADER_MISMATCH, INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
+from interlock.wire.jsonrpc.messages import Request
+from interlock.mcp.ladder import (
     HTTP_STATUS,
     ROUTING_HEADERS,
     Climbed,

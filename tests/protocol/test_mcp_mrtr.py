@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mcp_schema import MODERN, complaints
 from msgspec import Raw
 
-from interlock.protocol.mcp.methods import PROMPTS_GET, TOOLS_CALL
-from interlock.protocol.mcp.mrtr import (
+from interlock.mcp.methods import PROMPTS_GET, TOOLS_CALL
+from interlock.mcp.mrtr import (
     QUESTIONS_MAX,
     InputRequired,
     Question,

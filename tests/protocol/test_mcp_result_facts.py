@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec import Raw
 
-from interlock.protocol.mcp.result_facts import ResultFacts, maybe_facts
+from interlock.mcp.result_facts import ResultFacts, maybe_facts
 
 PLAIN = ResultFacts(may_claim=False, is_typed=False, is_error=False)
 

@@ -7,16 +7,16 @@ import pytest
 from mcp_schema import LEGACY, MODERN, complaints
 from msgspec import Raw
 
-from interlock.protocol.jsonrpc.codec import encode_fault, encode_value
-from interlock.protocol.jsonrpc.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, Fault, error_body
-from interlock.protocol.mcp.methods import (
+from interlock.wire.jsonrpc.codec import encode_fault, encode_value
+from interlock.wire.jsonrpc.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, Fault, error_body
+from interlock.mcp.methods import (
     COMPLETE,
     PROMPTS_GET,
     RESOURCES_READ,
     TOOLS_CALL,
     TOOLS_LIST,
 )
-from interlock.protocol.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
+from interlock.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
 
 ODD = rb'"x":{ "z":1.0 , "a":1208925819614629174706175,"e":1e400,"s":"\u00e9\/"},"_meta":{"k":null}'
 BODIES = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.protocol.mcp.roots import (
+from interlock.mcp.roots import (
     ROOTS_MAX,
     STEPS_MAX,
     URI_CHARS_MAX,
@@ -16,7 +16,7 @@ from interlock.protocol.mcp.roots import (
     hold_answers_untrusted,
     hold_roots_untrusted,
 )
-from interlock.protocol.net.file_uri import file_uri
+from interlock.net.protocol.file_uri import file_uri
 
 
 def same(path: str) -> str:

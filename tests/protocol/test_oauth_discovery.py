@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from interlock.protocol.oauth.discovery import (
+from interlock.credentials.protocol.discovery import (
     covers,
     is_issuer,
     origin_of,
@@ -14,7 +14,7 @@ from interlock.protocol.oauth.discovery import (
     resource_metadata_urls,
     server_resource,
 )
-from interlock.protocol.oauth.resource import BadMetadata
+from interlock.credentials.protocol.resource import BadMetadata
 
 URL = "https://mcp.example.com/team/mcp"
 ISSUER = "https://login.example.com/tenant"

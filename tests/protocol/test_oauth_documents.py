@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 from tests.servers.minting import key
 
-from interlock.protocol.jose.errors import Invalid, Reason
-from interlock.protocol.jose.jwks import KEYS_MAX, BadKeySet, Jwk, read_jwks_untrusted, select
-from interlock.protocol.jose.jwt import Algorithm
-from interlock.protocol.net.resource_uri import same_resource
-from interlock.protocol.oauth.introspection import (
+from interlock.crypto.jose.errors import Invalid, Reason
+from interlock.crypto.jose.jwks import KEYS_MAX, BadKeySet, Jwk, read_jwks_untrusted, select
+from interlock.crypto.jose.jwt import Algorithm
+from interlock.net.protocol.resource_uri import same_resource
+from interlock.credentials.protocol.introspection import (
     BadIntrospection,
     read_introspection_untrusted,
     request_body,
     request_headers,
 )
-from interlock.protocol.oauth.resource import (
+from interlock.credentials.protocol.resource import (
     BadMetadata,
     discovery_urls,
     is_protected,
@@ -27,7 +27,7 @@ from interlock.protocol.oauth.resource import (
     read_metadata_untrusted,
     resource_of,
 )
-from interlock.protocol.oauth.scopes import DEFAULT_SCOPES, basic, granted_scope, scope_to_ask
+from interlock.credentials.protocol.scopes import DEFAULT_SCOPES, basic, granted_scope, scope_to_ask
 
 ISSUER = "https://login.example.com"
 

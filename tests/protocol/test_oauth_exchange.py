@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from interlock.protocol.oauth.client import (
+from interlock.credentials.protocol.client import (
     BadRegistration,
     Client,
     Method,
@@ -17,8 +17,8 @@ from interlock.protocol.oauth.client import (
     method_to_register,
     read_registration_untrusted,
 )
-from interlock.protocol.oauth.discovery import AuthorizationServer
-from interlock.protocol.oauth.token_request import (
+from interlock.credentials.protocol.discovery import AuthorizationServer
+from interlock.credentials.protocol.token_request import (
     BadAnswer,
     Returned,
     assertion_to_sign,

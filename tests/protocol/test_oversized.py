@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from interlock.protocol.jsonrpc.codec import ID_BYTES_MAX
-from interlock.protocol.jsonrpc.oversized import MessageKind, Oversized, OversizedScanner
+from interlock.wire.jsonrpc.codec import ID_BYTES_MAX
+from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, OversizedScanner
 
 LIMIT = 10
 

@@ -7,7 +7,7 @@ from driver_texts import as_driver, driver, told
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.binding.resource_refs import (
+from interlock.drivers.protocol.binding.resource_refs import (
     ResourceKind,
     ResourceRef,
     kind_name,
@@ -16,8 +16,8 @@ from interlock.protocol.drivers.binding.resource_refs import (
     register,
     uri_text,
 )
-from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.model import Driver
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.model import Driver
 
 FILES = {
     "mcp_filesystem": ResourceKind(name="mcp_filesystem", driver="filesystem-mcp@1", templates=("file:///{path}",))

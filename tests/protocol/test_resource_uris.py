@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.binding.uri_access import Reach, Watch, denial, schemes_of
+from interlock.drivers.protocol.binding.uri_access import Reach, Watch, denial, schemes_of
 
 LINKS = {"/workspace/out": "/etc", "/workspace/in": "/workspace/deep/er", "/workspace/hidden": "/workspace/secret"}
 REACH = Reach(

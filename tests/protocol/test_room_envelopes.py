@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.rooms import enforcement
-from interlock.protocol.rooms.enforcement import Asked, rpc_id
-from interlock.protocol.rooms.envelope import (
+from interlock.rooms.protocol import enforcement
+from interlock.rooms.protocol.enforcement import Asked, rpc_id
+from interlock.rooms.protocol.envelope import (
     ENVELOPE_BYTES_MAX,
     V0,
     V01,
@@ -21,8 +21,8 @@ from interlock.protocol.rooms.envelope import (
     decode_untrusted,
     encode,
 )
-from interlock.protocol.rooms.errors import Refusal
-from interlock.protocol.rooms.participants import (
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import (
     Privilege,
     is_participant_id,
     is_reserved,
@@ -30,9 +30,9 @@ from interlock.protocol.rooms.participants import (
     matches_any,
     settled_privilege,
 )
-from interlock.protocol.rooms.rates import RateWindow
-from interlock.protocol.rooms.settings import Rates, RoomSettings
-from interlock.protocol.rooms.v0 import as_said, encode_v0
+from interlock.rooms.protocol.rates import RateWindow
+from interlock.rooms.protocol.settings import Rates, RoomSettings
+from interlock.rooms.protocol.v0 import as_said, encode_v0
 
 FULL, RESTRICTED = Privilege.FULL, Privilege.RESTRICTED
 SETTINGS = RoomSettings()
@@ -204,8 +204,8 @@ def test_enforcement_knows_nothing_of_tools() -> None:
     tree = ast.parse(inspect.getsource(enforcement))
     used = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     used |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
-    ours = {name for name in used if name.startswith("interlock") and not name.startswith("interlock.protocol.rooms.")}
-    assert ours == {"interlock.protocol.jsonrpc.surrogates"} and used - ours >= {"interlock.protocol.rooms.settings"}
+    ours = {name for name in used if name.startswith("interlock") and not name.startswith("interlock.rooms.protocol.")}
+    assert ours == {"interlock.wire.jsonrpc.surrogates"} and used - ours >= {"interlock.rooms.protocol.settings"}
 
 
 @pytest.mark.req("X-2.1-1", "X-3.1-2", "X-3.1-4", "X-3.1-6", "X-3.2-3")

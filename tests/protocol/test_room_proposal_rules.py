@@ -3,11 +3,11 @@
 import pytest
 from msgspec import Raw
 
-from interlock.protocol.approvals.approval import Approval, Kind, Source
-from interlock.protocol.approvals.digests import proposal_digest
-from interlock.protocol.approvals.errors import refusal_of
-from interlock.protocol.approvals.state import TABLE, Move, Status, maybe_after
-from interlock.protocol.rooms.proposals import (
+from interlock.approvals.protocol.approval import Approval, Kind, Source
+from interlock.approvals.protocol.digests import proposal_digest
+from interlock.approvals.protocol.errors import refusal_of
+from interlock.approvals.protocol.state import TABLE, Move, Status, maybe_after
+from interlock.rooms.protocol.proposals import (
     STATUS,
     Fulfilment,
     ProposalStatus,

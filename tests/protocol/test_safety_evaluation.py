@@ -4,12 +4,12 @@ import time
 
 import pytest
 
-from interlock.protocol.aql.execution import TERMINAL, ExecutionStatus, may_move
-from interlock.protocol.aql.safety.evaluation import LIMIT_REASON, Evaluation, Verdict, evaluate, evaluate_call
-from interlock.protocol.aql.safety.hint import HINT_CHARS_MAX, maybe_hint_fault, normalise, read_hint
-from interlock.protocol.aql.safety.patterns import PATTERN_CHARS_MAX, Pattern
-from interlock.protocol.aql.safety.policy import CompiledPolicy, Policy
-from interlock.protocol.aql.safety.risk import SCORES, UNRECOGNISED, Tier, risk_of, tier_of, whole_score
+from interlock.aql.protocol.execution import TERMINAL, ExecutionStatus, may_move
+from interlock.safety.protocol.evaluation import LIMIT_REASON, Evaluation, Verdict, evaluate, evaluate_call
+from interlock.safety.protocol.hint import HINT_CHARS_MAX, maybe_hint_fault, normalise, read_hint
+from interlock.safety.protocol.patterns import PATTERN_CHARS_MAX, Pattern
+from interlock.safety.protocol.policy import CompiledPolicy, Policy
+from interlock.safety.protocol.risk import SCORES, UNRECOGNISED, Tier, risk_of, tier_of, whole_score
 
 PRINTED = (
     "calling write_file on project/config.json to update database URL",

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlock.protocol.drivers.binding.path_types import Unknown, path_type
-from interlock.protocol.drivers.result_path import Path, read_path
-from interlock.protocol.schemas import inclusion
-from interlock.protocol.schemas.effort import Effort
-from interlock.protocol.schemas.inclusion import InclusionOutcome, InclusionVerdict, includes
-from interlock.protocol.schemas.overlap import exclusions
-from interlock.protocol.schemas.shapes import Side
+from interlock.drivers.protocol.binding.path_types import Unknown, path_type
+from interlock.drivers.protocol.result_path import Path, read_path
+from interlock.wire.schemas import inclusion
+from interlock.wire.schemas.effort import Effort
+from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict, includes
+from interlock.wire.schemas.overlap import exclusions
+from interlock.wire.schemas.shapes import Side
 
 ACCEPTS, UNDECIDED, REJECTS = InclusionVerdict.ACCEPTS, InclusionVerdict.UNDECIDED, InclusionVerdict.REJECTS
 STRING = {"type": "string"}

@@ -5,8 +5,8 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from interlock.protocol.schemas.dialects import to_2020_12
-from interlock.protocol.schemas.validators import compile_schema
+from interlock.wire.schemas.dialects import to_2020_12
+from interlock.wire.schemas.validators import compile_schema
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 DRAFT_04 = "http://json-schema.org/draft-04/schema#"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.schemas.inclusion import InclusionOutcome, InclusionVerdict, includes
-from interlock.protocol.schemas.overlap import exclusions
-from interlock.protocol.schemas.shapes import Side
-from interlock.protocol.schemas.validators import compile_schema
+from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict, includes
+from interlock.wire.schemas.overlap import exclusions
+from interlock.wire.schemas.shapes import Side
+from interlock.wire.schemas.validators import compile_schema
 
 ACCEPTS, UNDECIDED, REJECTS = InclusionVerdict.ACCEPTS, InclusionVerdict.UNDECIDED, InclusionVerdict.REJECTS
 STRING, INTEGER, NUMBER, NULL = ({"type": name} for name in ("string", "integer", "number", "null"))

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from driver_texts import MISSING, as_driver, as_secrets, driver, secret
 
-from interlock.protocol.drivers.model import Secret
-from interlock.protocol.drivers.selection.secret_access import is_for_users_alone, maybe_granted_by
+from interlock.drivers.protocol.model import Secret
+from interlock.drivers.protocol.selection.secret_access import is_for_users_alone, maybe_granted_by
 
 CALLERS = [
     {"role": "filesystem-mcp"},

@@ -6,10 +6,10 @@ import msgspec
 import pytest
 from driver_texts import MISSING, as_secrets, secret, text, told
 
-from interlock.protocol.drivers.files.credential_scan import is_plaintext, plaintext_arguments
-from interlock.protocol.drivers.files.inventory import default_slug, merge_inventories, read_secrets, secret_for
-from interlock.protocol.drivers.files.placeholders import secret_names
-from interlock.protocol.drivers.model import SecretGrant, Secrets
+from interlock.drivers.protocol.files.credential_scan import is_plaintext, plaintext_arguments
+from interlock.drivers.protocol.files.inventory import default_slug, merge_inventories, read_secrets, secret_for
+from interlock.drivers.protocol.files.placeholders import secret_names
+from interlock.drivers.protocol.model import SecretGrant, Secrets
 
 
 def loaded(*entries: Any) -> Secrets:

@@ -7,12 +7,12 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from interlock.protocol.names.claims import NO_CLAIM, Claim, read_claim
-from interlock.protocol.names.judgement import Judgement, Specification, SurfaceVerdict, absent_verdict, judge
-from interlock.protocol.names.model import Entry, Revision, Status
-from interlock.protocol.names.policy import VERIFIED, SurfacePolicy
-from interlock.protocol.schemas.digest import normalised, schema_digest
-from interlock.protocol.schemas.effort import Effort
+from interlock.names.protocol.claims import NO_CLAIM, Claim, read_claim
+from interlock.names.protocol.judgement import Judgement, Specification, SurfaceVerdict, absent_verdict, judge
+from interlock.names.protocol.model import Entry, Revision, Status
+from interlock.names.protocol.policy import VERIFIED, SurfacePolicy
+from interlock.wire.schemas.digest import normalised, schema_digest
+from interlock.wire.schemas.effort import Effort
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 V = SurfaceVerdict

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.servers.authenticator import ATTESTED, EXTENDED, PRESENT, USUAL, VERIFIED, Authenticator, Kind, b64, cbor
 from tests.servers.authenticator import unb64 as decoded
 
-from interlock.keys.jwt_verification import check_assertion_signature
-from interlock.protocol.jose.public_key import BadKey
-from interlock.protocol.webauthn.cbor import BadCbor, read_untrusted
-from interlock.protocol.webauthn.ceremonies import (
+from interlock.crypto.keys.jwt_verification import check_assertion_signature
+from interlock.crypto.jose.public_key import BadKey
+from interlock.crypto.webauthn.cbor import BadCbor, read_untrusted
+from interlock.crypto.webauthn.ceremonies import (
     CLIENT_DATA_BYTES_MAX,
     PasskeyRegistration,
     Wrong,
@@ -24,8 +24,8 @@ from interlock.protocol.webauthn.ceremonies import (
     read_assertion_untrusted,
     read_registration_untrusted,
 )
-from interlock.protocol.webauthn.party import Party, maybe_party
-from interlock.protocol.webauthn.passkeys import read_passkey_untrusted, written
+from interlock.crypto.webauthn.party import Party, maybe_party
+from interlock.crypto.webauthn.passkeys import read_passkey_untrusted, written
 
 KINDS: tuple[Kind, ...] = ("es256", "ed25519", "rs256")
 CHALLENGE = bytes(range(88))

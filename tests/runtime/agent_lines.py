@@ -9,7 +9,7 @@ from tests.protocol.aql_schemas import check_answer, is_valid
 from tests.runtime.agents_here import LOOK, AgentsHere
 from tests.runtime.parked import CAPABLE, META, SECONDS
 
-from interlock.runtime.calls.caller import Principal
+from interlock.core.calls.caller import Principal
 
 PLACED = {"execute_agent": "execute", "record_execution_step": "create", "complete_execution": "execute"}
 PLACED |= {"abort_execution": "execute", "confirm_operation": "execute", "verify_challenge": "create"}

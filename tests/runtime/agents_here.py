@@ -14,11 +14,11 @@ from tests.interaction.harness import _toml
 from tests.runtime.parked import SECONDS, AheadClock, Asked, Place
 
 from interlock.config.load import load
-from interlock.protocol.approvals.approval import Approval
-from interlock.protocol.aql.errors import Failure, OperationFailed
-from interlock.runtime.calls.caller import Caller, Principal
-from interlock.runtime.node.node import Node
-from interlock.runtime.safety import codes
+from interlock.approvals.protocol.approval import Approval
+from interlock.aql.protocol.errors import Failure, OperationFailed
+from interlock.core.calls.caller import Caller, Principal
+from interlock.node.node import Node
+from interlock.safety import codes
 
 ENFORCING = '[safety]\nmode = "enforcing"\npreapproved = true\n'
 LOOK = "calling plant.look to see what is there"

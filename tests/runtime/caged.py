@@ -13,9 +13,9 @@ import msgspec
 from interlock.config.plan import LimitsPlan, SandboxPlan, ServerPlan
 from interlock.process.child import Child
 from interlock.process.stderr import StderrRing
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.base.recorder import Entry
-from interlock.runtime.sandbox.sandbox import Command, Sandboxes
+from interlock.core.clock import SystemClock
+from interlock.core.recorder import Entry
+from interlock.process.sandbox.sandbox import Command, Sandboxes
 
 
 class Ended(msgspec.Struct, frozen=True):

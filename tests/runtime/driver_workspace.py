@@ -6,12 +6,12 @@ from typing import Any
 import yaml
 
 from interlock.config.plan import DriversPlan, Plan
-from interlock.protocol.drivers.model import Problem
-from interlock.protocol.drivers.selection.requirements import Machine
-from interlock.runtime.drivers.workspace.declaration import Declaration, Declared
-from interlock.runtime.drivers.workspace.scan import scan_workspace
-from interlock.runtime.drivers.workspace.survey import Surveyor
-from interlock.runtime.drivers.workspace.trust_store import Remembered, Trusted
+from interlock.drivers.protocol.model import Problem
+from interlock.drivers.protocol.selection.requirements import Machine
+from interlock.drivers.workspace.declaration import Declaration, Declared
+from interlock.drivers.workspace.scan import scan_workspace
+from interlock.drivers.workspace.survey import Surveyor
+from interlock.drivers.workspace.trust_store import Remembered, Trusted
 
 MACHINE = Machine(os="linux", arch="x64", disk_mb=10_000, memory_mb=8_000)
 

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from interlock.protocol.approvals.approval import Approval, Decision, Kind, Proof, Source, What
-from interlock.runtime.approvals.audit import ApprovalAudit
-from interlock.runtime.approvals.inbox import Inbox, Rules
-from interlock.runtime.approvals.storage import ApprovalStore
-from interlock.runtime.base.recorder import Recorder
-from interlock.runtime.base.store_backends import build_audit, build_store
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, What
+from interlock.approvals.audit import ApprovalAudit
+from interlock.approvals.inbox import Inbox, Rules
+from interlock.approvals.storage import ApprovalStore
+from interlock.core.recorder import Recorder
+from interlock.core.store_backends import build_audit, build_store
 from interlock.store.ports import AuditLog, Store
 
 ALICE = "client:alice"

@@ -22,9 +22,9 @@ from tests.interaction.gate.held import ADA, MARK, anchor, proof
 from tests.servers.start import serving
 
 from interlock.config.load import load
-from interlock.runtime.catalog.catalog import EVERYTHING
-from interlock.runtime.node.node import Node
-from interlock.surface.operator.app import operator_app
+from interlock.catalog.catalog import EVERYTHING
+from interlock.node.node import Node
+from interlock.operator.app import operator_app
 
 CALLS = 40
 WARMING = 20  # calls before memory is measured

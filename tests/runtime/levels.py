@@ -12,8 +12,8 @@ from tests.interaction.ax.tree import ACCESS, parents
 from tests.runtime.parked import AheadClock
 
 from interlock.config.load import load
-from interlock.runtime.node.node import Node
-from interlock.surface.operator.app import operator_app
+from interlock.node.node import Node
+from interlock.operator.app import operator_app
 
 SECONDS = 30.0
 LISTEN = '[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n'

@@ -9,23 +9,23 @@ from typing import Any
 from msgspec import Raw
 from tests.runtime.inboxes import Desk, Hands, desk_at
 
-from interlock.protocol.approvals.approval import Approval
-from interlock.protocol.approvals.state import Status
-from interlock.protocol.ax.confirmation.held_call import Presented
-from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.names.model import Entry
-from interlock.protocol.names.records import Proposal, Request, Retrieval
-from interlock.runtime.approvals.decisions import DecisionService
-from interlock.runtime.names.actions import NamesActions
-from interlock.runtime.names.actors import Actor
-from interlock.runtime.names.changes import ControllerChanges
-from interlock.runtime.names.document_watch import DocumentWatch
-from interlock.runtime.names.reminders import Reminders
-from interlock.runtime.names.request_decisions import RequestDecisions
-from interlock.runtime.names.requests import RequestService
-from interlock.runtime.names.sightings import Sightings
-from interlock.runtime.names.state import RegistryState
+from interlock.approvals.protocol.approval import Approval
+from interlock.approvals.protocol.state import Status
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import Asked, Verified
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.names.protocol.model import Entry
+from interlock.names.protocol.records import Proposal, Request, Retrieval
+from interlock.approvals.decisions import DecisionService
+from interlock.names.actions import NamesActions
+from interlock.names.actors import Actor
+from interlock.names.changes import ControllerChanges
+from interlock.names.document_watch import DocumentWatch
+from interlock.names.reminders import Reminders
+from interlock.names.request_decisions import RequestDecisions
+from interlock.names.requests import RequestService
+from interlock.names.sightings import Sightings
+from interlock.names.state import RegistryState
 from interlock.store.sqlite.names_log import SqliteNamesLog
 
 ACME = Actor(principal="client:acme")

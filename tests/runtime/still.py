@@ -21,15 +21,15 @@ from tests.runtime.still_time import StillClock, move, real_patience, still, tur
 
 from interlock.config.load import load
 from interlock.net.websocket.dial import DialFailed
-from interlock.protocol.ax.capability import AuthScope
-from interlock.protocol.jsonrpc.codec import decode_untrusted
-from interlock.protocol.jsonrpc.messages import Notification, Request
-from interlock.runtime.ax.connection import SubserverConnection
-from interlock.runtime.calls.caller import principal_for
-from interlock.runtime.node.node import Node
-from interlock.runtime.parents import parents
-from interlock.runtime.parents.front import UpwardFront
-from interlock.runtime.trust.registrant import RegistrantIdentity
+from interlock.ax.protocol.capability import AuthScope
+from interlock.wire.jsonrpc.codec import decode_untrusted
+from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.ax.connection import SubserverConnection
+from interlock.core.calls.caller import principal_for
+from interlock.node.node import Node
+from interlock.ax.parents import parents
+from interlock.ax.parents.front import UpwardFront
+from interlock.approvals.trust.registrant import RegistrantIdentity
 
 __all__ = ["Client", "House", "Leaf", "Wires", "chain", "house", "move", "real_patience", "still", "tool", "turns"]
 

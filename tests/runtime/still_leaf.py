@@ -9,10 +9,10 @@ from typing import Any, cast
 from tests.runtime.still_time import real_patience, turns
 
 from interlock.config.plan import AccessRule
-from interlock.protocol.ax.capability import AuthScope
-from interlock.runtime.ax.connection import SubserverConnection
-from interlock.runtime.ax.registrar import Registrar
-from interlock.runtime.trust.registrant import RegistrantIdentity
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.connection import SubserverConnection
+from interlock.ax.registrar import Registrar
+from interlock.approvals.trust.registrant import RegistrantIdentity
 
 MODERN = "2026-07-28"
 META = "io.modelcontextprotocol/"

@@ -13,9 +13,9 @@ import pytest
 import pytest_asyncio
 from tests.runtime.parked import ELICIT, FILLED, Place, filled, limit_calls, park, place, since, steps
 
-from interlock.runtime.calls import parking
-from interlock.runtime.dispatch import call_queue
-from interlock.runtime.links.pipes import Trouble, Undelivered
+from interlock.dispatch import parking
+from interlock.dispatch import call_queue
+from interlock.links.pipes import Trouble, Undelivered
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

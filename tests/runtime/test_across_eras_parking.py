@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 from tests.runtime.parked import ELICIT, FILLED, Place, filled, finish, park, place, steps
 
-from interlock.runtime.calls import parking
+from interlock.dispatch import parking
 
 SAMPLE = {"method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 1}}
 SAMPLED = {"role": "assistant", "content": {"type": "text", "text": "so"}, "model": "m"}

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from interlock.process.stderr_summary import words_of
-from interlock.runtime.drivers.add.advice import advice
-from interlock.runtime.drivers.add.trial import TrialResult
-from interlock.runtime.drivers.install.outcome import Installed, Locked
-from interlock.runtime.drivers.interfaces import DriverState
+from interlock.drivers.add.advice import advice
+from interlock.drivers.add.trial import TrialResult
+from interlock.drivers.install.outcome import Installed, Locked
+from interlock.drivers.interfaces import DriverState
 
 INSTALLED = Installed(command=("x",), version=None, lock=Locked(asked="", method="pip"))
 

@@ -8,12 +8,12 @@ import pytest
 from inboxes import ALICE, ARGUMENTS, Desk, Hands, desk_at
 from msgspec import Raw
 
-from interlock.protocol.approvals.approval import Approval, Kind, Source
-from interlock.protocol.approvals.state import Move, Status
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.approvals import index
-from interlock.runtime.approvals.expiry import Expiry
-from interlock.runtime.base.replicas import Replicas
+from interlock.approvals.protocol.approval import Approval, Kind, Source
+from interlock.approvals.protocol.state import Move, Status
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.approvals import index
+from interlock.approvals.expiry import Expiry
+from interlock.core.replicas import Replicas
 from interlock.store.ports import Unavailable
 
 
@@ -125,7 +125,7 @@ async def test_asking_and_taking_it_back_in_a_circle_is_asking_too_often(tmp_pat
 async def test_the_arguments_of_all_principals_together_are_bounded_in_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.runtime.approvals.inbox.HELD_BYTES_IN_ALL_MAX", 4 * len(ARGUMENTS))
+    monkeypatch.setattr("interlock.approvals.inbox.HELD_BYTES_IN_ALL_MAX", 4 * len(ARGUMENTS))
     async with desk_at(tmp_path) as desk:
         raised = [await desk.raised("d1", f"client:c{number}") for number in range(4)]
         many = await desk.inbox.raise_(desk.call("d1", "client:c4"))
@@ -523,7 +523,7 @@ async def test_every_decision_is_on_record_with_anchor_jti_and_digests_and_witho
 async def test_listeners_hear_every_change_in_order_and_a_slow_one_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.runtime.approvals.feed.QUEUE_MAX", 2)
+    monkeypatch.setattr("interlock.approvals.feed.QUEUE_MAX", 2)
     async with desk_at(tmp_path) as desk:
         listener, gone = desk.inbox.listen(), desk.inbox.listen()
         gone.close()

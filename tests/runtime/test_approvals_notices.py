@@ -16,9 +16,9 @@ from inboxes import Desk, Hands, desk_at
 from tests.runtime.mailbox import mailbox
 
 from interlock.config.plan import ApprovalsPlan
-from interlock.runtime.approvals import channels
-from interlock.runtime.approvals import notifier as notifying
-from interlock.runtime.approvals.channels import (
+from interlock.approvals import channels
+from interlock.approvals import notifier as notifying
+from interlock.approvals.channels import (
     Channel,
     ChannelFailed,
     CommandChannel,
@@ -26,8 +26,8 @@ from interlock.runtime.approvals.channels import (
     Notice,
     WebhookChannel,
 )
-from interlock.runtime.approvals.mail_channel import MailChannel
-from interlock.runtime.approvals.notifier import Notifier, make_channels
+from interlock.approvals.mail_channel import MailChannel
+from interlock.approvals.notifier import Notifier, make_channels
 
 SECRET = "hush-hush"
 NOTICE = Notice(

@@ -12,10 +12,10 @@ from tests.protocol.aql_schemas import is_valid
 from tests.runtime.aql_place import OPEN, TEXT, WRITES, Aql, AqlPlace, place, schema, sent, tool, turns
 from tests.runtime.still import Client, move, still
 
-from interlock.protocol.aql.errors import OperationFailed, permission_denied
-from interlock.protocol.aql.model import Category, Operation, Parameter
-from interlock.runtime.aql.native_operations import OperationContext
-from interlock.runtime.calls.caller import Principal
+from interlock.aql.protocol.errors import OperationFailed, permission_denied
+from interlock.aql.protocol.model import Category, Operation, Parameter
+from interlock.aql.native_operations import OperationContext
+from interlock.core.calls.caller import Principal
 
 ERAS = ["modern", "legacy"]
 UTC = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"

@@ -9,8 +9,8 @@ import pytest
 from tests.runtime.aql_place import OPEN, WRITES, AqlPlace, place, schema, sent, tool, turns
 from tests.runtime.still import still
 
-from interlock.protocol.aql.envelope import Warn
-from interlock.runtime.calls.caller import Principal
+from interlock.aql.protocol.envelope import Warn
+from interlock.core.calls.caller import Principal
 
 
 def sized(count: int) -> list[dict[str, Any]]:

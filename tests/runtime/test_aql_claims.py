@@ -8,8 +8,8 @@ import pytest
 from tests.runtime.aql_place import place, tool
 from tests.runtime.still import still
 
-from interlock.protocol.aql.errors import CATEGORIES, CODES
-from interlock.protocol.aql.introspection import DECLARATION
+from interlock.aql.protocol.errors import CATEGORIES, CODES
+from interlock.aql.protocol.introspection import DECLARATION
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "aql.md").read_text("utf-8")

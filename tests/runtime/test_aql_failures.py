@@ -11,11 +11,11 @@ import pytest
 from tests.runtime.aql_place import OPEN, TEXT, WRITES, Aql, place, schema, sent, tool, turns
 from tests.runtime.still import still
 
-from interlock.protocol.aql.errors import resource_not_found
-from interlock.protocol.aql.model import RESERVED_BY_VERSION, SPEC_VERSION, Category, Operation, check_operation
-from interlock.protocol.aql.results import read_result
-from interlock.runtime.aql.introspect import Introspection
-from interlock.runtime.aql.native_operations import OperationContext
+from interlock.aql.protocol.errors import resource_not_found
+from interlock.aql.protocol.model import RESERVED_BY_VERSION, SPEC_VERSION, Category, Operation, check_operation
+from interlock.aql.protocol.results import read_result
+from interlock.aql.introspect import Introspection
+from interlock.aql.native_operations import OperationContext
 
 SOURCES = Path(__file__).parents[2] / "src" / "interlock"
 LEAKS = [
@@ -87,7 +87,7 @@ def test_a_fault_is_an_envelope_with_a_reference_that_the_log_repeats(
                 said = await fails({"operation": "introspect", "params": {"query": "operations"}})
                 assert set(said["error"]) == {"code", "message"}  # its shape has no place for the reference
             with monkeypatch.context() as patched:
-                patched.setattr("interlock.runtime.aql.answers.read_result", break_)
+                patched.setattr("interlock.aql.answers.read_result", break_)
                 refs.append((await fails({"operation": "docs__list_users"}))["error"]["details"]["ref"])
             for broken in ({"result": {"content": 5}}, {"result": []}):
                 leaf.mute = {"tools/call"}

@@ -9,9 +9,9 @@ import pytest
 from tests.runtime.aql_place import TEXT, WRITES, place, schema, sent, tool
 from tests.runtime.still import still
 
-from interlock.protocol.aql.model import Category, Operation
-from interlock.protocol.aql.search import SearchIndex, term_weights
-from interlock.runtime.calls.caller import Principal
+from interlock.aql.protocol.model import Category, Operation
+from interlock.aql.protocol.search import SearchIndex, term_weights
+from interlock.core.calls.caller import Principal
 
 PROTOCOL_TYPES = {
     *("SemanticCategory", "OperationInput", "OperationResult", "OperationSuccess", "OperationFailure"),

@@ -10,10 +10,10 @@ from tests.protocol.aql_schemas import is_valid
 from tests.runtime.aql_place import OPEN, READS, TEXT, TOOLS, WRITES, place, schema, sent, tool, turns
 from tests.runtime.still import still
 
-from interlock.protocol.aql.classification import TRUSTS
-from interlock.protocol.aql.model import Category, Danger, Operation
-from interlock.runtime.aql.native_operations import OperationContext
-from interlock.runtime.calls.caller import Principal
+from interlock.aql.protocol.classification import TRUSTS
+from interlock.aql.protocol.model import Category, Danger, Operation
+from interlock.aql.native_operations import OperationContext
+from interlock.core.calls.caller import Principal
 
 X = [tool("x", annotations=WRITES, inputSchema=schema())]
 

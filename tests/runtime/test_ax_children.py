@@ -10,11 +10,11 @@ import pytest
 
 from interlock.config.plan import ChildPlan
 from interlock.process.child import Child
-from interlock.runtime.ax import children
-from interlock.runtime.ax.children import ChildSupervisor
-from interlock.runtime.ax.registrar import Registrar
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.links.connector import ConnectorParts
+from interlock.ax import children
+from interlock.ax.children import ChildSupervisor
+from interlock.ax.registrar import Registrar
+from interlock.core.clock import SystemClock
+from interlock.links.connector import ConnectorParts
 
 HASTY = 'import sys; print(\'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\', flush=True); sys.stdin.read()'
 PATIENCE_S = 10.0

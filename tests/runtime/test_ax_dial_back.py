@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 
 from interlock.config.plan import AccessRule
-from interlock.protocol.ax.messages import Register
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.ax import dial_back
-from interlock.runtime.ax.dial_back import check_endpoint, judge
-from interlock.runtime.links.connector import ConnectFailed, Loss
-from interlock.runtime.links.pipes import HttpPipe
-from interlock.runtime.trust.registrant import RegistrantIdentity
+from interlock.ax.protocol.messages import Register
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.ax import dial_back
+from interlock.ax.dial_back import check_endpoint, judge
+from interlock.links.connector import ConnectFailed, Loss
+from interlock.links.pipes import HttpPipe
+from interlock.approvals.trust.registrant import RegistrantIdentity
 
 GUEST = RegistrantIdentity(principal="local")
 NAMED = "http://sub.example.invalid:8080/mcp"

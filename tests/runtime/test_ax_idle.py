@@ -6,7 +6,7 @@ import sys
 
 def test_what_speaks_websocket_is_not_loaded_before_somebody_asks() -> None:
     program = (
-        "import sys; sys.path[:0] = " + repr(sys.path) + "; import interlock.runtime.node.node; "
+        "import sys; sys.path[:0] = " + repr(sys.path) + "; import interlock.node.node; "
         "heavy = ('websockets', 'uvicorn.protocols.websockets', 'cryptography'); "
         "print([name for name in sys.modules if name.startswith(heavy)])"
     )
@@ -16,8 +16,8 @@ def test_what_speaks_websocket_is_not_loaded_before_somebody_asks() -> None:
 
 def test_what_reads_driver_files_is_not_loaded_before_there_is_one() -> None:
     program = (
-        "import sys; sys.path[:0] = " + repr(sys.path) + "; import interlock.runtime.node.node; "
-        "ours = 'interlock.runtime.drivers.'; "
+        "import sys; sys.path[:0] = " + repr(sys.path) + "; import interlock.node.node; "
+        "ours = 'interlock.drivers.'; "
         "heavy = ('ruamel', 'jsonschema_rs', *(ours + name for name in ('registry.registry', 'registry.operations', "
         "'contracts.service', 'provider', 'install'))); "
         "print([name for name in sys.modules if name.startswith(heavy)])"

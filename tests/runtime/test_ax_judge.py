@@ -14,13 +14,13 @@ from tests.servers.minting import SigningKey, key, mint
 
 from interlock.config.plan import AnchorPlan
 from interlock.net.fetch import FetchFailed
-from interlock.protocol.approvals.approval import Approval, Decision, Kind, Proof, Source, What
-from interlock.protocol.ax.confirmation.held_call import Presented
-from interlock.protocol.ax.confirmation.jws_proof import PROOF_S_MAX, Asked, Verified
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.base.store_backends import build_store
-from interlock.runtime.trust.anchors import Anchors
-from interlock.runtime.trust.approval_proofs import ProofVerifier
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, What
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import PROOF_S_MAX, Asked, Verified
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.store_backends import build_store
+from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.trust.approval_proofs import ProofVerifier
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 ADA, BOB, SERVICE = key("EdDSA", "ada"), key("ES256", "bob"), key("RS256", "service")

@@ -10,15 +10,15 @@ from tests.servers.authenticator import Authenticator
 
 from interlock.config.plan import AnchorPlan
 from interlock.operator_api.passkeys import PasskeyRequest
-from interlock.protocol.ax.confirmation.held_call import Presented
-from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.webauthn.party import maybe_party
-from interlock.runtime.base.recorder import Recorder
-from interlock.runtime.base.store_backends import build_audit, build_store
-from interlock.runtime.trust.anchors import Anchors
-from interlock.runtime.trust.approval_proofs import ProofVerifier
-from interlock.runtime.trust.passkeys import PasskeyService
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import Asked, Verified
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.crypto.webauthn.party import maybe_party
+from interlock.core.recorder import Recorder
+from interlock.core.store_backends import build_audit, build_store
+from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.trust.approval_proofs import ProofVerifier
+from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.store.ports import StoreError
 
 URL = "http://127.0.0.1:7412"

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tests.nats_server import NatsServer
 
-from interlock.protocol.ax.capability import AuthScope
-from interlock.protocol.ax.messages import Register
-from interlock.protocol.ax.registration.sessions import Peer, Session
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.ax.ownership import Leases, Owners
-from interlock.runtime.base.store_backends import BACKENDS, build_store
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.protocol.messages import Register
+from interlock.ax.protocol.registration.sessions import Peer, Session
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.ax.ownership import Leases, Owners
+from interlock.core.store_backends import BACKENDS, build_store
 from interlock.store.ports import Unavailable
 
 A, B = str(uuid.uuid4()), str(uuid.uuid4())
@@ -107,7 +107,7 @@ async def test_a_holder_is_named_a_release_swaps_and_the_slow_one_finds_out(tmp_
 
 
 async def test_owners_are_kept_read_and_released(tmp_path: Path) -> None:
-    from interlock.protocol.ax.registration.sessions import Owner
+    from interlock.ax.protocol.registration.sessions import Owner
 
     store = build_store("sqlite", tmp_path)
     await store.open()

@@ -15,9 +15,9 @@ import pytest
 from tests.runtime.desks import running
 
 from interlock.net.message_pipe import CUT, NORMAL
-from interlock.protocol.ax.capability import AuthScope
-from interlock.runtime.ax.connection import SubserverConnection
-from interlock.runtime.trust.registrant import RegistrantIdentity
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.connection import SubserverConnection
+from interlock.approvals.trust.registrant import RegistrantIdentity
 
 PATIENCE_S = 10.0
 ANSWERS = {

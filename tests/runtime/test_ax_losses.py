@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tests.runtime.still import Client, House, Leaf, Wires, chain, house, move, still, tool, turns
 
-from interlock.protocol.ax.registration.liveness import LivenessState
-from interlock.runtime.ax.ownership import Leases
-from interlock.runtime.base.store_backends import build_store
+from interlock.ax.protocol.registration.liveness import LivenessState
+from interlock.ax.ownership import Leases
+from interlock.core.store_backends import build_store
 from interlock.store.ports import Store
 
 CHANGED = "notifications/tools/list_changed"

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from tests.runtime.still import House, Wires, chain, house, move, still, tool
 
-from interlock.protocol.ax import messages
-from interlock.protocol.ax.registration.codec import SUBTREE_IDS_MAX
-from interlock.protocol.ax.wire_names import METHODS
+from interlock.ax.protocol import messages
+from interlock.ax.protocol.registration.codec import SUBTREE_IDS_MAX
+from interlock.ax.protocol.wire_names import METHODS
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "interlock"
 LISTED = {method.name for method in METHODS}

@@ -11,12 +11,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from interlock.config.plan import AnchorPlan
-from interlock.protocol.ax.messages import Proof, Register
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.base.store_backends import build_store
-from interlock.runtime.trust.anchors import Anchors
-from interlock.runtime.trust.authority_proofs import Proofs
+from interlock.ax.protocol.messages import Proof, Register
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.clock import SystemClock
+from interlock.core.store_backends import build_store
+from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.trust.authority_proofs import Proofs
 
 AUTHORITY = "edge01.example.com"
 OWN_ID = str(uuid.uuid4())

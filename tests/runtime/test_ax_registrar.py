@@ -9,24 +9,24 @@ from typing import Any, cast
 import pytest
 
 from interlock.config.plan import AccessRule, AxPlan, DegradedPlan, DevicesPlan, McpPlan
-from interlock.protocol.ax.budget import UNLIMITED
-from interlock.protocol.ax.messages import Register, Registered
-from interlock.protocol.ax.registration.authority import Proved
-from interlock.protocol.ax.registration.codec import MESSAGE_BYTES_MAX
-from interlock.protocol.jsonrpc.errors import UNAVAILABLE, Fault
-from interlock.runtime.ax.connection import SubserverConnection
-from interlock.runtime.ax.dial_back import DialBack
-from interlock.runtime.ax.membership_parts import MembershipParts
-from interlock.runtime.ax.ownership import Leases, Owners
-from interlock.runtime.ax.registrar import Registrar
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.base.feed import Feed
-from interlock.runtime.base.store_backends import build_store
-from interlock.runtime.calls.budgets import Budgets
-from interlock.runtime.links.connector import ConnectorParts
-from interlock.runtime.trust.anchors import Anchors
-from interlock.runtime.trust.authority_proofs import Proofs
-from interlock.runtime.trust.registrant import RegistrantIdentity
+from interlock.ax.protocol.budget import UNLIMITED
+from interlock.ax.protocol.messages import Register, Registered
+from interlock.ax.protocol.registration.authority import Proved
+from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.ax.connection import SubserverConnection
+from interlock.ax.dial_back import DialBack
+from interlock.ax.membership_parts import MembershipParts
+from interlock.ax.ownership import Leases, Owners
+from interlock.ax.registrar import Registrar
+from interlock.core.clock import SystemClock
+from interlock.core.feed import Feed
+from interlock.core.store_backends import build_store
+from interlock.guard.budgets import Budgets
+from interlock.links.connector import ConnectorParts
+from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.trust.authority_proofs import Proofs
+from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.store.ports import Store, Unavailable
 
 OWN_ID, ELSEWHERE_ID = str(uuid.uuid4()), str(uuid.uuid4())

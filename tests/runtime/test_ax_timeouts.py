@@ -16,7 +16,7 @@ from tests.interaction.peers import HttpPeer
 from tests.runtime.levels import Level, StillClock, levels, until
 from tests.servers.start import raw
 
-from interlock.runtime.dispatch.timeouts import SWEEP_S, next_sweep_s, timeout_fault
+from interlock.dispatch.timeouts import SWEEP_S, next_sweep_s, timeout_fault
 
 TIMES = {"realtime": 0.5, "fast": 5.0, "standard": 30.0, "slow": 120.0}
 CLASSES = [*TIMES, "batch"]

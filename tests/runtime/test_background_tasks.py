@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import interlock
-from interlock.runtime.base.background import BackgroundTasks
+from interlock.core.background import BackgroundTasks
 
 
 async def fail() -> None:

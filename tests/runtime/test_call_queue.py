@@ -9,8 +9,8 @@ import pytest_asyncio
 from tests.runtime.budgeting import Client, House, house, until
 from tests.runtime.parked import limit_calls
 
-from interlock.runtime.calls.caller import Principal
-from interlock.runtime.dispatch import call_queue
+from interlock.core.calls.caller import Principal
+from interlock.dispatch import call_queue
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MOST = 3

@@ -26,9 +26,9 @@ from tests.runtime.parked import ELICIT, FILLED, Asked, filled
 from tests.runtime.test_gate_kept import Here
 from tests.servers.start import raw
 
-from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.base.link_state import LinkState
-from interlock.runtime.base.recorder import Recorder
+from interlock.drivers.protocol.errors import DriverError
+from interlock.core.link_state import LinkState
+from interlock.core.recorder import Recorder
 
 GATED = '[gate]\nmode = "open"\nalso = ["*.words", "*.play"]\n[approvals]\nmax_pending = 10000\n' + anchor(
     "ada", ADA, "*"
@@ -78,7 +78,7 @@ class Refusing:
 async def test_large_arguments_are_not_kept_until_the_next_flush_is_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.runtime.base.recorder.FLUSH_S", 3600)
+    monkeypatch.setattr("interlock.core.recorder.FLUSH_S", 3600)
     async with house(tmp_path) as here:
         await here.leaf()
         kept, client = here.node.stores.recorder, here.client()

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from tests.runtime.test_link_items import AGGREGATOR, LEAF, House, Tool, listing, tool
 from tests.scale import many
 
-from interlock.protocol.ax.names import alias, is_qualified, may_collide, withhold_colliding_aliases
-from interlock.protocol.mcp.eras import Era
-from interlock.runtime.calls.caller import ViewKey
-from interlock.runtime.catalog.catalog import Namespace, View
-from interlock.runtime.catalog.incremental import ShownTools
-from interlock.runtime.links.listing import Listing
-from interlock.runtime.links.server_link import ServerLink
+from interlock.ax.protocol.names import alias, is_qualified, may_collide, withhold_colliding_aliases
+from interlock.mcp.eras import Era
+from interlock.core.calls.caller import ViewKey
+from interlock.catalog.catalog import Namespace, View
+from interlock.catalog.incremental import ShownTools
+from interlock.links.listing import Listing
+from interlock.links.server_link import ServerLink
 
 KEYS = (
     ViewKey(scope="admin", dotted=True),
@@ -120,7 +120,7 @@ def test_a_shortened_alias_may_collide_and_a_spelled_one_may_not() -> None:
 async def test_names_that_share_an_alias_are_withheld_and_come_back_when_the_other_goes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("interlock.protocol.ax.names._digest", lambda text, digits: "0" * digits)
+    monkeypatch.setattr("interlock.ax.protocol.names._digest", lambda text, digits: "0" * digits)
     house = Told()
     name = f"{LONG}.{'m' * 30}"
     links = [house.link(segment, AGGREGATOR) for segment in ("xx-aaaaaaaaaaaaaaaaa", "xx-aaaaaaaaaaaaaaaab")]

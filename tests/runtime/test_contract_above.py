@@ -9,7 +9,7 @@ import pytest_asyncio
 from tests.runtime.contracts_here import OPEN, ContractPlace, contract, contract_place
 from tests.runtime.still import House
 
-from interlock.protocol.drivers.errors import DriverError
+from interlock.drivers.protocol.errors import DriverError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

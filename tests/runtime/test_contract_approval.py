@@ -13,14 +13,14 @@ from tests.runtime.contracts_here import ANY, ContractPlace, Lending, binding, c
 from tests.runtime.test_gate_kept import Here
 
 from interlock.operator_api.requests import DraftGrant
-from interlock.protocol.approvals.approval import Kind, Source
-from interlock.protocol.approvals.argument_rules import ArgumentRule
-from interlock.protocol.approvals.standing_grant import StandingGrant, grant_digest
-from interlock.protocol.ax.confirmation.held_call import Presented
-from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.approvals.standing_grants import StoredGrant
-from interlock.runtime.base.operator_errors import Refused
-from interlock.runtime.drivers.interfaces import DriverState
+from interlock.approvals.protocol.approval import Kind, Source
+from interlock.approvals.protocol.argument_rules import ArgumentRule
+from interlock.approvals.protocol.standing_grant import StandingGrant, grant_digest
+from interlock.gate.protocol.held_call import Presented
+from interlock.drivers.protocol.errors import DriverError
+from interlock.approvals.standing_grants import StoredGrant
+from interlock.core.operator_errors import Refused
+from interlock.drivers.interfaces import DriverState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -12,7 +12,7 @@ from tests.runtime.contracts_here import ContractPlace, Lending, binding, contra
 from tests.runtime.desks import LegacyClient
 from tests.servers.start import raw
 
-from interlock.runtime.drivers.contracts.unbound_items import expose
+from interlock.drivers.contracts.unbound_items import expose
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

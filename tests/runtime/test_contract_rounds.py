@@ -9,7 +9,7 @@ from tests.runtime.budgeting import Client
 from tests.runtime.contracts_here import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
 from tests.runtime.parked import FILLED, FORM, filled
 
-from interlock.runtime.drivers.interfaces import DriverState
+from interlock.drivers.interfaces import DriverState
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -14,13 +14,13 @@ import pytest
 from inboxes import Desk, Hands, desk_at
 from msgspec import Raw
 
-from interlock.protocol.approvals.approval import Approval, Decision, Kind, Proof, Source, What
-from interlock.protocol.approvals.digests import answers, shown_digest
-from interlock.protocol.approvals.state import Status
-from interlock.protocol.jsontext.display import differences
-from interlock.runtime.approvals.tool_definitions import Definitions
-from interlock.runtime.base.feed import AsyncFeed
-from interlock.runtime.catalog.definition import DefinitionSnapshot, DefinitionState
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, What
+from interlock.approvals.protocol.digests import answers, shown_digest
+from interlock.approvals.protocol.state import Status
+from interlock.wire.jsontext.display import differences
+from interlock.approvals.tool_definitions import Definitions
+from interlock.core.feed import AsyncFeed
+from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
 
 TOOL = "files.read"
 FIRST = {"description": "Reads a file.", "inputSchema": {"type": "object", "properties": {"path": {}}}}
@@ -337,7 +337,7 @@ async def test_lists_that_come_in_a_flood_leave_one_question_about_the_last_of_t
 async def test_a_server_that_changes_everything_fills_a_bounded_part_of_the_inbox(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("interlock.runtime.approvals.tool_definitions.WAITING_MAX", 3)
+    monkeypatch.setattr("interlock.approvals.tool_definitions.WAITING_MAX", 3)
     tools = [f"files.t{number}" for number in range(10)]
     async with shop_at(tmp_path) as shop:
         await shop.lists(*(sight(FIRST, tool) for tool in tools))
@@ -352,7 +352,7 @@ async def test_a_server_that_changes_everything_fills_a_bounded_part_of_the_inbo
 async def test_a_server_that_lists_ever_more_tools_is_not_forgotten_what_was_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("interlock.runtime.approvals.tool_definitions.KNOWN_MAX", 8)
+    monkeypatch.setattr("interlock.approvals.tool_definitions.KNOWN_MAX", 8)
     async with shop_at(tmp_path) as shop:
         await shop.lists(sight(FIRST))
         for turn in range(4):

@@ -16,7 +16,7 @@ import json, os, resource, sys
 from pathlib import Path
 from interlock.config.load import load
 from interlock.process import fd_limit as descriptors
-from interlock.runtime.node.node import Node
+from interlock.node.node import Node
 
 soft, hard, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

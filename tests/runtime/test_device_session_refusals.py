@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from tests.protocol.devices.test_device_cbor import REFUSED_CBOR
 
-from interlock.net.devices.connections import Connections
-from interlock.protocol.devices.cbor import encoded
-from interlock.protocol.devices.description import DeviceDescription, Event, LinkDescription
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.devices.session import DeviceSession
+from interlock.devices.transports.connections import Connections
+from interlock.devices.protocol.cbor import encoded
+from interlock.devices.protocol.description import DeviceDescription, Event, LinkDescription
+from interlock.core.clock import SystemClock
+from interlock.devices.session import DeviceSession
 
 
 class Owner:

@@ -16,8 +16,8 @@ from tests.servers.name_server import NameServer, Zone, name_server
 
 from interlock.net import fetch
 from interlock.net.dns_lookup import DnsFailed, look_up_txt
-from interlock.protocol.names.dns_discovery import read_records_untrusted, record_name
-from interlock.runtime.drivers.add.discovery import Discovery, discover
+from interlock.names.protocol.dns_discovery import read_records_untrusted, record_name
+from interlock.drivers.add.discovery import Discovery, discover
 
 NAME = "_mcp.example.org"
 RECORD = "v=mcp1; url=https://mcp.example.org/mcp; proto=streamable-http; pk=ed25519:abc=; epoch=1"
@@ -240,7 +240,7 @@ class Endpoint(BaseHTTPRequestHandler):
 def test_what_is_found_is_tried(server: NameServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Over plain HTTP, which records themselves cannot ask for."""
     monkeypatch.setattr(fetch, "is_protected", lambda url: True)
-    monkeypatch.setattr("interlock.protocol.names.dns_discovery._url_problem", lambda url: "")
+    monkeypatch.setattr("interlock.names.protocol.dns_discovery._url_problem", lambda url: "")
     with ThreadingHTTPServer(("127.0.0.1", 0), Endpoint) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
         port = http.server_address[1]

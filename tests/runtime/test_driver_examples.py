@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from interlock.runtime.drivers.registry.contract_tests import differences
+from interlock.drivers.registry.contract_tests import differences
 
 
 @pytest.mark.req("AIP-14.rules-3")

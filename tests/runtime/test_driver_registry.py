@@ -9,17 +9,17 @@ import pytest
 from driver_workspace import MACHINE, Workspace, binding, contract, driver
 
 from interlock.config.plan import DriversPlan, Plan
-from interlock.protocol.drivers.errors import DriverError
-from interlock.protocol.drivers.model import Binding, Problem
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.base.store_backends import build_store
-from interlock.runtime.calls.caller import Caller
-from interlock.runtime.drivers.contracts.table import ContractTable
-from interlock.runtime.drivers.interfaces import DriverState, Lease
-from interlock.runtime.drivers.registry.registry import Registry
-from interlock.runtime.drivers.workspace.declaration import Declared
-from interlock.runtime.drivers.workspace.trust_store import Memory, Trusted
-from interlock.runtime.links.listing import Listing
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.model import Binding, Problem
+from interlock.core.clock import SystemClock
+from interlock.core.store_backends import build_store
+from interlock.core.calls.caller import Caller
+from interlock.drivers.contracts.table import ContractTable
+from interlock.drivers.interfaces import DriverState, Lease
+from interlock.drivers.registry.registry import Registry
+from interlock.drivers.workspace.declaration import Declared
+from interlock.drivers.workspace.trust_store import Memory, Trusted
+from interlock.links.listing import Listing
 from interlock.store.ports import KeyValue, Unavailable
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from driver_workspace import Workspace, driver
 
-from interlock.runtime.drivers.workspace.tamper_check import TamperCheck
+from interlock.drivers.workspace.tamper_check import TamperCheck
 
 
 def sealed(workspace: Workspace) -> TamperCheck:

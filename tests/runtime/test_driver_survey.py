@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from driver_workspace import MACHINE, Workspace, binding, codes, contract, driver, remote, secret, text
 
-from interlock.protocol.drivers.files.runner_block import RunnerLimits, runner_limits
-from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.drivers.workspace.folder import Folder, read_folder
-from interlock.runtime.drivers.workspace.scan import FoundFolder, scan_workspace
-from interlock.runtime.drivers.workspace.survey import Surveyor
-from interlock.runtime.drivers.workspace.trust_store import Remembered
+from interlock.drivers.protocol.files.runner_block import RunnerLimits, runner_limits
+from interlock.drivers.interfaces import DriverState
+from interlock.drivers.workspace.folder import Folder, read_folder
+from interlock.drivers.workspace.scan import FoundFolder, scan_workspace
+from interlock.drivers.workspace.survey import Surveyor
+from interlock.drivers.workspace.trust_store import Remembered
 
 
 @pytest.fixture
@@ -549,12 +549,12 @@ def test_a_folder_beyond_the_limits_is_refused_whole(workspace: Workspace, monke
     folder = workspace.driver(driver())
     for number in range(10):
         (folder / f"{number}.bin").write_bytes(b"x")
-    monkeypatch.setattr("interlock.runtime.drivers.workspace.scan.FILES_MAX", 5)
-    monkeypatch.setattr("interlock.runtime.drivers.workspace.folder.FILES_MAX", 5)
+    monkeypatch.setattr("interlock.drivers.workspace.scan.FILES_MAX", 5)
+    monkeypatch.setattr("interlock.drivers.workspace.folder.FILES_MAX", 5)
     assert codes(workspace.one("files-mcp").problems) == ["folder_too_large"]
-    monkeypatch.setattr("interlock.runtime.drivers.workspace.folder.FILES_MAX", 100)
-    monkeypatch.setattr("interlock.runtime.drivers.workspace.scan.FILES_MAX", 100)
-    monkeypatch.setattr("interlock.runtime.drivers.workspace.folder.FOLDER_BYTES_MAX", 100)
+    monkeypatch.setattr("interlock.drivers.workspace.folder.FILES_MAX", 100)
+    monkeypatch.setattr("interlock.drivers.workspace.scan.FILES_MAX", 100)
+    monkeypatch.setattr("interlock.drivers.workspace.folder.FOLDER_BYTES_MAX", 100)
     workspace.surveyor = Surveyor(workspace.plan, MACHINE)
     assert codes(workspace.one("files-mcp").problems) == ["folder_too_large"]
 
@@ -689,7 +689,7 @@ def test_what_did_not_change_is_not_read_again(workspace: Workspace, monkeypatch
         read.append(found.path)
         return read_folder(found)
 
-    monkeypatch.setattr("interlock.runtime.drivers.workspace.survey.read_folder", watched)
+    monkeypatch.setattr("interlock.drivers.workspace.survey.read_folder", watched)
     assert workspace.declared() == before
     assert read == []
     workspace.driver(driver("second-mcp", description="Another."))

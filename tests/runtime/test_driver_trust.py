@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from driver_workspace import Workspace, codes, driver, secret
 
-from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.drivers.registry.views import declared_facts
+from interlock.drivers.interfaces import DriverState
+from interlock.drivers.registry.views import declared_facts
 
 
 @pytest.fixture

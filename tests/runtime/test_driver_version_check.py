@@ -10,10 +10,10 @@ from tests.contract.package_sources import Registry, Shelf, needs_node, registry
 from tests.runtime.installs import Place, declared, program
 
 from interlock.process.run import Ran
-from interlock.protocol.drivers.model import Driver
-from interlock.runtime.drivers.install.commands import plain_runner
-from interlock.runtime.drivers.install.outcome import Installed, InstallFailed, Locked
-from interlock.runtime.drivers.install.version_check import (
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.install.commands import plain_runner
+from interlock.drivers.install.outcome import Installed, InstallFailed, Locked
+from interlock.drivers.install.version_check import (
     VersionFits,
     VersionMismatch,
     check_version,

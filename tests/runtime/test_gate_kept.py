@@ -25,20 +25,20 @@ from tests.servers.minting import mint
 from tests.servers.start import serving
 
 from interlock.config.load import load
-from interlock.protocol.approvals.state import Status
-from interlock.protocol.ax.confirmation.policy import GateRule
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.calls.caller import Principal
-from interlock.runtime.calls.check import CheckNumber, Refuse, Release
-from interlock.runtime.calls.refusals import HELD
-from interlock.runtime.catalog.catalog import EVERYTHING
-from interlock.runtime.catalog.routes import Route
-from interlock.runtime.dispatch.checks.commit import CommitCheck
-from interlock.runtime.dispatch.checks.route import RouteCheck
-from interlock.runtime.gate.rounds import Relayed
-from interlock.runtime.links.pipes import StdioPipe
-from interlock.runtime.node.node import Node
-from interlock.runtime.trust.approval_proofs import ProofVerifier
+from interlock.approvals.protocol.state import Status
+from interlock.gate.protocol.policy import GateRule
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.calls.caller import Principal
+from interlock.core.calls.check import CheckNumber, Refuse, Release
+from interlock.core.calls.refusals import HELD
+from interlock.catalog.catalog import EVERYTHING
+from interlock.catalog.routes import Route
+from interlock.guard.checks.commit import CommitCheck
+from interlock.guard.checks.route import RouteCheck
+from interlock.gate.rounds import Relayed
+from interlock.links.pipes import StdioPipe
+from interlock.node.node import Node
+from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.store.ports import Unavailable
 
 PAGES = {"elicitation": {"url": {}}}

@@ -12,14 +12,14 @@ from tests.runtime.test_gate_kept import Here, find_tool, house
 from tests.runtime.test_link_items import House, listing, tool
 
 from interlock.config.plan import GatePlan
-from interlock.protocol.approvals.approval import Approval, Kind
-from interlock.protocol.approvals.digests import signed_digest
-from interlock.protocol.ax.confirmation.claims import Claims
-from interlock.protocol.ax.confirmation.held_call import Presented
-from interlock.protocol.ax.hop_metadata import ADOPTED, Offer
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.catalog.definition import DefinitionSnapshot, DefinitionState
-from interlock.runtime.catalog.routes import _NoRulings
+from interlock.approvals.protocol.approval import Approval, Kind
+from interlock.approvals.protocol.digests import signed_digest
+from interlock.gate.protocol.claims import Claims
+from interlock.gate.protocol.held_call import Presented
+from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
+from interlock.catalog.routes import _NoRulings
 
 
 async def relist(here: Here, what: str, tool: str | None = None) -> None:

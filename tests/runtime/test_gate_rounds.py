@@ -5,8 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from interlock.runtime.gate import rounds
-from interlock.runtime.gate.rounds import Relayed, Rounds
+from interlock.gate import rounds
+from interlock.gate.rounds import Relayed, Rounds
 
 
 class Hand:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from interlock.runtime.interop import bundles
-from interlock.runtime.interop.bundles import BadBundle, look_into, unpack
-from interlock.runtime.interop.named_file import read_file
+from interlock.interop import bundles
+from interlock.interop.bundles import BadBundle, look_into, unpack
+from interlock.interop.named_file import read_file
 
 MANIFEST = {
     "manifest_version": "0.3",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from interlock.protocol.interop.clients import BY_NAME, CLIENTS
-from interlock.runtime.interop.client_discovery import Machine, SourceFile, look, places, read_source
+from interlock.interop.protocol.clients import BY_NAME, CLIENTS
+from interlock.interop.client_discovery import Machine, SourceFile, look, places, read_source
 
 SERVERS = {
     "mcpServers": '{"mcpServers": {"one": {"command": "x"}, "two": {"url": "https://a.example"}}}',

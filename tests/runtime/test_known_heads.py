@@ -15,9 +15,9 @@ from tests.runtime.leaving import STAMP, exchanged, free_ports
 import interlock
 from interlock.config.load import load
 from interlock.net.http.known_heads import UNREAD
-from interlock.runtime.fronts.http_protocol import KNOWN_HEADS_MAX
-from interlock.runtime.node.node import Node
-from interlock.surface.operator.app import operator_app
+from interlock.fronts.http_protocol import KNOWN_HEADS_MAX
+from interlock.node.node import Node
+from interlock.operator.app import operator_app
 
 DISCOVER = "mcp-protocol-version: 2026-07-28\r\nmcp-method: server/discover\r\n"
 
@@ -141,7 +141,7 @@ async def test_a_long_body_behind_a_known_head_is_refused(tmp_path: Path) -> Non
 async def test_a_known_head_whose_body_never_comes_is_timed_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.runtime.fronts.http_connection.REQUEST_S", 2.0)
+    monkeypatch.setattr("interlock.fronts.http_connection.REQUEST_S", 2.0)
     async with front(tmp_path) as (_, client):
         await make_known(client)
         status, told = await answered(client, written(4)[0])

@@ -13,12 +13,12 @@ from tests.runtime.parked import META, SECONDS
 from tests.servers.start import raw, serving
 
 from interlock.net.http.connection import HttpConnection
-from interlock.protocol.jsonrpc.codec import encode_call, maybe_plain_request
-from interlock.protocol.jsonrpc.pieces import LARGE_VALUE_BYTES, LargeParams, call_pieces
-from interlock.runtime.fronts.exchange import Exchange, Head
-from interlock.runtime.fronts.public import TURN_BYTES, PublicEndpoint
-from interlock.runtime.links.server_link import ServerLink
-from interlock.runtime.node.node import Node
+from interlock.wire.jsonrpc.codec import encode_call, maybe_plain_request
+from interlock.wire.jsonrpc.pieces import LARGE_VALUE_BYTES, LargeParams, call_pieces
+from interlock.fronts.exchange import Exchange, Head
+from interlock.fronts.public import TURN_BYTES, PublicEndpoint
+from interlock.links.server_link import ServerLink
+from interlock.node.node import Node
 
 STAMP = {META + "protocolVersion": "2026-07-28", META + "clientCapabilities": {}}
 HEADERS = {

@@ -12,19 +12,19 @@ import pytest
 from msgspec import Raw
 
 from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolClass, ToolRule
-from interlock.protocol.ax.capability import AuthScope, as_object, read_capability
-from interlock.protocol.ax.errors import NAMESPACE_INVALID
-from interlock.protocol.ax.hop_metadata import ADOPTED, Offer
-from interlock.protocol.ax.route import check, read_untrusted
-from interlock.protocol.jsonrpc.codec import decode_object
-from interlock.protocol.mcp.eras import Era
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.calls.caller import ViewKey
-from interlock.runtime.catalog.catalog import Catalog
-from interlock.runtime.catalog.routes import LinkItems, Route, _NoRulings
-from interlock.runtime.links.link_events import LinkEvents
-from interlock.runtime.links.listing import Items, Listing
-from interlock.runtime.links.server_link import ServerLink
+from interlock.ax.protocol.capability import AuthScope, as_object, read_capability
+from interlock.ax.protocol.errors import NAMESPACE_INVALID
+from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
+from interlock.ax.protocol.route import check, read_untrusted
+from interlock.wire.jsonrpc.codec import decode_object
+from interlock.mcp.eras import Era
+from interlock.core.clock import SystemClock
+from interlock.core.calls.caller import ViewKey
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.routes import LinkItems, Route, _NoRulings
+from interlock.links.link_events import LinkEvents
+from interlock.links.listing import Items, Listing
+from interlock.links.server_link import ServerLink
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/interlock"
 LEAF = Offer(kind="leaf", scope=AuthScope.ADMIN)

@@ -14,13 +14,13 @@ import pytest
 from tests.runtime.desks import running
 
 from interlock.net.message_pipe import NORMAL
-from interlock.protocol.ax.capability import AuthScope
-from interlock.runtime.ax.connection import SubserverConnection
-from interlock.runtime.links import keeper as keepers
-from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.links.listing import Items
-from interlock.runtime.node.node import Node
-from interlock.runtime.trust.registrant import RegistrantIdentity
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.connection import SubserverConnection
+from interlock.links import keeper as keepers
+from interlock.links.keeper import Keeper
+from interlock.links.listing import Items
+from interlock.node.node import Node
+from interlock.approvals.trust.registrant import RegistrantIdentity
 
 PATIENCE_S = 10.0
 PAGE = 50
@@ -111,8 +111,8 @@ async def test_no_item_keeps_the_page_alive_that_it_came_on(node: Node) -> None:
 
 
 async def test_of_an_aggregator_more_is_read_than_of_a_leaf(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.runtime.links.listing.ITEMS_MAX", 100)
-    monkeypatch.setattr("interlock.runtime.links.listing.AGGREGATED_MAX", 150)
+    monkeypatch.setattr("interlock.links.listing.ITEMS_MAX", 100)
+    monkeypatch.setattr("interlock.links.listing.AGGREGATED_MAX", 150)
     for segment, most in (("leaf", 100), ("below", 150)):
         subtree = {"x-mcpax-subtree-ids": [str(uuid.uuid4())]} if segment == "below" else {}
         leaf = Leaf(node, segment, **subtree)

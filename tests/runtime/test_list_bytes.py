@@ -7,7 +7,7 @@ import pytest
 from tests.runtime.desks import running
 from tests.runtime.paging import command
 
-from interlock.runtime.links import listing
+from interlock.links import listing
 
 PAD = 10_000
 

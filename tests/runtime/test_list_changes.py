@@ -9,9 +9,9 @@ import pytest
 from tests.runtime.still import Wires, chain, tool
 from tests.runtime.still_time import move, still
 
-from interlock.protocol.mcp.eras import Era
-from interlock.runtime.audience import Audience
-from interlock.runtime.calls.caller import Caller, Principal, ViewKey
+from interlock.mcp.eras import Era
+from interlock.fronts.audience import Audience
+from interlock.core.calls.caller import Caller, Principal, ViewKey
 
 TOOLS = frozenset({"tools"})
 

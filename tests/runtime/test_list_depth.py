@@ -5,13 +5,13 @@ from typing import Any
 
 from msgspec import Raw
 
-from interlock.protocol.ax.hop_metadata import ADOPTED
-from interlock.protocol.jsonrpc.messages import ABSENT, Response
-from interlock.protocol.mcp.eras import Era
-from interlock.protocol.mcp.methods import TOOLS_LIST
-from interlock.runtime.calls.call import Inquiry
-from interlock.runtime.links.link import ServerFacts
-from interlock.runtime.links.listing import read_list
+from interlock.ax.protocol.hop_metadata import ADOPTED
+from interlock.wire.jsonrpc.messages import ABSENT, Response
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import TOOLS_LIST
+from interlock.core.calls.call import Inquiry
+from interlock.links.link import ServerFacts
+from interlock.links.listing import read_list
 
 
 class Deep:

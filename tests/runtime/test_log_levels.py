@@ -14,7 +14,7 @@ from tests.runtime.desks import LOGGED, LegacyClient, running
 from tests.runtime.parked import ELICIT, META, SECONDS, Asked, Place, filled, park
 from tests.servers.start import serving
 
-from interlock.runtime.links import log_level
+from interlock.links import log_level
 
 LINKS = ("web", "sse", "pipe")
 LEVEL = META + "logLevel"

@@ -8,14 +8,14 @@ import pytest
 from msgspec import Raw
 from tests.runtime.registries import ACME, ZEBRA, NamesHere, names_at, proposal
 
-from interlock.protocol.approvals.approval import Approval, Kind
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.names.criteria import judge_proposal, outcome_of
-from interlock.protocol.names.life import RequestState
-from interlock.protocol.names.model import Status as EntryStatus
-from interlock.protocol.names.registry import Registry
-from interlock.runtime.base.operator_errors import Refused
-from interlock.runtime.names.actors import Actor
+from interlock.approvals.protocol.approval import Approval, Kind
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.names.protocol.criteria import judge_proposal, outcome_of
+from interlock.names.protocol.life import RequestState
+from interlock.names.protocol.model import Status as EntryStatus
+from interlock.names.protocol.registry import Registry
+from interlock.core.operator_errors import Refused
+from interlock.names.actors import Actor
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 from tests.runtime.registries import ACME, ZEBRA, NamesHere, names_at, proposal
 
-from interlock.protocol.approvals.approval import Approval, Kind
-from interlock.protocol.approvals.state import Status as ApprovalStatus
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.names.life import (
+from interlock.approvals.protocol.approval import Approval, Kind
+from interlock.approvals.protocol.state import Status as ApprovalStatus
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.names.protocol.life import (
     ENTRY_MOVES,
     REQUEST_MOVES,
     EntryMove,
@@ -18,10 +18,10 @@ from interlock.protocol.names.life import (
     review_due,
     withdrawable_on,
 )
-from interlock.protocol.names.model import Status
-from interlock.protocol.names.records import Retrieval
-from interlock.runtime.base.operator_errors import NotFound, Refused
-from interlock.runtime.names.actors import Actor
+from interlock.names.protocol.model import Status
+from interlock.names.protocol.records import Retrieval
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.names.actors import Actor
 
 
 async def refusal(work: object) -> str:

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from interlock.config.plan import OAuthPlan
-from interlock.protocol.oauth.client import Client
-from interlock.protocol.oauth.discovery import AuthorizationServer
-from interlock.runtime.credentials.client_registration import Clients
-from interlock.runtime.credentials.errors import TokenRefused, Unobtainable
-from interlock.runtime.credentials.secret_references import SecretResolver
-from interlock.runtime.credentials.token_store import Grant, TokenStore
+from interlock.credentials.protocol.client import Client
+from interlock.credentials.protocol.discovery import AuthorizationServer
+from interlock.credentials.client_registration import Clients
+from interlock.credentials.errors import TokenRefused, Unobtainable
+from interlock.credentials.secret_references import SecretResolver
+from interlock.credentials.token_store import Grant, TokenStore
 from interlock.store.sqlite.secrets import Secrets
 
 ISSUER = "https://login.example.com"
@@ -145,7 +145,7 @@ async def test_a_grant_for_another_server_is_dropped_and_not_given(room: Room) -
 
 
 def test_a_node_without_tokens_does_not_load_what_they_need() -> None:
-    program = "import sys, interlock.runtime.node.node; sys.exit('cryptography' in sys.modules)"
+    program = "import sys, interlock.node.node; sys.exit('cryptography' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], timeout=30, check=False).returncode == 0
 
 

@@ -8,16 +8,16 @@ import pytest
 from tests.servers.minting import key, mint
 
 from interlock.net.fetch import FetchFailed
-from interlock.protocol.jose.errors import Invalid, Reason
-from interlock.protocol.jose.jwks import Jwk
-from interlock.protocol.jose.jwt import Jwt, read_jwt_untrusted
-from interlock.runtime.access.introspection import BELIEVED_S, KEPT_S, REFUSED_MAX, Introspector
-from interlock.runtime.access.tokens import KNOWN_MAX, TokenRegistry
-from interlock.runtime.access.verifications import ASKING_MAX, Verifications
-from interlock.runtime.base.store_backends import build_store
-from interlock.runtime.calls.caller import Principal
-from interlock.runtime.trust.key_sets import BACKOFF_S, FRESH_S, UNKNOWN_KEY_S, KeyRing, Unavailable
-from interlock.runtime.trust.key_sets import KEPT_S as KEYS_KEPT_S
+from interlock.crypto.jose.errors import Invalid, Reason
+from interlock.crypto.jose.jwks import Jwk
+from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.access.introspection import BELIEVED_S, KEPT_S, REFUSED_MAX, Introspector
+from interlock.access.tokens import KNOWN_MAX, TokenRegistry
+from interlock.access.verifications import ASKING_MAX, Verifications
+from interlock.core.store_backends import build_store
+from interlock.core.calls.caller import Principal
+from interlock.approvals.trust.key_sets import BACKOFF_S, FRESH_S, UNKNOWN_KEY_S, KeyRing, Unavailable
+from interlock.approvals.trust.key_sets import KEPT_S as KEYS_KEPT_S
 from interlock.store.tokens import TokenTable
 
 ISSUER = "https://login.example.com"

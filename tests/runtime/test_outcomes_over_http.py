@@ -10,8 +10,8 @@ import pytest
 from tests.runtime.parked import SECONDS, AheadClock, Place
 
 from interlock.config.load import load
-from interlock.runtime.calls.caller import Principal
-from interlock.runtime.node.node import Node
+from interlock.core.calls.caller import Principal
+from interlock.node.node import Node
 
 DISCOVERED = (
     b'{"jsonrpc":"2.0","id":%b,"result":{"resultType":"complete","supportedVersions":["2026-07-28"],'

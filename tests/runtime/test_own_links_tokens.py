@@ -7,13 +7,13 @@ import pytest
 import pytest_asyncio
 from tests.runtime.parked import Asked, Place, filled, limit_calls, park, place, steps
 
-from interlock.runtime.calls.caller import Principal
-from interlock.runtime.calls.check import CheckNumber
-from interlock.runtime.catalog.catalog import EVERYTHING
-from interlock.runtime.credentials.token import TokenHolder
-from interlock.runtime.links.server_link import ServerLink
-from interlock.runtime.own_links import pool
-from interlock.runtime.own_links.pool import OwnLinks
+from interlock.core.calls.caller import Principal
+from interlock.core.calls.check import CheckNumber
+from interlock.catalog.catalog import EVERYTHING
+from interlock.credentials.token import TokenHolder
+from interlock.links.server_link import ServerLink
+from interlock.links.own import pool
+from interlock.links.own.pool import OwnLinks
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

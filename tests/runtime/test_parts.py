@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from interlock.config.load import load
-from interlock.runtime.base.part import Part, PartStack
-from interlock.runtime.node.node import Node
+from interlock.core.part import Part, PartStack
+from interlock.node.node import Node
 
 
 class Broken(Exception):

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from msgspec import Raw
 
-from interlock.runtime.base.recorder import Recorder
+from interlock.core.recorder import Recorder
 
 ARGUMENTS = bytes(1000)
 

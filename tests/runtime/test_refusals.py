@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from interlock.runtime.base.recorder import Entry, Made
-from interlock.runtime.base.refusal_log import ANY_PEER, CALLERS_MAX, ENTRIES_PER_S, REPEATS_S, Place, Refusals
+from interlock.core.recorder import Entry, Made
+from interlock.core.refusal_log import ANY_PEER, CALLERS_MAX, ENTRIES_PER_S, REPEATS_S, Place, Refusals
 
 
 class FakeClock:

@@ -8,9 +8,9 @@ from tests.runtime.levels import until
 
 from interlock.config.load import Loaded, load
 from interlock.config.plan import Plan
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.base.start_errors import CannotStart
-from interlock.runtime.node.reload import Reload
+from interlock.core.clock import SystemClock
+from interlock.core.start_errors import CannotStart
+from interlock.node.reload import Reload
 
 ANCHOR = '[[anchor]]\nname = "ada"\nkey = "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="\napproves = ["*"]\n'
 BEFORE = f"{ANCHOR}[gate]\nmode = 'gated'\n"
@@ -72,7 +72,7 @@ async def test_a_file_that_is_written_while_it_is_read_is_read_again(
             config.write_text(AFTER)
         return found
 
-    monkeypatch.setattr("interlock.runtime.node.reload.LOOK_S", 0.01)
+    monkeypatch.setattr("interlock.node.reload.LOOK_S", 0.01)
     parts = Parts(None)
     takes = {name: parts.take(name) for name in ("access", "anchors", "budget", "gate")}
     reload = Reload(read, (config,), read().plan, takes, SystemClock())

@@ -8,10 +8,10 @@ import pytest
 import pytest_asyncio
 from tests.runtime.parked import SECONDS, Asked, Place, filled, park, place, steps
 
-from interlock.runtime.credentials.token import Denied, TokenHolder
-from interlock.runtime.links.pipes import Trouble, Undelivered
-from interlock.runtime.links.server_link import ServerLink
-from interlock.runtime.links.unauthorized_retry import Renewal
+from interlock.credentials.token import Denied, TokenHolder
+from interlock.links.pipes import Trouble, Undelivered
+from interlock.links.server_link import ServerLink
+from interlock.links.unauthorized_retry import Renewal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 REFUSED = Undelivered(Trouble.UNAUTHORISED, "it answered 401", status=401)

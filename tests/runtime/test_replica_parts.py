@@ -12,28 +12,28 @@ from inboxes import Desk, Hands
 from tests.nats_server import NatsServer
 
 from interlock.config.plan import Plan, RoomPlan
-from interlock.protocol.approvals.approval import Approval
-from interlock.protocol.approvals.state import Status
-from interlock.protocol.ax.confirmation.claims import claims_shown
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.rooms.envelope import Envelope
-from interlock.protocol.rooms.errors import Refusal
-from interlock.protocol.rooms.participants import Participant, Privilege
-from interlock.runtime.access.tokens import TokenRegistry
-from interlock.runtime.approvals import storage
-from interlock.runtime.approvals.audit import ApprovalAudit
-from interlock.runtime.approvals.inbox import Inbox, Rules
-from interlock.runtime.approvals.storage import ApprovalStore
-from interlock.runtime.approvals.tool_definitions import Definitions, KnownDefinition, StoredDefinition
-from interlock.runtime.base import replicas as replicas_
-from interlock.runtime.base.feed import AsyncFeed
-from interlock.runtime.base.replicas import Changes, Replicas
-from interlock.runtime.base.store_backends import build_audit
-from interlock.runtime.rooms.proposals import Proposals
-from interlock.runtime.rooms.room import Room
-from interlock.runtime.rooms.rooms import Rooms
-from interlock.runtime.rooms.timeline.timeline import Delivery
-from interlock.runtime.safety.codes import ATTEMPTS, FAILURES_MAX, Attempts
+from interlock.approvals.protocol.approval import Approval
+from interlock.approvals.protocol.state import Status
+from interlock.gate.protocol.claims import claims_shown
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.rooms.protocol.envelope import Envelope
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import Participant, Privilege
+from interlock.access.tokens import TokenRegistry
+from interlock.approvals import storage
+from interlock.approvals.audit import ApprovalAudit
+from interlock.approvals.inbox import Inbox, Rules
+from interlock.approvals.storage import ApprovalStore
+from interlock.approvals.tool_definitions import Definitions, KnownDefinition, StoredDefinition
+from interlock.core import replicas as replicas_
+from interlock.core.feed import AsyncFeed
+from interlock.core.replicas import Changes, Replicas
+from interlock.core.store_backends import build_audit
+from interlock.rooms.proposals import Proposals
+from interlock.rooms.room import Room
+from interlock.rooms.rooms import Rooms
+from interlock.rooms.timeline.timeline import Delivery
+from interlock.safety.codes import ATTEMPTS, FAILURES_MAX, Attempts
 from interlock.store.nats.store import NatsStore
 from interlock.store.ports import Change, Entry, Unavailable
 from interlock.store.tokens import BUCKET, TokenTable

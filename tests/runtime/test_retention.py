@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-from interlock.runtime.base.recorder import Entry, Recorder
-from interlock.runtime.base.retention import DAY_S, GIVE_UP, Retention
+from interlock.core.recorder import Entry, Recorder
+from interlock.core.retention import DAY_S, GIVE_UP, Retention
 from interlock.store.sqlite.audit import SqliteAudit
 
 NOW = 1_800_000_000.0

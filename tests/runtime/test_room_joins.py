@@ -10,12 +10,12 @@ import pytest
 from inboxes import Hands, desk_at
 
 from interlock.config.plan import Plan, RoomPlan
-from interlock.protocol.rooms.participants import Privilege
-from interlock.runtime.base.replicas import Replicas
-from interlock.runtime.fronts.http_protocol import UPGRADED
-from interlock.runtime.fronts.rooms.endpoint import RoomCaller, RoomsEndpoint
-from interlock.runtime.rooms.proposals import Proposals
-from interlock.runtime.rooms.rooms import Grant, Rooms
+from interlock.rooms.protocol.participants import Privilege
+from interlock.core.replicas import Replicas
+from interlock.fronts.http_protocol import UPGRADED
+from interlock.rooms.endpoint.endpoint import RoomCaller, RoomsEndpoint
+from interlock.rooms.proposals import Proposals
+from interlock.rooms.rooms import Grant, Rooms
 
 PLAN = Plan(workspace=Path(), data=Path(), room=(RoomPlan(topic="pair", written={"max_participants": 2}),))
 

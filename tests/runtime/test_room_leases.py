@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any, cast
 
-from interlock.protocol.rooms.gateway_messages import Stamp
-from interlock.protocol.rooms.participants import Participant, Privilege
-from interlock.runtime.rooms.leases import Lease, Leases
-from interlock.runtime.rooms.room import Room, Seat
+from interlock.rooms.protocol.gateway_messages import Stamp
+from interlock.rooms.protocol.participants import Participant, Privilege
+from interlock.rooms.leases import Lease, Leases
+from interlock.rooms.room import Room, Seat
 
 AGENT = Participant(id="client:agent", privilege=Privilege.RESTRICTED)
 

@@ -10,22 +10,22 @@ import msgspec
 import pytest
 from inboxes import Desk, Hands, desk_at
 
-from interlock.protocol.approvals.approval import Approval, Kind
-from interlock.protocol.approvals.errors import refusal_of
-from interlock.protocol.approvals.state import Status
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.rooms.envelope import Envelope
-from interlock.protocol.rooms.errors import Refusal
-from interlock.protocol.rooms.participants import Participant, Privilege
-from interlock.protocol.rooms.settings import RoomSettings
-from interlock.runtime.base.replicas import Replicas
-from interlock.runtime.rooms import fulfilments
-from interlock.runtime.rooms.audit import RoomAudit
-from interlock.runtime.rooms.participant_records import ParticipantRecords
-from interlock.runtime.rooms.proposals import Proposals
-from interlock.runtime.rooms.room import Room
-from interlock.runtime.rooms.timeline.history import History
-from interlock.runtime.rooms.timeline.timeline import Delivery
+from interlock.approvals.protocol.approval import Approval, Kind
+from interlock.approvals.protocol.errors import refusal_of
+from interlock.approvals.protocol.state import Status
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.rooms.protocol.envelope import Envelope
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import Participant, Privilege
+from interlock.rooms.protocol.settings import RoomSettings
+from interlock.core.replicas import Replicas
+from interlock.rooms import fulfilments
+from interlock.rooms.audit import RoomAudit
+from interlock.rooms.participant_records import ParticipantRecords
+from interlock.rooms.proposals import Proposals
+from interlock.rooms.room import Room
+from interlock.rooms.timeline.history import History
+from interlock.rooms.timeline.timeline import Delivery
 
 AGENT = Participant(id="agent", privilege=Privilege.RESTRICTED)
 HUMAN = Participant(id="human", privilege=Privilege.FULL)

@@ -13,7 +13,7 @@ import pytest
 from tests.runtime.agents_here import ENFORCING, LOOK, agents_here, failed, forms
 from tests.runtime.mailbox import mailbox
 
-from interlock.runtime.approvals import notifier
+from interlock.approvals import notifier
 
 
 @asynccontextmanager

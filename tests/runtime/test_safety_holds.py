@@ -10,11 +10,11 @@ import pytest_asyncio
 from tests.runtime.agent_lines import Lines
 from tests.runtime.agents_here import LOOK, AgentsHere, agents_here
 
-from interlock.protocol.aql.model import Category, Danger, Operation, Parameter
-from interlock.protocol.aql.safety.hint import Hint
-from interlock.runtime.aql.native_operations import OperationContext
-from interlock.runtime.safety.agents import BUCKET, AgentKey
-from interlock.runtime.safety.loop import Assessment
+from interlock.aql.protocol.model import Category, Danger, Operation, Parameter
+from interlock.safety.protocol.hint import Hint
+from interlock.aql.native_operations import OperationContext
+from interlock.safety.agents import BUCKET, AgentKey
+from interlock.safety.loop import Assessment
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -18,10 +18,10 @@ from tests.runtime.agents_here import LOOK, AgentsHere, agents_here, failed
 from interlock.config.plan import SafetyPlan
 from interlock.operator_api.grants import Grant
 from interlock.operator_api.requests import DraftGrant
-from interlock.protocol.aql.safety.evaluation import LIMIT_REASON
-from interlock.protocol.ax.confirmation.held_call import Presented
-from interlock.runtime.aql.loop_operations import INSTRUCTIONS
-from interlock.runtime.safety.agents import agent_key
+from interlock.safety.protocol.evaluation import LIMIT_REASON
+from interlock.gate.protocol.held_call import Presented
+from interlock.aql.loop_operations import INSTRUCTIONS
+from interlock.safety.agents import agent_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

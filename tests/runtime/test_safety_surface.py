@@ -15,8 +15,8 @@ from tests.runtime.agents_here import LOOK, AgentsHere, agents_here
 from tests.servers.start import raw
 
 from interlock.config.plan import SafetyPlan
-from interlock.runtime.aql.loop_operations import DECLARATIONS
-from interlock.runtime.safety.codes import plain_code
+from interlock.aql.loop_operations import DECLARATIONS
+from interlock.safety.codes import plain_code
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

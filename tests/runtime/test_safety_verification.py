@@ -23,16 +23,16 @@ from tests.runtime.parked import AheadClock
 from tests.servers.minting import mint
 
 from interlock.config.plan import SafetyPlan
-from interlock.protocol.approvals.digests import REVEAL, signed_digest
-from interlock.protocol.approvals.state import Status
-from interlock.protocol.ax.confirmation.held_call import Presented
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.jsonrpc.messages import Notification
-from interlock.runtime.approvals import index
-from interlock.runtime.approvals.channels import DesktopChannel, Notice
-from interlock.runtime.base.operator_errors import NotFound
-from interlock.runtime.safety import codes
-from interlock.runtime.safety.agents import BUCKET
+from interlock.approvals.protocol.digests import REVEAL, signed_digest
+from interlock.approvals.protocol.state import Status
+from interlock.gate.protocol.held_call import Presented
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.messages import Notification
+from interlock.approvals import index
+from interlock.approvals.channels import DesktopChannel, Notice
+from interlock.core.operator_errors import NotFound
+from interlock.safety import codes
+from interlock.safety.agents import BUCKET
 from interlock.store.ports import Damaged
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

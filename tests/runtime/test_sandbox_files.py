@@ -18,8 +18,8 @@ from tests.runtime.caged import House
 from tests.servers.caging import marked, needs_sandbox
 
 from interlock.config.plan import ServerPlan, Spawn
-from interlock.runtime.sandbox.errors import SandboxFailed
-from interlock.runtime.sandbox.seccomp import seccomp_filter
+from interlock.process.sandbox.errors import SandboxFailed
+from interlock.process.sandbox.seccomp import seccomp_filter
 
 pytestmark = needs_sandbox
 
@@ -557,6 +557,6 @@ async def test_a_path_that_cannot_be_read_is_a_named_failure(house: House, monke
     def swapped(path: object) -> str:
         raise OSError(errno.EINVAL, "Invalid argument", str(path))
 
-    monkeypatch.setattr("interlock.runtime.sandbox.mounts.os.path.realpath", swapped)
+    monkeypatch.setattr("interlock.process.sandbox.mounts.os.path.realpath", swapped)
     with pytest.raises(SandboxFailed, match="Invalid argument"):
         await house.run(house.plan(write=(house.workspace,)), "true")

@@ -9,7 +9,7 @@ import pytest
 from tests.runtime.caged import House
 from tests.servers.caging import needs_sandbox
 
-from interlock.runtime.sandbox.limits import descendants, disk_mb, usage
+from interlock.process.sandbox.limits import descendants, disk_mb, usage
 
 pytestmark = needs_sandbox
 

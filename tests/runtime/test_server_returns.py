@@ -13,9 +13,9 @@ from tests.runtime.desks import LegacyClient, running
 from tests.runtime.drivers.stage import until
 from tests.servers.start import raw
 
-from interlock.runtime.links import keeper
-from interlock.runtime.links.keeper import Keeper
-from interlock.runtime.node.node import Node
+from interlock.links import keeper
+from interlock.links.keeper import Keeper
+from interlock.node.node import Node
 
 ROUNDS = 6  # more than a server that keeps failing is waited for
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 import interlock
-from interlock.protocol.drivers.binding.checks import check_binding
-from interlock.protocol.drivers.binding.listed_tool import offer
-from interlock.protocol.drivers.files.contract import read_contract
-from interlock.protocol.drivers.files.driver import read_driver
-from interlock.protocol.drivers.model import Contract, Driver
+from interlock.drivers.protocol.binding.checks import check_binding
+from interlock.drivers.protocol.binding.listed_tool import offer
+from interlock.drivers.protocol.files.contract import read_contract
+from interlock.drivers.protocol.files.driver import read_driver
+from interlock.drivers.protocol.model import Contract, Driver
 
 SHIPPED = Path(interlock.__file__).parent / "shipped" / "drivers"
 TOOLS = {

@@ -13,13 +13,13 @@ from inboxes import Desk, Hands, desk_at
 from tests.runtime.test_ax_judge import ADA, BOB, OWN_ID, PLANS, SERVICE, Service
 from tests.servers.minting import SigningKey, mint
 
-from interlock.protocol.approvals.argument_rules import ArgumentRule
-from interlock.protocol.approvals.standing_grant import CALLS_MAX, LIFETIME_S_MAX, StandingGrant, grant_digest
-from interlock.protocol.ax.confirmation.held_call import Presented
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.approvals.standing_grants import StandingGrants, StoredGrant, Uncovered
-from interlock.runtime.trust.anchors import Anchors
-from interlock.runtime.trust.approval_proofs import ProofVerifier
+from interlock.approvals.protocol.argument_rules import ArgumentRule
+from interlock.approvals.protocol.standing_grant import CALLS_MAX, LIFETIME_S_MAX, StandingGrant, grant_digest
+from interlock.gate.protocol.held_call import Presented
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.approvals.standing_grants import StandingGrants, StoredGrant, Uncovered
+from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.trust.approval_proofs import ProofVerifier
 
 TOOL, DIGEST, WHO = "files.delete", "ab" * 32, "client:alice"
 ANY = (ArgumentRule(at="/n", kind="any"),)

@@ -11,8 +11,8 @@ from tests.servers.start import raw
 
 from interlock.config.load import load
 from interlock.process import child
-from interlock.runtime.links.keeper import STOP_S, Keeper
-from interlock.runtime.node.node import Node
+from interlock.links.keeper import STOP_S, Keeper
+from interlock.node.node import Node
 
 TURNS = 25  # by then the child runs and is being greeted
 MUTE = ["sh", "-c", "while read -r line; do :; done"]  # it starts at once and ends with its input

@@ -2,8 +2,8 @@
 
 from typing import NoReturn
 
-from interlock.runtime.fronts.exchange import Exchange, Head
-from interlock.runtime.fronts.stream_log import StreamLog, StreamLogs
+from interlock.fronts.exchange import Exchange, Head
+from interlock.fronts.stream_log import StreamLog, StreamLogs
 
 
 class Transport:

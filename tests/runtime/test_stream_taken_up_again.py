@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from interlock.runtime.links.pipes import HttpPipe, Trouble, Undelivered
+from interlock.links.pipes import HttpPipe, Trouble, Undelivered
 
 SECONDS = 10.0
 EVENT = b"id: 1\nretry: 1\nevent: message\ndata: {}\n\n"

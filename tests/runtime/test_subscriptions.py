@@ -14,7 +14,7 @@ from tests.runtime.listening import command
 from tests.runtime.parked import SECONDS, Place
 from tests.servers.start import raw, serving
 
-from interlock.runtime.links import subscriptions
+from interlock.links import subscriptions
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MODERN = ("pipe", "web")

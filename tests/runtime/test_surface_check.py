@@ -23,28 +23,28 @@ from tests.protocol.test_surface_judgement import (
 )
 
 from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn
-from interlock.protocol.approvals.approval import Kind
-from interlock.protocol.approvals.digests import answers, shown_digest
-from interlock.protocol.ax.capability import AuthScope
-from interlock.protocol.ax.hop_metadata import ADOPTED, Offer
-from interlock.protocol.mcp.eras import Era
-from interlock.protocol.names.judgement import SchemaPair, SurfaceVerdict
-from interlock.protocol.names.lookalikes import Lookalikes
-from interlock.protocol.names.model import Entry, Status
-from interlock.protocol.names.policy import SurfacePolicy
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.calls.caller import ViewKey
-from interlock.runtime.calls.check import CheckNumber
-from interlock.runtime.catalog.catalog import Catalog
-from interlock.runtime.catalog.routes import Route
-from interlock.runtime.catalog.surface import LIST_STEPS_MAX
-from interlock.runtime.dispatch.checks.surface import SurfaceCheck
-from interlock.runtime.links.link_events import LinkEvents
-from interlock.runtime.links.listing import Items, Listing
-from interlock.runtime.links.server_link import ServerLink
-from interlock.runtime.names.surface_check import Pin, SurfaceChecks
-from interlock.runtime.names.surface_pins import SurfacePins
-from interlock.runtime.names.surface_questions import SurfaceQuestions
+from interlock.approvals.protocol.approval import Kind
+from interlock.approvals.protocol.digests import answers, shown_digest
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
+from interlock.mcp.eras import Era
+from interlock.names.protocol.judgement import SchemaPair, SurfaceVerdict
+from interlock.names.protocol.lookalikes import Lookalikes
+from interlock.names.protocol.model import Entry, Status
+from interlock.names.protocol.policy import SurfacePolicy
+from interlock.core.clock import SystemClock
+from interlock.core.calls.caller import ViewKey
+from interlock.core.calls.check import CheckNumber
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.routes import Route
+from interlock.catalog.surface import LIST_STEPS_MAX
+from interlock.guard.checks.surface import SurfaceCheck
+from interlock.links.link_events import LinkEvents
+from interlock.links.listing import Items, Listing
+from interlock.links.server_link import ServerLink
+from interlock.names.surface_check import Pin, SurfaceChecks
+from interlock.names.surface_pins import SurfacePins
+from interlock.names.surface_questions import SurfaceQuestions
 
 EVERYTHING = ViewKey(scope="admin", dotted=True)
 BAD = with_property(ARGUMENT, query=INTEGER)
@@ -252,7 +252,7 @@ async def test_a_name_that_only_looks_registered_is_another_and_said_to_be(bound
 
 
 def _effort() -> Any:
-    from interlock.protocol.schemas.effort import Effort
+    from interlock.wire.schemas.effort import Effort
 
     return Effort(LIST_STEPS_MAX)
 
@@ -382,7 +382,7 @@ async def test_an_entry_without_schemas_hides_nothing(bound: Bound) -> None:
 
 
 async def test_a_hostile_list_is_checked_within_a_bound(bound: Bound, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.runtime.catalog.link_items.LIST_STEPS_MAX", 5_000)
+    monkeypatch.setattr("interlock.catalog.link_items.LIST_STEPS_MAX", 5_000)
     names = [f"name_{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(30)]
     bound.names.entries = {name: msgspec.structs.replace(entry(revision()), surface_name=name) for name in names}
     bomb = {

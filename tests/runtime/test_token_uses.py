@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from interlock.config.plan import AccessRule
-from interlock.runtime.access.tokens import USE_NOTED_S, TokenRegistry
-from interlock.runtime.base.clock import rfc3339
-from interlock.runtime.base.store_backends import build_store
+from interlock.access.tokens import USE_NOTED_S, TokenRegistry
+from interlock.core.clock import rfc3339
+from interlock.core.store_backends import build_store
 from interlock.store.ports import Store
 from interlock.store.tokens import TokenTable
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from tests.interaction.harness import RunningNode, Wire, wait_for
 
-from interlock.runtime.sandbox.bubblewrap import bubblewrap
-from interlock.runtime.sandbox.errors import SandboxFailed
+from interlock.process.sandbox.bubblewrap import bubblewrap
+from interlock.process.sandbox.errors import SandboxFailed
 
 HOSTILE = Path(__file__).with_name("hostile.py")
 GREETING = "from the host"

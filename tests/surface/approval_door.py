@@ -9,13 +9,13 @@ from typing import Any
 import httpx2
 from starlette.requests import Request
 
-from interlock.protocol.ax.confirmation.held_call import Presented
-from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified, invalid
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.runtime.access.tokens import credential_of
-from interlock.runtime.approvals.decisions import DecisionService
-from interlock.runtime.approvals.views import ApprovalViews
-from interlock.surface.operator.app import operator_app
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.access.tokens import credential_of
+from interlock.approvals.decisions import DecisionService
+from interlock.approvals.views import ApprovalViews
+from interlock.operator.app import operator_app
 
 RUNTIME = Path(__file__).resolve().parents[1] / "runtime"
 if str(RUNTIME) not in sys.path:

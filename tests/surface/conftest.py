@@ -8,7 +8,7 @@ from fake_node import FakeOperations, FakePublicDoor, serving, tcp_listener, uni
 from program import Inline, Interlock
 from tests import prompt_server
 
-from interlock.surface.operator.app import operator_app
+from interlock.operator.app import operator_app
 
 prompt_server.install()
 

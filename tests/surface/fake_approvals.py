@@ -7,13 +7,13 @@ import msgspec
 from msgspec import Raw
 
 from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary
-from interlock.protocol.approvals.approval import Kind
-from interlock.protocol.approvals.errors import UNKNOWN
-from interlock.protocol.approvals.state import Status
-from interlock.protocol.ax.confirmation.held_call import Presented, call_digest
-from interlock.protocol.jsonrpc.errors import Fault
-from interlock.protocol.jsontext.canonical import tool_digest
-from interlock.runtime.approvals.views import Ambiguous
+from interlock.approvals.protocol.approval import Kind
+from interlock.approvals.protocol.errors import UNKNOWN
+from interlock.approvals.protocol.state import Status
+from interlock.gate.protocol.held_call import Presented, call_digest
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsontext.canonical import tool_digest
+from interlock.approvals.views import Ambiguous
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 CALL_ID = "3f9c0a1b-0000-4000-8000-000000000001"

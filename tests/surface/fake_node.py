@@ -30,9 +30,9 @@ from interlock.operator_api.requests import ClassifyTools
 from interlock.operator_api.secrets import RemovedSecret, Secrets, StoredSecret
 from interlock.operator_api.status import Status
 from interlock.operator_api.tools import Skills, ToolDetail, ToolRoutes, Tools
-from interlock.protocol.ax.confirmation.held_call import Presented
-from interlock.runtime.base.operator_errors import NotFound, Refused
-from interlock.runtime.credentials.consents import Page
+from interlock.gate.protocol.held_call import Presented
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.credentials.consents import Page
 
 AGGREGATOR = "550e8400-e29b-41d4-a716-446655440000"  # as in `fake_approvals`
 STARTED = "2026-11-15T10:00:00Z"

@@ -24,7 +24,7 @@ PATIENCE_S = 60.0  # of a busy machine
 ARGUMENTS = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 
 _LEAF = """
-from interlock.subserver import Subserver
+from interlock.sdk.subserver import Subserver
 
 leaf = Subserver("leaf")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from interlock.surface.cli.app import run
+from interlock.cli.app import run
 
 PATIENCE_S = 20.0
 

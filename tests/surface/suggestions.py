@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from typer.main import get_command
 
-from interlock.surface.cli.app import OTHER_NUMBER, app
+from interlock.cli.app import OTHER_NUMBER, app
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "src" / "interlock"

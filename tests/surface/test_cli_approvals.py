@@ -14,15 +14,15 @@ from fake_node import FakeOperations, FakePublicDoor, tool
 from msgspec import Raw
 from program import PATIENCE_S, Inline, Interlock
 
-from interlock.keys.jwt_verification import check_signature
-from interlock.protocol.approvals.approval import Approval, Kind, Source
-from interlock.protocol.approvals.classification import ClassEntry, classification_digest
-from interlock.protocol.approvals.digests import signed_digest
-from interlock.protocol.ax.confirmation.held_call import CONFIRMATION, call_digest
-from interlock.protocol.ax.confirmation.jws_proof import Asked, Verified, judge_confirmation
-from interlock.protocol.ax.registration.authority import Anchor
-from interlock.protocol.jose.public_key import read_key_untrusted
-from interlock.runtime.base.clock import SystemClock
+from interlock.crypto.keys.jwt_verification import check_signature
+from interlock.approvals.protocol.approval import Approval, Kind, Source
+from interlock.approvals.protocol.classification import ClassEntry, classification_digest
+from interlock.approvals.protocol.digests import signed_digest
+from interlock.gate.protocol.held_call import CONFIRMATION, call_digest
+from interlock.gate.protocol.jws_proof import Asked, Verified, judge_confirmation
+from interlock.ax.protocol.registration.authority import Anchor
+from interlock.crypto.jose.public_key import read_key_untrusted
+from interlock.core.clock import SystemClock
 
 
 @pytest.fixture
@@ -318,7 +318,7 @@ def test_a_call_that_waits_for_a_decision_ends_with_three(
         "structuredContent": {"status": "confirmation_required", "confirmation_id": CALL_ID},
         "_meta": {CONFIRMATION: {"status": "confirmation_required", "confirmation_id": CALL_ID}},
     }
-    monkeypatch.setattr("interlock.surface.cli.client.mcp.McpClient.call", lambda *_, **__: json.dumps(held).encode())
+    monkeypatch.setattr("interlock.cli.client.mcp.McpClient.call", lambda *_, **__: json.dumps(held).encode())
     done = inline("tools", "call", "demo.say")
     assert (done.code, done.out) == (3, "Nothing was executed.\n")
     assert f"interlock approvals show {CALL_ID[:8]}" in done.err

@@ -12,10 +12,11 @@ from program import Finished, Inline
 from tests.protocol.aql_schemas import check_answer, is_valid
 
 from interlock import __version__
-from interlock.protocol.aql.introspection import operation_info
-from interlock.protocol.aql.model import SPEC_VERSION
-from interlock.runtime.aql import answers, introspect
-from interlock.runtime.aql.surface import AqlSurface
+from interlock.aql.protocol.introspection import operation_info
+from interlock.aql.protocol.model import SPEC_VERSION
+from interlock.aql import answers
+from interlock.aql import introspect
+from interlock.aql.surface import AqlSurface
 
 LEVEL_1 = [
     *("endpoint mode", "introspect", "standard formats", "categories"),

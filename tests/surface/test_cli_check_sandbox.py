@@ -8,7 +8,7 @@ import pytest
 from program import Inline, Interlock
 from tests.servers.caging import needs_sandbox
 
-from interlock.runtime.sandbox.bubblewrap import bubblewrap
+from interlock.process.sandbox.bubblewrap import bubblewrap
 
 TEXT = """
 [servers.open]

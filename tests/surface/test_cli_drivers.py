@@ -8,7 +8,7 @@ import pytest
 from driver_files import contract, driver, text, write
 from program import Inline, Interlock
 
-from interlock.protocol.drivers.files.schemas.mcp import EXTENSION_KEYS
+from interlock.drivers.protocol.files.schemas.mcp import EXTENSION_KEYS
 
 
 @pytest.fixture
@@ -75,8 +75,8 @@ def test_whoever_trusts_a_folder_is_shown_that_its_hooks_are_run(inline: Inline,
 
 def test_what_changed_while_it_was_read_is_not_trusted(inline: Inline, workspace: Path) -> None:
     from interlock.config.load import load
-    from interlock.surface.cli.client.offline_drivers import StoredDrivers
-    from interlock.surface.cli.terminal.errors import Refused
+    from interlock.cli.client.offline_drivers import StoredDrivers
+    from interlock.cli.terminal.errors import Refused
 
     folder = write(workspace, driver())
     stored = StoredDrivers(load(None, {"HOME": str(workspace)}, {}).plan, workspace / "data")

@@ -489,8 +489,8 @@ def test_settings_of_drivers_are_taken_up_while_the_node_runs(served: Served) ->
 
 
 def test_the_operator_door_refuses_what_it_cannot_read(served: Served) -> None:
-    from interlock.surface.cli.client.operator import OperatorClient
-    from interlock.surface.cli.terminal.errors import Refused
+    from interlock.cli.client.operator import OperatorClient
+    from interlock.cli.terminal.errors import Refused
 
     served.write("first-mcp")
     node = OperatorClient.of_data(served.folder / "data")

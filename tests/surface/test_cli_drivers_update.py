@@ -106,8 +106,8 @@ def test_an_update_shows_what_the_tools_become_and_then_switches(interlock: Inte
         assert (done.code, done.json["from"], done.json["to"], done.json["switched"]) == (0, "1.0.0", "2.0.0", True)
         until_ready()
         assert release() == "2.0.0"
-        from interlock.surface.cli.client.operator import OperatorClient
-        from interlock.surface.cli.terminal.errors import Refused
+        from interlock.cli.client.operator import OperatorClient
+        from interlock.cli.terminal.errors import Refused
 
         with pytest.raises(Refused) as unseen:
             OperatorClient.of_data(interlock.data).post("drivers", "tool-mcp", "update", body={"candidate": "0" * 64})

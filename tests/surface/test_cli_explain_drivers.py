@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 import interlock
-from interlock.surface.cli.codes import every_code
+from interlock.cli.codes import every_code
 
 SOURCE = Path(interlock.__file__).parent
 ROOMS = ("protocol/drivers", "runtime/drivers")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from program import Inline, Interlock
 
-from interlock.protocol.interop.clients import CLIENTS
+from interlock.interop.protocol.clients import CLIENTS
 
 MARKER = "m4rk3rS3cr3tV4lu3x0123456789"
 OLD = (

@@ -8,7 +8,7 @@ import sys
 import pytest
 from program import Inline, Interlock
 
-from interlock.surface.cli.app import OTHER_NUMBER, VERBS
+from interlock.cli.app import OTHER_NUMBER, VERBS
 
 NAMES = [
     (),
@@ -209,7 +209,7 @@ def test_a_verb_imports_only_what_it_needs(interlock: Interlock, verb: str) -> N
     arguments = [verb] if verb == "version" else [verb, "--help"]
     program = (
         "import json, sys\n"
-        "from interlock.surface.cli.app import run\n"
+        "from interlock.cli.app import run\n"
         f"run({arguments!r})\n"
         "print(json.dumps(sorted(sys.modules)), file=sys.stderr)\n"
     )
@@ -219,7 +219,7 @@ def test_a_verb_imports_only_what_it_needs(interlock: Interlock, verb: str) -> N
     loaded = set(json.loads(done.stderr.splitlines()[-1]))
     heavy = {"rich", "rich.console", "starlette", "uvicorn", "asyncio", "http.client", "sqlite3", "ssl"}
     assert loaded & heavy == set()
-    assert {f"interlock.surface.cli.verbs.{other}" for other in VERBS if other != verb} & loaded == set()
+    assert {f"interlock.cli.verbs.{other}" for other in VERBS if other != verb} & loaded == set()
 
 
 def completions(interlock: Interlock, line: str) -> list[str]:

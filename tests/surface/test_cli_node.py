@@ -22,7 +22,7 @@ from program import PATIENCE_S, Inline, Interlock
 from starlette.requests import Request
 from tests.interaction.ax.certificates import Authority
 
-from interlock.surface.operator.app import operator_app
+from interlock.operator.app import operator_app
 
 TOKEN = "ilo_" + "k" * 43
 

@@ -8,10 +8,10 @@ import pytest
 from rich.text import Text
 
 from interlock.operator_api.approvers import Approver
-from interlock.surface.cli.render.tree import approver_step
-from interlock.surface.cli.terminal import program
-from interlock.surface.cli.terminal.output import Output
-from interlock.surface.cli.terminal.program import as_typed, command_line, drawn_as_typed
+from interlock.cli.render.tree import approver_step
+from interlock.cli.terminal import program
+from interlock.cli.terminal.output import Output
+from interlock.cli.terminal.program import as_typed, command_line, drawn_as_typed
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ from fake_node import FakeOperations, link
 from rich.text import Text
 
 from interlock.operator_api.links import LogLine
-from interlock.surface.cli.render.columns import in_columns
-from interlock.surface.cli.render.tool_result import ShownResult, result_blocks
-from interlock.surface.cli.render.tree import tree_lines
-from interlock.surface.cli.terminal.text import (
+from interlock.cli.render.columns import in_columns
+from interlock.cli.render.tool_result import ShownResult, result_blocks
+from interlock.cli.render.tree import tree_lines
+from interlock.cli.terminal.text import (
     count,
     duration,
     first_sentence,
@@ -21,7 +21,7 @@ from interlock.surface.cli.terminal.text import (
     printable,
     since,
 )
-from interlock.surface.cli.verbs.links import unseen
+from interlock.cli.verbs.links import unseen
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from spec import commands_reference
 
-from interlock.surface.cli.app import VERBS
+from interlock.cli.app import VERBS
 
 ROOT = Path(__file__).resolve().parents[2]
 

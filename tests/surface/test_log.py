@@ -9,7 +9,7 @@ from pathlib import Path
 
 from program import Interlock
 
-from interlock.surface.cli.terminal.log import KNOWN_MAX, REPEAT_S, LogFormat, LogHandler
+from interlock.cli.terminal.log import KNOWN_MAX, REPEAT_S, LogFormat, LogHandler
 
 
 class Written:

@@ -14,10 +14,10 @@ from approval_door import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, door_at, signe
 from msgspec import Raw
 
 from interlock.operator_api.approvals import Approval as ApprovalView
-from interlock.protocol.approvals.approval import Approval, Kind, Requires, Source
-from interlock.protocol.approvals.digests import signed_digest
-from interlock.protocol.approvals.state import Status
-from interlock.surface.cli.render.approval import preview
+from interlock.approvals.protocol.approval import Approval, Kind, Requires, Source
+from interlock.approvals.protocol.digests import signed_digest
+from interlock.approvals.protocol.state import Status
+from interlock.cli.render.approval import preview
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 HOSTILE = Raw(b'{"path":"</pre><script src=//evil.example>alert(1)</script>","\\u202e":"x","n":1.10,"b":[]}')

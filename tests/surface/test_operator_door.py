@@ -14,11 +14,11 @@ from fake_node import FakeOperations, as_json, serving, tcp_listener
 from starlette.requests import Request
 
 from interlock.config.plan import Address
-from interlock.runtime.fronts.own_address import OwnAddress, own_address
+from interlock.fronts.own_address import OwnAddress, own_address
 from interlock.store.ports import Unavailable
-from interlock.surface.operator.app import operator_app
-from interlock.surface.operator.endpoints import ENDPOINTS
-from interlock.surface.operator.requests import BODY_BYTES_MAX
+from interlock.operator.app import operator_app
+from interlock.operator.endpoints import ENDPOINTS
+from interlock.operator.requests import BODY_BYTES_MAX
 
 GOOD = "Bearer ilo_good"
 LOOKS = "Bearer ilo_looks"

@@ -21,11 +21,11 @@ from spec.operator_api import main
 from starlette.requests import Request
 
 from interlock import operator_api
-from interlock.surface.operator.app import operator_app
-from interlock.surface.operator.endpoint import Endpoint
-from interlock.surface.operator.endpoints import ENDPOINTS
-from interlock.surface.operator.openapi import document
-from interlock.surface.operator.requests import BODY_BYTES_MAX
+from interlock.operator.app import operator_app
+from interlock.operator.endpoint import Endpoint
+from interlock.operator.endpoints import ENDPOINTS
+from interlock.operator.openapi import document
+from interlock.operator.requests import BODY_BYTES_MAX
 
 DOCUMENT = document()
 WATER = "greenhouse.water_beds"

@@ -15,16 +15,16 @@ from approval_door import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, Holder, authen
 from tests.servers.authenticator import PRESENT, USUAL, Authenticator, b64
 
 from interlock.config.plan import AnchorPlan
-from interlock.protocol.approvals.approval import Approval, Kind, Source
-from interlock.protocol.approvals.state import Status
-from interlock.protocol.webauthn.party import maybe_party
-from interlock.runtime.approvals.decisions import DecisionService
-from interlock.runtime.approvals.views import ApprovalViews
-from interlock.runtime.trust.anchors import Anchors
-from interlock.runtime.trust.approval_proofs import ProofVerifier
-from interlock.runtime.trust.passkeys import INVITATION_S, INVITATIONS_MAX, PasskeyService
+from interlock.approvals.protocol.approval import Approval, Kind, Source
+from interlock.approvals.protocol.state import Status
+from interlock.crypto.webauthn.party import maybe_party
+from interlock.approvals.decisions import DecisionService
+from interlock.approvals.views import ApprovalViews
+from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.trust.approval_proofs import ProofVerifier
+from interlock.approvals.trust.passkeys import INVITATION_S, INVITATIONS_MAX, PasskeyService
 from interlock.store.ports import StoreError
-from interlock.surface.operator.app import operator_app
+from interlock.operator.app import operator_app
 
 URL = "http://127.0.0.1:7412"
 ORIGIN = "http://localhost:7412"

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from raw_aggregator import PATIENCE_S, A, Aggregator, B, Session, aggregator, alive, granted, refusing, silent
 
-from interlock.subserver import Parent, Subserver, SubserverInvalid
+from interlock.sdk.subserver import Parent, Subserver, SubserverInvalid
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ async def test_a_refusal_is_logged_with_its_reason_and_the_link_closed(
 ) -> None:
     async with aggregator() as parent:
         parent.answers["mcpax/register"] = refusing(32111, "namespace_invalid")
-        with caplog.at_level(logging.INFO, "interlock.subserver"):
+        with caplog.at_level(logging.INFO, "interlock.sdk.subserver"):
             async with serving(leaf(state, parent)):
                 await (await parent.joined()).closed()
     assert "refuses us: namespace_invalid: because" in caplog.text

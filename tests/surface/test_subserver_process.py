@@ -16,7 +16,7 @@ from raw_aggregator import PATIENCE_S, A, aggregator
 
 LEAF = """
 import os, sys
-from interlock.subserver import Subserver
+from interlock.sdk.subserver import Subserver
 STATE = os.environ["STATE"]
 leaf = Subserver("greenhouse", parents=sys.argv[1:], token="ils_x", state=STATE, heartbeat_interval_ms=200)
 
@@ -164,7 +164,7 @@ async def test_a_child_survives_nonsense_on_its_input(tmp_path: Path, text: byte
 
 
 def test_importing_it_brings_neither_the_node_nor_what_only_a_running_leaf_needs() -> None:
-    program = "import sys, interlock.subserver; print('\\n'.join(sys.modules))"
+    program = "import sys, interlock.sdk.subserver; print('\\n'.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     strangers = ("websockets", "uvicorn", "starlette", "typer", "rich", "httptools", "uvloop", "cryptography")
     ours = ("interlock.runtime", "interlock.surface", "interlock.store")

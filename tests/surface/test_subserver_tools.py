@@ -14,8 +14,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from raw_aggregator import MODERN_META, PATIENCE_S, Session, aggregator
 
-from interlock.subserver import Context, Subserver, ToolFailed, ToolInvalid, ToolResult
-from interlock.subserver.mcp_server import CALLS_MAX
+from interlock.sdk.subserver import Context, Subserver, ToolFailed, ToolInvalid, ToolResult
+from interlock.sdk.subserver.mcp_server import CALLS_MAX
 
 
 class Plant(msgspec.Struct):

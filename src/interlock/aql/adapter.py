@@ -1,346 +1,308 @@
-"""`Adapter`: what a person exposes a domain with. Reads each handler's signature; `run` serves it."""
+"""The automatic adapter: the namespace as operations, for every caller by its own view.
 
-import asyncio
-import inspect
+One per node. Holds what all AQL surfaces share: native operations, names, entries, tokens, and the plan as it is now.
+"""
+
 import logging
-import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar, overload
+import uuid
+from collections.abc import Mapping
+from typing import Any, Final
 
-from interlock.aql.canonical_verbs import described, objection
-from interlock.aql.concurrency import CONCURRENCIES, Concurrency
-from interlock.aql.executions import Executions
-from interlock.aql.operations import CONFIRMATION, FIELDS, IF_MATCH, PRESETS, NativeOperation
-from interlock.aql.signature import DeclarationInvalid, Signature, read_signature
-from interlock.protocol.aql.classification import category_of_request
-from interlock.protocol.aql.execution import ExecutionStatus
-from interlock.protocol.aql.families import MODES, PREFIX, PROFILES, Endpoints, Mode, Profile
-from interlock.protocol.aql.limits import Limits
-from interlock.protocol.aql.model import (
-    DEFAULT_DANGER,
-    Category,
-    Danger,
-    Example,
-    Lifecycle,
-    Operation,
-    Parameter,
-    TypeDeclaration,
-    check_operation,
-)
+from msgspec import Raw
+
+from interlock.config.plan import Plan
+from interlock.aql.protocol.classification import Classified
+from interlock.aql.protocol.envelope import Warn, failed, tool_result
+from interlock.aql.protocol.errors import Failure
+from interlock.aql.protocol.families import LOOP_PROFILE, PROFILES, Endpoints, Mode, Profile, custom_profile
+from interlock.aql.protocol.model import SPEC_VERSION, Operation, TypeDeclaration, reserved_names
+from interlock.aql.protocol.protocol_types import protocol_types
+from interlock.aql.protocol.requests import Batch, Request, read_item, read_request
+from interlock.aql.protocol.validation import Arguments, Validator
+from interlock.wire.jsonrpc.codec import maybe_string
+from interlock.mcp.eras import MODERN
+from interlock.aql.lifted_servers import LiftedServers
+from interlock.aql.loop_operations import LoopOperations
+from interlock.aql.native_operations import NativeOperations
+from interlock.aql.operation_index import INTROSPECTION, Entry, OperationIndex, OperationNames
+from interlock.aql.tokens import confirmation_tokens, token_lives
+from interlock.core.clock import Clock
+from interlock.core.current_plan import CurrentPlan
+from interlock.core.recorder import Recorder
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller, ViewKey
+from interlock.core.calls.check import Refuse
+from interlock.catalog.catalog import Catalog, Namespace
+from interlock.catalog.routes import Route
+from interlock.guard.checks.arguments import refuse_input
+from interlock.dispatch.dispatch import Dispatch
+from interlock.links.link import Link
+from interlock.safety.executions import STDIO
 
 log = logging.getLogger("interlock.aql")
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-_CORE: Final = tuple(status.value for status in ExecutionStatus)
+INDEXES_MAX: Final = 64
+ENTRIES_SPARE: Final = 1000
+WARNED_MAX: Final = 1000  # of one session; beyond, warnings are repeated
+LABEL_META: Final = "dev.interlock/aql-label"
+LABEL_CHARS_MAX: Final = 100
 
 
-class Adapter:
-    """A domain as an MCP-AQL server.
-
-    `versioned`: the Struct types whose resources carry an `_etag`. `strict_names`: names that are not as 8.5 has them
-    are refused instead of warned of. The environment's MCP_AQL_ENDPOINT_MODE, MCP_AQL_ENDPOINT_PROFILE and
-    MCP_AQL_TOOL_PREFIX win over `mode`, `profile` and `prefix`.
-    """
-
+class AqlAdapter:
     def __init__(
         self,
-        name: str,
-        *,
-        version: str = "0.0.0",
-        description: str = "",
-        mode: Mode = "semantic",
-        profile: str | Profile = "crude",
-        prefix: str = "",
-        concurrency: Concurrency = "read-concurrent",
-        max_concurrent_requests: int | None = None,
-        limits: Limits | None = None,
-        versioned: Sequence[type] = (),
-        danger_levels: bool = True,
-        strict_mode: bool = True,
-        strict_names: bool = False,
+        current: CurrentPlan,
+        catalog: Catalog,
+        native: NativeOperations,
+        recorder: Recorder,
+        clock: Clock,
+        loop: LoopOperations,
+        dispatch: Dispatch | None = None,
     ) -> None:
-        self.name = name
-        self.version = version
-        self.description = description
-        self.endpoints = _endpoints(
-            os.environ.get("MCP_AQL_ENDPOINT_MODE", mode),
-            os.environ.get("MCP_AQL_ENDPOINT_PROFILE", profile),
-            os.environ.get("MCP_AQL_TOOL_PREFIX", prefix),
-        )
-        if concurrency not in CONCURRENCIES:  # AQL-9.3.1-1
-            raise DeclarationInvalid(f"concurrency is one of {', '.join(CONCURRENCIES)}, not {concurrency!r}")
-        self.concurrency = concurrency
-        self.max_concurrent_requests = max_concurrent_requests
-        self.limits = limits or Limits()
-        self.versioned = tuple(versioned)
-        self.danger_levels = danger_levels
-        self.strict_mode = strict_mode
-        self.operations: dict[str, NativeOperation] = {}
-        self.executions = Executions()
-        self._strict_names = strict_names
+        """`dispatch`: by which AQL servers below are asked for their operations."""
+        self._current = current
+        self._catalog = catalog
+        self._native = native
+        self.recorder = recorder
+        self.clock = clock
+        self.tokens = confirmation_tokens(clock, recorder, current.plan.aql.danger)
+        self.lifted = LiftedServers(dispatch, self.forget_indexes)
+        self.loop = loop
+        self._made: dict[str, str] = {}
+        self._entries: dict[tuple[Route, str], Entry] = {}
+        self._names: tuple[Namespace, int, OperationNames] | None = None
+        self._indexes: dict[ViewKey, tuple[Namespace, int, OperationIndex]] = {}
+        self._plan = current.plan
+        self._judged: Plan | None = None  # whose rules were held against the tools
+        self._endpoints: dict[Mode, tuple[Plan, Endpoints]] = {}
 
-    @overload
-    def create(self, function: _Function) -> _Function: ...
+    @property
+    def plan(self) -> Plan:
+        return self._current.plan
 
-    @overload
-    def create(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
+    def _refresh_plan(self) -> None:
+        plan = self._current.plan
+        if plan is not self._plan:
+            self._plan = plan
+            self._entries.clear()
+            self._names = None
+            self._indexes.clear()
+            self.tokens.change_lives(token_lives(plan.aql.danger))
 
-    def create(self, function: Any = None, **options: Any) -> Any:
-        """A handler that adds something. `upsert=True`: it may find that it exists."""
-        return self._declare(Category.CREATE, function, options)
+    def forget_indexes(self) -> None:
+        self._entries.clear()
+        self._names = None
+        self._indexes.clear()
 
-    @overload
-    def read(self, function: _Function) -> _Function: ...
+    # Operations
 
-    @overload
-    def read(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
+    def names(self) -> OperationNames:
+        namespace = self._catalog.namespace
+        kept = self._names
+        if kept is None or kept[0] is not namespace or kept[1] != self._native.version:
+            if len(self._made) > 2 * sum(len(items.tools) for items in namespace.link_items) + ENTRIES_SPARE:
+                self._made.clear()
+            found = OperationNames(namespace, self._native, self._plan, self._made)
+            if self._judged is not self._plan and len(found.by_tool) > 1:  # one is the node's own
+                self._judged = self._plan
+                for match in found.unmatched:
+                    log.warning('[[tool]] match = "%s" matches no tool that is listed now', match)
+            kept = self._names = (namespace, self._native.version, found)
+        return kept[2]
 
-    def read(self, function: Any = None, **options: Any) -> Any:
-        """A handler that changes nothing. `presets={"minimal": ("id", "title")}`: fields by preset."""
-        return self._declare(Category.READ, function, options)
+    def index(self, caller: Caller) -> OperationIndex:
+        self._refresh_plan()
+        namespace = self._catalog.namespace
+        key = namespace.view(caller.key).key
+        kept = self._indexes.get(key)
+        if kept is None or kept[0] is not namespace or kept[1] != self._native.version:  # AQL-2.3.3-2
+            kept = (namespace, self._native.version, self._make(namespace, caller))
+            self._keep_index(key, kept)
+        return kept[2]
 
-    @overload
-    def update(self, function: _Function) -> _Function: ...
+    def _keep_index(self, key: ViewKey, made: tuple[Namespace, int, OperationIndex]) -> None:
+        if len(self._indexes) > INDEXES_MAX:
+            self._indexes.clear()
+        self._indexes[key] = made
 
-    @overload
-    def update(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
+    def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
+        names = self.names()
+        routes = namespace.view(caller.key).tool_routes
+        entries = [Entry("introspect", native=INTROSPECTION, plan=self._plan)]
+        entries += [
+            Entry(one.declaration.name, native=one, plan=self._plan)
+            for one in self._native
+            if one.is_shown(caller)  # AQL-X-5
+        ]
+        if len(self._entries) > 2 * len(names.by_tool) + ENTRIES_SPARE:
+            self._entries.clear()
+        self.lifted.look(routes)
+        for route in routes:
+            lifted, name = self.lifted.operations(route), names.by_tool[route.qualified]
+            if lifted is None:
+                entries.append(self._entry(names, route, name))
+            else:
+                for upstream, one in lifted.items():
+                    entries.append(
+                        self._entry(names, route, self.lifted.name(route, upstream, names.taken), one, upstream)
+                    )
+        return OperationIndex(entries, names.doubled)
 
-    def update(self, function: Any = None, **options: Any) -> Any:
-        """A handler that changes what exists: identifiers, and `input`.
+    def lifted_names(self, route: Route) -> Mapping[str, str]:
+        """The names here of the operations behind a tool, by those that its server has for them; empty: a tool."""
+        taken = self.names().taken
+        return {each: self.lifted.name(route, each, taken) for each in self.lifted.operations(route) or ()}
 
-        With `load=get_document` (a function of the same identifiers) `input` is the whole resource with the changes
-        merged in. Without it, `input` is the changes alone. `fixed=("id",)`: fields that cannot be changed.
-        """
-        return self._declare(Category.UPDATE, function, options)
-
-    @overload
-    def delete(self, function: _Function) -> _Function: ...
-
-    @overload
-    def delete(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
-
-    def delete(self, function: Any = None, **options: Any) -> Any:
-        """A handler that removes something. With `load=` of a versioned type it takes `if_match`."""
-        return self._declare(Category.DELETE, function, options)
-
-    @overload
-    def execute(self, function: _Function) -> _Function: ...
-
-    @overload
-    def execute(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
-
-    def execute(self, function: Any = None, **options: Any) -> Any:
-        """A handler that runs something. `long_running=True`: it answers at once with an execution that goes on.
-
-        `supports_retry=True`, `progress=True`, `states={"queued": "pending"}`: what its execution can do, and states of
-        its own with the core state each counts as.
-        """
-        return self._declare(Category.EXECUTE, function, options)
-
-    def request(self, method: str, **options: Any) -> Callable[[_Function], _Function]:
-        """A handler that stands for a request of a REST API: GET reads, PUT and PATCH change, DELETE removes, POST adds
-        where its name says so and else runs something (8.5.1)."""
-
-        def declare(function: _Function) -> _Function:
-            name = str(options.get("name") or getattr(function, "__name__", ""))
-            category = category_of_request(method.upper(), name)
-            if category is None:
-                raise DeclarationInvalid(f"operation '{name}': GET, PUT, PATCH, DELETE or POST, not {method!r} (8.5.1)")
-            self.add(category, function, **options)
-            return function
-
-        return declare
-
-    def run(self, *beside: "Adapter", http: str | None = None, token: str | None = None) -> None:
-        """Serve MCP over standard input and output until it ends; with `http="127.0.0.1:8000"` at /mcp there instead.
-
-        `beside`: other adapters in the same session; all but one need a `prefix`. `token`: which HTTP clients have to
-        bring (`Authorization: Bearer`); an address that others reach needs one. Raises ValueError for an address that
-        is none, or has none, and DeclarationInvalid where two adapters have a tool of the same name.
-        """
-        from interlock.aql.server import serve_stdio
-
-        if not logging.getLogger().handlers:
-            logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-        if http is None:
-            asyncio.run(serve_stdio((self, *beside)))
-            return
-        from interlock.aql.http_server import run_http
-
-        run_http((self, *beside), http, token)
-
-    def _declare(self, category: Category, function: Any, options: dict[str, Any]) -> Any:
-        def declare(function: _Function) -> _Function:
-            self.add(category, function, **options)
-            return function
-
-        return declare if function is None else declare(function)
-
-    def add(
+    def _entry(
         self,
-        category: Category,
-        function: Callable[..., Any],
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        reason: str | None = None,
-        family: str | None = None,
-        danger: Danger | None = None,
-        danger_reasons: Sequence[str] = (),
-        confirmation_message: str = "",
-        examples: Sequence[Example] = (),
-        upsert: bool = False,
-        load: Callable[..., Any] | None = None,
-        fixed: Sequence[str] = (),
-        presets: Mapping[str, Sequence[str]] | None = None,
-        long_running: bool = False,
-        supports_retry: bool = False,
-        progress: bool = False,
-        states: Mapping[str, str] | None = None,
-        own: bool = False,
-    ) -> None:
-        """Declare an operation. Raises DeclarationInvalid with what is wrong with it. `own`: of the library itself."""
-        named = name if name is not None else getattr(function, "__name__", "")
-        said = description if description is not None else inspect.getdoc(function) or ""
-        problem = check_operation(Operation(name=named, category=category, description=said))
-        if problem is not None and not own:
-            raise DeclarationInvalid(problem)
-        identifiers = [one for one in inspect.signature(function).parameters if one != "input"]
-        partial = {"input": (*fixed, *identifiers)} if category is Category.UPDATE else {}
-        signature = read_signature(named, function, partial=partial)
-        parameters, types = [*signature.parameters], list(signature.types)
-        default = self._default_preset(named, signature)
-        if category is Category.READ and signature.resource is not None:
-            parameters.append(_fields_parameter(default))
-        is_versioned = load is not None and self._is_versioned(load)
-        if category in (Category.UPDATE, Category.DELETE) and is_versioned:
-            parameters.append(IF_MATCH)
-        level = DEFAULT_DANGER[category] if danger is None else danger
-        if level >= Danger.DESTRUCTIVE and self.danger_levels:
-            parameters.append(CONFIRMATION)
-        lifecycle = None
-        if long_running:
-            lifecycle, extra = self._lifecycle(named, states or {}, supports_retry=supports_retry, progress=progress)
-            types.append(extra)
-        operation = Operation(
-            name=named,
-            category=category,
-            description=_with_danger(described(said, named, category, reason), level if self.danger_levels else None),
-            parameters=tuple(parameters),
-            returns=signature.returns,
-            danger=danger,
-            danger_reasons=tuple(danger_reasons),
-            confirmation_message=confirmation_message,
-            family=family,
-            examples=tuple(examples),
-            types=tuple(types),
-            lifecycle=lifecycle,
-            upsert=upsert,
-        )
-        self._check(operation, category, reason, own=own)
-        self.operations[named] = NativeOperation(
-            operation,
-            signature,
-            function,
-            load=load,
-            versioned=self.versioned,
-            presets={key: tuple(value) for key, value in (presets or {}).items()},
-            default_preset=default,
-            states=states,
-        )
-        if long_running:
-            self._offer_executions()
+        names: OperationNames,
+        route: Route,
+        name: str,
+        lifted: Operation | None = None,
+        upstream: str | None = None,
+    ) -> Entry:
+        entry = self._entries.get((route, name))
+        if entry is None:
+            rule = names.rules.get(route.qualified)
+            entry = Entry(name, route=route, rule=rule, plan=self._plan, lifted=lifted, upstream=upstream)
+            self._entries[route, name] = entry
+        return entry
 
-    def _check(self, operation: Operation, category: Category, reason: str | None, *, own: bool) -> None:
-        problem = check_operation(operation)
-        if operation.name in self.operations:  # AQL-6.2-1
-            problem = f"operation '{operation.name}': there is one of this name already (6.2)"
-        if problem is None and category is Category.UPDATE:
-            problem = _update_problem(operation)  # AQL-4.5-1
-        if problem is None and operation.upsert and category is not Category.CREATE:
-            problem = f"operation '{operation.name}': upsert goes with CREATE (8.3)"
-        if problem is None and not own:
-            against = objection(operation.name, category, reason)
-            if against is not None and self._strict_names:
-                problem = against
-            elif against is not None:
-                log.warning("%s", against)
-        if problem is not None:
-            raise DeclarationInvalid(problem)
+    def classified(self, route: Route) -> tuple[str, Classified] | None:
+        """The operation of a tool and how its category was found; None: an AQL server's own operations stand for it."""
+        names = self.names()
+        name = names.by_tool.get(route.qualified)
+        if name is None or self.lifted.operations(route) is not None:
+            return None
+        return name, self._entry(names, route, name).classification.classified
 
-    def _default_preset(self, name: str, signature: Signature) -> str:
-        """C.fields-3: one resource is shown whole, of a collection the usual, of a search the least."""
-        if not signature.is_listing:
-            return "full"
-        return "minimal" if name.partition("_")[0] == "search" else "standard"
+    def maybe_refusal(self, call: Call, route: Route) -> Refuse | None:
+        """What the AQL server behind a tool would refuse for its parameters, before a person is asked about it."""
+        operations = self.lifted.operations(route)
+        if operations is None:
+            return None
+        aql = self.plan.aql
+        read = read_request(call.params.get("arguments"), aql.limits)
+        for one in map(read_item, read.items) if isinstance(read, Batch) else (read,):
+            wrong: Arguments | Failure | None = one if isinstance(one, Failure) else None
+            if isinstance(one, Request) and one.operation in operations:
+                wrong = Validator(operations[one.operation]).validate(one, strict=aql.strict_mode)
+            if isinstance(wrong, Failure):
+                is_modern = call.caller.era is MODERN
+                return refuse_input(call, tool_result(failed(wrong), is_error=False, is_modern=is_modern))
+        return None
 
-    def _is_versioned(self, load: Callable[..., Any]) -> bool:
-        return read_signature(getattr(load, "__name__", "load"), load, partial={}).resource in self.versioned
+    def look_below(self, link: Link) -> None:
+        """Ask a server that has come for its operations, where calls of them are held: they are then judged first."""
+        routes = self._catalog.tool_routes(link)
+        if any(route.is_held for route in routes):
+            self.lifted.look(routes)
 
-    def _lifecycle(
-        self, name: str, states: Mapping[str, str], *, supports_retry: bool, progress: bool
-    ) -> tuple[Lifecycle, TypeDeclaration]:
-        for state, core in states.items():
-            if state in _CORE or core not in ("pending", "running"):  # AQL-8.4.4-2
-                raise DeclarationInvalid(
-                    f"operation '{name}': the state '{state}' must be a new one and map to pending or running (8.4.4)"
-                )
-        every = (*_CORE, *states)
-        extra = "; ".join(f"{state} counts as {core}" for state, core in states.items())
-        said = TypeDeclaration(
-            name="ExecutionState",  # AQL-8.4.4-2
-            kind="enum",
-            values=every,
-            description=f"The states of an execution. {extra}".strip(),
-        )
-        return Lifecycle(every, supports_cancel=True, supports_retry=supports_retry, progress_reporting=progress), said
+    # What introspection shows beside operations
 
-    def _offer_executions(self) -> None:
-        from interlock.aql.execution_operations import add_execution_operations
+    def endpoints(self, mode: Mode) -> Endpoints:
+        plan = self._current.plan
+        kept = self._endpoints.get(mode)
+        if kept is None or kept[0] is not plan:
+            made = Endpoints(mode=mode, profile=profile_of(plan), prefix=plan.aql.tool_prefix)
+            kept = self._endpoints[mode] = (plan, made)
+        return kept[1]
 
-        if "get_execution" not in self.operations:
-            add_execution_operations(self)
+    def types(self) -> list[TypeDeclaration]:
+        aql = self.plan.aql
+        return protocol_types(has_danger=aql.danger.enforce, has_fields=aql.field_selection, more=self.loop.types())
 
+    def protocol(self, endpoints: Endpoints, caller: Caller, index: OperationIndex) -> dict[str, Any]:
+        aql = self.plan.aql
+        is_full = aql.batch and aql.field_selection and aql.mode != "single"  # AQL-10.2-1: both modes (10.1), and these
+        said: dict[str, Any] = {
+            "version": SPEC_VERSION,
+            "conformance": "level-2" if is_full else "level-1",  # AQL-10.2-1
+            "mode": endpoints.mode,
+            "profile": endpoints.profile.name,
+            "capabilities": {
+                "batch": aql.batch,
+                "field_selection": aql.field_selection,
+                "aggregations": False,
+                "computed_fields": False,
+                "pagination": False,
+                "relationship_queries": False,
+                "warnings": True,
+                "confirmation": aql.danger.enforce,
+                "dangerous_operations": aql.danger.enforce,
+                "execution_safety_loop": self.loop.mode(),  # AQL-8.6.1-3, AQL-8.6.7-2
+            },
+            "limits": aql.limits.shown(),  # AQL-4.7.5-8
+            "concurrency": "fully-concurrent",
+            "supports_etag": False,
+            "max_concurrent_requests": self.plan.limits.calls_in_flight,
+        }
+        if caller.aql is not None:
+            said["session_id"] = caller.aql
+        if (safety := self.loop.protocol()) is not None:
+            said["safety"] = safety
+        return said
 
-def _endpoints(mode: str, profile: str | Profile, prefix: str) -> Endpoints:
-    if mode == "crude":  # the older word
-        log.info("the mode crude is called semantic, with the profile crude")
-        mode = "semantic"
-    if mode not in MODES:  # AQL-3.3-5
-        raise DeclarationInvalid(f"the mode is one of {', '.join(MODES)}, not {mode!r}")
-    found = profile if isinstance(profile, Profile) else PROFILES.get(profile)
-    if found is None:
-        raise DeclarationInvalid(f"the profile is one of {', '.join(PROFILES)}, not {profile!r}")
-    if prefix and PREFIX.fullmatch(prefix) is None:
-        raise DeclarationInvalid(
-            f"a prefix is lower-case letters, digits and underscores, under 20, ending in _; not {prefix!r}"
-        )
-    return Endpoints(mode=mode, profile=found, prefix=prefix)
+    # Sessions
+
+    def session_of(self, caller: Caller, meta: Mapping[str, Raw] | None = None) -> str | None:
+        """The id of a client that has a session; made when it first needs one (2.3.5). None over stateless HTTP.
+
+        `meta`: of its request, which may hold a label for the audit log.
+        """
+        if caller.aql is None and (caller.calls is not None or caller.via == STDIO):
+            caller.begin_aql_session(f"aqls_{uuid.uuid4()}")
+            label = maybe_string((meta or {}).get(LABEL_META))
+            self._note_session(caller, "began" if label is None else f"began, labelled {label[:LABEL_CHARS_MAX]}")
+        return caller.aql
+
+    def owner(self, caller: Caller) -> str:
+        """What tokens are bound to: the session, or the principal where there is none."""
+        return self.session_of(caller) or f"principal:{caller.principal.name}"
+
+    def end_session(self, caller: Caller, reason: str, *, is_graceful: bool) -> None:
+        """Nothing that belongs to it is left (2.3.3)."""
+        if caller.aql is not None:
+            self.tokens.end(caller.aql)
+            self._note_session(caller, f"{'graceful' if is_graceful else 'abrupt'}: {reason}")
+
+    def _note_session(self, caller: Caller, said: str) -> None:
+        who, id = caller.principal.name, caller.aql or ""
+        self.recorder.add((self.clock.wall(), who, caller.via, "aql/session", id, None, "admitted", "ok", 0.0, said))
+
+    def unsaid(self, caller: Caller, warnings: tuple[Warn, ...]) -> tuple[Warn, ...]:
+        """Those that the session was not told yet; without a session all of them (2.3.3)."""
+        if caller.aql is None:
+            return warnings
+        said = caller.warned
+        fresh = tuple(one for one in warnings if (one.code, one.message) not in said)  # AQL-2.3.3-4
+        if len(said) < WARNED_MAX:
+            said.update((one.code, one.message) for one in fresh)  # AQL-2.3.3-4
+        return fresh
 
 
-def _with_danger(description: str, level: Danger | None) -> str:
-    """C.danger-4: from destructive on the description ends with it."""
-    if level is None or level < Danger.DESTRUCTIVE:
-        return description
-    return f"{description.rstrip()} Danger: {level.word}; it asks for a confirmation."
+class LoopAdapter(AqlAdapter):
+    """The safety loop alone, beside whatever other servers a client has: nothing of the namespace is shown."""
+
+    def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
+        entries = [Entry("introspect", native=INTROSPECTION, plan=self._plan)]
+        entries += [
+            Entry(one.declaration.name, native=one, plan=self._plan)
+            for one in self._native
+            if one.declaration.name in reserved_names() and one.is_shown(caller)
+        ]
+        return OperationIndex(entries, {})
+
+    def endpoints(self, mode: Mode) -> Endpoints:
+        return Endpoints(mode=mode, profile=LOOP_PROFILE, prefix=self.plan.aql.tool_prefix)
 
 
-def _fields_parameter(default: str) -> Parameter:
-    return Parameter(
-        name=FIELDS,
-        type="FieldSelection",
-        default=default,
-        description=f"{', '.join(PRESETS)}, or an array of paths such as id or owner.name.",
-        of_gateway=True,
-    )
-
-
-def _update_problem(operation: Operation) -> str | None:
-    """4.5: identifiers beside `input`, and everything that can be changed inside it."""
-    if "input" not in operation.by_name:  # AQL-4.5-1
-        return f"operation '{operation.name}': an UPDATE takes what it changes in a parameter 'input' (4.5)"
-    beside = {"dry_run", IF_MATCH.name, CONFIRMATION.name}
-    for parameter in operation.parameters:
-        if not parameter.required and parameter.name not in beside:  # AQL-4.5-1 and -2
-            return f"operation '{operation.name}': '{parameter.name}' can be left out, so it belongs into 'input' (4.5)"
-    return None
+def profile_of(plan: Plan) -> Profile:
+    aql = plan.aql
+    if not aql.families:
+        return PROFILES.get(aql.profile, PROFILES["crude"])
+    name = aql.profile if aql.profile not in PROFILES else "custom"
+    made = custom_profile(name, aql.families)
+    if isinstance(made, str):
+        raise ValueError(made)  # the configuration was checked when it was read
+    return made

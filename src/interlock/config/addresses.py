@@ -10,7 +10,7 @@ from interlock.config.plan import Address
 from interlock.config.problems import quoted_word
 from interlock.config.references import UNSET, expand
 from interlock.config.value_types import Text, ValueType, read_text
-from interlock.protocol.net.address_scope import UNSPECIFIED_HOSTS, is_loopback
+from interlock.net.protocol.address_scope import UNSPECIFIED_HOSTS, is_loopback
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Za-z:.%_-]+)\]|([^\s:/\[\]]+)):([0-9]{1,5})", re.ASCII)
 _HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.ASCII | re.IGNORECASE)

@@ -18,11 +18,11 @@ from interlock.config.value_types import (
     Whole,
     read_text,
 )
-from interlock.protocol.aql.families import MODES, PREFIX, PROFILES, custom_profile
-from interlock.protocol.aql.limits import RANGES, Limits
-from interlock.protocol.aql.model import Category
-from interlock.protocol.aql.safety.patterns import PATTERN_CHARS_MAX, Pattern
-from interlock.protocol.aql.tool_operations import OperationRule
+from interlock.aql.protocol.families import MODES, PREFIX, PROFILES, custom_profile
+from interlock.aql.protocol.limits import RANGES, Limits
+from interlock.aql.protocol.model import Category
+from interlock.safety.protocol.patterns import PATTERN_CHARS_MAX, Pattern
+from interlock.aql.protocol.tool_operations import OperationRule
 
 MONTH_S: Final = 30 * 86_400
 SKEW_PLAIN_S: Final = 60  # above, the operator is warned

@@ -14,16 +14,16 @@ from interlock.config.location import At
 from interlock.config.plan import AuthPlan, NodePlan
 from interlock.config.problems import Findings, Problem, quoted_word
 from interlock.config.reader import Settings
-from interlock.protocol.aql.families import PROFILES
-from interlock.protocol.ax.names import (
+from interlock.aql.protocol.families import PROFILES
+from interlock.ax.protocol.names import (
     QUALIFIED_MAX,
     is_qualified,
     qualify,
     resolve_locals,
     withhold_colliding_aliases,
 )
-from interlock.protocol.net.address_scope import is_loopback
-from interlock.protocol.webauthn.party import maybe_party
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.crypto.webauthn.party import maybe_party
 
 
 def check_together(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:

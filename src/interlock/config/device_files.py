@@ -9,9 +9,9 @@ from interlock.config.plan import DevicePlan
 from interlock.config.problems import Findings, Problem, nearest
 from interlock.config.reader import Settings
 from interlock.config.value_types import Segment
-from interlock.protocol.ax.names import is_segment
-from interlock.protocol.devices.description import SIMULATED, DeviceDescription, LinkDescription
-from interlock.protocol.devices.description_check import DescriptionFault, read_description
+from interlock.ax.protocol.names import is_segment
+from interlock.devices.protocol.description import SIMULATED, DeviceDescription, LinkDescription
+from interlock.devices.protocol.description_check import DescriptionFault, read_description
 
 FOLDER: Final = ".devices"
 DEVICES_MAX: Final = 10_000

@@ -50,7 +50,7 @@ from interlock.config.value_types import (
     Text,
     Whole,
 )
-from interlock.protocol.ax.transport_classes import PRIVATE_CLASS
+from interlock.ax.protocol.transport_classes import PRIVATE_CLASS
 
 _GLOBS = Many(item=Text())
 _MAIL_ADDRESS = Text(pattern=r"[^@\s<>,]{1,64}@[^@\s<>,]{1,255}", what="a mail address, such as ops@example.com")

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from interlock.protocol.aql.classification import Trust
-from interlock.protocol.aql.families import Mode as AqlMode
-from interlock.protocol.aql.limits import Limits as AqlLimits
-from interlock.protocol.aql.safety.policy import (
+from interlock.aql.protocol.classification import Trust
+from interlock.aql.protocol.families import Mode as AqlMode
+from interlock.aql.protocol.limits import Limits as AqlLimits
+from interlock.safety.protocol.policy import (
     AUTO_APPROVE,
     DENY,
     REQUIRES_APPROVAL,
@@ -19,11 +19,11 @@ from interlock.protocol.aql.safety.policy import (
     Mode,
     Tolerance,
 )
-from interlock.protocol.aql.tool_operations import OperationRule
-from interlock.protocol.ax.budget import KEYS, Limits
-from interlock.protocol.devices.description import DeviceDescription
-from interlock.protocol.rooms.participants import Privilege
-from interlock.protocol.rooms.settings import RoomSettings
+from interlock.aql.protocol.tool_operations import OperationRule
+from interlock.ax.protocol.budget import KEYS, Limits
+from interlock.devices.protocol.description import DeviceDescription
+from interlock.rooms.protocol.participants import Privilege
+from interlock.rooms.protocol.settings import RoomSettings
 
 
 class Address(msgspec.Struct, frozen=True):

@@ -20,9 +20,9 @@ from interlock.config.value_types import (
     Whole,
     read_text,
 )
-from interlock.protocol.ax.budget import KEYS, LIMIT_MAX, Limits
-from interlock.protocol.net.address_scope import is_loopback
-from interlock.protocol.oauth.resource import is_protected
+from interlock.ax.protocol.budget import KEYS, LIMIT_MAX, Limits
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.credentials.protocol.resource import is_protected
 
 
 class Protected(ValueType, frozen=True, kw_only=True):

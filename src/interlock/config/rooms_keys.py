@@ -7,7 +7,7 @@ import msgspec
 from interlock.config.plan import RoomsPlan
 from interlock.config.sections import Key, choices_of, keys_of
 from interlock.config.value_types import Choice, Many, Record, Seconds, Size, Table, Text, Whole
-from interlock.protocol.rooms.settings import Rates
+from interlock.rooms.protocol.settings import Rates
 
 _PER_MINUTE: Final = Whole(low=0, high=1_000_000)
 _RATES: Final = Record(

@@ -7,7 +7,7 @@ from interlock.config import server_keys
 from interlock.config.location import WRONG, At, WrongValue
 from interlock.config.plan import Dial, OAuthPlan, Package, SandboxPlan, ServerPlan, Spawn
 from interlock.config.server_keys import SERVERS
-from interlock.protocol.oauth.resource import is_protected
+from interlock.credentials.protocol.resource import is_protected
 
 HOMES: Final = "homes/_servers"  # below the data folder; no id of a driver begins so
 REACHES: Final = {  # the key that says how a server is reached -> the keys that may stand beside it

@@ -22,9 +22,9 @@ from interlock.config.value_types import (
     Version,
     Whole,
 )
-from interlock.protocol.ax.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass
-from interlock.protocol.ax.transport_classes import PRIVATE_CLASS, TRANSPORT_CLASSES
-from interlock.protocol.net.egress import ENTRY
+from interlock.ax.protocol.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass
+from interlock.ax.protocol.transport_classes import PRIVATE_CLASS, TRANSPORT_CLASSES
+from interlock.net.protocol.egress import ENTRY
 
 MONTH_S: Final = 31 * 24 * 3600
 MESSAGE_SIZE: Final = Size(low=1024, high=1024**3)

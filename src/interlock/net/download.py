@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Final
 from urllib.parse import urlsplit
 
-from interlock.protocol.net.address_scope import is_loopback
+from interlock.net.protocol.address_scope import is_loopback
 
 FILE_BYTES_MAX: Final = 512 * 1024 * 1024
 MEMBERS_MAX: Final = 100_000  # of an archive

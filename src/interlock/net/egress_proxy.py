@@ -17,8 +17,8 @@ from typing import Final
 import msgspec
 
 from interlock.net.sandbox_names import SandboxNames
-from interlock.protocol.net.address_scope import Scope, scope_of
-from interlock.protocol.net.egress import (
+from interlock.net.protocol.address_scope import Scope, scope_of
+from interlock.net.protocol.egress import (
     HEAD_BYTES_MAX,
     Malformed,
     Permit,

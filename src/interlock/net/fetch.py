@@ -15,8 +15,8 @@ import msgspec
 
 from interlock.net.http.answer import header
 from interlock.net.http.client import Failure, Headers, HttpClient
-from interlock.protocol.net.address_scope import Scope, maybe_scope, scope_of
-from interlock.protocol.oauth.resource import is_protected
+from interlock.net.protocol.address_scope import Scope, maybe_scope, scope_of
+from interlock.credentials.protocol.resource import is_protected
 
 FETCH_S: Final = 5.0  # from the request to the whole answer
 CONNECT_S: Final = 3.0

@@ -7,7 +7,7 @@ does not move for STALL_AFTER_S closes the pipe.
 
 from typing import Final, Protocol
 
-from interlock.protocol.jsonrpc.oversized import Oversized
+from interlock.wire.jsonrpc.oversized import Oversized
 
 STALL_AFTER_S: Final = 1.0  # as on stdio: a full queue that has not moved for so long
 

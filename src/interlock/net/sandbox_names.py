@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Callable
 from typing import Final
 
-from interlock.protocol.net.dns_query import answer_query, read_query_untrusted
+from interlock.net.protocol.dns_query import answer_query, read_query_untrusted
 
 FIRST_ADDRESS: Final = ipaddress.IPv4Address("127.64.0.1")  # every address of 127.0.0.0/8 leads back to its sandbox
 NAMES_MAX: Final = 16_384  # of one start; a server that may reach any host may think up any number

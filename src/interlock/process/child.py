@@ -24,7 +24,7 @@ from interlock.process.launch import ChildStartFailed, child_environment, progra
 from interlock.process.lines import LineSplitter, write_line
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.stderr import StderrLine, StderrRing
-from interlock.protocol.jsonrpc.oversized import Oversized
+from interlock.wire.jsonrpc.oversized import Oversized
 
 __all__ = ["Child", "ChildSink", "ChildStartFailed", "StderrLine", "StderrRing", "child_environment"]
 

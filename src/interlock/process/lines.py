@@ -8,7 +8,7 @@ A longer line is skipped to its end; only whose message it is, is looked for whi
 import asyncio
 from typing import Final
 
-from interlock.protocol.jsonrpc.oversized import Oversized, OversizedScanner
+from interlock.wire.jsonrpc.oversized import Oversized, OversizedScanner
 
 TOGETHER_BYTES_MAX: Final = (
     64 * 1024

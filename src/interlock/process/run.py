@@ -16,7 +16,7 @@ from interlock.process.child import Child
 from interlock.process.launch import ChildStartFailed
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.stderr import StderrRing
-from interlock.protocol.jsonrpc.oversized import Oversized
+from interlock.wire.jsonrpc.oversized import Oversized
 
 OUTPUT_LINES: Final = 20  # kept for an error
 OUTPUT_LINE_BYTES: Final = 500

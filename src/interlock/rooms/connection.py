@@ -1,362 +1,235 @@
-"""The connection to a room, kept: dialled anew where it is lost, and resumed where it stopped.
+"""A participant's connection to a room: one WebSocket, from the welcome to its close.
 
-In: frames of the gateway. Out, to a reader: each stored envelope exactly once, in the order of the room and with its
-number; and what the gateway says itself. What is sent is held until the gateway has taken it, and goes out again under
-the same id after a loss: the gateway publishes an id once (X-4-4).
+In: frames. Out: the envelopes of the room in their order, and answers to what this participant sent. A peer that does
+not read is closed with the code 4429 and may resume where it stopped; nothing is left out silently (X-5.2-6).
 """
 
 import asyncio
 import logging
-import random
-import ssl
-import time
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
-from urllib.parse import urlencode
+from collections import deque
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY, TOO_BIG, MessagePipe
-from interlock.net.websocket.dial import DialFailed, dial
-from interlock.protocol.jsonrpc.codec import decode_value
-from interlock.protocol.jsonrpc.errors import CodecError
-from interlock.protocol.jsonrpc.oversized import Oversized
-from interlock.protocol.mcp.eras import LATEST_LEGACY
-from interlock.protocol.rooms.envelope import V01, Envelope, decode_untrusted
-from interlock.protocol.rooms.errors import Refusal
-from interlock.protocol.rooms.participants import GATEWAY
-from interlock.rooms.errors import EnvelopeRefused, RoomRefused, RoomUnreachable
+from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG
+from interlock.wire.jsonrpc.oversized import Oversized
+from interlock.rooms.protocol import gateway_messages
+from interlock.rooms.protocol.envelope import V0, V01, Envelope, decode_untrusted, encode
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import Participant, ParticipantKind
+from interlock.rooms.protocol.v0 import encode_v0
+from interlock.core.clock import Clock
+from interlock.rooms.room import Room
+from interlock.rooms.timeline.history import within_bytes
+from interlock.rooms.timeline.timeline import Delivery
+from interlock.store.ports import StoreError
+
+if TYPE_CHECKING:
+    from interlock.net.websocket.accept import AcceptedPipe
 
 log = logging.getLogger("interlock.rooms")
 
-FRAME_BYTES_MAX: Final = 16 * 1024 * 1024  # of the gateway; it wraps several envelopes in one
-SENT_BYTES_MAX: Final = 4 * 1024 * 1024  # X-4-13: a larger frame ends the connection
-OUTBOX_MAX: Final = 1000  # envelopes that the gateway has not taken
-WELCOME_S: Final = 10.0
-RETRY_MIN_S: Final = 0.2
-RETRY_MAX_S: Final = 30.0
-STEADY_S: Final = 10.0  # a connection that lasted so long was no failure
-# What another connection would only meet again.
-FINAL: Final = {
-    POLICY: "abuse",
-    TOO_BIG: "envelope_too_large",
-    4401: "credential_ended",
-    4403: "removed",
-    4409: "replaced",
-}
-PASSING: Final = frozenset(("room_full", "id_in_use", "rate_limited", "unavailable"))
-_NO_ROOM: Final = frozenset((400, 401, 403, 404, 421, 426))
-
-Ticket = str | Callable[[], Awaitable[str]]
+SLOW: Final = 4429
+QUEUED_MAX: Final = 1000  # envelopes that a peer has not read
+QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
+INVALID_MAX: Final = 20  # X-4-1, in INVALID_S
+INVALID_S: Final = 60.0
+HISTORY_BATCH: Final = 100  # envelopes in one event
+_INVALID: Final = frozenset(("invalid_json", "invalid_envelope"))
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the room is, and by what right."""
+class Wishes(msgspec.Struct, frozen=True):
+    """What a connection asked for in its address."""
 
-    address: str  # without a path
-    topic: str
-    token: str | None = None
-    ticket: Ticket | None = None
-    tls: ssl.SSLContext | None = None
-    name: str | None = None  # shown to the others
-    kind: str | None = None
-
-
-class Reader(Protocol):
-    """Who hears what comes."""
-
-    def on_welcome(self, payload: dict[str, Any]) -> None:
-        """Also of each later connection."""
-
-    def on_stored(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None: ...
-
-    def on_event(self, envelope: Envelope, *, is_old: bool = False) -> None:
-        """The gateway's own word. Some of it is stored: what became of a proposal."""
-
-    def on_caught_up(self, away_s: float | None) -> None:
-        """What was missed has been told. `away_s`: how long there was no connection; None for the first one."""
+    protocol: str | None = None  # None: not said; the first envelope settles it
+    echo: bool = True
+    directed: bool = False  # only broadcasts and its own mail
+    sequences: bool = False
+    history: int = 0  # so many of the newest
+    after: str | None = None  # or everything after this one
+    # What it says of itself, for the others to see:
+    name: str | None = None
+    kind: ParticipantKind | None = None
+    mcp_version: str | None = None
 
 
-class _Outgoing(msgspec.Struct):
-    data: bytes
-    taken: "asyncio.Future[None]"
+class RoomConnection:
+    can_answer = True
+    is_here = True
 
+    def __init__(
+        self,
+        room: Room,
+        who: Participant,
+        principal: str,
+        source: str,
+        wishes: Wishes,
+        readable_after: int,
+        clock: Clock,
+        *,
+        is_observed: bool = False,
+    ) -> None:
+        """`readable_after`: the sequence after which it may read. `is_observed`: as in `Settled`."""
+        self.id = room.stamp().id
+        self.since = 0
+        self.connected_at = clock.wall()
+        self.principal = principal
+        self.source = source
+        self.participant = who.id
+        self.protocol = wishes.protocol or room.settings.undeclared_protocol
+        self._is_settled = wishes.protocol is not None
+        self._room = room
+        self._who = who
+        self._wishes = wishes
+        self._readable_after = readable_after
+        self._is_observed = is_observed
+        self._clock = clock
+        self._pipe: AcceptedPipe | None = None
+        self._is_live = wishes.after is None and not wishes.history
+        self._told = 0  # the last sequence that history told
+        self._sent = 0  # bytes
+        self._ends: deque[int] = deque()  # where each message ends among them, until the peer has taken it
+        self._invalid: deque[float] = deque()
+        self._closing = False
+        self._catching_up: asyncio.Task[None] | None = None
 
-class Connection:
-    def __init__(self, place: Place, reader: Reader, *, history: int = 0, after: int | None = None) -> None:
-        """`history`: so many of the newest envelopes first; or `after`: all those after that one."""
-        self.position = after  # the number of the last envelope that was heard
-        self._place = place
-        self._reader = reader
-        self._history = history
-        self._pipe: MessagePipe | None = None
-        self._welcomed: asyncio.Future[None] | None = None
-        self._over: asyncio.Future[tuple[int, str]] | None = None
-        self._unnumbered: Envelope | None = None  # its number is the next frame
-        self._last = 0  # the number of the last envelope before the welcome
-        self._told = ""  # the id of the last event of the gateway, which may have a number
-        self._outbox: dict[str, _Outgoing] = {}
-        self._readable = asyncio.Event()
-        self._readable.set()
-        self._lost_at: float | None = None
-        self._is_leaving = False
-        self._failed: Exception | None = None
-        self._is_ticket_used = False
+    def begin(self, pipe: "AcceptedPipe") -> None:
+        """Takes its place in the room. Nothing precedes the welcome."""
+        self._pipe = pipe
+        # X-4.4.1-1, X-5.2-5
+        self._say(self._room.join(self, self._who, self.principal, self.source, is_observed=self._is_observed))
+        if not self._is_live:
+            self._catching_up = asyncio.get_running_loop().create_task(self._catch_up(), name="room history")
+            self._catching_up.add_done_callback(self._after_catching_up)
 
-    @property
-    def is_open(self) -> bool:
-        return self._welcomed is not None and self._welcomed.done() and self._pipe is not None
+    # The room's side
 
-    # Life
+    def deliver(self, delivery: Delivery) -> None:
+        envelope = delivery.envelope
+        if delivery.sequence:
+            if not self._is_live or delivery.sequence <= self._told:
+                return  # it comes with the history, or came with it
+        elif delivery.number < self.since:
+            return
+        own = envelope.sender == self.participant
+        if own and not self._wishes.echo:
+            return
+        if self._wishes.directed and envelope.to and not own and self.participant not in envelope.to:
+            return
+        self._send(delivery.text(self.protocol))
+        if self._wishes.sequences and delivery.sequence:
+            self._say(delivery.sequence_event(self._room.stamp))
 
-    async def open(self) -> None:
-        """One try. Raises RoomUnreachable and RoomRefused."""
-        loop = asyncio.get_running_loop()
-        self._unnumbered = self._failed = None
-        self._is_leaving = False
-        self._welcomed, self._over = loop.create_future(), loop.create_future()
-        headers = {"Authorization": f"Bearer {self._place.token}"} if self._place.token is not None else {}
-        try:
-            self._pipe = await dial(
-                await self._url(),
-                self,
-                subprotocol=None,
-                headers=headers,
-                tls=self._place.tls,
-                max_bytes=FRAME_BYTES_MAX,
-            )
-            async with asyncio.timeout(WELCOME_S):
-                await self._welcomed
-        except DialFailed as failed:
-            raise _meaning(failed) from None
-        except TimeoutError:
-            if self._pipe is not None:
-                self._pipe.abort()
-            raise RoomUnreachable(f"it sent no welcome within {WELCOME_S:g} s") from None
+    def close(self, code: int, reason: str) -> None:
+        self._closing = True
+        if self._pipe is not None:
+            self._pipe.close(code, reason)
 
-    async def keep(self) -> None:
-        """From an open connection until `close`; raises RoomRefused where there is no way back."""
-        failures, began = 0, time.monotonic()
-        while self._over is not None:
-            code, reason = await asyncio.shield(self._over)
-            self._pipe = None
-            if self._is_leaving:
-                return
-            if code in FINAL:
-                raise RoomRefused(FINAL[code], reason)
-            self._lost_at = time.monotonic()
-            if self._lost_at - began > STEADY_S:
-                failures = 0
-            log.info("the connection to room %s was lost (%s %s)", self._place.topic, code, reason)
-            while self._pipe is None:
-                failures += 1
-                await asyncio.sleep(_retry_in_s(failures))
-                await self._readable.wait()
-                try:
-                    await self.open()
-                except RoomUnreachable as away:
-                    self._pipe = None
-                    log.info("room %s: %s", self._place.topic, away)
-            began = time.monotonic()
-
-    async def close(self) -> None:
-        self._is_leaving = True
-        if self._pipe is not None and self._over is not None:
-            self._pipe.close(NORMAL)
-            await asyncio.shield(self._over)
-
-    def fail(self, why: Exception) -> None:
-        """Whoever waits for the gateway is told that it is over, and who sends from now on."""
-        self._failed = why
-        for outgoing in self._outbox.values():
-            if not outgoing.taken.done():
-                outgoing.taken.set_exception(why)
-                outgoing.taken.exception()  # retrieved: nobody may wait
-        self._outbox.clear()
-
-    async def _url(self) -> str:
-        asked: dict[str, object] = {"topic": self._place.topic, "protocol": V01, "sequences": 1, "mcp": LATEST_LEGACY}
-        asked |= {key: value for key, value in (("name", self._place.name), ("kind", self._place.kind)) if value}
-        if self.position is not None:
-            asked["after"] = self.position
-        elif self._history:
-            asked["history"] = self._history
-        ticket = self._place.ticket
-        if ticket is not None and self._place.token is None:
-            if isinstance(ticket, str) and self._is_ticket_used:
-                raise RoomRefused("ticket_used", "a ticket is good for one connection; give token=, or a function")
-            self._is_ticket_used = True
-            asked["ticket"] = ticket if isinstance(ticket, str) else await ticket()
-        return f"{self._place.address}/v0/ws?{urlencode(asked)}"
-
-    # Reading
-
-    def hold(self, is_held: bool) -> None:
-        """Nothing more is read while it is held. The gateway may end the connection then; it is resumed afterwards."""
-        if is_held:
-            self._readable.clear()
-            if self._pipe is not None:
-                self._pipe.pause_reading()
-        else:
-            self._readable.set()
-            if self._pipe is not None:
-                self._pipe.resume_reading()
+    # The peer's side
 
     def on_message(self, data: bytes) -> None:
-        envelope = decode_untrusted(data, FRAME_BYTES_MAX)
-        try:
-            self._hear(envelope)
-        except (CodecError, msgspec.DecodeError, KeyError, TypeError, ValueError, AttributeError):
-            log.exception("room %s: the gateway sent what cannot be understood", self._place.topic)
-            if self._pipe is not None:
-                self._pipe.abort()
-
-    def _hear(self, envelope: Envelope | Refusal) -> None:
-        if isinstance(envelope, Refusal):
-            log.warning("room %s: the gateway sent what is no envelope: %s", self._place.topic, envelope.message)
-        elif envelope.sender != GATEWAY:
-            self._unnumbered = envelope
-        elif envelope.kind == "system":
-            self._on_system(envelope)
-        else:
-            if envelope.kind == "mcp" and envelope.correlation_id is not None:
-                error = decode_value(envelope.payload).get("error", {})
-                self._refused(envelope.correlation_id, "privilege_violation", error)
-            self._reader.on_event(envelope)
-
-    def _on_system(self, envelope: Envelope) -> None:
-        payload = decode_value(envelope.payload)
-        match payload.get("event"):
-            case "welcome":
-                self._on_welcome(payload)
-            case "sequence":
-                numbered, self._unnumbered = self._unnumbered, None
-                if numbered is not None and numbered.id == envelope.correlation_id:
-                    self._take(numbered, payload["sequence"], is_old=False)
-                elif envelope.correlation_id == self._told:
-                    self.position = max(self.position or 0, payload["sequence"])
-            case "history":
-                told = msgspec.json.decode(envelope.payload, type=_History)
-                for raw, sequence in zip(told.envelopes, told.sequences, strict=True):
-                    old = decode_untrusted(bytes(raw), FRAME_BYTES_MAX)
-                    if isinstance(old, Envelope):
-                        self._take(old, sequence, is_old=True)
-                if not told.more:
-                    self._caught_up()
-            case "history_gap":
-                log.warning("room %s: some of what was said is no longer kept", self._place.topic)
-                self._reader.on_event(envelope)
-                if "after" not in payload:  # no history follows
-                    self.position = max(self.position or 0, self._last)
-                    self._caught_up()
-            case event:
-                if event == "error" and envelope.correlation_id is not None:
-                    self._refused(envelope.correlation_id, str(payload.get("code")), payload)
-                self._told = envelope.id
-                self._reader.on_event(envelope)
-
-    def _on_welcome(self, payload: dict[str, Any]) -> None:
-        self._last = last = payload.get("sequence", 0)
-        if self.position is None:
-            self.position = max(0, last - self._history)
-        elif self.position > last:  # it was restored from an older copy
-            log.warning("room %s has fewer envelopes than before", self._place.topic)
-            self.position = last
-        if self._welcomed is not None and not self._welcomed.done():
-            self._welcomed.set_result(None)
-        self._reader.on_welcome(payload)
-        if self.position >= last:
-            self._caught_up()  # no history follows
-        for id, outgoing in list(self._outbox.items()):
-            self._write(id, outgoing)
-
-    def _caught_up(self) -> None:
-        away_s = None if self._lost_at is None else time.monotonic() - self._lost_at
-        self._reader.on_caught_up(away_s)
-
-    def _take(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None:
-        before = self.position or 0
-        if sequence <= before:
+        if self._closing:
             return
-        if sequence > before + 1:
-            log.warning("room %s: %d envelopes are no longer kept", self._place.topic, sequence - before - 1)
-        self.position = sequence
-        self._taken(envelope.id)
-        if envelope.sender != GATEWAY:
-            self._reader.on_stored(envelope, sequence, is_old=is_old)
-        elif envelope.id != self._told:  # it came, and the connection was lost before its number
-            self._reader.on_event(envelope, is_old=is_old)
+        envelope = decode_untrusted(data, self._room.settings.max_envelope_bytes)
+        if isinstance(envelope, Refusal):
+            self._refuse(envelope)
+            return
+        if not self._is_settled and envelope.protocol in (V0, V01):
+            self.protocol, self._is_settled = envelope.protocol, True
+        seat = self._room.seats.get(self.participant)
+        if seat is None:
+            return
+        who = seat.participant  # X-5.1-5, X-7.1-1: as it is now
+        refusal = self._room.receive(envelope, who, self.principal, lambda failed: self._settle(envelope, failed))
+        if refusal is not None:
+            self._refuse(refusal)  # X-3.2-2
+
+    def on_binary(self) -> None:
+        self._refuse(Refusal("invalid_envelope", "an envelope comes in a text frame"))
 
     def on_oversized(self, found: Oversized) -> None:
-        log.warning("room %s: the gateway sent a frame over %d bytes", self._place.topic, FRAME_BYTES_MAX)
+        self.close(TOO_BIG, "the frame is too large")
 
     def on_closed(self, code: int, reason: str) -> None:
-        if self._welcomed is not None and not self._welcomed.done():
-            refused = RoomRefused(FINAL[code], reason) if code in FINAL else RoomUnreachable(f"it closed: {reason}")
-            self._welcomed.set_exception(refused)
-            self._welcomed.exception()
-        if self._over is not None and not self._over.done():
-            self._over.set_result((code, reason or ("the node stops" if code == GOING_AWAY else "")))
+        self._closing = True
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+        self._room.leave(self, self.participant)
+
+    def _settle(self, envelope: Envelope, failed: Refusal | None) -> None:
+        if failed is not None:
+            self._refuse(failed)
+            return
+        for notice in self._room.notices(envelope, self.participant):
+            self._say(notice)
+
+    def _refuse(self, refusal: Refusal) -> None:
+        self._say(gateway_messages.refusal(self._room.stamp(), self.participant, refusal))
+        if refusal.code not in _INVALID:
+            return
+        now = self._clock.now()
+        self._invalid.append(now)
+        while self._invalid[0] <= now - INVALID_S:
+            self._invalid.popleft()
+        if len(self._invalid) >= INVALID_MAX:
+            self.close(POLICY, f"{INVALID_MAX} messages within {INVALID_S:g} s were no envelopes")
+
+    # History
+
+    async def _catch_up(self) -> None:
+        """Everything after the place that was asked for, then what is delivered from this turn on."""
+        room, wishes = self._room, self._wishes
+        try:
+            after = max(0, room.timeline.delivered - wishes.history)
+            if wishes.after is not None:
+                place = room.timeline.maybe_place(wishes.after)
+                after = room.timeline.place_after_gap(wishes.after) if place is None else place
+                if place is None:  # with the number after which what is still kept follows, where something does
+                    gap = {"event": "history_gap"} | ({"after": after} if after < room.timeline.delivered else {})
+                    self._say(gateway_messages.system_event(room.stamp(), gap, to=self.participant))
+            after = max(after, self._readable_after)
+            while not self._closing:
+                upto = room.timeline.delivered
+                if after >= upto:
+                    self._is_live, self._told = True, after  # nothing is awaited between the look and this
+                    return
+                records = within_bytes(await room.timeline.history.read(after, upto, HISTORY_BATCH))
+                if not records:  # they were forgotten meanwhile
+                    after = upto
+                    continue
+                after = records[-1].sequence
+                told = [(record.sequence, record.data) for record in records]
+                self._say(gateway_messages.history(room.stamp(), self.participant, told, more=after < upto))
+                await self._read_by_peer()
+        except StoreError as away:
+            log.error("room %s: history cannot be read: %s", room.topic, away)
+            self._say(gateway_messages.system_event(room.stamp(), {"event": "history_gap"}, to=self.participant))
+            self._is_live = True
+
+    def _after_catching_up(self, task: "asyncio.Task[None]") -> None:
+        """A connection that could not be told its history is ended, not left silent."""
+        if not task.cancelled() and task.exception() is not None:
+            log.error("room %s: history failed", self._room.topic, exc_info=task.exception())
+            self.close(INTERNAL, "history could not be told")
+
+    async def _read_by_peer(self) -> None:
+        """A long history waits for its reader; live envelopes do not."""
+        while self._pipe is not None and self._pipe.unsent_bytes > QUEUED_BYTES_MAX // 8 and not self._closing:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)  # no event tells that a buffer is half empty
 
     # Sending
 
-    def send(self, id: str, data: bytes) -> "asyncio.Future[None]":
-        """Done when the gateway has published it. Raises RoomError where it cannot be sent at all."""
-        if self._failed is not None:
-            raise self._failed
-        if len(data) > SENT_BYTES_MAX:
-            raise EnvelopeRefused("envelope_too_large", f"an envelope has at most {SENT_BYTES_MAX} bytes")
-        if len(self._outbox) >= OUTBOX_MAX:
-            raise EnvelopeRefused("unavailable", f"{OUTBOX_MAX} envelopes wait for the gateway already")
-        taken = asyncio.get_running_loop().create_future()
-        self._outbox[id] = outgoing = _Outgoing(data, taken)
-        self._write(id, outgoing)
-        return taken
+    def _say(self, envelope: Envelope) -> None:
+        self._send(encode_v0(envelope) if self.protocol == V0 else encode(envelope))
 
-    def forget(self, id: str) -> None:
-        """It is not sent again."""
-        self._outbox.pop(id, None)
-
-    def _write(self, id: str, outgoing: _Outgoing) -> None:
-        if outgoing.taken.cancelled():
-            self.forget(id)
-        elif self.is_open and self._pipe is not None and not self._pipe.send(outgoing.data):
-            self._pipe.abort()  # the gateway does not read; it goes out again afterwards
-
-    def _taken(self, id: str) -> None:
-        outgoing = self._outbox.pop(id, None)
-        if outgoing is not None and not outgoing.taken.done():
-            outgoing.taken.set_result(None)
-
-    def _refused(self, id: str, code: str, said: dict[str, Any]) -> None:
-        details = said.get("details") or said.get("data") or {}
-        if code == "duplicate_id" and details.get("identical") is True:
-            self._taken(id)  # the first one arrived, and its echo was lost
+    def _send(self, data: bytes) -> None:
+        pipe = self._pipe
+        if pipe is None or self._closing:
             return
-        outgoing = self._outbox.pop(id, None)
-        if outgoing is not None and not outgoing.taken.done():
-            outgoing.taken.set_exception(EnvelopeRefused(code, str(said.get("message", "")), details))
-            outgoing.taken.exception()
-
-
-class _History(msgspec.Struct):
-    envelopes: list[msgspec.Raw]
-    sequences: list[int]
-    more: bool = False
-
-
-def _meaning(failed: DialFailed) -> RoomRefused | RoomUnreachable:
-    try:
-        said = msgspec.json.decode(failed.body, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        said = {}
-    code, message = str(said.get("error", "refused")), str(said.get("message", failed.reason))
-    if failed.status in _NO_ROOM and code not in PASSING:
-        return RoomRefused(code, message)
-    return RoomUnreachable(message if said else failed.reason)
-
-
-def _retry_in_s(failures: int) -> float:
-    """The more failures, the wider the draw."""
-    widest = min(RETRY_MAX_S, RETRY_MIN_S * 2.0 ** min(failures, 20))
-    return random.uniform(RETRY_MIN_S, widest)  # noqa: S311 - jitter, no secret
+        unsent, ends = pipe.unsent_bytes, self._ends
+        while ends and ends[0] <= self._sent - unsent:
+            ends.popleft()
+        self._sent += len(data)
+        ends.append(self._sent)
+        if len(ends) > QUEUED_MAX or unsent > QUEUED_BYTES_MAX or not pipe.send(data):
+            self.close(SLOW, "read more quickly; resume with ?after=")

@@ -1,150 +1,537 @@
-"""Proposals as a participant follows them, from published envelopes alone (MCPx 10.2).
+"""The tracker of proposals: each is an approval in the one inbox, from when it is published to how it ended (X-10.2).
 
-A proposal is fulfilled by an `mcp` request that names it in `correlation_id`, and done when its target has answered
-that request. The gateway's events tell of those that were rejected, withdrawn, or have expired.
+Theory of operation. The tracker is told of what a room has published, in its order, and knows nothing else. A proposal
+becomes an approval of kind `proposal`, which is its one record: the inbox stores it, expires it, and lets exactly one
+decide. It is carried out in one of three ways: a person approves it in the inbox, a full participant asks for it
+(`fulfil`), or one sends the request into the room itself. The first two send the request here, as the approver; the
+answer of its target ends it in all three. Every change is told to the room as a `system` event `proposal_STATUS`.
+
+A proposed call of a tool of this node that is held for a person is released by the gate, with the proof that the same
+decision brought: one item, one action (X-10.2-3).
 """
 
 import asyncio
-from typing import Any, Final, cast, get_args
+import logging
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
-from interlock.protocol.jsonrpc.messages import Response
-from interlock.protocol.rooms.envelope import Envelope
-from interlock.rooms.errors import ProposalEnded
-from interlock.rooms.model import Proposal, Status
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, What
+from interlock.approvals.protocol.state import Status
+from interlock.wire.jsonrpc.errors import BUDGET_EXCEEDED, Fault
+from interlock.rooms.protocol import proposals as rules
+from interlock.rooms.protocol.enforcement import MCP, PROPOSAL, REJECT, WITHDRAW
+from interlock.rooms.protocol.envelope import Envelope
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import Participant, Privilege, participant_of
+from interlock.rooms.protocol.proposals import STATUS, Fulfilment, ProposalStatus
+from interlock.approvals.inbox import Inbox
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock
+from interlock.core.feed import Feed
+from interlock.core.recorder import Recorder
+from interlock.core.replicas import LEASE_S, Replicas
+from interlock.rooms.audit import RoomAudit
+from interlock.rooms.fulfilments import Fulfilments
+from interlock.rooms.proposal_drafts import HeldTool, ProposalDrafts
+from interlock.rooms.proposal_index import Key, ProposalIndex, Tracked, decider, key_of
+from interlock.rooms.proposal_refusals import (
+    as_fault,
+    as_refusal,
+    refuse_over,
+    refuse_own,
+    restricted,
+    unknown,
+)
+from interlock.rooms.room import Room
+from interlock.store.ports import StoreError
 
-KEPT_MAX: Final = 1000  # the newest
-ANSWERS_MAX: Final = 100  # of those whose proposal may still be told
-EVENT: Final = "proposal_"
-STATUSES: Final[frozenset[str]] = frozenset(get_args(Status))
-WITHOUT_ANSWER: Final = frozenset(("rejected", "withdrawn", "expired", "void", "unknown"))
+log = logging.getLogger("interlock.rooms")
+
+LISTED_MAX: Final = 100  # proposals in one answer, the newest
+TRACKED_PAUSE_S: Final = 0.01
+TRACKED_TRIES_MAX: Final = 500
+ADOPTED_S: Final = 5.0  # a proposal that its own replica did not put into the inbox until then is put there here
+CARRIED_OUT_MAX: Final = 10_000  # requests of other replicas whose answer is awaited; some are never answered
+IN_THE_ROOM: Final = "carried out in the room"
+_UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
 
 
-class Listed(msgspec.Struct, frozen=True, rename="camel"):
-    """One proposal, as MCPx 10.2 has it."""
+class Settled(msgspec.Struct, frozen=True):
+    """A proposal as it stands, and the envelope that answered its fulfilment where there is one."""
 
-    proposal_id: str
-    proposer: str
-    method: str
-    status: Status
-    created_at: str
-    target: str | None = None
-    params: msgspec.Raw = msgspec.Raw(b"{}")
-    reason: str | None = None
-    expires_at: str | None = None
+    approval: Approval
+    answer: Envelope | None = None
 
 
 class Proposals:
-    def __init__(self) -> None:
-        self._by_id: dict[str, Proposal] = {}
-        self._fulfilments: dict[str, tuple[str, tuple[str, ...]]] = {}  # a request -> its proposal, and who is asked
-        self._outcomes: dict[str, asyncio.Future[tuple[str, Response]]] = {}  # that we wait for
-        self._answers: dict[str, tuple[str, Response]] = {}  # the newest, by the request's envelope
+    def __init__(
+        self,
+        inbox: Inbox,
+        recorder: Recorder,
+        clock: Clock,
+        tool: Callable[[str], HeldTool | None],
+        replicas: Replicas,
+    ) -> None:
+        """`tool`: one of this node's, by its name."""
+        self.index = ProposalIndex(inbox)
+        self.judged = Feed[tuple[str, str, str, ProposalStatus]]()  # room, proposer, method, and what it came to
+        self._inbox = inbox
+        self._audit = RoomAudit(recorder, clock)
+        self._clock = clock
+        self._drafts = ProposalDrafts(inbox, clock, tool)
+        self._rooms: dict[str, Room] = {}
+        self._fulfilments = Fulfilments(inbox)
+        self._expected: set[str] = set()  # fulfilments that are yet to be looked at
+        self._published: asyncio.Queue[tuple[Room, Envelope, str, float | None]] = asyncio.Queue()
+        self._work = BackgroundTasks()
+        # From now on, and not from `start`: the inbox opens first, and ends what was left behind.
+        self._changes = inbox.listen(only_own=True)
+        self._replicas = replicas
+        self._carried_out: dict[str, Key] = {}  # fulfilments that another replica sent, by the id of the envelope
+        inbox.heard.subscribe(self._take_elsewhere)
 
-    def pending(self) -> list[Proposal]:
-        return [one for one in self._by_id.values() if one.status == "pending"]
+    # Life
 
-    def maybe(self, id: str | None) -> Proposal | None:
-        return None if id is None else self._by_id.get(id)
+    def load(self) -> None:
+        """Before the rooms open: what the inbox has kept."""
+        self.index.load()
 
-    def on_proposal(self, envelope: Envelope) -> None:
-        members = envelope.members()
-        to = envelope.to or ()
-        self._by_id[envelope.id] = Proposal(
-            id=envelope.id,
-            proposer=envelope.sender or "",
-            target=to[0] if len(to) == 1 else None,
-            method=msgspec.json.decode(members["method"], type=str),
-            params=bytes(members.get("params", msgspec.Raw(b"{}"))),
-            reason=msgspec.json.decode(members["reason"], type=str) if "reason" in members else None,
-            ts=envelope.ts or "",
-        )
-        while len(self._by_id) > KEPT_MAX:
-            self._drop(next(iter(self._by_id)))
+    def start(self) -> None:
+        """Once the rooms are open, so that each can be told what ended meanwhile."""
+        self._work.begin(self._follow_envelopes(), "proposals of rooms")
+        self._work.begin(self._follow_inbox(), "proposals in the inbox")
 
-    def on_listed(self, listed: list["Listed"]) -> None:
-        """What the gateway tells when it is asked: it knows those from before we came, and how each stands."""
-        for one in reversed(listed):  # the newest comes first
-            known = self._by_id.get(one.proposal_id) or Proposal(
-                id=one.proposal_id,
-                proposer=one.proposer,
-                target=one.target,
-                method=one.method,
-                params=bytes(one.params) if one.params != b"null" else b"{}",
-                reason=one.reason,
-                ts=one.created_at,
-            )
-            self._by_id[known.id] = msgspec.structs.replace(known, status=one.status, expires_at=one.expires_at)
+    async def close(self) -> None:
+        self._changes.close()
+        await self._work.close()
+        await self._fulfilments.close()
 
-    def on_request(self, envelope: Envelope) -> None:
-        """It may be the fulfilment of one."""
-        proposal = self.maybe(envelope.correlation_id)
-        if proposal is not None and proposal.status == "pending":
-            self._fulfilments[envelope.id] = proposal.id, envelope.to or ()
-            self._set(proposal, "claimed")
+    def begin(self, room: Room) -> None:
+        self._rooms[room.topic] = room
 
-    def on_answer(self, envelope: Envelope, response: Response) -> None:
-        request, sender = envelope.correlation_id or "", envelope.sender or ""
-        id, asked = self._fulfilments.get(request, (None, ()))
-        proposal = self.maybe(id)
-        if proposal is None:
-            self._answers[request] = sender, response
-            while len(self._answers) > ANSWERS_MAX:
-                del self._answers[next(iter(self._answers))]
-        elif sender in asked:
-            del self._fulfilments[request]
-            self._set(proposal, "failed" if response.error else "fulfilled")
-            self._settle(proposal.id, (sender, response))
+    def end(self, room: Room) -> None:
+        self._rooms.pop(room.topic, None)
 
-    def on_event(self, envelope: Envelope, payload: dict[str, Any]) -> None:
-        """What the gateway tells of a proposal. It also knows fulfilments that do not name theirs."""
-        status = str(payload.get("event")).removeprefix(EVENT)
-        proposal = self.maybe(envelope.correlation_id)
-        if status not in STATUSES or proposal is None:
+    # What a room tells
+
+    def admit(self, room: Room, envelope: Envelope, who: Participant) -> Refusal | None:
+        """X-7.3-3."""
+        if not room.settings.tracker:
+            return None
+        waiting, most = self.index.waiting_ids(room.topic, who.id), room.settings.proposals_pending
+        if len(waiting) < most:
+            self.index.hold(room.topic, who.id, envelope.id)
+            return None
+        ends = [one.expires_at for id in waiting if (one := self.index.maybe(room.topic, id)) is not None]
+        left_s = min((end for end in ends if end is not None), default=self._clock.wall()) - self._clock.wall()
+        said = f"at most {most} proposals of yours wait at a time; withdraw one, or wait until one is decided"
+        details = {"limit": most, "retry_after_ms": max(1000, int(left_s * 1000))}
+        return Refusal("rate_limited", said, details, envelope.id)
+
+    def on_lost(self, room: Room, envelope: Envelope) -> None:
+        self.index.release(room.topic, envelope.sender or "", envelope.id)
+
+    def recover(self, room: Room, envelope: Envelope, received_at: float, principal: str = "") -> None:
+        """One whose approval was not on disk yet when its replica died. `principal`: whose it is, if that is known."""
+        is_over = received_at + room.settings.proposal_ttl_s <= self._clock.wall()
+        if room.settings.tracker and not is_over and (room.topic, envelope.id) not in self.index:
+            self.index.hold(room.topic, envelope.sender or "", envelope.id)
+            principal = principal or f"participant:{envelope.sender}"
+            self._published.put_nowait((room, envelope, principal, received_at))
+
+    def on_published(self, room: Room, envelope: Envelope, principal: str) -> None:
+        if room.settings.tracker and self._is_relevant(room, envelope):
+            self._published.put_nowait((room, envelope, principal, None))
+
+    def on_heard(self, room: Room, envelope: Envelope, received_at: float) -> None:
+        """What another replica published, which follows it; an answer to what was sent here is news here."""
+        if not room.settings.tracker:
             return
-        self._set(proposal, cast(Status, status))
-        if status in WITHOUT_ANSWER:
-            self._settle(proposal.id, ProposalEnded(status, payload.get("by"), payload.get("reason")))
-        elif (answer := self._answers.get(str(payload.get("fulfilment")))) is not None:
-            self._settle(proposal.id, answer)
+        answers = envelope.correlation_id or ""
+        if envelope.kind == PROPOSAL:
+            # Its replica may be gone before it is in the inbox.
+            asyncio.get_running_loop().call_later(ADOPTED_S, self.recover, room, envelope, received_at)
+        elif envelope.kind == MCP and (answers in self._fulfilments or answers in self._expected):
+            self._published.put_nowait((room, envelope, "", None))
+        elif envelope.kind == MCP and (tracked := self.index.maybe_tracked((room.topic, answers))) is not None:
+            tracked.fulfilment = envelope.id
+            self._carried_out[envelope.id] = (room.topic, answers)
+            if len(self._carried_out) > CARRIED_OUT_MAX:
+                del self._carried_out[next(iter(self._carried_out))]
+        elif (key := self._carried_out.pop(answers, None)) is not None:
+            tracked = self.index.maybe_tracked(key)
+            if tracked is not None and tracked.answer is None:
+                tracked.answer = envelope
 
-    def _settle(self, id: str, how: tuple[str, Response] | ProposalEnded) -> None:
-        waiting = self._outcomes.get(id)
-        if waiting is None or waiting.done():
+    def _take_elsewhere(self, approval: Approval) -> None:
+        """A proposal that another replica raised or moved; that one tells the room."""
+        if approval.kind is not Kind.PROPOSAL:
             return
-        if isinstance(how, ProposalEnded):
-            waiting.set_exception(how)
-            waiting.exception()  # retrieved: whoever waited may have gone
+        key, status = key_of(approval), STATUS[approval.status]
+        tracked = self.index.maybe_tracked(key)
+        if status is ProposalStatus.PENDING:
+            if tracked is None:
+                self.index.add(key, Tracked(approval.id, approval.agent or ""))
+            elif tracked.approval_id != approval.id:  # it was edited
+                tracked.approval_id, tracked.sent_params = approval.id, approval.params
+            self.index.hold(key[0], approval.agent or "", key[1])
+        elif tracked is not None and tracked.approval_id == approval.id and tracked.told is not status:
+            self._note_status(approval, tracked, status)
+
+    def _is_relevant(self, room: Room, envelope: Envelope) -> bool:
+        """Most envelopes are none of the tracker's business, and cost a look into a few tables."""
+        if envelope.kind != MCP:
+            return envelope.kind in (PROPOSAL, REJECT, WITHDRAW)
+        answers = envelope.correlation_id
+        if envelope.id in self._fulfilments:  # it was sent here
+            return False
+        if answers is not None and (answers in self._fulfilments or answers in self._expected):
+            return True
+        is_named = answers is not None and (room.topic, answers) in self.index
+        if not is_named and (not self.index.has_waiting(room.topic) or len(envelope.to or ()) != 1):
+            return False
+        self._expected.add(envelope.id)
+        return True
+
+    async def _follow_envelopes(self) -> None:
+        while True:
+            room, envelope, principal, received_at = await self._published.get()
+            try:
+                await self._take(room, envelope, principal, received_at)
+            except Exception:
+                log.exception("room %s: the tracker failed over the envelope %s", room.topic, envelope.id)
+            finally:
+                self._expected.discard(envelope.id)
+
+    async def _take(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> None:
+        if envelope.kind == PROPOSAL:
+            await self._raise(room, envelope, principal, received_at)
+        elif envelope.kind in (REJECT, WITHDRAW):
+            await self._take_decision(room, envelope, principal)
+        elif envelope.correlation_id in self._fulfilments:
+            await self._take_answer(envelope)
         else:
-            waiting.set_result(how)
+            await self._take_fulfilment(room, envelope, principal)
 
-    def outcome(self, id: str) -> "asyncio.Future[tuple[str, Response]]":
-        """What becomes of a proposal of ours: who answered, and what. Raises ProposalEnded.
+    async def _raise(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> None:
+        proposer, proposed = envelope.sender or "", rules.maybe_proposed(envelope.payload)
+        if proposed is None:
+            said = "its params cannot be shown to a person as everyone would read them; it is not tracked"
+            refusal = Refusal("invalid_proposal", said, id=envelope.id)
+        elif not await self._is_first(room, envelope, principal, received_at):
+            return
+        else:
+            raised = await self._inbox.raise_(self._drafts.make(room, envelope, proposed, principal, received_at))
+            if isinstance(raised, Approval):
+                self.index.add((room.topic, envelope.id), Tracked(raised.id, proposer))
+                self.judged.publish((room.topic, proposer, raised.method or "", ProposalStatus.PENDING))
+                return
+            code: Any = "rate_limited" if raised.code == BUDGET_EXCEEDED else "unavailable"
+            refusal = Refusal(code, "the inbox does not take it; it is not tracked", id=envelope.id)
+        self.index.release(room.topic, proposer, envelope.id)
+        room.tell(proposer, refusal)
 
-        Asked for before it is sent, so that no answer comes too early; it is kept as long as the proposal.
-        """
-        waiting = self._outcomes.setdefault(id, asyncio.get_running_loop().create_future())
-        proposal = self.maybe(id)
-        if proposal is not None and proposal.status in WITHOUT_ANSWER:
-            self._settle(id, ProposalEnded(proposal.status))
-        return waiting
+    async def _is_first(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> bool:
+        """Whether no other replica puts it into the inbox."""
+        try:
+            is_first = await self._replicas.claim(f"proposal\n{room.topic}\n{envelope.id}")
+        except StoreError as away:
+            log.warning("room %s: the proposal %s is tried again: %s", room.topic, envelope.id, away)
+            is_first = False
+        raised = self.index.maybe(room.topic, envelope.id)
+        if not is_first and (raised is None or raised.status is not Status.PENDING):
+            self.index.release(room.topic, envelope.sender or "", envelope.id)
+        if not is_first and raised is None:  # who claimed it may be no more before it is in the inbox
+            began = self._clock.wall() if received_at is None else received_at
+            asyncio.get_running_loop().call_later(LEASE_S, self.recover, room, envelope, began, principal)
+        return is_first
 
-    def forget(self, id: str) -> None:
-        """It was not sent."""
-        self._outcomes.pop(id, None)
+    # Fulfilments that came through the room
 
-    def fail(self, why: Exception) -> None:
-        for waiting in self._outcomes.values():
-            if not waiting.done():
-                waiting.set_exception(why)
-                waiting.exception()
-        self._outcomes.clear()
+    async def _take_fulfilment(self, room: Room, envelope: Envelope, principal: str) -> None:
+        sent, sender = rules.maybe_fulfilment(envelope.payload), envelope.sender or ""
+        if sent is None:
+            return
+        approval, matched_by = self.index.maybe(room.topic, envelope.correlation_id or ""), "correlation_id"
+        if approval is None:
+            approval, matched_by = self._maybe_like(room, envelope, sent), "content"
+        if approval is None:
+            return
+        refusal = refuse_own(approval, sender, principal, envelope.id) or refuse_over(approval, envelope.id)
+        if refusal is None:
+            refusal = await self._claim(approval, sender, principal, envelope.id)
+        if refusal is not None:
+            outcomes = {"proposal_expired": "late_fulfilment", "already_claimed": "duplicate_fulfilment"}
+            outcome = outcomes.get(refusal.code, refusal.code)
+            self._audit.add("fulfil", room.topic, principal, outcome, envelope, participant=sender)
+            room.tell(sender, refusal)
+            return
+        tracked = self.index.maybe_tracked(key_of(approval))
+        if tracked is not None:
+            tracked.matched_by, tracked.fulfilment = matched_by, envelope.id
+            if not rules.is_as_proposed(approval.method or "", approval.params, sent):
+                tracked.sent_params = sent.params or Raw(b"{}")
+        self._fulfilments.begin(envelope.id, approval.id, (envelope.to or ("",))[0], bytes(sent.id))
+        self._audit.add("fulfil", room.topic, principal, "ok", envelope, participant=sender, approval=approval.id)
 
-    def _set(self, proposal: Proposal, status: Status) -> None:
-        self._by_id[proposal.id] = msgspec.structs.replace(proposal, status=status)
+    def _maybe_like(self, room: Room, envelope: Envelope, sent: Fulfilment) -> Approval | None:
+        """The one pending proposal that asks for just this; of two neither is (X-4.2.1-3)."""
+        to = (envelope.to or ("",))[0]
+        found = [
+            one
+            for one in self.index.pending(room.topic)
+            if one.target == to
+            and one.agent != envelope.sender
+            and rules.is_as_proposed(one.method or "", one.params, sent)
+        ]
+        return found[0] if len(found) == 1 else None
 
-    def _drop(self, id: str) -> None:
-        del self._by_id[id]
-        self._outcomes.pop(id, None)
-        self._fulfilments = {request: of for request, of in self._fulfilments.items() if of[0] != id}
+    async def _claim(self, approval: Approval, by: str, principal: str, answers: str) -> Refusal | None:
+        """Of several exactly one succeeds."""
+        decided = await self._decide(approval, What.APPROVED, by, principal, IN_THE_ROOM)
+        used = decided if isinstance(decided, Fault) else await self._inbox.use(approval.id)
+        return as_refusal(used, answers) if isinstance(used, Fault) else None
+
+    async def _take_answer(self, envelope: Envelope) -> None:
+        answered = self._fulfilments.take_answer(envelope)
+        if answered is None:
+            return
+        approval = self._inbox.get(answered.approval_id)
+        tracked = None if approval is None else self.index.maybe_tracked(key_of(approval))
+        if tracked is not None:
+            tracked.answer = envelope
+        if not answered.is_gates:
+            await self._inbox.finish(answered.approval_id, answered.end, answered.outcome)
+        elif approval is not None and approval.status is Status.APPROVED:  # a check before the gate refused the call
+            await self._inbox.void(answered.approval_id, "refused before it was sent")
+
+    # What people decide in the inbox
+
+    def maybe_unready(self, approval: Approval) -> Fault | None:
+        """Why no one can have it carried out now."""
+        refusal = self._unready(approval)
+        return None if refusal is None else as_fault(refusal)
+
+    def maybe_barred(self, approval: Approval, decision: Decision) -> Fault | None:
+        """Why this approver's word does not count."""
+        room, principal = self._rooms.get(approval.room or ""), decider(decision)
+        participant = participant_of(principal)
+        refusal = refuse_own(approval, participant, principal, approval.proposal_id)
+        if refusal is None and room is not None and room.granted(participant) is Privilege.RESTRICTED:
+            refusal = restricted(approval.proposal_id)
+        return None if refusal is None else as_fault(refusal)
+
+    async def settle(self, approval: Approval) -> Approval | Fault:
+        """What was approved is sent as the approver, who need not be connected (X-N-1)."""
+        if approval.status is not Status.APPROVED or approval.decision is None:
+            return approval
+        principal = decider(approval.decision)
+        who = Participant(id=participant_of(principal), privilege=Privilege.FULL)
+        sent = await self._send(approval, who, principal)
+        return as_fault(sent) if isinstance(sent, Refusal) else sent
+
+    # What participants decide
+
+    async def fulfil(self, topic: str, proposal_id: str, who: Participant, principal: str) -> Approval | Refusal:
+        """A full participant has it carried out as itself."""
+        approval = self.index.maybe(topic, proposal_id)
+        if approval is None:
+            return unknown(proposal_id)
+        if who.privilege is not Privilege.FULL:
+            return restricted(proposal_id)
+        refusal = refuse_own(approval, who.id, principal, proposal_id) or refuse_over(approval, proposal_id)
+        if refusal is None and self._drafts.is_held(approval):
+            said = "a person has to approve it in the inbox, with a proof"
+            refusal = Refusal("kind_not_allowed", said, id=proposal_id)
+        refusal = refusal or self._unready(approval)
+        if refusal is not None:
+            return refusal
+        decided = await self._decide(approval, What.APPROVED, who.id, principal, IN_THE_ROOM)
+        if isinstance(decided, Fault):
+            return as_refusal(decided, proposal_id)
+        sent = await self._send(decided, who, principal)
+        return as_refusal(sent, proposal_id) if isinstance(sent, Fault) else sent
+
+    async def reject(
+        self, topic: str, proposal_id: str, who: Participant, principal: str, reason: str | None
+    ) -> Approval | Refusal:
+        approval = self.index.maybe(topic, proposal_id)
+        if approval is None:
+            return unknown(proposal_id)
+        if who.privilege is not Privilege.FULL:
+            return restricted(proposal_id)
+        decided = await self._decide(approval, What.DENIED, who.id, principal, reason)
+        return as_refusal(decided, proposal_id) if isinstance(decided, Fault) else decided
+
+    async def withdraw(self, topic: str, proposal_id: str, who: Participant) -> Approval | Refusal:
+        approval = self.index.maybe(topic, proposal_id)
+        if approval is None:
+            return unknown(proposal_id)
+        if who.id != approval.agent:
+            return Refusal("not_proposer", "only its proposer withdraws a proposal", id=proposal_id)
+        withdrawn = await self._inbox.withdraw(approval.id)
+        return as_refusal(withdrawn, proposal_id) if isinstance(withdrawn, Fault) else withdrawn
+
+    async def decide(self, room: Room, envelope: Envelope, who: Participant, principal: str) -> Refusal | None:
+        """By an envelope of a kind that rejects or withdraws, which names the proposal it is about."""
+        proposal_id = envelope.correlation_id or ""
+        await self.wait_until_tracked(room.topic, proposal_id)
+        done = (
+            await self.withdraw(room.topic, proposal_id, who)
+            if envelope.kind == WITHDRAW
+            else await self.reject(room.topic, proposal_id, who, principal, rules.maybe_reason(envelope.payload))
+        )
+        return msgspec.structs.replace(done, id=envelope.id) if isinstance(done, Refusal) else None
+
+    async def edit(self, approval_id: str, params: bytes, by: str) -> Approval | Refusal:
+        """Instead of what was proposed, the same with other params: a new approval, which nobody has approved yet. The
+        old one is void first, so that no decision on it counts for what it does not say (X-4.2.1-2, X-10.2-3)."""
+        old = self._inbox.get(approval_id)
+        if old is None or old.kind is not Kind.PROPOSAL:
+            return Refusal("unknown_proposal", "it is no proposal of a room", id=approval_id)
+        topic, id = key_of(old)
+        room, tracked = self._rooms.get(topic), self.index.maybe_tracked((topic, id))
+        if room is None or tracked is None or tracked.approval_id != old.id or old.status is not Status.PENDING:
+            return refuse_over(old, id) or Refusal("already_claimed", "it waits no more", id=id)
+        payload = b'{"method":%b,"params":%b}' % (msgspec.json.encode(old.method), params)
+        proposed = rules.maybe_proposed(payload)
+        if proposed is None:
+            return Refusal("invalid_proposal", "not everyone would read these params alike", id=id)
+        said = Envelope(
+            id=id, kind=PROPOSAL, sender=old.agent, to=(old.target,) if old.target else None, payload=payload
+        )
+        draft = self._drafts.make(room, said, proposed, old.requested_by, None)
+        draft = msgspec.structs.replace(draft, reason=old.reason, expires_at=old.expires_at)
+        tracked.approval_id = draft.id  # what becomes of the old one is no news of the proposal
+        voided = await self._inbox.void(old.id, f"edited: {draft.id}")
+        raised = voided if isinstance(voided, Fault) else await self._inbox.raise_(draft)
+        if isinstance(raised, Fault):
+            tracked.approval_id = old.id
+            if not isinstance(voided, Fault):
+                self._tell(voided)
+            return as_refusal(raised, id)
+        tracked.sent_params = proposed.params
+        self._audit.add("edit", topic, by, "ok", participant=old.agent, approval=raised.id, instead_of=old.id)
+        return raised
+
+    async def wait_until_tracked(self, topic: str, proposal_id: str) -> None:
+        """One that was just sent may not be in the inbox yet."""
+        for _ in range(TRACKED_TRIES_MAX):
+            if (topic, proposal_id) in self.index or not self.index.is_waiting(topic, proposal_id):
+                return
+            await asyncio.sleep(TRACKED_PAUSE_S)
+
+    async def _take_decision(self, room: Room, envelope: Envelope, principal: str) -> None:
+        """The same, in a room that has published it."""
+        id = envelope.sender or ""
+        seat, known = room.seats.get(id), room.maybe_known(id) or Privilege.RESTRICTED
+        who = Participant(id=id, privilege=known) if seat is None else seat.participant
+        refusal = await self.decide(room, envelope, who, principal)
+        if refusal is not None:
+            room.tell(id, refusal)
+
+    async def _decide(
+        self, approval: Approval, what: What, by: str, principal: str, reason: str | None
+    ) -> Approval | Fault:
+        decision = Decision(what=what, by=principal, at=self._clock.wall(), reason=reason)
+        self.index.name(approval.room or "", principal, by)
+        return await self._inbox.decide(approval.id, decision)
+
+    # Sending
+
+    def _unready(self, approval: Approval) -> Refusal | None:
+        room, id = self._rooms.get(approval.room or ""), approval.proposal_id
+        if room is None:
+            return Refusal("unavailable", "its room is no more; deny it", id=id)
+        if approval.target is None:
+            said = "it names no single target; deny it, or send the request in the room"
+            return Refusal("one_recipient", said, id=id)
+        if approval.target in room.seats:
+            return None
+        said = f"{approval.target} is not in the room {room.topic}; approve it when it is back, or deny it"
+        return Refusal("target_absent", said, id=id)
+
+    async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Fault | Refusal:
+        refusal, room = self._unready(approval), self._rooms.get(approval.room or "")
+        if refusal is not None or room is None:  # since it was decided
+            refusal = refusal or Refusal("unavailable", "its room is no more", id=approval.proposal_id)
+            await self._inbox.void(approval.id, refusal.code)
+            return refusal
+        sent = await self._fulfilments.send(room, approval, who, principal, is_gates=self._drafts.is_held(approval))
+        if not isinstance(sent, Envelope):
+            return sent
+        tracked = self.index.maybe_tracked(key_of(approval))
+        if tracked is not None:
+            tracked.fulfilment = sent.id
+        return self._inbox.get(approval.id) or approval
+
+    def maybe_released(self, envelope_id: str) -> str | None:
+        """The approval with which the gate releases the call of this fulfilment, where it holds it."""
+        return self._fulfilments.maybe_released(envelope_id)
+
+    # What the inbox tells
+
+    async def _follow_inbox(self) -> None:
+        async for approval in self._changes:
+            if approval.kind is Kind.PROPOSAL:
+                self._tell(approval)
+
+    def _tell(self, approval: Approval) -> None:
+        topic, proposal_id = key_of(approval)
+        status, tracked = STATUS[approval.status], self.index.maybe_tracked((topic, proposal_id))
+        if tracked is None or tracked.approval_id != approval.id or status in (tracked.told, ProposalStatus.PENDING):
+            return
+        self._note_status(approval, tracked, status)
+        self.judged.publish((topic, tracked.proposer, approval.method or "", status))
+        room, decision = self._rooms.get(topic), approval.decision
+        if room is None:
+            return
+        said = {
+            "proposer": tracked.proposer,
+            "by": tracked.proposer if status is ProposalStatus.WITHDRAWN else self.index.maybe_decider(approval),
+            "reason": decision.reason if decision is not None and status is ProposalStatus.REJECTED else None,
+            "fulfilment": tracked.fulfilment,
+            "modified": True if tracked.sent_params is not None else None,
+            "outcome": approval.outcome,
+        }
+        event = {"event": f"proposal_{status.value}", "proposalId": proposal_id}
+        room.announce(event | {name: value for name, value in said.items() if value is not None}, answers=proposal_id)
+
+    def _note_status(self, approval: Approval, tracked: Tracked, status: ProposalStatus) -> None:
+        topic, proposal_id = key_of(approval)
+        self.index.release(topic, tracked.proposer, proposal_id)
+        self.index.count(topic, status)
+        if tracked.told is None and approval.decision is not None:
+            self.index.note_decided(approval, approval.decision.at)
+        tracked.told = status
+        tracked.changed.set()
+        tracked.changed = asyncio.Event()
+
+    # Looking
+
+    async def wait_until_settled(self, topic: str, proposal_id: str, wait_s: float) -> Settled | None:
+        """The proposal when it is neither pending nor claimed any more, or as it stands when the time is over."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while True:
+                    approval, tracked = self.index.maybe(topic, proposal_id), self._tracked(topic, proposal_id)
+                    if approval is None or tracked is None:
+                        await asyncio.sleep(0.01)  # it is published, and about to be tracked
+                    elif STATUS[approval.status] in _UNDER_WAY:
+                        await tracked.changed.wait()
+                    else:
+                        break
+        except TimeoutError:
+            pass
+        approval, tracked = self.index.maybe(topic, proposal_id), self._tracked(topic, proposal_id)
+        return None if approval is None else Settled(approval, None if tracked is None else tracked.answer)
+
+    def _tracked(self, topic: str, proposal_id: str) -> Tracked | None:
+        return self.index.maybe_tracked((topic, proposal_id))
+
+    async def list_all(self, room: Room, limit: int = LISTED_MAX) -> list[dict[str, Any]]:
+        """The newest first, in the words of MCPx 10.2. Raises StoreError."""
+        return [await self.index.described(room, one) for one in self.index.all_of(room.topic)[:limit]]

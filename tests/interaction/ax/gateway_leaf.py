@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from interlock.subserver import Context, Subserver
+from interlock.sdk.subserver import Context, Subserver
 
 leaf = Subserver("stm32h7", parents=[sys.argv[1]], state=sys.argv[2])
 

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from interlock.subserver import Subserver
+from interlock.sdk.subserver import Subserver
 
 segment, url, state = sys.argv[1:4]
 record = Path(sys.argv[4]) if len(sys.argv) > 4 else None

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from interlock.subserver import Subserver
+from interlock.sdk.subserver import Subserver
 
 WORK_S = 0.01  # between deed and answer, so that kills meet calls under way
 

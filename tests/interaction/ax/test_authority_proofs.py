@@ -18,7 +18,7 @@ from tests.interaction.ax.client import call, listed, ready
 from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.servers.minting import SigningKey, confused, key, mint, tampered, unsigned
 
-from interlock.subserver import Subserver
+from interlock.sdk.subserver import Subserver
 
 EDGE, OTHER = "edge01.example.com", "other.example.com"
 PEM, JWK, SET, STRANGER = key("ES256", ""), key("RS256", "rsa"), key("EdDSA", "first"), key("EdDSA", "stranger")

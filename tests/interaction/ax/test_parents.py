@@ -26,7 +26,7 @@ from tests.surface.raw_aggregator import (
     silent,
 )
 
-from interlock.runtime.dispatch.call_queue import CALLS_MAX, SHARES
+from interlock.dispatch.call_queue import CALLS_MAX, SHARES
 
 SERVERS = {"bench": {"command": raw("all")}}
 OPEN = '[[tool]]\nmatch = "bench.*"\nmutable = false\nauth_scope = "read"\n'

@@ -10,8 +10,8 @@ from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.rude import ask, request
 
 from interlock.config.plan import AuthPlan, AxPlan
-from interlock.protocol.ax.registration.codec import MESSAGE_BYTES_MAX
-from interlock.runtime.fronts.ax.endpoint import AxEndpoint
+from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX
+from interlock.ax.endpoint.endpoint import AxEndpoint
 
 BEAT = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "mcpax/heartbeat", "params": {"session_id": "x"}}).encode()
 JSON = {"content-type": "application/json"}
@@ -83,7 +83,7 @@ class _Plan:
 async def test_what_nobody_expected_is_answered_with_a_reference_that_the_log_repeats(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.runtime.fronts.ax.endpoint.HeadInspector", lambda plan: _Lenient())
+    monkeypatch.setattr("interlock.ax.endpoint.endpoint.HeadInspector", lambda plan: _Lenient())
     door = AxEndpoint(cast(Any, _Plan()), cast(Any, None), cast(Any, _Broken()), cast(Any, None))
     said: list[Any] = []
 

@@ -14,7 +14,7 @@ from tests.interaction.ax.bare import Bare, Refused, address, bare, connect, too
 from tests.interaction.ax.client import call, listed, ready
 from tests.interaction.harness import RunningNode, Wire, running_node
 
-from interlock.runtime.ax import connection
+from interlock.ax import connection
 
 AGENTX_OPEN = bytes.fromhex("0101000000000000000000000000000000000000")
 

@@ -20,11 +20,11 @@ from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.nats_server import NatsServer
 
 from interlock.config.plan import Address, AxPlan, NodePlan, Plan
-from interlock.runtime.ax.ownership import Leases
-from interlock.runtime.base.store_backends import build_store
-from interlock.runtime.node.node import Node
+from interlock.ax.ownership import Leases
+from interlock.core.store_backends import build_store
+from interlock.node.node import Node
 from interlock.store.ports import Store
-from interlock.surface.operator.app import operator_app
+from interlock.operator.app import operator_app
 
 
 @contextlib.asynccontextmanager

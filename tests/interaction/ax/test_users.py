@@ -18,7 +18,7 @@ from tests.interaction.ax.bare import Bare
 from tests.interaction.ax.test_authority_proofs import EDGE, OTHER, WRITES, ready
 from tests.interaction.harness import RunningNode, running_node
 
-from interlock.protocol.ax.messages import SUBPROTOCOL
+from interlock.ax.protocol.messages import SUBPROTOCOL
 
 NOBODY = 65534
 ACCESS = f"""

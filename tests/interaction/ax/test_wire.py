@@ -18,7 +18,7 @@ from tests.interaction.peers import HttpPeer
 
 LEAF = """
 import sys
-from interlock.subserver import Subserver
+from interlock.sdk.subserver import Subserver
 leaf = Subserver("plant", parents=[sys.argv[1]], state=sys.argv[2], heartbeat_interval_ms=200)
 
 @leaf.tool(mutable=False)

@@ -20,7 +20,7 @@ from tests.interaction.gate.held import Client
 from tests.interaction.harness import RunningNode, wait_for
 from tests.interaction.names.old_registry import ARGUMENT, register
 
-from interlock.runtime.base.link_state import LinkState
+from interlock.core.link_state import LinkState
 
 pytestmark = pytest.mark.timeout(120)  # a browser starts slowly beside seven others
 

@@ -9,7 +9,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from tests.bluetooth import HciCentral
 
-from interlock.net.devices import ble, spi
+from interlock.devices.transports import ble
+from interlock.devices.transports import spi
 
 
 class SocketSpi:

@@ -8,7 +8,7 @@ import time
 
 from tests.emulated_chips import BOOT_S, connected
 
-from interlock.protocol.devices.framing import Framing
+from interlock.devices.protocol.framing import Framing
 
 CALM_BYTES = 20  # after a wrong one: noise of one byte in 1,000 meets a frame once
 

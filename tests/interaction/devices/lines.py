@@ -16,8 +16,8 @@ from typing import Any
 from tests.device_descriptions import described
 from tests.interaction.harness import RunningNode, Wire
 
-from interlock.protocol.devices.simulation import SimulatedDevice
-from interlock.protocol.devices.wire_formats import framing_of
+from interlock.devices.protocol.simulation import SimulatedDevice
+from interlock.devices.protocol.wire_formats import framing_of
 
 THERMOMETER = """
 [[tool]]

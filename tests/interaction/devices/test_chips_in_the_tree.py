@@ -15,10 +15,10 @@ from tests.interaction.devices.cables import Cable
 from tests.interaction.gate.held import ADA, Client, anchor, proof
 from tests.interaction.harness import RunningNode, running_node, wait_for
 
-from interlock.protocol.devices.cbor import read_untrusted
-from interlock.protocol.devices.cobs_framing import CobsFraming
-from interlock.protocol.devices.framing import Framing
-from interlock.protocol.devices.sof_framing import SofFraming
+from interlock.devices.protocol.cbor import read_untrusted
+from interlock.devices.protocol.cobs_framing import CobsFraming
+from interlock.devices.protocol.framing import Framing
+from interlock.devices.protocol.sof_framing import SofFraming
 
 need("avr-gcc", "arm-none-eabi-gcc", "qemu-system-avr", "qemu-system-arm")
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")

@@ -12,7 +12,7 @@ from tests.interaction.gate.held import Client
 from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.interaction.peers import HttpPeer
 
-from interlock.protocol.devices.cbor import encoded, read_untrusted
+from interlock.devices.protocol.cbor import encoded, read_untrusted
 
 ECHO = """
 [[tool]]

@@ -18,8 +18,8 @@ from tests.interaction.gate.held import ADA, anchor, classify
 from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.interaction.peers import HttpPeer
 
-from interlock.protocol.ax.capability import TIMEOUT_S, LatencyClass
-from interlock.protocol.devices.cbor import encoded, read_untrusted
+from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
+from interlock.devices.protocol.cbor import encoded, read_untrusted
 
 ALONE = 'profile = "b"\n'
 NAMED = ALONE + THERMOMETER

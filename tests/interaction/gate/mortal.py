@@ -17,7 +17,7 @@ def die() -> NoReturn:
 
 
 def watch_the_drawer(name: str, status: str, when: str) -> None:
-    from interlock.runtime.approvals.storage import ApprovalStore
+    from interlock.approvals.storage import ApprovalStore
 
     original = getattr(ApprovalStore, name)
 
@@ -34,7 +34,7 @@ def watch_the_drawer(name: str, status: str, when: str) -> None:
 
 
 def watch_the_grants(when: str) -> None:
-    from interlock.runtime.approvals.standing_grants import StandingGrants
+    from interlock.approvals.standing_grants import StandingGrants
 
     original = StandingGrants._write
 
@@ -50,8 +50,8 @@ def watch_the_grants(when: str) -> None:
 
 
 def watch_the_link() -> None:
-    from interlock.runtime.calls.call import Call
-    from interlock.runtime.dispatch import sender
+    from interlock.core.calls.call import Call
+    from interlock.dispatch import sender
 
     if STEP == "sent":
         sender.forbid_resending = lambda call, link: die()

@@ -23,8 +23,8 @@ from tests.interaction.test_login import Page, link
 from tests.servers.authenticator import Authenticator
 from typer.main import get_command
 
-from interlock.surface.cli.app import VERBS
-from interlock.surface.operator.endpoints import ENDPOINTS
+from interlock.cli.app import VERBS
+from interlock.operator.endpoints import ENDPOINTS
 
 PASSPHRASE, GUESS = "correct horse", "hunter2!"
 SAFETY = '[gate]\nmode = "gated"\n[safety]\nmode = "enforcing"\npreapproved = true\nagents.coder = {}\n'

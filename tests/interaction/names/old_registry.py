@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from interlock.protocol.names.model import Entry, Revision, Status
-from interlock.protocol.names.records import Step
-from interlock.protocol.names.specification import schema_digest
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.base.recorder import Recorder
-from interlock.runtime.names.state import Change, RegistryState
+from interlock.names.protocol.model import Entry, Revision, Status
+from interlock.names.protocol.records import Step
+from interlock.names.protocol.specification import schema_digest
+from interlock.core.clock import SystemClock
+from interlock.core.recorder import Recorder
+from interlock.names.state import Change, RegistryState
 from interlock.store.sqlite.names_log import SqliteNamesLog
 
 ARGUMENT: dict[str, Any] = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}

@@ -16,12 +16,12 @@ from tests.interaction.rooms.test_room_persistence import connect_without_readin
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, RichLog, Static
 
-from interlock.rooms import Participant, ProposalEnded, RoomRefused
-from interlock.runtime.fronts import sockets
-from interlock.surface.cli.command import Invocation
-from interlock.surface.cli.room_client import app as client
-from interlock.surface.cli.terminal.errors import Refused
-from interlock.surface.cli.verbs import rooms_join
+from interlock.sdk.rooms import Participant, ProposalEnded, RoomRefused
+from interlock.fronts import sockets
+from interlock.cli.command import Invocation
+from interlock.cli.room_client import app as client
+from interlock.cli.terminal.errors import Refused
+from interlock.cli.verbs import rooms_join
 
 ROOMS = """
 [rooms]
@@ -35,8 +35,8 @@ topic = "watched"
 presence_heartbeat_s = 1
 """
 PINGS = {  # instead of a minute
-    "interlock.runtime.fronts.sockets:PING_EVERY_S": 1.0,
-    "interlock.runtime.fronts.sockets:PONG_WITHIN_S": 1.5,
+    "interlock.fronts.sockets:PING_EVERY_S": 1.0,
+    "interlock.fronts.sockets:PONG_WITHIN_S": 1.5,
 }
 SOON_S = 10.0
 

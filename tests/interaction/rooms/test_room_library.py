@@ -13,8 +13,8 @@ from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.rooms.participant import CALL, Bare, ask, token
 from tests.interaction.rooms.published_v0_client import PublishedClient
 
-from interlock.protocol.rooms.envelope import Envelope
-from interlock.rooms import (
+from interlock.rooms.protocol.envelope import Envelope
+from interlock.sdk.rooms import (
     CallFailed,
     Context,
     EnvelopeRefused,
@@ -26,8 +26,8 @@ from interlock.rooms import (
     RoomUnreachable,
     ToolFailed,
 )
-from interlock.rooms import listener as listening
-from interlock.rooms.proposals import Proposals
+from interlock.sdk.rooms import listener as listening
+from interlock.sdk.rooms.proposals import Proposals
 
 LARGE = 24  # messages, more than the gateway and the system hold for a reader
 ROOMS = """

@@ -10,7 +10,7 @@ import pytest
 from tests.interaction.harness import running_node
 from tests.interaction.rooms.participant import token
 
-from interlock.rooms import Listener, NoAnswer, Participant
+from interlock.sdk.rooms import Listener, NoAnswer, Participant
 
 KILLS = int(os.environ.get("ROOM_KILLS", "1"))
 ROOMS = """

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.devices.announcement import Announcement
-from interlock.protocol.devices.cbor import encoded, read_untrusted
-from interlock.protocol.devices.cbor_codec import CborCodec
-from interlock.protocol.devices.description import DeviceDescription, Event, Field, LinkDescription, Tool
-from interlock.protocol.devices.frame_codec import FramedCborCodec
-from interlock.protocol.devices.json_codec import JsonCodec
-from interlock.protocol.devices.messages import Announced, Answer, DeviceFault, Notice, Registration
-from interlock.protocol.devices.mqtt_topics import is_online, topics_of
-from interlock.protocol.devices.tool_schemas import announced_tool, input_schema, output_schema
-from interlock.protocol.devices.wire_formats import codec_of
+from interlock.devices.protocol.announcement import Announcement
+from interlock.devices.protocol.cbor import encoded, read_untrusted
+from interlock.devices.protocol.cbor_codec import CborCodec
+from interlock.devices.protocol.description import DeviceDescription, Event, Field, LinkDescription, Tool
+from interlock.devices.protocol.frame_codec import FramedCborCodec
+from interlock.devices.protocol.json_codec import JsonCodec
+from interlock.devices.protocol.messages import Announced, Answer, DeviceFault, Notice, Registration
+from interlock.devices.protocol.mqtt_topics import is_online, topics_of
+from interlock.devices.protocol.tool_schemas import announced_tool, input_schema, output_schema
+from interlock.devices.protocol.wire_formats import codec_of
 
 LINK = LinkDescription(transport="uart_cbor")
 DESCRIPTION = DeviceDescription(profile="b", link=LINK, events=(Event(id=9, name="pressed"),))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from interlock.protocol.devices.cbor import encoded, read_untrusted
-from interlock.protocol.devices.cbor_codec import CborCodec
-from interlock.protocol.devices.description import DeviceDescription, LinkDescription, Tool
-from interlock.protocol.devices.messages import Announced, Answer, Notice, Registration
+from interlock.devices.protocol.cbor import encoded, read_untrusted
+from interlock.devices.protocol.cbor_codec import CborCodec
+from interlock.devices.protocol.description import DeviceDescription, LinkDescription, Tool
+from interlock.devices.protocol.messages import Announced, Answer, Notice, Registration
 
 CDDL = (Path(__file__).resolve().parents[3] / "docs" / "devices.cddl").read_text()
 GOLDEN = [

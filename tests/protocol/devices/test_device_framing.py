@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.devices import sof_framing
-from interlock.protocol.devices.cobs_framing import CobsFraming
-from interlock.protocol.devices.crc import crc8, crc8_bytes, crc16
-from interlock.protocol.devices.description import DeviceDescription, Field, LinkDescription, Tool
-from interlock.protocol.devices.frame_codec import FrameCodec
-from interlock.protocol.devices.framing import Framing
-from interlock.protocol.devices.length_framing import LengthFraming
-from interlock.protocol.devices.messages import Answer, DeviceFault
-from interlock.protocol.devices.sof_framing import SofFraming
-from interlock.protocol.devices.wire_formats import framing_of
+from interlock.devices.protocol import sof_framing
+from interlock.devices.protocol.cobs_framing import CobsFraming
+from interlock.devices.protocol.crc import crc8, crc8_bytes, crc16
+from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, Tool
+from interlock.devices.protocol.frame_codec import FrameCodec
+from interlock.devices.protocol.framing import Framing
+from interlock.devices.protocol.length_framing import LengthFraming
+from interlock.devices.protocol.messages import Answer, DeviceFault
+from interlock.devices.protocol.sof_framing import SofFraming
+from interlock.devices.protocol.wire_formats import framing_of
 
 GAP_S = 0.005
 CALL = bytes((1, 1, 1))

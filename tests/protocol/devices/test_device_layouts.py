@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.protocol.devices.description import DeviceDescription, Event, Field, LinkDescription, Tool
-from interlock.protocol.devices.frame_codec import FrameCodec
-from interlock.protocol.devices.layouts import INTEGERS, decode_payload, encode_payload, layout_size
-from interlock.protocol.devices.messages import Answer, DeviceFault, Notice
+from interlock.devices.protocol.description import DeviceDescription, Event, Field, LinkDescription, Tool
+from interlock.devices.protocol.frame_codec import FrameCodec
+from interlock.devices.protocol.layouts import INTEGERS, decode_payload, encode_payload, layout_size
+from interlock.devices.protocol.messages import Answer, DeviceFault, Notice
 
 LINK = LinkDescription(transport="uart_cbor")
 EVERY = (

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from interlock.protocol.devices.description import DeviceDescription, Field, LinkDescription, Register, Tool
-from interlock.protocol.devices.messages import Answer, DeviceFault
-from interlock.protocol.devices.modbus_codec import ModbusCodec, is_answer, register_faults
-from interlock.protocol.devices.tool_schemas import input_schema, output_schema
+from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, Register, Tool
+from interlock.devices.protocol.messages import Answer, DeviceFault
+from interlock.devices.protocol.modbus_codec import ModbusCodec, is_answer, register_faults
+from interlock.devices.protocol.tool_schemas import input_schema, output_schema
 
 
 def tool(*registers: Register) -> Tool:

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from tests.device_descriptions import described
 
-from interlock.net.devices import transports
-from interlock.net.devices.connections import Connections
-from interlock.net.devices.transport import TransportOwner
-from interlock.protocol.devices.cbor import encoded, read_untrusted
-from interlock.protocol.devices.description import DeviceDescription
-from interlock.protocol.devices.description_check import read_description
-from interlock.protocol.devices.messages import Announced, Registration
-from interlock.protocol.devices.simulation import SimulatedDevice
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.devices import session as runtime_session
-from interlock.runtime.devices.announcements import Announcements
-from interlock.runtime.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
-from interlock.runtime.devices.session import DeviceSession
+from interlock.devices.transports import transports
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.transport import TransportOwner
+from interlock.devices.protocol.cbor import encoded, read_untrusted
+from interlock.devices.protocol.description import DeviceDescription
+from interlock.devices.protocol.description_check import read_description
+from interlock.devices.protocol.messages import Announced, Registration
+from interlock.devices.protocol.simulation import SimulatedDevice
+from interlock.core.clock import SystemClock
+from interlock.devices import session as runtime_session
+from interlock.devices.announcements import Announcements
+from interlock.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
+from interlock.devices.session import DeviceSession
 
 TEXT = """
 profile = "a"
@@ -227,7 +227,7 @@ async def test_a_missing_library_is_the_failure_of_that_link_and_names_the_extra
     monkeypatch: pytest.MonkeyPatch, missing: str, text: str
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delitem(sys.modules, "interlock.protocol.devices.cobs_framing", raising=False)
+    monkeypatch.delitem(sys.modules, "interlock.devices.protocol.cobs_framing", raising=False)
     session = DeviceSession("board", described(text), SystemClock(), Owner(), Connections())
     session.open()
     assert not await session.present_within(2.0)

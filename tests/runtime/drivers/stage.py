@@ -14,18 +14,18 @@ import msgspec
 from tests.protocol.driver_texts import as_contract, as_driver, as_secrets, binding, contract, driver
 
 from interlock.config.load import load
-from interlock.protocol.drivers.files.inventory import secret_for
-from interlock.protocol.drivers.model import Contract, Driver
-from interlock.protocol.mcp.eras import Era
-from interlock.runtime.base.clock import SystemClock
-from interlock.runtime.calls.caller import Caller, Principal, ViewKey
-from interlock.runtime.drivers.install.outcome import Installed, InstallFailed, Locked
-from interlock.runtime.drivers.provider.environment import DriverEnvironment
-from interlock.runtime.drivers.provider.provider import DriverProvider
-from interlock.runtime.drivers.provider.tenant_processes import InstanceLease
-from interlock.runtime.drivers.secrets.vault import Vault
-from interlock.runtime.links.handshake import modern_head
-from interlock.runtime.node.node import Node
+from interlock.drivers.protocol.files.inventory import secret_for
+from interlock.drivers.protocol.model import Contract, Driver
+from interlock.mcp.eras import Era
+from interlock.core.clock import SystemClock
+from interlock.core.calls.caller import Caller, Principal, ViewKey
+from interlock.drivers.install.outcome import Installed, InstallFailed, Locked
+from interlock.drivers.provider.environment import DriverEnvironment
+from interlock.drivers.provider.provider import DriverProvider
+from interlock.drivers.provider.tenant_processes import InstanceLease
+from interlock.drivers.secrets.vault import Vault
+from interlock.links.handshake import modern_head
+from interlock.node.node import Node
 
 SERVER = Path(__file__).parents[2] / "servers" / "driven.py"
 SECONDS = 20.0

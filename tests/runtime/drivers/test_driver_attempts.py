@@ -13,14 +13,14 @@ import pytest_asyncio
 from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
 from interlock.process import start_limits
-from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.drivers.install.outcome import Attempt, InstallFailed
-from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.drivers.provider import keeper as keeping
-from interlock.runtime.drivers.provider import provider as provider_module
-from interlock.runtime.links import connector
-from interlock.runtime.links.keeper import backoff_s
-from interlock.runtime.links.lost_fault import LostFault
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.install.outcome import Attempt, InstallFailed
+from interlock.drivers.interfaces import DriverState
+from interlock.drivers.provider import keeper as keeping
+from interlock.drivers.provider import provider as provider_module
+from interlock.links import connector
+from interlock.links.keeper import backoff_s
+from interlock.links.lost_fault import LostFault
 
 
 @pytest.fixture

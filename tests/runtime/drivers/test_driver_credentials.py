@@ -19,12 +19,12 @@ from tests.runtime.drivers.scripted import Scripted
 from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
 from interlock.config.plan import Spawn
-from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.drivers.install.outcome import Installed, Locked
-from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.drivers.provider.provider import DriverProvider
-from interlock.runtime.drivers.provider.server_plan import compile_server_plan
-from interlock.runtime.drivers.provider.tenant_processes import InstanceLease
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.install.outcome import Installed, Locked
+from interlock.drivers.interfaces import DriverState
+from interlock.drivers.provider.provider import DriverProvider
+from interlock.drivers.provider.server_plan import compile_server_plan
+from interlock.drivers.provider.tenant_processes import InstanceLease
 
 ONCE: dict[str, Any] = {"connection_options": {"max_retries": 0, "timeout_ms": 5000}}
 KEPT = [{"slug": "acme-api-key", "name": "Key", "description": "Its key."}]

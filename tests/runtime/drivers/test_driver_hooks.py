@@ -12,10 +12,10 @@ from tests.protocol.driver_texts import as_contract, as_driver, binding, contrac
 from tests.runtime.drivers.stage import OBJECT, staged
 from tests.servers.caging import needs_sandbox
 
-from interlock.protocol.drivers.binding.match import Bound, match
-from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.drivers.provider.hook_process import HookFailed, HookPlan, HookProcess
-from interlock.runtime.drivers.provider.hooks import DriverHooks, load_hooks
+from interlock.drivers.protocol.binding.match import Bound, match
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.provider.hook_process import HookFailed, HookPlan, HookProcess
+from interlock.drivers.provider.hooks import DriverHooks, load_hooks
 
 pytestmark = [needs_sandbox, pytest.mark.asyncio(loop_scope="module")]
 

@@ -14,10 +14,10 @@ import pytest_asyncio
 from tests.runtime.drivers.scripted import Scripted
 from tests.runtime.drivers.stage import AheadClock, Stage, alive, asked, caller, lent, settled, staged, until
 
-from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.base.link_state import LinkState
-from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.drivers.provider import provider as provider_module
+from interlock.drivers.protocol.errors import DriverError
+from interlock.core.link_state import LinkState
+from interlock.drivers.interfaces import DriverState
+from interlock.drivers.provider import provider as provider_module
 
 KEY = "driven-mcp@1"
 SECOND = {"metadata": {"idle_timeout_ms": 1000}}

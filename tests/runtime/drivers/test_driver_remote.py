@@ -14,9 +14,9 @@ import pytest_asyncio
 from tests.runtime.drivers.stage import Stage, asked, caller, lent, settled, staged
 from tests.servers.start import raw, serving
 
-from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.drivers.provider.provider import DriverProvider
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.interfaces import DriverState
+from interlock.drivers.provider.provider import DriverProvider
 
 KEY = "driven-mcp@1"
 ONCE: dict[str, Any] = {"connection_options": {"max_retries": 0, "timeout_ms": 5000}}

@@ -8,9 +8,9 @@ import pytest
 import pytest_asyncio
 from tests.runtime.drivers.stage import Stage, asked, lent, settled, staged, until
 
-from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.drivers.provider.provider import DriverProvider
-from interlock.runtime.links import handshake as greeting
+from interlock.drivers.interfaces import DriverState
+from interlock.drivers.provider.provider import DriverProvider
+from interlock.links import handshake as greeting
 
 KEY = "driven-mcp@1"
 

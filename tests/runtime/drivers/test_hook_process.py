@@ -12,11 +12,11 @@ import pytest_asyncio
 from tests.runtime.drivers.stage import Stage, alive, staged, until
 from tests.servers.caging import needs_sandbox
 
-from interlock.protocol.drivers.binding.hook_entry import Entry
-from interlock.runtime.drivers.provider import hook_process
-from interlock.runtime.drivers.provider.hook_process import HookFailed, HookPlan, HookProcess
-from interlock.runtime.drivers.workspace.folder import digest_of
-from interlock.runtime.sandbox.errors import SandboxFailed
+from interlock.drivers.protocol.binding.hook_entry import Entry
+from interlock.drivers.provider import hook_process
+from interlock.drivers.provider.hook_process import HookFailed, HookPlan, HookProcess
+from interlock.drivers.workspace.folder import digest_of
+from interlock.process.sandbox.errors import SandboxFailed
 
 pytestmark = [needs_sandbox, pytest.mark.asyncio(loop_scope="module")]
 
@@ -324,7 +324,7 @@ async def test_what_it_says_of_itself_is_read(bench: Bench) -> None:
         import json
         from json import dumps
         from interlock import define_driver, defineDriver
-        from interlock.hooks import BuildArgumentsArgs
+        from interlock.drivers.hooks import BuildArgumentsArgs
 
         def upper(value): return value.upper()
         def _private(value): return value

@@ -12,10 +12,10 @@ import pytest
 import pytest_asyncio
 from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
-from interlock.protocol.drivers.errors import DriverError
-from interlock.runtime.base.link_state import LinkState
-from interlock.runtime.drivers.interfaces import DriverState
-from interlock.runtime.drivers.provider import health_schedule as checkup
+from interlock.drivers.protocol.errors import DriverError
+from interlock.core.link_state import LinkState
+from interlock.drivers.interfaces import DriverState
+from interlock.drivers.provider import health_schedule as checkup
 
 KEY = "driven-mcp@1"
 

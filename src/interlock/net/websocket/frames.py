@@ -26,7 +26,7 @@ from interlock.net.message_pipe import (
     MessageSink,
     fit_close_reason,
 )
-from interlock.protocol.jsonrpc.oversized import OversizedScanner
+from interlock.wire.jsonrpc.oversized import OversizedScanner
 
 try:
     from websockets.speedups import apply_mask

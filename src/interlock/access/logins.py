@@ -1,0 +1,140 @@
+"""Login links: how a person at this machine gets a browser's session at the operator endpoint.
+
+A link holds a ticket that is good once and for a minute. It is minted for a caller that may look already, and the
+session has no role that this caller lacks; the role of an operator is never among them, because being on the machine is
+no proof. Tickets are in memory alone; sessions are in the table of tokens, where they are listed and revoked.
+
+A browser sends its cookie to every port of a host, also to another program's. The cookie alone is therefore good for
+nothing: a session has a key too, which the page that logged in keeps where no other origin reads it, and sends along.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from interlock.access.token_records import token_line
+from interlock.access.tokens import Operator, TokenRegistry
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.recorder import Recorder
+from interlock.store.tokens import ID_LENGTH, TokenRecord, session_cookie, token_hash
+
+TICKET_S: Final = 60.0
+TICKETS_MAX: Final = 16  # the oldest gives way
+TICKET_BYTES: Final = 32
+KEY_BYTES: Final = 32
+KEY_CHARS_MAX: Final = 64
+SESSION_S: Final = 12 * 3600.0
+ROLES: Final = frozenset(("viewer", "admin"))
+NAME: Final = "browser"  # of sessions, in the list of tokens
+PATH: Final = "/login"
+COOKIE: Final = "interlock-session"
+SECURE: Final = "__Host-"  # browsers take such a cookie over https alone, and of no other host
+
+
+class Login(msgspec.Struct, frozen=True, kw_only=True):
+    """A link that is not used yet."""
+
+    ticket: str
+    url: str
+    roles: frozenset[str]
+    expires_at: float
+
+
+class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
+    cookie: str
+    key: str
+    record: TokenRecord
+
+
+class LoginService:
+    def __init__(self, tokens: TokenRegistry, recorder: Recorder, clock: Clock, url: Callable[[], str]) -> None:
+        """`url` is that of the operator endpoint, as browsers are to write it."""
+        self._tokens = tokens
+        self._recorder = recorder
+        self._clock = clock
+        self._url = url
+        self._logins: dict[str, Login] = {}
+
+    def mint(self, roles: frozenset[str]) -> Login:
+        """The ticket stands behind a #: it is in no log of requests, and a link that is only looked at is not used."""
+        now = self._clock.wall()
+        live = [one for one in self._logins.values() if now < one.expires_at]
+        ticket = secrets.token_urlsafe(TICKET_BYTES)
+        url = f"{self._url()}{PATH}#{ticket}"
+        made = Login(ticket=ticket, url=url, roles=roles & ROLES, expires_at=now + TICKET_S)
+        self._logins = {one.ticket: one for one in (*live[1 - TICKETS_MAX :], made)}
+        return made
+
+    async def use(self, ticket: str) -> BrowserSession | None:
+        """None where the ticket is unknown, used or over. Raises StoreError."""
+        login = self._logins.pop(ticket, None)
+        now = self._clock.wall()
+        if login is None or now >= login.expires_at:
+            return None
+        key = secrets.token_urlsafe(KEY_BYTES)
+        cookie, record = await self._tokens.begin_session(NAME, login.roles, SESSION_S, session_cookie(key))
+        await self._recorder.append_now(_login_line(record, now))
+        return BrowserSession(cookie=cookie, key=key, record=record)
+
+    async def end(self, host: str, cookies: Mapping[str, str]) -> None:
+        """Revokes the session of these cookies. Raises StoreError."""
+        cookie = maybe_cookie(host, cookies)
+        if cookie is not None:
+            for ended in await self._tokens.revoke(token_hash(cookie)[:ID_LENGTH]):
+                by = f"browser:{ended.id[:8]}"
+                await self._recorder.append_now(token_line("revoke", ended, by, self._clock.wall()))
+
+    @property
+    def is_secure(self) -> bool:
+        """Whether browsers come over https."""
+        return self._url().startswith("https://")
+
+
+def maybe_cookie(host: str, cookies: Mapping[str, str]) -> str | None:
+    """The cookie of a session at the endpoint that is reached as `host`."""
+    return cookies.get(cookie_name(host, is_secure=True)) or cookies.get(cookie_name(host, is_secure=False))
+
+
+def cookie_name(host: str, *, is_secure: bool) -> str:
+    """With the port, which cookies do not know: two nodes of one machine each have their own."""
+    port = host.rpartition(":")[2]
+    own = f"{COOKIE}-{port}" if port.isascii() and port.isdecimal() else COOKIE
+    return f"{SECURE}{own}" if is_secure else own
+
+
+def is_session_key(key_untrusted: str, host: str, cookies: Mapping[str, str]) -> bool:
+    """Whether it is the key of the session in these cookies."""
+    cookie = maybe_cookie(host, cookies) or ""
+    made = session_cookie(key_untrusted[:KEY_CHARS_MAX])
+    return secrets.compare_digest(made.encode(), cookie.encode("utf-8", "surrogatepass"))
+
+
+def is_browser(principal: str) -> bool:
+    """Whether a person came by the cookie of a browser, which browsers attach to other pages' requests too."""
+    return principal.startswith("browser:")
+
+
+def maybe_browser(tokens: TokenRegistry, host: str, cookies: Mapping[str, str]) -> Operator | None:
+    """The person behind the cookies of a request."""
+    cookie = maybe_cookie(host, cookies)
+    return None if cookie is None else tokens.browser(cookie)
+
+
+def _login_line(record: TokenRecord, now: float) -> bytes:
+    """The record of the audit log for a browser that was let in."""
+    return msgspec.json.encode(
+        {
+            "at": rfc3339(now),
+            "who": f"browser:{record.id[:8]}",
+            "via": "operator",
+            "method": "login",
+            "tool": "",
+            "args_sha256": None,
+            "verdict": "made",
+            "outcome": "made",
+            "ms": 0.0,
+            "roles": list(record.roles or ()),
+        }
+    )

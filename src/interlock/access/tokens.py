@@ -1,0 +1,297 @@
+"""The registry of tokens, in memory: which principal a bearer is, for which audience.
+
+The table is read once and kept in step with what this node issues and revokes. A bearer seen before costs one
+dictionary look-up, whether it is a token of ours or an access token that was verified; revoking forgets all of them.
+"""
+
+import base64
+import logging
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import UNSET
+
+from interlock.config.plan import AccessRule
+from interlock.operator_api.access import IssuedToken, RoomOfToken, Token, Tokens
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.calls.caller import Principal, principal_for
+from interlock.approvals.trust.registrant import registrant_scope
+from interlock.store.ports import Change, StoreError
+from interlock.store.tokens import Scope, TokenAudience, TokenRecord, TokenRoom, TokenTable, maybe_audience, token_hash
+
+DAY_S = 86_400
+USE_NOTED_S: Final = 60.0  # how exactly it is known when a client's token was last used
+WIDEST: Final[Mapping[TokenAudience, Scope]] = {
+    "client": "write",
+    "subserver": "admin",
+    "room": "write",
+    "operator": "write",
+    "browser": "write",
+}
+# The role of an operator is none of these: it decides, and is given upon a proof alone.
+SCOPE_ROLES: Final[Mapping[Scope, tuple[str, ...]]] = {
+    "read": ("viewer",),
+    "write": ("viewer", "admin"),
+    "admin": ("viewer", "admin"),
+}
+KNOWN_MAX: Final = 10_000  # bearers and clients of authorization servers; as many as a node has sessions
+
+log = logging.getLogger("interlock.access")
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Operator(msgspec.Struct, frozen=True, kw_only=True):
+    principal: str
+    roles: frozenset[str]  # a token of scope read only looks
+
+
+def credential_of(authorization: str, *, basic: bool) -> str:
+    """What an Authorization header at the operator endpoint holds: a bearer or, with `basic`, what a browser asked for.
+
+    A browser sends a password along with whatever any page makes it send. So it counts only where that is harmless.
+    """
+    scheme, _, credential = authorization.partition(" ")
+    credential = credential.strip()
+    if scheme.lower() == "bearer":
+        return credential
+    if scheme.lower() != "basic" or not basic:
+        return ""
+    try:
+        return base64.b64decode(credential, validate=True).decode().partition(":")[2]
+    except ValueError:
+        return ""
+
+
+class TokenRegistry:
+    def __init__(self, table: TokenTable, clock: Clock, rules: tuple[AccessRule, ...], days: int) -> None:
+        self._table = table
+        self._clock = clock
+        self._rules = rules
+        self._days = days
+        self._records: dict[str, TokenRecord] = {}
+        self._used: dict[str, float] = {}  # hash -> when, not yet written
+        self._known: dict[bytes, tuple[Principal, float]] = {}
+        self._vouched: dict[str, float] = {}  # principal of an authorization server -> when its last token ends
+
+    def replan(self, rules: tuple[AccessRule, ...]) -> None:
+        """Takes other [[access]] entries: the next request of each caller is looked up again."""
+        self._rules = rules
+        self._known.clear()
+
+    async def open(self) -> None:
+        self._records = await self._table.by_hash(self._clock.wall())
+
+    def take_change(self, change: Change) -> bool:
+        """What another replica issued, revoked or forgot; whether a token counts no more."""
+        before = self._records.get(change.key)
+        if change.entry is None:
+            self._records.pop(change.key, None)
+        else:
+            self._records[change.key] = TokenRecord.decode(change.entry.value)
+        after, now = self._records.get(change.key), self._clock.wall()
+        has_ended = before is not None and before.opens(now) and (after is None or not after.opens(now))
+        if has_ended:
+            self._known.clear()
+        return has_ended
+
+    async def close(self) -> None:
+        try:
+            await self._keep_uses()
+        except StoreError as away:
+            log.warning("when tokens were last used could not be kept: %s", away)
+
+    def principal(self, authorization: bytes) -> Principal | None:
+        """The client behind an Authorization header at the public endpoint."""
+        known = self._known.get(authorization)
+        now = self._clock.wall()
+        if known is None or now >= known[1]:
+            scheme, _, bearer = authorization.partition(b" ")
+            record = self._record(bearer.strip(), "client") if scheme.lower() == b"bearer" else None
+            if record is None:
+                return None
+            made = principal_for(f"client:{record.name}", record.scope, self._rules)
+            principal = known[0] if known is not None and known[0] == made else made
+            # Looked up again after a while, which is when its use is noted; a call in between costs nothing more.
+            known = (principal, min(record.expires_at or float("inf"), now + USE_NOTED_S))
+            _keep(self._known, authorization, known)
+        return known[0]
+
+    def remember(self, authorization: bytes, principal: Principal, *, until: float, ends: float) -> None:
+        """An access token that was verified: to be believed until then, and when it ends at the latest."""
+        _keep(self._known, authorization, (principal, until))
+        _keep(self._vouched, principal.name, max(ends, self._vouched.get(principal.name, 0.0)))
+
+    def stands(self, principal: str) -> bool:
+        """Whether a principal that came in by a token of ours still has one. Others are not ours to judge."""
+        audience, colon, name = principal.partition(":")
+        if not colon or audience not in ("client", "subserver", "room") or "/" in name:
+            return True
+        now = self._clock.wall()
+        return any(r.name == name and r.audience == audience and r.opens(now) for r in self._records.values())
+
+    def has_lapsed(self, principal: str) -> bool:
+        """Whether the last access token that an authorization server gave this principal has ended."""
+        from_issuer = principal.startswith("client:") and "/" in principal  # a parent's name is a URL
+        return from_issuer and self._clock.wall() >= self._vouched.get(principal, 0.0)
+
+    def as_it_would_be(self, principal: str) -> Principal:
+        """What a principal may do if it comes: by its token, where it has one here, and by [[access]]."""
+        audience, _, name = principal.partition(":")
+        now = self._clock.wall()
+        own = [r for r in self._records.values() if (r.audience, r.name) == (audience, name) and r.opens(now)]
+        return principal_for(principal, own[0].scope if own else None, self._rules)
+
+    def as_it_is(self, principal: Principal) -> Principal:
+        """What a principal that is here may do now. One without a token of ours is judged with its next request."""
+        if principal.issuer is not None or principal.stranger or not is_ours(principal.name):
+            return principal
+        return self.as_it_would_be(principal.name)
+
+    def operator(self, credential: str) -> "Operator | None":
+        """The person behind a credential at the operator endpoint."""
+        record = self._record(credential.encode("latin-1", "replace"), "operator")
+        return None if record is None else Operator(principal=f"operator:{record.name}", roles=_roles(record))
+
+    def browser(self, cookie: str) -> "Operator | None":
+        """The person behind a browser's session. The cookie is good nowhere else, and no token is good as one."""
+        record = self._record(cookie.encode("latin-1", "replace"), "browser")
+        return None if record is None else Operator(principal=f"browser:{record.id[:8]}", roles=_roles(record))
+
+    def subserver(self, authorization: bytes) -> TokenRecord | None:
+        """The registrant behind an Authorization header at /ax. It is good for nothing else (MCP-AX 10.1)."""
+        scheme, _, bearer = authorization.partition(b" ")
+        return self._record(bearer.strip(), "subserver") if scheme.lower() == b"bearer" else None
+
+    def room(self, authorization: bytes) -> TokenRecord | None:
+        """The participant behind an Authorization header at /v0."""
+        scheme, _, bearer = authorization.partition(b" ")
+        return self._record(bearer.strip(), "room") if scheme.lower() == b"bearer" else None
+
+    def _record(self, bearer: bytes, audience: TokenAudience) -> TokenRecord | None:
+        token = bearer.decode("latin-1")
+        if maybe_audience(token) != audience:
+            return None
+        hash = token_hash(token)
+        record = self._records.get(hash)
+        now = self._clock.wall()
+        if record is None or not record.opens(now):
+            return None
+        self._used[hash] = now
+        return record
+
+    async def issue(
+        self,
+        name: str,
+        audience: TokenAudience,
+        scope: Scope | None,
+        days: int | None,
+        room: TokenRoom | None = None,
+    ) -> tuple[str, TokenRecord]:
+        return await self._issue(name, audience, scope or WIDEST[audience], (days or self._days) * DAY_S, room=room)
+
+    async def begin_session(
+        self, name: str, roles: frozenset[str], lasts_s: float, cookie: str
+    ) -> tuple[str, TokenRecord]:
+        """A browser's session, as the cookie that holds it."""
+        await self._table.forget_ended("browser", self._clock.wall())  # they are many and short
+        scope: Scope = "write" if "admin" in roles else "read"
+        return await self._issue(name, "browser", scope, lasts_s, tuple(sorted(roles)), token=cookie)
+
+    async def _issue(
+        self,
+        name: str,
+        audience: TokenAudience,
+        scope: Scope,
+        lasts_s: float,
+        roles: tuple[str, ...] | None = None,
+        room: TokenRoom | None = None,
+        token: str | None = None,
+    ) -> tuple[str, TokenRecord]:
+        now = self._clock.wall()
+        token, record = await self._table.issue(
+            name=name,
+            owner=name,
+            audience=audience,
+            scope=scope,
+            now=now,
+            expires_at=now + lasts_s,
+            roles=roles,
+            room=room,
+            token=token,
+        )
+        self._records[token_hash(token)] = record
+        return token, record
+
+    async def revoke(self, reference: str) -> tuple[TokenRecord, ...]:
+        now = self._clock.wall()
+        revoked = await self._table.revoke(reference, now)
+        self._known.clear()
+        # Not read again: what another replica revokes meanwhile would be taken back.
+        ids = {one.id for one in revoked}
+        for hash, record in self._records.items():
+            if record.id in ids:
+                self._records[hash] = msgspec.structs.replace(record, revoked_at=now)
+        return revoked
+
+    async def list(self) -> list[TokenRecord]:
+        await self._keep_uses()
+        return await self._table.list(self._clock.wall())
+
+    async def _keep_uses(self) -> None:
+        used, self._used = self._used, {}
+        for hash, at in used.items():
+            await self._table.note_used(hash, at, self._clock.wall())
+
+    async def list_live(self) -> Tokens:
+        """Every token that is not revoked."""
+        return Tokens(tokens=tuple(self.token_view(record) for record in await self.list() if self._is_listed(record)))
+
+    def _is_listed(self, record: TokenRecord) -> bool:
+        is_over = record.audience == "browser" and not record.opens(self._clock.wall())
+        return record.revoked_at is None and not is_over
+
+    def token_view(self, record: TokenRecord) -> Token:
+        """A token for people: what it amounts to here, and without the token itself."""
+        scope: str = record.scope
+        if record.audience == "subserver":
+            scope = registrant_scope(f"subserver:{record.name}", self._rules, record.scope).value
+        return Token(
+            id=record.id,
+            name=record.name,
+            audience=record.audience,
+            scope=scope,
+            created_at=rfc3339(record.created_at),
+            expires_at=rfc3339(record.expires_at) if record.expires_at is not None else None,
+            last_used_at=rfc3339(record.last_used_at) if record.last_used_at is not None else None,
+            room=UNSET
+            if record.room is None
+            else RoomOfToken(
+                topic=record.room.topic, participant=record.room.participant, privilege=record.room.privilege
+            ),
+        )
+
+
+def _roles(record: TokenRecord) -> frozenset[str]:
+    return frozenset(record.roles if record.roles is not None else SCOPE_ROLES[record.scope])
+
+
+def is_ours(principal: str) -> bool:
+    """Whether it came in by a token of ours, or from this machine without one."""
+    return principal == "local" or (principal.startswith("client:") and "/" not in principal)
+
+
+def issued_token(token: str, record: TokenRecord) -> IssuedToken:
+    """A new token as its maker sees it once."""
+    ends = rfc3339(record.expires_at) if record.expires_at is not None else None
+    return IssuedToken(token=token, id=record.id, name=record.name, audience=record.audience, expires_at=ends)
+
+
+def _keep(kept: dict[K, V], key: K, value: V) -> None:
+    """The newest, up to KNOWN_MAX of them."""
+    kept.pop(key, None)
+    if len(kept) >= KNOWN_MAX:
+        del kept[next(iter(kept))]
+    kept[key] = value

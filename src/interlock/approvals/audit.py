@@ -1,0 +1,82 @@
+"""The records of approvals in the audit log: every decision before it counts, every other move soon after."""
+
+from typing import Any, Final
+
+import msgspec
+
+from interlock.approvals.protocol.approval import Approval, Decision, What
+from interlock.approvals.protocol.state import Status
+from interlock.approvals.subject_name import subject_name
+from interlock.core.clock import rfc3339
+from interlock.core.recorder import Recorder, digest_of
+
+_NODE: Final = "node"
+_METHODS: Final = {What.APPROVED: "approvals/approve", What.DENIED: "approvals/deny"}
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ApprovalAudit:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    async def record_decision(self, approval: Approval, decision: Decision, outcome: str = "decided") -> None:
+        """Records a decision, which is on disk when this returns. On StoreError nothing was recorded."""
+        await self._recorder.append_now(
+            _line(
+                approval,
+                at=decision.at,
+                who=decision.by,
+                method=_METHODS[decision.what],
+                verdict=decision.what.value,
+                outcome=outcome,
+                anchor=decision.proof.anchor if decision.proof else None,
+                jti=decision.proof.jti if decision.proof else None,
+                proof=decision.proof.type if decision.proof else None,
+                answer=decision.answer,
+                reason=decision.reason,
+            )
+        )
+
+    def record_reveal(self, approval: Approval, *, at: float, by: str, anchor: str) -> None:
+        """Records that an operator was shown the code of an approval, and never the code."""
+        self._recorder.add_line(
+            _line(approval, at=at, who=by, method="approvals/reveal", verdict="shown", outcome="shown", anchor=anchor)
+        )
+
+    def record_move(self, approval: Approval, at: float, before: Approval | None) -> None:
+        """Records a move. `before` is needed because the arguments may be gone already."""
+        raised = before is None
+        self._recorder.add_line(
+            _line(
+                before or approval,
+                at=at,
+                who=approval.requested_by if raised or approval.status is Status.WITHDRAWN else _NODE,
+                method="approvals/raise" if raised else "approvals/move",
+                verdict=approval.status.value,
+                outcome=approval.outcome or approval.status.value,
+                reason=approval.reason if raised else None,
+            )
+        )
+
+
+def _line(approval: Approval, *, at: float, who: str, method: str, verdict: str, outcome: str, **more: Any) -> bytes:
+    members = {
+        "at": rfc3339(at),
+        "who": who,
+        "via": "approvals",
+        "method": method,
+        "tool": subject_name(approval),
+        "args_sha256": None if approval.params is None else str(digest_of(approval.params)),
+        "verdict": verdict,
+        "outcome": outcome,
+        "ms": 0.0,
+        "approval": approval.id,
+        "kind": approval.kind.value,
+        "requested_by": approval.requested_by,
+        "digest": approval.digest,
+        "tool_digest": approval.tool_digest,
+    }
+    more |= {"room": approval.room, "proposal": approval.proposal_id}
+    members |= {key: value for key, value in more.items() if value is not None}
+    return _encode(members)

@@ -1,0 +1,159 @@
+"""The classification of many tools with one signature: each entry is judged by itself, and what does not hold is named.
+
+A proof is over the whole list. For each of its tools the definition must still be the one that was signed, and the
+signer must be entitled to approve that tool; the others are classified all the same.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from interlock.approvals.protocol.approval import Approval, Decision, Proof, What
+from interlock.approvals.protocol.classification import KIND, ClassEntry, classification_digest
+from interlock.approvals.protocol.digests import answers
+from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
+from interlock.approvals.protocol.state import Status
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import Asked
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.approvals.classifications import Ruling, Says
+from interlock.approvals.inbox import Inbox
+from interlock.approvals.tool_definitions import Definitions
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.recorder import Recorder
+from interlock.catalog.routes import Route
+from interlock.approvals.trust.approval_proofs import ProofVerifier
+from interlock.store.ports import StoreError
+
+CHANGED: Final = "its definition changed since"
+PENDING_CHANGE: Final = "its server changed the definition, which is to be accepted first: interlock approvals"
+NOT_LISTED: Final = "no such tool is listed"
+NOT_ENTITLED: Final = "the signer may not approve it"
+NOT_OURS: Final = "the node below that lists it has said what it is"
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    tool: str
+    why: str
+
+
+class BatchResult(msgspec.Struct, frozen=True):
+    classified: tuple[ClassEntry, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+class BatchClassification:
+    def __init__(
+        self,
+        definitions: Definitions,
+        inbox: Inbox,
+        judge: ProofVerifier,
+        recorder: Recorder,
+        clock: Clock,
+        find: Callable[[str], Route | None],
+        *,
+        aggregator_id: str,
+    ) -> None:
+        """`find` gives the route that is now listed for a qualified name."""
+        self._definitions = definitions
+        self._inbox = inbox
+        self._judge = judge
+        self._recorder = recorder
+        self._clock = clock
+        self._find = find
+        self._own_id = aggregator_id
+
+    def question(self, id: str, entries: Sequence[ClassEntry]) -> Asked | Fault:
+        """What a proof must answer. Its tool is the first; `sign` looks at every one."""
+        tools = [entry.tool for entry in entries]
+        if not tools or len(set(tools)) < len(tools):
+            return Fault(INVALID_PARAMS, "invalid_body", {"detail": "each tool is named once, and at least one is"})
+        return Asked(
+            confirmation_id=id,
+            call_digest=classification_digest(id, entries),
+            nonce="",
+            tool=tools[0],
+            aggregator_id=self._own_id,
+        )
+
+    async def sign(self, id: str, entries: Sequence[ClassEntry], proof: Presented, *, by: str) -> BatchResult | Fault:
+        asked = self.question(id, entries)
+        if isinstance(asked, Fault):
+            return asked
+        verified = await self._judge.judge_for_any(asked, [entry.tool for entry in entries], proof)
+        if isinstance(verified, Fault):
+            return verified
+        kept = Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
+        done: list[ClassEntry] = []
+        left: list[LeftOut] = []
+        segments: dict[str, None] = {}
+        try:
+            for entry in entries:
+                route = self._find(entry.tool)
+                why = self._maybe_hindrance(entry, route, kept)
+                if why is not None or route is None:
+                    left.append(LeftOut(entry.tool, why or NOT_LISTED))
+                    continue
+                await self._rule(entry, kept, id, by)
+                done.append(entry)
+                segments[route.link.segment] = None
+        except StoreError:
+            return UNAVAILABLE_NOW
+        finally:
+            for segment in segments:
+                await self._definitions.publish(segment)
+        return BatchResult(tuple(done), tuple(left))
+
+    def _maybe_hindrance(self, entry: ClassEntry, route: Route | None, proof: Proof) -> str | None:
+        if route is None:
+            return NOT_LISTED
+        if route.link.offer.is_aggregator:
+            return NOT_OURS
+        if route.digest != entry.digest:
+            return CHANGED
+        waiting = self._maybe_waiting(entry)
+        if waiting is not None and entry.tool_class not in answers(waiting):
+            return PENDING_CHANGE
+        return None if self._judge.stands_behind(entry.tool, proof) else NOT_ENTITLED
+
+    def _maybe_waiting(self, entry: ClassEntry) -> Approval | None:
+        found = self._inbox.find_definition(entry.tool, entry.digest)
+        return found if found is not None and found.status is Status.PENDING else None
+
+    async def _rule(self, entry: ClassEntry, proof: Proof, id: str, by: str) -> None:
+        """Raises StoreError. A question that waits is answered by it."""
+        now, waiting = self._clock.wall(), self._maybe_waiting(entry)
+        if waiting is not None:
+            decision = Decision(what=What.APPROVED, by=by, at=now, answer=entry.tool_class, proof=proof)
+            decided = await self._inbox.decide(waiting.id, decision)
+            if not isinstance(decided, Fault):
+                await self._definitions.settle(decided, is_published=False)
+                return
+        await self._recorder.append_now(_line(entry, proof, id, by, now))
+        says = msgspec.convert(entry.tool_class, Says)
+        await self._definitions.rulings.put(Ruling(tool=entry.tool, digest=entry.digest, says=says, by=by, at=now))
+
+
+def _line(entry: ClassEntry, proof: Proof, id: str, by: str, now: float) -> bytes:
+    """The record of the audit log for a ruling that no approval has."""
+    return msgspec.json.encode(
+        {
+            "at": rfc3339(now),
+            "who": by,
+            "via": "approvals",
+            "method": "approvals/classify",
+            "tool": entry.tool,
+            "args_sha256": None,
+            "verdict": "approved",
+            "outcome": "decided",
+            "ms": 0.0,
+            "kind": KIND,
+            "batch": id,
+            "answer": entry.tool_class,
+            "tool_digest": entry.digest,
+            "anchor": proof.anchor,
+            "jti": proof.jti,
+            "proof": proof.type,
+        }
+    )

@@ -1,0 +1,76 @@
+"""The rulings of operators on definitions, remembered by tool and digest: what a tool is, or that it is not to be used.
+
+Another server that copies a definition word for word gets nothing from it, and a definition that changes is another.
+"""
+
+from typing import Final, Literal
+
+import msgspec
+
+from interlock.config.plan import ToolClass
+from interlock.core.clock import Clock
+from interlock.store.ports import Change, Damaged, KeyValue
+
+BUCKET: Final = "rulings"
+
+Says = Literal["read_only", "reversible", "irreversible", "accept", "denied"]
+
+
+class Ruling(msgspec.Struct, frozen=True, kw_only=True):
+    tool: str
+    digest: str
+    says: Says
+    by: str
+    at: float
+
+
+class Rulings:
+    """In memory, and on disk before it counts. Raises StoreError."""
+
+    def __init__(self, kv: KeyValue, clock: Clock) -> None:
+        self._kv = kv
+        self._clock = clock
+        self._by_digest: dict[tuple[str, str], Ruling] = {}
+        self._ruled: set[str] = set()
+
+    async def open(self) -> None:
+        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
+            try:
+                self._take(msgspec.json.decode(entry.value, type=Ruling))
+            except msgspec.DecodeError:
+                raise Damaged(
+                    f"the ruling {entry.key} cannot be read; put a backup of the store in its place"
+                ) from None
+
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        """What an operator said the tool is."""
+        ruling = self._by_digest.get((tool, digest))
+        match ruling.says if ruling is not None else None:
+            case None | "accept" | "denied":
+                return None
+            case said:
+                return said
+
+    def maybe(self, tool: str, digest: str) -> Ruling | None:
+        return self._by_digest.get((tool, digest))
+
+    def knows(self, tool: str) -> bool:
+        """Whether anything was ever said of it: False for nearly every tool, whose digest then need not be made."""
+        return tool in self._ruled
+
+    async def put(self, ruling: Ruling) -> None:
+        key = f"{ruling.tool}/{ruling.digest}"
+        await self._kv.put(BUCKET, key, msgspec.json.encode(ruling), self._clock.wall())
+        self._take(ruling)
+
+    def take_change(self, change: Change) -> Ruling | None:
+        """What an operator said at another replica. A ruling is replaced, and never removed."""
+        if change.entry is None:
+            return None
+        ruling = msgspec.json.decode(change.entry.value, type=Ruling)
+        self._take(ruling)
+        return ruling
+
+    def _take(self, ruling: Ruling) -> None:
+        self._by_digest[ruling.tool, ruling.digest] = ruling
+        self._ruled.add(ruling.tool)

@@ -1,0 +1,250 @@
+"""The decision service: the one way of an operator's or a policy engine's decision into the inbox.
+
+To deny, being an operator is enough, and so it is to approve what requires the role alone; the caller has made sure of
+the role. To approve anything else takes a proof, which is judged against this very approval and answer; a proof
+that fails leaves everything as it was. Definitions that were decided are handed on, so that they are remembered.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Requires, Source, What
+from interlock.approvals.protocol.digests import REVEAL, answers, signed_digest
+from interlock.approvals.protocol.errors import UNKNOWN, refusal_of
+from interlock.approvals.protocol.state import Move, maybe_after
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
+from interlock.ax.protocol.errors import CONFIRMATION_VOID, refusal
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.approvals.inbox import Inbox
+from interlock.core.clock import Clock
+
+CODE_GONE: Final = refusal(
+    CONFIRMATION_VOID, "its code was made before the node was started; interlock agents unblock NAME orders a fresh one"
+)
+REDEFINED: Final = "the tool is defined otherwise than it was when the call was made"
+
+
+class Verifier(Protocol):
+    async def judge(self, asked: Asked, proof: Presented) -> Verified | Fault:
+        """Verifies a proof and uses it up: the same proof is never good again."""
+
+
+class Rulings(Protocol):
+    async def settle(self, approval: Approval) -> Approval | Fault:
+        """Remembers the decision on a definition."""
+
+
+class EnrolmentRulings(Rulings, Protocol):
+    def judge_code(self, code: str) -> Proof | Fault:
+        """The setup code in place of a proof, for the first approver."""
+
+
+class ProposalRulings(Rulings, Protocol):
+    def maybe_unready(self, approval: Approval) -> Fault | None:
+        """Why no one can have it carried out now."""
+
+    def maybe_barred(self, approval: Approval, decision: Decision) -> Fault | None:
+        """Why this approver's word does not count: the proposer's own, or one of lesser privilege."""
+
+
+class NamesRulings(Rulings, Protocol):
+    def maybe_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Fault | None:
+        """Whether this decision on a request may be made; `key` is the thumbprint of the one that proved it."""
+
+
+class DriverRulings(Rulings, Protocol):
+    async def look(self) -> None:
+        """Reads the folders of drivers again."""
+
+    def is_current(self, approval: Approval) -> bool:
+        """Whether the folder is still what was shown."""
+
+
+class DriverDecisions:
+    """Holds the receiver of decisions on drivers, once there are drivers: their modules are not imported before."""
+
+    def __init__(self) -> None:
+        self.maybe: DriverRulings | None = None
+
+    def provide(self, rulings: DriverRulings) -> None:
+        self.maybe = rulings
+
+
+class DecisionService:
+    def __init__(
+        self,
+        inbox: Inbox,
+        clock: Clock,
+        aggregator_id: str,
+        *,
+        judge: Verifier | None = None,
+        rulings: Rulings | None = None,
+        drivers: DriverDecisions | None = None,
+        agents: Rulings | None = None,
+        enrolments: EnrolmentRulings | None = None,
+        configuration: Rulings | None = None,
+        proposals: ProposalRulings | None = None,
+        names: NamesRulings | None = None,
+        code: Callable[[str], str | None] = lambda _: None,
+        is_current: Callable[[Approval], bool] = lambda approval: True,
+    ) -> None:
+        """`rulings`: of the definitions of tools. `agents`: of what was asked about agents. `code`: by the id of
+        an approval, what only operators see of it. `is_current`: what was shown of a call is still what would run."""
+        self._judge = judge
+        self._rulings = rulings
+        self._drivers = drivers or DriverDecisions()
+        self._agents = agents
+        self._enrolments = enrolments
+        self._configuration = configuration
+        self._proposals = proposals
+        self._names = names
+        self._code = code
+        self._is_call_current = is_current
+        self._inbox = inbox
+        self._clock = clock
+        self._own_id = aggregator_id
+
+    async def approve(
+        self,
+        id: str,
+        proof: Presented | None,
+        *,
+        by: str,
+        reason: str | None = None,
+        answer: str | None = None,
+        code: str | None = None,
+    ) -> Approval | Fault:
+        """`answer`: one of `answers` where there are several. `by` brought the decision; the proof says who made it.
+        `code`: the setup code, for the first approver."""
+        open_ = self._open(id, answer)
+        if isinstance(open_, Fault):
+            return open_
+        approval, answer = open_
+        if approval.source is Source.DRIVERS and self._drivers.maybe is not None:
+            await self._drivers.maybe.look()
+        if not self.is_current(approval):
+            voided = await self._inbox.void(id, REDEFINED)
+            return voided if isinstance(voided, Fault) else refusal_of(voided)
+        proposals = self._proposals if approval.kind is Kind.PROPOSAL else None
+        if proposals is not None and (unready := proposals.maybe_unready(approval)) is not None:
+            return unready
+        verified, stored = None, None
+        if code is not None and approval.kind is Kind.ENROLMENT and self._enrolments is not None:
+            confirmed = self._enrolments.judge_code(code)
+            if isinstance(confirmed, Fault):
+                return confirmed
+            stored = confirmed
+        elif approval.requires is not Requires.ROLE:
+            judged = await self._verify_proof(approval, answer, proof)
+            if isinstance(judged, Fault):
+                return judged
+            verified, stored = judged, _stored_proof(judged)
+        decision = Decision(
+            what=What.APPROVED, by=by, at=self._clock.wall(), reason=reason, answer=answer, proof=stored
+        )
+        if proposals is not None and (barred := proposals.maybe_barred(approval, decision)) is not None:
+            return barred
+        if approval.kind is Kind.REQUEST and self._names is not None:
+            key = verified.key if verified is not None else None
+            if (refused := self._names.maybe_refusal(approval, decision, key)) is not None:
+                return refused
+        return await self._decide(id, decision, verified.expires_at if verified else None)
+
+    def is_current(self, approval: Approval) -> bool:
+        """Whether what was shown is still what would run."""
+        drivers = self._drivers.maybe
+        if approval.source is Source.DRIVERS and drivers is not None:
+            return drivers.is_current(approval)
+        return self._is_call_current(approval)
+
+    def question(self, id: str, answer: str | None) -> Asked | Fault:
+        """The question that a proof must answer to approve this with this answer, or to be shown its code (REVEAL)."""
+        open_ = self._open(id, None if answer == REVEAL else answer)
+        if answer == REVEAL and not isinstance(open_, Fault):
+            return self._proof_request(open_[0], REVEAL)
+        return open_ if isinstance(open_, Fault) else self._proof_request(*open_)
+
+    async def reveal(self, id: str, proof: Presented, *, by: str) -> str | Fault:
+        """The code or token of an approval, for an operator who proved to be one. Being on the machine is no proof."""
+        open_ = self._open(id, None)
+        if isinstance(open_, Fault):
+            return open_
+        verified = await self._verify_proof(open_[0], REVEAL, proof)
+        if isinstance(verified, Fault):  # AQL-X-1
+            return verified
+        self._inbox.record_reveal(open_[0], by=by, anchor=verified.anchor)
+        return self._code(id) or CODE_GONE
+
+    async def deny(self, id: str, *, by: str, reason: str | None = None, answer: str | None = None) -> Approval | Fault:
+        """`answer`: "return", where what was asked is to be revised and asked for again."""
+        decision = Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason, answer=answer)
+        approval = self._inbox.get(id)
+        if approval is not None and approval.kind is Kind.REQUEST and self._names is not None:
+            if (refused := self._names.maybe_refusal(approval, decision, None)) is not None:
+                return refused
+        elif answer is not None:
+            return Fault(INVALID_PARAMS, "not_returnable", {"detail": "only requests to the registry can be returned"})
+        return await self._decide(id, decision, redeem_until=None)
+
+    def _open(self, id: str, answer: str | None) -> tuple[Approval, str | None] | Fault:
+        """An approval that can be approved, and what is said to it."""
+        approval = self._inbox.get(id)
+        if approval is None:
+            return UNKNOWN
+        if maybe_after(approval.status, Move.APPROVE) is None:
+            return refusal_of(approval)
+        possible = answers(approval)
+        if answer is None and len(possible) == 1:
+            (answer,) = possible
+        if answer not in (possible or (None,)):
+            return Fault(INVALID_PARAMS, "answer_needed", {"detail": _needs(possible), "answers": list(possible)})
+        return approval, answer
+
+    def _proof_request(self, approval: Approval, answer: str | None) -> Asked:
+        return Asked(
+            confirmation_id=approval.id,
+            call_digest=signed_digest(approval, answer),
+            nonce=approval.nonce or "",
+            tool=approval.tool,
+            aggregator_id=self._own_id,
+        )
+
+    async def _verify_proof(self, approval: Approval, answer: str | None, proof: Presented | None) -> Verified | Fault:
+        if proof is None:
+            return invalid("proof_required", f"an approval needs a proof: interlock approve {approval.id} makes one")
+        if self._judge is None:
+            return invalid("no_anchor", "no one may approve here yet: interlock status says what to do")
+        return await self._judge.judge(self._proof_request(approval, answer), proof)
+
+    async def _decide(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:
+        decided = await self._inbox.decide(id, decision, redeem_until=redeem_until)
+        if isinstance(decided, Fault):
+            return decided
+        if decided.source is Source.AQL:
+            rulings: Rulings | None = self._agents
+        elif decided.kind is Kind.REQUEST:
+            rulings = self._names
+        elif decided.kind is Kind.ENROLMENT:
+            rulings = self._enrolments
+        elif decided.kind is Kind.CONFIGURATION:
+            rulings = self._configuration
+        elif decided.kind is Kind.PROPOSAL:
+            return decided if self._proposals is None else await self._proposals.settle(decided)
+        elif decided.kind is not Kind.DEFINITION:
+            return decided
+        else:
+            rulings = self._drivers.maybe if decided.source is Source.DRIVERS else self._rulings
+        if rulings is None:
+            return decided
+        settled = await rulings.settle(decided)
+        # The decision stands even where remembering it failed: it is taken up again at the next start.
+        return decided if isinstance(settled, Fault) else settled
+
+
+def _stored_proof(verified: Verified) -> Proof:
+    return Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
+
+
+def _needs(possible: tuple[str, ...]) -> str:
+    return f"say what the tool is: {', '.join(possible)}" if possible else "this takes a plain yes or no"

@@ -1,0 +1,290 @@
+"""Enrolment of approvers: whose signature may approve is itself approved, by a proof of one who may already.
+
+A key, passkey or key set that the configuration names, or that a person made in a browser, is believed when an approval
+of kind enrolment says so. Only two things are believed without a proof, and both are on record: what stood in the
+configuration when this data folder was first used, and, as long as there is no approver at all, what was confirmed with
+the setup code, which the node shows on its own terminal and nowhere else. An agent with a shell can edit the
+configuration and ask anything at admin.sock; it sees no code, and what it adds waits in the inbox.
+"""
+
+import hashlib
+import logging
+import secrets
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import AnchorPlan
+from interlock.operator_api.approvers import Approver
+from interlock.approvals.protocol.approval import Approval, Kind, Proof, Source, What
+from interlock.approvals.protocol.digests import enrolment_digest
+from interlock.approvals.protocol.state import Move, Status
+from interlock.gate.protocol.jws_proof import invalid
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.approvals.inbox import Inbox
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.recorder import Recorder
+from interlock.approvals.trust.anchors import Anchors
+from interlock.store.ports import Change, KeyValue, StoreError
+
+log = logging.getLogger("interlock.approvals")
+
+BUCKET: Final = "approvers"
+STATE: Final = "approvers-state"
+STARTED: Final = "started"  # in STATE: this data folder was used before
+CONFIGURED: Final = "configured"  # a factor: the configuration names it
+CODE_DIGITS: Final = 8
+CODE_ALPHABET: Final = "23456789ABCDEFGHJKLMNPQRSTUVWXYZ"  # 40 bits, and nothing that looks alike
+CODE_TRIES: Final = 5
+NODE: Final = "node"
+SETUP_CODE: Final = "setup_code"  # in place of a proof
+_REASON: Final = "with this, somebody could approve what agents may not do alone"
+
+
+class EnrolledApprover(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is on disk of an approver."""
+
+    name: str
+    identity: str  # of its keys
+    approves: tuple[str, ...]
+    at: float
+    how: str  # first_start, setup_code or proof
+    by: str | None = None  # whose proof it was
+    key: str | None = None  # of one that the configuration does not name
+    passkey: str | None = None
+
+
+class Enrolments:
+    def __init__(self, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock) -> None:
+        self._kv = kv
+        self._inbox = inbox
+        self._anchors = anchors
+        self._recorder = recorder
+        self._clock = clock
+        self._enrolled: dict[str, EnrolledApprover] = {}  # by identity
+        self._code = "".join(secrets.choice(CODE_ALPHABET) for _ in range(CODE_DIGITS))
+        self._tries_left = CODE_TRIES
+        anchors.believe({}, ())
+
+    async def open(self) -> None:
+        """Raises StoreError."""
+        now = self._clock.wall()
+        for entry in await self._kv.entries(BUCKET, now):
+            one = msgspec.json.decode(entry.value, type=EnrolledApprover)
+            self._enrolled[one.identity] = one
+        if await self._kv.get(STATE, STARTED, now) is None:
+            for plan in self._anchors.configured:
+                if plan.approves:
+                    identity = self._anchors.identity(plan)
+                    await self._enrol(
+                        EnrolledApprover(
+                            name=plan.name, identity=identity, approves=plan.approves, at=now, how="first_start"
+                        )
+                    )
+            await self._kv.put(STATE, STARTED, b"", now)
+        self._believe()
+        for approval in self._inbox.listed((Status.APPROVED,), Kind.ENROLMENT):
+            await self.settle(approval)
+        await self.ask()
+
+    async def close(self) -> None:
+        """Holds nothing open."""
+
+    def take_change(self, change: Change) -> None:
+        """Whom another replica enrolled."""
+        if change.entry is not None:
+            one = msgspec.json.decode(change.entry.value, type=EnrolledApprover)
+            self._enrolled[one.identity] = one
+            self._believe()
+
+    async def replan(self) -> None:
+        """The configuration names other anchors now."""
+        self._believe()
+        await self._inbox.void_where(
+            "the configuration no longer names it",
+            lambda one: (
+                one.kind is Kind.ENROLMENT
+                and CONFIGURED in one.factors
+                and not self._is_named(one)
+                and not self._inbox.is_elsewhere(one.id)
+            ),
+        )
+        await self.ask()
+
+    # Looking
+
+    @property
+    def maybe_setup_code(self) -> str | None:
+        """What lets the first approver in; None once there was one. For the terminal of this node alone.
+
+        Also where the configuration names none of them any more: who can edit a file and start a node on a terminal
+        could let themselves in. Another data folder begins anew, without what this one holds.
+        """
+        has_one = bool(self._enrolled) or any(one.approves for one in self._anchors.known())
+        return None if has_one or not self._tries_left else self._code
+
+    def shown(self) -> tuple[Approver, ...]:
+        """Every approver, and what would be one if it were believed."""
+        waiting = {approval.tool: approval.id for approval in self._inbox.waiting(Kind.ENROLMENT)}
+        held = {one.name: one.approves for one in self._anchors.known()}
+        return tuple(
+            self._shown(plan, held.get(plan.name, ()), waiting.get(_tool(plan.name)))
+            for plan in self._anchors.plans
+            if plan.approves
+        )
+
+    def _shown(self, plan: AnchorPlan, approves: tuple[str, ...], approval_id: str | None) -> Approver:
+        record = self._enrolled.get(self._anchors.identity(plan))
+        return Approver(
+            name=plan.name,
+            kind="passkey" if plan.passkey is not None else "key" if plan.key is not None else "jwks",
+            approves=approves,
+            wants=tuple(glob for glob in plan.approves if glob not in approves),
+            enrolled_at=None if record is None else rfc3339(record.at),
+            how=None if record is None else record.how,
+            by=None if record is None else record.by,
+            approval_id=approval_id,
+        )
+
+    # Asking
+
+    async def ask(self) -> None:
+        """What the configuration names and no proof covers goes into the inbox, once."""
+        for plan in self._anchors.unbelieved():
+            log.warning("anchor %s approves nothing before it is enrolled: interlock approvals", plan.name)
+            await self._raise(plan, by=NODE, factors=(CONFIGURED,))
+
+    async def request(self, plan: AnchorPlan, by: str) -> Approval | Fault | None:
+        """The question whether one may approve that the configuration does not name; None: the name is taken."""
+        taken = next((one for one in self._anchors.plans if one.name == plan.name), None)
+        return None if taken is not None else await self._raise(plan, by=by, factors=())
+
+    async def _raise(self, plan: AnchorPlan, *, by: str, factors: tuple[str, ...]) -> Approval | Fault:
+        shown = self._params(plan)
+        draft = self._inbox.draft(
+            Kind.ENROLMENT,
+            Source.NODE,
+            requested_by=by,
+            tool=_tool(plan.name),
+            digest=enrolment_digest(shown) or "",
+            params=Raw(shown),
+            reason=_REASON,
+            factors=factors,
+            method="approvers/enrol",
+        )
+        return await self._inbox.raise_(draft)
+
+    def _is_named(self, approval: Approval) -> bool:
+        return any(
+            _tool(plan.name) == approval.tool and enrolment_digest(self._params(plan)) == approval.digest
+            for plan in self._anchors.unbelieved()
+        )
+
+    def _params(self, plan: AnchorPlan) -> bytes:
+        """What a person is shown: the keys themselves by their thumbprints, wherever they are written."""
+        identity = self._anchors.identity(plan)
+        is_url = isinstance(plan.jwks, str)
+        shown = _Shown(
+            name=plan.name,
+            approves=plan.approves,
+            thumbprints=() if is_url else tuple(identity.split(",")),
+            jwks=identity if is_url else None,
+            key=plan.key if isinstance(plan.key, str) else None,
+            passkey=plan.passkey,
+        )
+        return msgspec.json.encode(shown)
+
+    # Deciding
+
+    def judge_code(self, code: str) -> Proof | Fault:
+        """The setup code in place of a proof, as long as no one could give one."""
+        right = self.maybe_setup_code
+        if right is None:
+            return invalid("code", "the setup code is for the first approver, or was wrong too often; restart the node")
+        said = code.replace("-", "").replace(" ", "").upper()
+        if not secrets.compare_digest(said.encode(), right.encode()):
+            self._tries_left -= 1
+            log.warning("a wrong setup code was given; %d more are taken", self._tries_left)
+            return invalid("code", "the setup code is another; the terminal of the node shows it")
+        return Proof(type=SETUP_CODE, anchor="", jti="")
+
+    async def settle(self, approval: Approval) -> Approval | Fault:
+        """What cannot be written now is made up for at the next start."""
+        decision = approval.decision
+        if decision is None or decision.what is not What.APPROVED or approval.params is None:
+            return approval
+        proof = decision.proof
+        shown = msgspec.json.decode(approval.params, type=_Shown)
+        enrolled = EnrolledApprover(
+            name=shown.name,
+            identity=shown.jwks or ",".join(shown.thumbprints),
+            approves=shown.approves,
+            at=self._clock.wall(),
+            how="setup_code" if proof is not None and proof.type == SETUP_CODE else "proof",
+            by=proof.anchor if proof is not None and proof.anchor else decision.by,
+            key=None if CONFIGURED in approval.factors else shown.key,
+            passkey=None if CONFIGURED in approval.factors else shown.passkey,
+        )
+        try:
+            await self._enrol(enrolled)
+        except StoreError as refused:
+            log.error("the approver %s cannot be written down: %s", shown.name, refused)
+            return approval
+        self._believe()
+        used = await self._inbox.use(approval.id)
+        return used if isinstance(used, Fault) else await self._inbox.finish(approval.id, Move.SUCCEED)
+
+    async def _enrol(self, one: EnrolledApprover) -> None:
+        before = self._enrolled.get(one.identity)
+        if before is not None:
+            both = tuple(dict.fromkeys((*before.approves, *one.approves)))
+            one = msgspec.structs.replace(one, approves=both, key=before.key or one.key, passkey=before.passkey)
+        now = self._clock.wall()
+        await self._recorder.append_now(_enrolment_line(one, now))
+        log.warning("approver %s is enrolled (%s); it approves %s", one.name, one.how, ", ".join(one.approves))
+        await self._kv.put(BUCKET, hashlib.sha256(one.identity.encode()).hexdigest(), msgspec.json.encode(one), now)
+        self._enrolled[one.identity] = one
+
+    def _believe(self) -> None:
+        own = [
+            AnchorPlan(name=one.name, key=one.key, passkey=one.passkey, approves=one.approves)
+            for one in self._enrolled.values()
+            if one.key is not None or one.passkey is not None
+        ]
+        self._anchors.believe({one.identity: one.approves for one in self._enrolled.values()}, own)
+
+
+class _Shown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a person is shown of an approver before they say yes."""
+
+    name: str
+    approves: tuple[str, ...]
+    thumbprints: tuple[str, ...] = ()
+    key: str | None = None
+    passkey: str | None = None
+    jwks: str | None = None
+
+
+def _tool(name: str) -> str:
+    return f"approvers.{name}"
+
+
+def _enrolment_line(one: EnrolledApprover, now: float) -> bytes:
+    """The record of the audit log for a new approver."""
+    return msgspec.json.encode(
+        {
+            "at": rfc3339(now),
+            "who": one.by or NODE,
+            "via": "operator",
+            "method": "approvers/enrol",
+            "tool": "",
+            "args_sha256": None,
+            "verdict": one.how,
+            "outcome": "enrolled",
+            "ms": 0.0,
+            "anchor": one.name,
+            "keys": one.identity.split(","),
+            "approves": list(one.approves),
+        }
+    )

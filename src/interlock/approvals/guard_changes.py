@@ -1,0 +1,154 @@
+"""Changes of the configuration that loosen the guard: in effect at once, on record, and shown until one has signed.
+
+The file belongs to the user who runs the node, and an agent with a shell is that user. So a change of the gate, of what
+tools are said to be or of the safety loop is not refused, it is told: in the log, in the audit log, in the status and
+in the inbox, where an approver says that it was theirs. One thing waits for that signature: a new way on which the
+codes of agents leave the node.
+"""
+
+import logging
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.guard_lines import GuardLines, code_channels, guard_lines
+from interlock.config.plan import Plan
+from interlock.approvals.protocol.approval import Approval, Kind, Source, What
+from interlock.approvals.protocol.digests import enrolment_digest
+from interlock.approvals.protocol.state import Move, Status
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.approvals.inbox import Inbox
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.recorder import Recorder
+from interlock.approvals.trust.anchors import Anchors
+from interlock.store.ports import KeyValue, StoreError
+
+log = logging.getLogger("interlock.approvals")
+
+BUCKET: Final = "guard-lines"
+KEY: Final = "signed"
+TOOL: Final = "configuration.guard"
+NODE: Final = "node"
+LINES_MAX: Final = 1000  # shown and stored of one change
+_REASON: Final = "the configuration was changed and lets through more than before; it is in effect"
+
+
+class GuardChanges:
+    def __init__(
+        self, plan: Plan, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock
+    ) -> None:
+        self._now = guard_lines(plan)
+        self._signed = self._now
+        self._kv = kv
+        self._inbox = inbox
+        self._anchors = anchors
+        self._recorder = recorder
+        self._clock = clock
+        self._told: tuple[str, ...] = ()
+
+    async def open(self) -> None:
+        """Raises StoreError."""
+        entry = await self._kv.get(BUCKET, KEY, self._clock.wall())
+        if entry is None:
+            await self._keep(self._now)
+        else:
+            self._signed = msgspec.json.decode(entry.value, type=GuardLines)
+        for approval in self._inbox.listed((Status.APPROVED,), Kind.CONFIGURATION):
+            if not self._inbox.is_elsewhere(approval.id):
+                await self.settle(approval)
+        await self._look()
+
+    async def close(self) -> None:
+        """Holds nothing open."""
+
+    async def replan(self, plan: Plan) -> None:
+        self._now = guard_lines(plan)
+        await self._look()
+
+    @property
+    def loosened(self) -> tuple[str, ...]:
+        """What loosens the guard and no approver has signed for."""
+        return self._now.loosened_since(self._signed)
+
+    @property
+    def may_send_codes(self) -> bool:
+        """Whether the ways on which codes leave the node are those that were signed for."""
+        return not code_channels(self.loosened)
+
+    async def settle(self, approval: Approval) -> Approval | Fault:
+        decision = approval.decision
+        if decision is None or decision.what is not What.APPROVED or approval.params is None:
+            return approval
+        if approval.digest == enrolment_digest(self._params()):
+            try:
+                await self._keep(self._now)
+            except StoreError as refused:
+                log.error("that the configuration was signed cannot be written down: %s", refused)
+                return approval
+            self._told = ()
+        used = await self._inbox.use(approval.id)
+        return used if isinstance(used, Fault) else await self._inbox.finish(approval.id, Move.SUCCEED)
+
+    async def _look(self) -> None:
+        tightened = self._signed.tightened_by(self._now)
+        if tightened != self._signed:
+            await self._keep(tightened)
+        loosened = self.loosened
+        if loosened != self._told:
+            self._told = loosened
+            await self._tell(loosened)
+
+    async def _tell(self, loosened: tuple[str, ...]) -> None:
+        digest = enrolment_digest(self._params()) or ""
+        await self._inbox.void_where(
+            "the configuration is another by now",
+            lambda one: (
+                one.kind is Kind.CONFIGURATION and one.digest != digest and not self._inbox.is_elsewhere(one.id)
+            ),
+        )
+        if not loosened:
+            return
+        log.warning("the configuration lets through more than was signed for: %s", "; ".join(loosened[:20]))
+        await self._recorder.append_now(_change_line(loosened, self._clock.wall()))
+        if not self._anchors.approver_names(TOOL):
+            unsigned = code_channels(loosened)  # no one could sign: the rest is on record
+            await self._keep(GuardLines(loose=self._now.loose - set(unsigned), strict=self._now.strict))
+            return
+        draft = self._inbox.draft(
+            Kind.CONFIGURATION,
+            Source.NODE,
+            requested_by=NODE,
+            tool=TOOL,
+            digest=digest,
+            params=Raw(self._params()),
+            reason=_REASON,
+            method="config/change",
+        )
+        await self._inbox.raise_(draft)
+
+    def _params(self) -> bytes:
+        return msgspec.json.encode({"loosened": self.loosened[:LINES_MAX]})
+
+    async def _keep(self, lines: GuardLines) -> None:
+        ordered = {"loose": sorted(lines.loose), "strict": sorted(lines.strict)}
+        await self._kv.put(BUCKET, KEY, msgspec.json.encode(ordered), self._clock.wall())
+        self._signed = lines
+
+
+def _change_line(loosened: tuple[str, ...], now: float) -> bytes:
+    """The record of the audit log for a configuration that lets through more."""
+    return msgspec.json.encode(
+        {
+            "at": rfc3339(now),
+            "who": NODE,
+            "via": "operator",
+            "method": "config/loosen",
+            "tool": "",
+            "args_sha256": None,
+            "verdict": "loosened",
+            "outcome": "in effect",
+            "ms": 0.0,
+            "lines": loosened[:LINES_MAX],
+        }
+    )

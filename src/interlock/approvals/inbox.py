@@ -1,0 +1,408 @@
+"""The one inbox: everything that waits for a decision, from when it is raised to how it ended.
+
+In: an approval somebody raises, a decision, the wish to use what was approved. Out: the approval as it then stands, or
+the refusal with its name. Each move of `protocol.approvals.state` is on disk before it is answered, over the revision
+that was read: of twenty who use an approval exactly one does. A decision is in the audit log before it counts.
+
+Whose decision counts and whether a proof holds is found out before it comes here. What lapses does so by whichever of
+the two clocks says so first: the monotonic one cannot be set, and only the wall goes on while a machine sleeps.
+"""
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from interlock.config.plan import ApprovalsPlan
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, What
+from interlock.approvals.protocol.errors import OF_ANOTHER_REPLICA, UNAVAILABLE_NOW, UNKNOWN, refusal_of
+from interlock.approvals.protocol.state import LIVE, Move, Status, maybe_after
+from interlock.ax.protocol.budget import Over, budget_exceeded
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.approvals.audit import ApprovalAudit
+from interlock.approvals.feed import ApprovalFeed, Listener
+from interlock.approvals.index import DEFINITIONS, Index, Key, definition_key, key_of
+from interlock.approvals.storage import ApprovalEntry, ApprovalStore, maybe_read
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock
+from interlock.core.feed import Feed
+from interlock.core.replicas import Replicas
+from interlock.store.ports import Change, Conflict, StoreError
+
+log = logging.getLogger("interlock.approvals")
+
+SWEEP_EVERY_S: Final = 1.0  # how late an expiry may be written down; it counts from its moment on
+TRIES_MAX: Final = 5  # against writers that were first
+HELD_BYTES_MAX: Final = 16 * 1024 * 1024  # of arguments that wait, per principal: room for one of the largest messages
+AGENT_CHARS_MAX: Final = 100
+HELD_BYTES_IN_ALL_MAX: Final = 256 * 1024 * 1024  # of all principals: an issuer may let anybody make many of them
+LIVE_MAX: Final = 50_000  # of all principals and kinds together
+
+_WITHOUT_EXPIRY: Final = frozenset((Kind.DEFINITION, Kind.REQUEST, Kind.ENROLMENT, Kind.CONFIGURATION))
+_OF_ONE_REPLICA: Final = frozenset((Kind.START, Kind.STEP, Kind.VERIFY, Kind.CONFIGURATION))
+_LOST: Final = "the node stopped before the end was known"
+_UNSENT: Final = "the caller left before anything was sent"
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    expiry_s: float = 300.0
+    redeem_s: float = 300.0
+    max_pending: int = 100  # per principal
+
+
+def rules_of(plan: ApprovalsPlan) -> Rules:
+    return Rules(expiry_s=plan.expiry_s, redeem_s=plan.redeem_s, max_pending=plan.max_pending)
+
+
+class Inbox:
+    def __init__(
+        self,
+        store: ApprovalStore,
+        record: ApprovalAudit,
+        clock: Clock,
+        rules: Rules,
+        replicas: Replicas | None = None,
+    ) -> None:
+        """`replicas`: those that share the store, where there may be several."""
+        self.rules = rules
+        self._store = store
+        self._replicas = replicas
+        self._audit = record
+        self._clock = clock
+        self._feed = ApprovalFeed()
+        self.heard = Feed[Approval]()  # what another replica raised or moved
+        self._index = Index(clock)
+        self._raising: dict[Key, asyncio.Task[Approval | Fault]] = {}
+        self._work = BackgroundTasks()
+
+    # Life
+
+    async def open(self) -> None:
+        """Loads the stored approvals and ends those that were left behind. Raises StoreError."""
+        for entry in sorted(await self._store.all(), key=lambda one: one.approval.created_at):
+            self._index.keep(entry)  # the newest last: it is the one that stands for its digest
+        await self.end_lost()
+
+    async def end_lost(self) -> None:
+        """What a replica that is no more had used, and will not finish."""
+        for approval in self.listed((Status.USED,)):
+            entry = self._index.maybe_filed(approval.id)
+            if entry is not None and not self._is_finished_by(entry.replica):
+                await self.finish(approval.id, Move.LOSE, _LOST)
+
+    def _is_finished_by(self, replica: str | None) -> bool:
+        return self._replicas is not None and replica is not None and self._replicas.is_alive(replica)
+
+    def is_elsewhere(self, id: str) -> bool:
+        """Whether another replica, which lives, raised it or moved it last."""
+        entry = self._index.maybe_filed(id)
+        return entry is not None and not self._is_own(entry) and self._is_finished_by(entry.replica)
+
+    def take_change(self, change: Change) -> None:
+        """What another replica raised or moved; or this one, with a write of which it was told that it failed."""
+        entry = None if change.entry is None else maybe_read(change.entry)
+        known = self._index.maybe_filed(change.key)
+        if change.entry is None:
+            self._index.forget(change.key)
+        elif entry is None or (known is not None and known.revision > entry.revision):
+            return
+        elif not self._is_own(entry):
+            self._take(entry)
+        else:
+            self._index.keep(entry)
+            self._feed.tell(entry.approval)
+            if entry.approval.status is Status.USED:  # not really: who wanted to was refused
+                self._work.begin(self._move(change.key, Move.FAIL, outcome=_UNSENT), "approvals")
+
+    def _take(self, entry: ApprovalEntry) -> None:
+        """Keeps what another replica has written, and tells of it once."""
+        known = self._index.maybe_filed(entry.approval.id)
+        self._index.keep(entry)
+        if known is None or known.revision < entry.revision:
+            self._feed.tell(entry.approval, is_own=False)
+            self.heard.publish(entry.approval)
+
+    def _is_own(self, entry: ApprovalEntry) -> bool:
+        replicas = self._replicas
+        return replicas is None or replicas.is_alone or entry.replica == replicas.own_id
+
+    def replan(self, rules: Rules) -> None:
+        """Takes rules for what is raised from now on; what waits keeps its time."""
+        self.rules = rules
+
+    def end_listening(self) -> None:
+        """Closes the feed; moves that come later are still made."""
+        self._feed.close()
+
+    async def close(self) -> None:
+        await self._work.finish()
+        self._feed.close()
+
+    # Looking
+
+    def get(self, id: str) -> Approval | None:
+        return self._index.get(id)
+
+    def find_by_prefix(self, prefix: str) -> list[Approval]:
+        """Approvals whose id begins like this; ids are random, so a few characters name one."""
+        return [one for one in self._index.all() if one.id.startswith(prefix)]
+
+    def waiting(self, kind: Kind | None = None) -> list[Approval]:
+        """The undecided approvals, the oldest first."""
+        return self.listed((Status.PENDING,), kind)
+
+    @property
+    def waiting_count(self) -> int:
+        return self._index.pending_count
+
+    def waiting_definitions(self) -> list[Approval]:
+        """As `waiting` of that kind, in no order; asked for each list that a server sends."""
+        return [one for id in self._index.held_counts(DEFINITIONS) if (one := self._index.get(id)) is not None]
+
+    def listed(self, statuses: Iterable[Status] = Status, kind: Kind | None = None) -> list[Approval]:
+        wanted = frozenset(statuses)
+        found = [one for one in self._index.all() if one.status in wanted and kind in (None, one.kind)]
+        return sorted(found, key=lambda one: (one.created_at, one.id))
+
+    def find(self, requested_by: str, digest: str) -> Approval | None:
+        """The approval of this call: pending, approved and not used, or denied and still to be told so."""
+        return self._index.find((requested_by, digest))
+
+    def find_definition(self, tool: str, digest: str) -> Approval | None:
+        """As `find`, for any caller: a definition is asked for once."""
+        return self._index.find(definition_key(tool, digest))
+
+    def listen(self, *, only_own: bool = False) -> Listener:
+        """A listener for every change from now on; close it when done. `only_own`: not of other replicas."""
+        return self._feed.listen(only_own=only_own)
+
+    def remind(self, id: str) -> None:
+        """Tells every listener once more of one that still waits."""
+        approval = self.get(id)
+        if approval is not None and approval.status is Status.PENDING:
+            self._feed.tell(approval)
+
+    # Moving
+
+    def draft(
+        self, kind: Kind, source: Source, *, requested_by: str, tool: str, digest: str, **members: Any
+    ) -> Approval:
+        """A new one with its id and its times; nothing is kept before it is raised."""
+        now = self._clock.wall()
+        if (agent := members.get("agent")) is not None:  # a client's word for itself
+            members["agent"] = agent[:AGENT_CHARS_MAX].encode("utf-8", "replace").decode()
+        return Approval(
+            id=str(uuid.uuid4()),
+            kind=kind,
+            source=source,
+            requested_by=requested_by,
+            tool=tool,
+            digest=digest,
+            created_at=now,
+            **{"expires_at": None if kind in _WITHOUT_EXPIRY else now + self.rules.expiry_s, **members},
+        )
+
+    async def raise_(self, approval: Approval, *, anew: bool = False) -> Approval | Fault:
+        """One for the same digest that still stands (`find`) is returned as it is, and not extended.
+
+        `anew`: unless that one was denied, and an operator wants to decide once more.
+        """
+        key = key_of(approval)
+        if (standing := self._index.find(key)) is not None and not (anew and standing.status is Status.DENIED):
+            return standing
+        under_way = self._raising.get(key)
+        if under_way is None:
+            if (fault := self._maybe_too_many(approval)) is not None:
+                return fault
+            self._index.hold(approval)
+            under_way = self._raising[key] = self._begin(self._raise(key, approval))
+        return await asyncio.shield(under_way)
+
+    async def raise_used(self, approval: Approval, decision: Decision) -> Approval | Fault:
+        """A new approval that was decided beforehand and is used at once. `finish` must follow, whatever happens."""
+        using = self._begin(self._raise_used(approval, decision))
+        try:
+            return await asyncio.shield(using)
+        except asyncio.CancelledError:
+            self._work.begin(self._mark_unsent(approval.id, using))
+            raise
+
+    async def decide(self, id: str, decision: Decision, *, redeem_until: float | None = None) -> Approval | Fault:
+        """`redeem_until`: when the proof of an approval runs out. The decision is recorded before it counts."""
+        return await asyncio.shield(self._begin(self._decide(id, decision, redeem_until)))
+
+    def record_reveal(self, approval: Approval, *, by: str, anchor: str) -> None:
+        self._audit.record_reveal(approval, at=self._clock.wall(), by=by, anchor=anchor)
+
+    async def use(self, id: str) -> Approval | Fault:
+        """Uses an approval, once; gives its arguments for the last time. `finish` must follow, whatever happens."""
+        standing = self.get(id)
+        using = self._begin(self._move(id, Move.USE))
+        try:
+            used = await asyncio.shield(using)
+        except asyncio.CancelledError:
+            self._work.begin(self._mark_unsent(id, using))
+            raise
+        return used if isinstance(used, Fault) or standing is None else replace(used, params=standing.params)
+
+    async def finish(self, id: str, end: Move, outcome: str | None = None) -> Approval | Fault:
+        """`end` is Move.SUCCEED, FAIL or LOSE."""
+        return await asyncio.shield(self._begin(self._move(id, end, outcome=outcome)))
+
+    async def void(self, id: str, why: str) -> Approval | Fault:
+        return await asyncio.shield(self._begin(self._move(id, Move.VOID, outcome=why)))
+
+    async def void_where(self, why: str, test: Callable[[Approval], bool]) -> list[Approval]:
+        """Voids all live ones of which `test` is true: their anchor is gone, their tool has changed."""
+        found = [one for one in self._index.all() if one.is_live and test(one)]
+        voided = [await self.void(approval.id, why) for approval in found]
+        return [one for one in voided if isinstance(one, Approval)]
+
+    async def withdraw(self, id: str) -> Approval | Fault:
+        """Withdraws it for the principal that raised it, which the caller has made sure of."""
+        return await asyncio.shield(self._begin(self._move(id, Move.WITHDRAW)))
+
+    async def sweep(self) -> None:
+        """Write down what has lapsed, with its arguments erased, and forget what ended long ago."""
+        for id in self._index.lapsed_ids():
+            await self._move(id, Move.EXPIRE)
+        self._index.forget_old()
+
+    # Inside
+
+    async def sweep_forever(self) -> None:
+        while True:
+            await self._index.lapsing.wait()
+            await self.sweep()
+            await asyncio.sleep(SWEEP_EVERY_S)
+
+    def _begin(self, work: Coroutine[Any, Any, Approval | Fault]) -> asyncio.Task[Approval | Fault]:
+        """Begins a task of its own: its waiter may be cancelled, and the memory still follows the disk."""
+        return self._work.begin_awaited(work)
+
+    async def _raise(self, key: Key, approval: Approval) -> Approval | Fault:
+        try:
+            entry = await self._store.create(approval)
+        except StoreError as refused:
+            self._index.release(approval)
+            return _unavailable(refused)
+        finally:
+            del self._raising[key]
+        self._index.keep(entry)
+        self._tell(entry.approval, None)
+        return entry.approval
+
+    async def _raise_used(self, approval: Approval, decision: Decision) -> Approval | Fault:
+        try:
+            await self._audit.record_decision(approval, decision)
+            entry = await self._store.create(replace(approval, status=Status.USED, decision=decision, params=None))
+        except StoreError as refused:
+            return _unavailable(refused)
+        self._index.keep(entry)
+        self._feed.tell(entry.approval)
+        return entry.approval
+
+    async def _decide(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:
+        approval = self.get(id)
+        if approval is None:
+            return UNKNOWN
+        move = Move.APPROVE if decision.what is What.APPROVED else Move.DENY
+        if maybe_after(approval.status, move) is None:
+            return refusal_of(approval)
+        if is_of_one_replica(approval) and self.is_elsewhere(id):
+            return OF_ANOTHER_REPLICA
+        changes: dict[str, Any] = {"decision": decision}
+        if move is Move.APPROVE and approval.expires_at is not None:
+            redeem_by = self._clock.wall() + self.rules.redeem_s
+            changes["redeem_by"] = redeem_by if redeem_until is None else min(redeem_by, redeem_until)
+        try:
+            await self._audit.record_decision(approval, decision)
+        except StoreError as refused:
+            return _unavailable(refused)
+        decided = await self._move(id, move, **changes)
+        if isinstance(decided, Fault):
+            with contextlib.suppress(StoreError):  # the refusal stands either way
+                await self._audit.record_decision(approval, decision, outcome=decided.message)
+        return decided
+
+    async def _mark_unsent(self, id: str, using: "asyncio.Task[Approval | Fault]") -> Approval | Fault:
+        used = await using
+        return used if isinstance(used, Fault) else await self._move(id, Move.FAIL, outcome=_UNSENT)
+
+    async def _move(self, id: str, move: Move, **changes: Any) -> Approval | Fault:
+        try:
+            for _ in range(TRIES_MAX):
+                entry = self._index.maybe_filed(id)
+                if entry is None:
+                    return UNKNOWN
+                approval = entry.approval if move is Move.EXPIRE else self._index.current(entry)
+                after = maybe_after(approval.status, move)
+                if after is None:
+                    return refusal_of(approval)
+                params = approval.params if after in LIVE else None
+                try:
+                    moved = await self._store.update(
+                        replace(approval, status=after, params=params, **changes), entry.revision
+                    )
+                except Conflict:
+                    await self._read_again(id)
+                    continue
+                self._index.keep(moved)
+                self._tell(moved.approval, approval)
+                return moved.approval
+        except StoreError as refused:
+            return _unavailable(refused)
+        return _unavailable("others keep changing it")
+
+    async def _read_again(self, id: str) -> None:
+        entry = await self._store.maybe_read(id)
+        if entry is None:
+            self._index.forget(id)
+        elif self._is_own(entry):
+            self._index.keep(entry)
+        else:
+            self._take(entry)
+
+    def _tell(self, approval: Approval, before: Approval | None) -> None:
+        if before is None or approval.decision == before.decision:  # a decision is on record already
+            self._audit.record_move(approval, self._clock.wall(), before)
+        self._feed.tell(approval)
+
+    def _maybe_too_many(self, approval: Approval) -> Fault | None:
+        if self.waiting_count >= LIVE_MAX:
+            return _too_many("max_pending_in_all", LIVE_MAX, self.waiting_count, None)
+        if approval.kind is Kind.DEFINITION:  # one for each tool there is
+            return None
+        held = self._index.held_counts(approval.requested_by)
+        taken_back = self._index.withdrawal_times(approval.requested_by)
+        used = len(held) + len(taken_back)
+        if used >= self.rules.max_pending:
+            wait_ms = self._index.next_lapse_ms(held, taken_back)
+            return _too_many("max_pending_confirmations", self.rules.max_pending, used, wait_ms)
+        size = sum(held.values()) + len(approval.params or b"")
+        if size > HELD_BYTES_MAX:
+            return _too_many("max_pending_bytes", HELD_BYTES_MAX, size, self._index.next_lapse_ms(held))
+        size = self._index.held_bytes + len(approval.params or b"")
+        if size > HELD_BYTES_IN_ALL_MAX:
+            return _too_many("max_pending_bytes_in_all", HELD_BYTES_IN_ALL_MAX, size, None)
+        return None
+
+
+def is_of_one_replica(approval: Approval) -> bool:
+    """Whether it is about what only the replica that raised it holds."""
+    return approval.kind in _OF_ONE_REPLICA or approval.source is Source.DRIVERS
+
+
+def _too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) -> Fault:
+    """More waits for people than one caller may have waiting (AX-11.3-4)."""
+    return budget_exceeded(Over(budget=budget, limit=limit, used=used, retry_after_ms=retry_after_ms), "caller")
+
+
+def _unavailable(why: object) -> Fault:
+    log.error("an approval cannot be written: %s", why)
+    return UNAVAILABLE_NOW

@@ -1,0 +1,127 @@
+"""What a decision is about, in one digest: the call itself, or a definition together with what is said of it.
+
+A proof signs the id of an approval and this digest. For a call it is the call_digest of MCP-AX 11.3; a definition can
+be answered in several ways, so the answer is part of what is signed.
+"""
+
+import hashlib
+from typing import Final
+
+from msgspec import Raw
+
+from interlock.approvals.protocol.approval import Approval, Kind
+from interlock.approvals.protocol.folder_digest import folder_digest
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, maybe_string
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsontext.canonical import NotCanonical, canonical, tool_digest
+from interlock.wire.schemas.digest import schema_digest
+
+REVEAL: Final = "reveal"  # not a decision: an operator is shown the code of an agent's challenge
+ACCEPT: Final = "accept"  # a changed definition is used as it now is
+CLASSES: Final = ("read_only", "reversible", "irreversible")  # what a tool is that does not say it itself
+NAMES_REVIEW: Final = "names/review"  # the method of a review of a provisional entry of the registry
+REVIEW_ANSWERS: Final = ("promote", "remove")
+# Factors of an approval of kind definition.
+CHANGED: Final = "definition_changed"  # it is not what was accepted before
+UNCLASSIFIED: Final = "unclassified"  # and besides the tool has no class
+SURFACE: Final = "surface_undecided"  # whether a tool keeps to the specification of its name
+UNTRUSTED: Final = "untrusted_driver"  # it is a driver's folder, not a tool
+DRIVER: Final = "driver"  # what the shown definition of a driver begins with
+VERSION: Final = 1
+
+
+def answers(approval: Approval) -> tuple[str, ...]:
+    """What can be said to it besides no; empty where a plain yes is all there is."""
+    if approval.method == NAMES_REVIEW:
+        return REVIEW_ANSWERS
+    if approval.kind is not Kind.DEFINITION:
+        return ()
+    changed = CHANGED in approval.factors and UNCLASSIFIED not in approval.factors
+    return (ACCEPT,) if changed or not {UNTRUSTED, SURFACE}.isdisjoint(approval.factors) else CLASSES
+
+
+def signed_digest(approval: Approval, answer: str | None) -> str:
+    """SHA-256 in hex; what a proof has as its call_digest."""
+    if approval.kind is Kind.CALL:
+        return approval.digest
+    text = canonical(
+        {
+            "v": VERSION,
+            "kind": approval.kind.value,
+            "tool": approval.tool,
+            "digest": approval.digest,
+            "answer": answer,
+        }
+    )
+    return hashlib.sha256(text).hexdigest()
+
+
+def enrolment_digest(params: Raw | bytes) -> str | None:
+    """The digest of who is to be an approver, as a person is shown them; None: it is not JSON that all read alike."""
+    try:
+        return hashlib.sha256(canonical(decode_value(params))).hexdigest()
+    except (CodecError, NotCanonical):
+        return None
+
+
+def proposal_digest(
+    room: str | None,
+    proposal_id: str | None,
+    proposer: str | None,
+    target: str | None,
+    method: str | None,
+    params: bytes,
+) -> str:
+    """The digest of a room's proposal, as a person is shown it; its params to the byte (`null`: there are none)."""
+    parts = [part or "" for part in (room, proposal_id, proposer, target, method)]
+    said = hashlib.sha256(b"".join(b"%b\0" % part.encode("utf-8", "surrogatepass") for part in parts))
+    said.update(params)
+    return said.hexdigest()
+
+
+def shown_digest(params: Raw | bytes) -> str | None:
+    """The digest of the definition that a person was shown, so that they sign what they saw; None: there is none."""
+    shown = decode_object(params) or {}
+    if "surface" in shown:
+        return _surface_digest_shown(shown["surface"])
+    definition = decode_object(shown.get("after", shown.get("definition", Raw(b"null"))))
+    if definition is not None and DRIVER in definition and "name" not in definition:  # a tool has a name
+        return _folder_digest_shown(definition.get("files", Raw(b"null")))
+    name = maybe_string((definition or {}).get("name"))
+    if definition is None or name is None:
+        return None
+    try:
+        declared = decode_value(definition["capability"]) if "capability" in definition else None
+    except CodecError:
+        return None
+    return tool_digest(definition, downstream_name=name, declared=declared)
+
+
+def surface_pair_digest(name: str, registered: tuple[str, str | None], offered: tuple[str, str | None]) -> str:
+    """Of a surface name, and of the schemas of its specification and of a tool, each by their digests."""
+    text = canonical({"surface": name, "registered": list(registered), "offered": list(offered)})
+    return hashlib.sha256(text).hexdigest()
+
+
+def _surface_digest_shown(raw: Raw) -> str | None:
+    try:
+        shown = decode_value(raw)
+        name, sides = shown["name"], [shown["registered"], shown["offered"]]
+        found = [(schema_digest(one["argument"]), _maybe_digest(one.get("return"))) for one in sides]
+    except (CodecError, KeyError, TypeError, AttributeError):
+        return None
+    return surface_pair_digest(name, found[0], found[1])
+
+
+def _maybe_digest(schema: object) -> str | None:
+    return None if schema is None else schema_digest(schema)
+
+
+def _folder_digest_shown(files: Raw) -> str | None:
+    try:
+        found = decode_value(files)
+    except CodecError:
+        return None
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        return None
+    return folder_digest(found)

@@ -1,0 +1,350 @@
+"""The standing grants of a node: signed, kept, used up, revoked.
+
+A grant is on disk with the proof that was signed for it, and that proof is verified again when the node starts: what
+somebody wrote into the store without a key grants nothing. Each use is counted on disk, over the revision that was
+read, before the call leaves: of two calls that race for the last use one wins. A grant that is over, by its time or its
+count, by a person, or because its signer may no longer approve, stays to be seen for some time and lets nothing pass.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from interlock.approvals.protocol.approval import Proof
+from interlock.approvals.protocol.argument_rules import BadRules, check_rules, maybe_violation
+from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
+from interlock.approvals.protocol.standing_grant import KIND, StandingGrant, check_grant, grant_digest
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
+from interlock.ax.protocol.errors import CONFIRMATION_UNKNOWN, CONFIRMATION_VOID, refusal
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.recorder import Recorder
+from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier
+from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
+
+log = logging.getLogger("interlock.approvals")
+
+BUCKET: Final = "grants"
+GRANTS_MAX: Final = 1000  # that let something pass, at one node
+KEPT_S: Final = 30 * 86_400.0  # after its end
+TRIES_MAX: Final = 20  # against calls that use the same grant at the same moment
+DECIDED_BY: Final = "grant:"  # and the id of a grant: who decided a call that it let pass
+PERSONAL: Final = "operator_signature"
+UNKNOWN: Final = refusal(CONFIRMATION_UNKNOWN, "there is no such grant, or it ended long ago")
+
+
+class StoredGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """A grant as it is on disk. `ended`: why it is over, other than by its time or its count."""
+
+    grant: StandingGrant
+    token: str  # the proof as it was signed; its jti is spent, so that it proves nothing else
+    proof: Proof
+    signed_at: float
+    signed_by: str  # who brought it
+    used: int = 0
+    used_at: float | None = None
+    ended: str | None = None
+    ended_at: float | None = None
+    ended_by: str | None = None
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    stored: StoredGrant
+    revision: int
+    due: float | None  # by the monotonic clock, which cannot be set back
+
+
+class Uncovered(msgspec.Struct, frozen=True):
+    """Why no grant of this caller for this tool lets a call pass."""
+
+    grant_id: str
+    why: str
+
+
+class StandingGrants:
+    def __init__(
+        self, kv: KeyValue, clock: Clock, judge: ProofVerifier, recorder: Recorder, *, aggregator_id: str
+    ) -> None:
+        self._kv = kv
+        self._clock = clock
+        self._judge = judge
+        self._recorder = recorder
+        self._own_id = aggregator_id
+        self._entries: dict[str, _Entry] = {}
+        self._proved: set[str] = set()  # whose signatures were verified since the start
+        self._by_call: dict[tuple[str, str], list[str]] = {}  # tool and caller -> ids
+
+    # Life
+
+    async def open(self) -> None:
+        """Raises StoreError."""
+        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
+            stored = _maybe_read(entry.key, entry.value)
+            if stored is None:
+                continue
+            self._keep(stored, entry.revision)
+            if stored.ended is None and not self._is_proved(stored):
+                log.error("the signature of the standing grant %s does not hold: it lets nothing pass", entry.key)
+
+    async def close(self) -> None:
+        """Holds nothing open."""
+
+    def _is_proved(self, stored: StoredGrant) -> bool:
+        """Whether what is on disk is what a person signed; looked at once. The address that a passkey is good for may
+        be known only later."""
+        grant, proof = stored.grant, stored.proof
+        if grant.id in self._proved:
+            return True
+        try:
+            check_rules(grant.rules)
+            asked = self._asked(grant)
+        except BadRules:
+            return False
+        verified = self._judge.verify_again(asked, Presented(token=stored.token), stored.signed_at)
+        if isinstance(verified, Fault) or (verified.anchor, verified.key) != (proof.anchor, proof.key):
+            return False
+        self._proved.add(grant.id)
+        return True
+
+    # Looking
+
+    def all(self) -> list[StoredGrant]:
+        """The newest last."""
+        return sorted((entry.stored for entry in self._entries.values()), key=lambda one: (one.signed_at, one.grant.id))
+
+    def maybe(self, id: str) -> StoredGrant | None:
+        entry = self._entries.get(id)
+        return None if entry is None else entry.stored
+
+    def maybe_over(self, id: str) -> str | None:
+        """Why a grant lets nothing pass any more; None: it does."""
+        entry = self._entries.get(id)
+        if entry is None:
+            return "is not known here"
+        stored, grant = entry.stored, entry.stored.grant
+        if stored.ended is not None:
+            return stored.ended if stored.ended.startswith("was ") else f"is void: {stored.ended}"
+        if grant.calls is not None and stored.used >= grant.calls:
+            return f"is used up ({grant.calls} calls)"
+        is_late = grant.until is not None and self._clock.wall() >= grant.until
+        if is_late or (entry.due is not None and self._clock.now() >= entry.due):
+            return "has expired"
+        if not self._judge.stands_behind(grant.tool, stored.proof):
+            return f"is void: {ANCHOR_GONE}"
+        return None if self._is_proved(stored) else "is void: its signature does not hold"
+
+    def has_any(self, tool: str, who: str) -> bool:
+        """Whether a grant for this tool and caller is known, over or not."""
+        return (tool, who) in self._by_call
+
+    def find(
+        self, tool: str, tool_digest: str, who: str, arguments: Mapping[str, Any] | None
+    ) -> StoredGrant | Uncovered | None:
+        """The grant that lets such a call pass, the one that ends first; why none does; None where there is none."""
+        near: Uncovered | None = None
+        over: Uncovered | None = None
+        found: list[StoredGrant] = []
+        for id in self._by_call.get((tool, who), ()):
+            grant = self._entries[id].stored.grant
+            if (why := self.maybe_over(id)) is not None:
+                over = Uncovered(id, why)  # the newest
+            elif grant.tool_digest != tool_digest:
+                near = Uncovered(id, "is for another definition of the tool")
+            elif arguments is None:
+                near = Uncovered(id, "does not cover it: the arguments are not an object")
+            elif (wrong := maybe_violation(grant.rules, arguments)) is not None:
+                near = Uncovered(id, f"does not cover it: {wrong}")
+            else:
+                found.append(self._entries[id].stored)
+        return min(found, key=_end_of) if found else near or over
+
+    # Signing
+
+    def question(self, grant: StandingGrant) -> Asked | Fault:
+        """What a proof must answer to make this grant count."""
+        try:
+            check_grant(grant, self._clock.wall())
+        except BadRules as bad:
+            return Fault(INVALID_PARAMS, "bad_grant", {"detail": str(bad)})
+        if grant.aggregator_id != self._own_id:
+            return Fault(INVALID_PARAMS, "bad_grant", {"detail": "it names another node"})
+        return self._asked(grant)
+
+    async def sign(self, grant: StandingGrant, proof: Presented, *, by: str) -> StoredGrant | Fault:
+        """Keeps a grant, upon the proof of a person who may approve the tool."""
+        asked = self.question(grant)
+        if isinstance(asked, Fault):
+            return asked
+        if grant.id in self._entries:
+            return Fault(INVALID_PARAMS, "bad_grant", {"detail": "there is a grant of this id"})
+        if sum(self.maybe_over(id) is None for id in self._entries) >= GRANTS_MAX:
+            return Fault(INVALID_PARAMS, "bad_grant", {"detail": f"there are {GRANTS_MAX} grants; revoke some"})
+        at = self._clock.wall()
+        verified = await self._judge.judge(asked, proof)
+        if isinstance(verified, Fault):
+            return verified
+        if verified.type != PERSONAL:
+            return invalid("kind", "a person's own key signs a standing grant")
+        stored = StoredGrant(grant=grant, token=proof.token, proof=_stored_proof(verified), signed_at=at, signed_by=by)
+        try:
+            await self._record(stored, "grants/sign", "signed", who=by)
+            self._proved.add(grant.id)
+            self._keep(stored, await self._write(stored, None))
+        except StoreError as error:
+            log.error("a standing grant cannot be written: %s", error)
+            return UNAVAILABLE_NOW
+        return stored
+
+    # Using and ending
+
+    async def use(self, id: str) -> StoredGrant | Fault:
+        """Counts one use, on disk. Exactly as many succeed as the grant has calls."""
+        try:
+            for _ in range(TRIES_MAX):
+                over = self.maybe_over(id)
+                if over is not None:
+                    return refusal(CONFIRMATION_VOID, f"the standing grant {id} {over}", reason="grant_over")
+                entry = self._entries[id]
+                used = replace(entry.stored, used=entry.stored.used + 1, used_at=self._clock.wall())
+                try:
+                    self._keep(used, await self._write(used, entry.revision))
+                except Conflict:
+                    await self._read_again(id)
+                    continue
+                return used
+        except StoreError as error:
+            log.error("the use of a standing grant cannot be written: %s", error)
+            return UNAVAILABLE_NOW
+        return refusal(CONFIRMATION_VOID, "others use the standing grant; make the call again", reason="contended")
+
+    async def revoke(self, id: str, *, by: str) -> StoredGrant | Fault:
+        """Ends it from now on; one that is over already stays as it is."""
+        if id not in self._entries:
+            return UNKNOWN
+        try:
+            return await self._maybe_end(id, f"was revoked by {by}", by=by) or UNKNOWN
+        except StoreError as error:
+            log.error("a standing grant cannot be revoked: %s", error)
+            return UNAVAILABLE_NOW
+
+    async def void_unfounded(self) -> list[StoredGrant]:
+        """Voids grants whose signers may no longer approve. Raises StoreError."""
+        gone = [
+            stored.grant.id
+            for stored in self.all()
+            if stored.ended is None and not self._judge.stands_behind(stored.grant.tool, stored.proof)
+        ]
+        ended = [await self._maybe_end(id, ANCHOR_GONE, by="node") for id in gone]
+        return [one for one in ended if one is not None]
+
+    async def _maybe_end(self, id: str, why: str, *, by: str) -> StoredGrant | None:
+        """None where another process let it go meanwhile."""
+        for _ in range(TRIES_MAX):
+            entry = self._entries.get(id)
+            if entry is None:
+                return None
+            if entry.stored.ended is not None:
+                return entry.stored
+            ended = replace(entry.stored, ended=why, ended_at=self._clock.wall(), ended_by=by)
+            await self._record(ended, "grants/end", "ended", who=by, reason=why)
+            try:
+                self._keep(ended, await self._write(ended, entry.revision))
+            except Conflict:
+                await self._read_again(id)
+                continue
+            return ended
+        raise Conflict(f"others keep using the standing grant {id}")
+
+    # Inside
+
+    def _asked(self, grant: StandingGrant) -> Asked:
+        return Asked(
+            confirmation_id=grant.id,
+            call_digest=grant_digest(grant),
+            nonce="",
+            tool=grant.tool,
+            aggregator_id=self._own_id,
+        )
+
+    async def _write(self, stored: StoredGrant, revision: int | None) -> int:
+        now, until = self._clock.wall(), stored.grant.until
+        is_over = stored.ended is not None or stored.used == stored.grant.calls
+        ttl_s = KEPT_S if is_over else None if until is None else until - now + KEPT_S
+        encoded = msgspec.json.encode(stored)
+        if revision is None:
+            return await self._kv.create(BUCKET, stored.grant.id, encoded, now, ttl_s=ttl_s)
+        return await self._kv.update(BUCKET, stored.grant.id, encoded, revision, now, ttl_s=ttl_s)
+
+    async def _read_again(self, id: str) -> None:
+        self._take(id, await self._kv.get(BUCKET, id, self._clock.wall()))
+
+    def take_change(self, change: Change) -> None:
+        """What another replica signed, used or ended."""
+        known = self._entries.get(change.key)
+        if known is None or change.entry is None or known.revision < change.entry.revision:
+            self._take(change.key, change.entry)
+
+    def _take(self, id: str, entry: Entry | None) -> None:
+        stored = None if entry is None else _maybe_read(id, entry.value)
+        if entry is None or stored is None:
+            gone = self._entries.pop(id, None)
+            if gone is not None:
+                self._by_call[gone.stored.grant.tool, gone.stored.grant.who].remove(id)
+        else:
+            self._keep(stored, entry.revision)
+
+    def _keep(self, stored: StoredGrant, revision: int) -> None:
+        grant, before = stored.grant, self._entries.get(stored.grant.id)
+        due = None if grant.until is None else self._clock.now() + grant.until - self._clock.wall()
+        self._entries[grant.id] = _Entry(stored, revision, due if before is None else before.due)
+        if before is None:
+            self._by_call.setdefault((grant.tool, grant.who), []).append(grant.id)
+
+    async def _record(self, stored: StoredGrant, method: str, verdict: str, *, who: str, **more: str) -> None:
+        grant = stored.grant
+        await self._recorder.append_now(
+            msgspec.json.encode(
+                {
+                    "at": rfc3339(self._clock.wall()),
+                    "who": who,
+                    "via": "approvals",
+                    "method": method,
+                    "tool": grant.tool,
+                    "args_sha256": None,
+                    "verdict": verdict,
+                    "outcome": verdict,
+                    "ms": 0.0,
+                    "grant": grant.id,
+                    "kind": KIND,
+                    "requested_by": grant.who,
+                    "digest": grant_digest(grant),
+                    "tool_digest": grant.tool_digest,
+                    "anchor": stored.proof.anchor,
+                    "jti": stored.proof.jti,
+                    "proof": stored.proof.type,
+                    **more,
+                }
+            )
+        )
+
+
+def _end_of(stored: StoredGrant) -> tuple[float, float]:
+    grant = stored.grant
+    left = float("inf") if grant.calls is None else grant.calls - stored.used
+    return float("inf") if grant.until is None else grant.until, left
+
+
+def _stored_proof(verified: Verified) -> Proof:
+    return Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
+
+
+def _maybe_read(id: str, value: bytes) -> StoredGrant | None:
+    try:
+        return msgspec.json.decode(value, type=StoredGrant)
+    except msgspec.DecodeError as error:
+        log.error("the standing grant %s cannot be read and is left out: %s", id, error)  # the call is held instead
+        return None

@@ -1,0 +1,426 @@
+"""The definitions of tools as they were last accepted, and what becomes of a change.
+
+The first definition of a tool is taken on trust and remembered, on disk. A later one that differs goes into the inbox
+as a diff, into the log and into the audit record, once. Where the operator pins the tool ([[tool]] pin), it is withheld
+until the change is accepted; otherwise it stays in use, and is withheld if the change is denied. What a change claims
+less than was accepted before (`confirmation.claims`) does not count until then. A tool that goes back to what was
+accepted is back in use, and the question stays: what its server tried is a person's to see.
+
+`look` is asked while a list is prepared, and touches no disk; `took` is told afterwards what was seen.
+"""
+
+import asyncio
+import contextlib
+import logging
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import ToolClass
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, What
+from interlock.approvals.protocol.digests import ACCEPT, CHANGED, SURFACE, UNCLASSIFIED
+from interlock.approvals.protocol.state import Move, Status
+from interlock.gate.protocol.claims import Claims, claims_shown, is_looser
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.approvals.classifications import Ruling, Rulings, Says
+from interlock.approvals.inbox import Inbox
+from interlock.core.clock import Clock
+from interlock.core.feed import AsyncFeed
+from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
+from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
+
+log = logging.getLogger("interlock.approvals")
+
+BUCKET: Final = "definitions"
+DEFINITION_BYTES_MAX: Final = 32 * 1024  # of a definition kept to compare with; of a longer one only its digest
+SEGMENT_BYTES_MAX: Final = 16 * 1024 * 1024  # of all definitions kept of one segment
+KNOWN_MAX: Final = 20_000  # tools per segment, unless more are listed at once; what is new beyond is not remembered
+WAITING_MAX: Final = 200  # changes of one segment that wait at once; more are asked about when some are decided
+PAUSE_S: Final = 10.0  # after asking, before more is asked for the same segment
+SLICE: Final = 20  # definitions worked on before others get a turn
+NODE: Final = "node"  # the principal of a question that no call raised
+
+_CHANGED_REASON: Final = "its server changed the definition since it was last accepted"
+_LOOSER_REASON: Final = (
+    "its server changed the definition and now claims less effect, scope or cost than was accepted; "
+    "until this is accepted, what was accepted before holds"
+)
+_OPEN_REASON: Final = "an operator asked what the tool is"
+
+
+class KnownDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    fingerprint: str
+    digest: str
+    claims: Claims | None = None  # None: kept before claims were
+
+
+class StoredDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What is on disk of a tool: what it is known by, and the definition to compare with, as JSON."""
+
+    known: KnownDefinition
+    definition: str | None  # None: it was too long to keep
+
+
+class _SeenDefinitions:
+    """What was seen of a segment since it was last worked on."""
+
+    def __init__(self) -> None:
+        self.looks: dict[str, tuple[DefinitionSnapshot, DefinitionState]] = {}  # the latest of each tool
+        self.coming: dict[str, DefinitionSnapshot] = {}  # to be remembered
+        self.listed: Mapping[str, object] = {}
+
+
+class Definitions:
+    def __init__(self, kv: KeyValue, inbox: Inbox, clock: Clock, ruled: AsyncFeed[str]) -> None:
+        """`ruled` is told the segment of a tool of which something was decided."""
+        self.rulings = Rulings(kv, clock)
+        self._ruled = ruled
+        self._kv = kv
+        self._inbox = inbox
+        self._clock = clock
+        self._known: dict[str, dict[str, KnownDefinition]] = {}  # by segment, then by tool
+        self._coming: dict[str, dict[str, DefinitionSnapshot]] = {}  # the same, of what is about to be known
+        self._again: dict[tuple[str, str], asyncio.Future[Approval | Fault]] = {}
+        self._latest: dict[str, _SeenDefinitions] = {}
+        self._workers: dict[str, asyncio.Task[None]] = {}  # by segment, so that lists are taken in the order they came
+        self._hurry = asyncio.Event()
+        self._writing = asyncio.Lock()
+
+    # Life
+
+    async def open(self) -> None:
+        """What was decided and not yet remembered is made up for. Raises StoreError."""
+        await self.rulings.open()
+        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
+            self._known[entry.key] = {tool: _with_claims(one) for tool, one in _read(entry).items()}
+        for approval in self._inbox.listed((Status.APPROVED, Status.DENIED), Kind.DEFINITION):
+            if approval.source is Source.DRIVERS:
+                continue
+            if self.rulings.maybe(approval.tool, approval.digest) is None or approval.status is Status.APPROVED:
+                await self.settle(approval)
+
+    async def close(self) -> None:
+        await self.wait_until_processed()
+
+    async def wait_until_processed(self) -> None:
+        """Until everything that was seen is remembered or asked about."""
+        self._hurry.set()
+        while self._workers:
+            await asyncio.wait(list(self._workers.values()))
+        self._hurry.clear()
+
+    async def take_ruling(self, change: Change) -> None:
+        ruling = self.rulings.take_change(change)
+        for segment, tools in list(self._known.items()):
+            if ruling is not None and ruling.tool in tools:
+                await self.publish(segment)
+
+    async def take_change(self, change: Change) -> None:
+        """What another replica accepted of a segment's tools."""
+        if change.entry is None:
+            return
+        read = await asyncio.to_thread(_read, change.entry)
+        known = {tool: _with_claims(one) for tool, one in read.items()}
+        if known != self._known.get(change.key):
+            self._known[change.key] = known
+            await self.publish(change.key)
+
+    # While a list is prepared
+
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        return self.rulings.get(tool, digest)
+
+    def knows(self, tool: str) -> bool:
+        return self.rulings.knows(tool)
+
+    def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
+        if self.rulings.knows(snapshot.tool):
+            ruling = self.rulings.maybe(snapshot.tool, snapshot.digest)
+            if ruling is not None and ruling.says == "denied":
+                return DefinitionState.DENIED
+        known = self._maybe_known(segment, snapshot.tool)
+        if known is None:
+            return DefinitionState.NEW
+        is_same = known.fingerprint == snapshot.fingerprint
+        if not is_same and known.digest != snapshot.digest and self.rulings.maybe(snapshot.tool, snapshot.digest):
+            return DefinitionState.ACCEPTED
+        if not snapshot.is_flagged and known.claims is not None and known.claims.is_flagged:
+            snapshot.keep_flag()  # no part of the digest, so that no person is asked when it goes
+        if is_same:
+            return DefinitionState.SAME
+        return DefinitionState.REWORDED if known.digest == snapshot.digest else DefinitionState.CHANGED
+
+    def maybe_accepted(self, segment: str, tool: str) -> Claims | None:
+        known = self._maybe_known(segment, tool)
+        return None if known is None else known.claims
+
+    def _maybe_known(self, segment: str, tool: str) -> KnownDefinition | DefinitionSnapshot | None:
+        return self._coming.get(segment, {}).get(tool) or self._known.get(segment, {}).get(tool)
+
+    # Afterwards
+
+    def took(
+        self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
+    ) -> None:
+        """`seen`: what is not the same as before, and what an operator asked about.
+
+        Lists that come faster than they can be worked on become one.
+        """
+        latest = self._latest.setdefault(segment, _SeenDefinitions())
+        coming = self._coming.setdefault(segment, {})
+        for snapshot, look in seen:
+            latest.looks[snapshot.tool] = (snapshot, look)
+            if look not in (DefinitionState.CHANGED, DefinitionState.DENIED):
+                latest.coming[snapshot.tool] = coming[snapshot.tool] = snapshot
+        latest.listed = listed
+        if segment not in self._workers:
+            work = self._work(segment)
+            self._workers[segment] = asyncio.get_running_loop().create_task(work, name=f"definitions {segment}")
+
+    async def _work(self, segment: str) -> None:
+        try:
+            while (latest := self._latest.pop(segment, None)) is not None:
+                try:
+                    asked = await self._take(segment, latest)
+                except StoreError as refused:
+                    asked = 0
+                    log.error("what the tools of %s are cannot be remembered: %s", segment, refused)
+                finally:
+                    self._no_longer_coming(segment, latest.coming)
+                if asked and not self._hurry.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self._hurry.wait(), PAUSE_S)
+        finally:
+            del self._workers[segment]
+
+    async def _take(self, segment: str, latest: "_SeenDefinitions") -> int:
+        """How many questions came of it."""
+        await self._remember(segment, list(latest.coming.values()), latest.listed)
+        changed = {tool: one for tool, (one, look) in latest.looks.items() if look is DefinitionState.CHANGED}
+        await self._void_outdated(segment, changed)
+        wanted = {tool for where, tool in self._again if where == segment}
+        asking = [
+            snapshot
+            for snapshot, look in latest.looks.values()
+            if snapshot.tool in wanted
+            or (look is DefinitionState.CHANGED and self._inbox.find_definition(snapshot.tool, snapshot.digest) is None)
+        ]
+        if not asking:
+            return 0
+        before = await self._on_disk(segment)
+        room = WAITING_MAX - sum(one.target == segment for one in self._inbox.waiting_definitions())
+        asking.sort(key=lambda snapshot: snapshot.tool not in wanted)  # what an operator asks for comes first
+        for snapshot in asking[: max(room, len(wanted))]:
+            await self._ask(segment, snapshot, before.get(snapshot.tool))
+        if len(asking) > max(room, len(wanted)):
+            log.warning("link %s: %d more definitions changed; they are asked about later", segment, len(asking) - room)
+        return len(asking)
+
+    def _no_longer_coming(self, segment: str, coming: dict[str, DefinitionSnapshot]) -> None:
+        left = {t: s for t, s in self._coming.get(segment, {}).items() if coming.get(t) is not s}
+        if left:
+            self._coming[segment] = left
+        else:
+            self._coming.pop(segment, None)
+
+    async def _remember(self, segment: str, sights: list[DefinitionSnapshot], listed: Mapping[str, object]) -> None:
+        if not sights:
+            return
+        made: dict[str, StoredDefinition] = {}
+        for done, snapshot in enumerate(sights):
+            if done % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+            made[snapshot.tool] = _decode_kept(
+                snapshot.fingerprint, snapshot.digest, snapshot.definition(), snapshot.claims
+            )
+        await self._write(segment, made, listed)
+
+    async def _write(self, segment: str, made: dict[str, StoredDefinition], listed: Mapping[str, object] = {}) -> None:
+        async with self._writing:
+            known = None
+            while known is None:
+                known = await self._maybe_written(segment, made, listed)
+            self._known[segment] = {tool: _with_claims(one) for tool, one in known.items()}
+
+    async def _maybe_written(
+        self, segment: str, made: dict[str, StoredDefinition], listed: Mapping[str, object]
+    ) -> dict[str, StoredDefinition] | None:
+        """What is on disk now; None where another replica has written meanwhile."""
+        now = self._clock.wall()
+        entry = await self._kv.get(BUCKET, segment, now)
+        known = {} if entry is None else await asyncio.to_thread(_read, entry)
+        # What was accepted is never forgotten: a server would only have to list enough else in between.
+        new = [tool for tool in made if tool not in known] if listed else []
+        room = max(0, max(KNOWN_MAX, len(listed)) - len(known))
+        if len(new) > room:
+            log.error("link %s: too many tools; of %d no change will be seen", segment, len(new) - room)
+            left_out = frozenset(new[room:])
+            made = {tool: one for tool, one in made.items() if tool not in left_out}
+        kept = {**known, **made}
+        encoded = await asyncio.to_thread(_encode_kept, kept)
+        try:
+            if entry is None:
+                await self._kv.create(BUCKET, segment, encoded, now)
+            else:
+                await self._kv.update(BUCKET, segment, encoded, entry.revision, now)
+        except Conflict:
+            return None
+        return kept
+
+    async def _on_disk(self, segment: str) -> dict[str, StoredDefinition]:
+        entry = await self._kv.get(BUCKET, segment, self._clock.wall())
+        return {} if entry is None else await asyncio.to_thread(_read, entry)
+
+    async def _ask(self, segment: str, snapshot: DefinitionSnapshot, before: StoredDefinition | None) -> None:
+        wanted = self._again.pop((segment, snapshot.tool), None)
+        raised = await self._raise(segment, snapshot, before, anew=wanted is not None)
+        if wanted is not None:
+            wanted.set_result(raised)
+        elif isinstance(raised, Fault):
+            log.error("link %s: the definition of %s changed; it cannot be put into the inbox", segment, snapshot.tool)
+        else:
+            log.warning(
+                "link %s: the definition of %s changed, from digest %.12s to %.12s: interlock approvals show %.8s",
+                segment,
+                snapshot.tool,
+                before.known.digest if before is not None else "",
+                snapshot.digest,
+                raised.id,
+            )
+
+    async def _raise(
+        self, segment: str, snapshot: DefinitionSnapshot, before: StoredDefinition | None, *, anew: bool = False
+    ) -> Approval | Fault:
+        changed = before is not None and before.known.digest != snapshot.digest
+        shown = {"definition": Raw(snapshot.definition())}
+        is_loosened = before is not None and changed and is_looser(snapshot.claims, _claims(before))
+        if before is not None and changed:
+            shown = {"before": Raw((before.definition or "null").encode()), "after": shown["definition"]}
+        draft = self._inbox.draft(
+            Kind.DEFINITION,
+            Source.AX,
+            requested_by=NODE,
+            tool=snapshot.tool,
+            digest=snapshot.digest,
+            tool_digest=snapshot.digest,
+            target=segment,
+            params=Raw(msgspec.json.encode(shown)),
+            reason=_LOOSER_REASON if is_loosened else _CHANGED_REASON if changed else _OPEN_REASON,
+            factors=tuple(name for name, is_so in ((CHANGED, changed), (UNCLASSIFIED, snapshot.is_open)) if is_so),
+        )
+        return await self._inbox.raise_(draft, anew=anew)
+
+    async def _void_outdated(self, segment: str, seen: Mapping[str, DefinitionSnapshot]) -> None:
+        """A newer change takes the place of an older one, so that no server can fill the inbox."""
+
+        def is_outdated(approval: Approval) -> bool:
+            snapshot = seen.get(approval.tool)
+            return (
+                approval.kind is Kind.DEFINITION
+                and approval.status is Status.PENDING
+                and approval.target == segment
+                and SURFACE not in approval.factors
+                and snapshot is not None
+                and approval.digest != snapshot.digest
+            )
+
+        await self._inbox.void_where("superseded: the definition is another by now", is_outdated)
+
+    def waits(self, segment: str) -> frozenset[str]:
+        """Tools that an operator asked about; a look at them matters even if it shows what was accepted."""
+        return frozenset(tool for where, tool in self._again if where == segment)
+
+    async def ask_again(self, segment: str, tool: str) -> Approval | Fault | None:
+        """An operator wants to say what a tool is, called or not, denied or not. None: it is not listed there."""
+        wanted = self._again.setdefault((segment, tool), asyncio.get_running_loop().create_future())
+        try:
+            await self._ruled.publish(segment)
+            await self.wait_until_processed()
+            return wanted.result() if wanted.done() else None
+        finally:
+            self._again.pop((segment, tool), None)
+
+    # Decided
+
+    async def publish(self, segment: str) -> None:
+        """Has the tools of a segment listed anew, by what was said of them."""
+        await self._ruled.publish(segment)
+
+    async def settle(self, approval: Approval, *, is_published: bool = True) -> Approval | Fault:
+        """Remembered, and then done with. What cannot be written now is made up for at the next start. Where it is not
+        published, `publish` must follow."""
+        decision = approval.decision
+        if decision is None:
+            return approval
+        try:
+            await self.rulings.put(_decode_ruling(approval, decision))
+            if decision.what is What.APPROVED and approval.target is not None and approval.params is not None:
+                await self._accept(approval.target, approval)
+        except StoreError as refused:
+            log.error("what was decided of %s cannot be remembered: %s", approval.tool, refused)
+            return approval
+        if decision.what is What.APPROVED:
+            used = await self._inbox.use(approval.id)
+            settled = used if isinstance(used, Fault) else await self._inbox.finish(approval.id, Move.SUCCEED)
+        else:
+            settled = approval
+        if approval.target is not None and is_published:
+            await self.publish(approval.target)
+        return settled
+
+    async def _accept(self, segment: str, approval: Approval) -> None:
+        shown = msgspec.json.decode(approval.params or b"{}", type=dict[str, Raw])
+        definition = shown.get("after", shown.get("definition"))
+        if definition is not None:
+            # Its bytes may differ from these; the digest does not.
+            claims = claims_shown(msgspec.json.decode(definition))
+            kept = _decode_kept("", approval.digest, bytes(definition), claims)
+            await self._write(segment, {approval.tool: kept})
+
+
+def _decode_kept(fingerprint: str, digest: str, definition: bytes, claims: Claims) -> StoredDefinition:
+    text = definition.decode("utf-8", "replace") if len(definition) <= DEFINITION_BYTES_MAX else None
+    known = KnownDefinition(fingerprint=fingerprint, digest=digest, claims=claims)
+    return StoredDefinition(known=known, definition=text)
+
+
+def _with_claims(one: StoredDefinition) -> KnownDefinition:
+    return one.known if one.known.claims is not None else msgspec.structs.replace(one.known, claims=_claims(one))
+
+
+def _claims(one: StoredDefinition) -> Claims:
+    """Of what was kept without them they are read from the definition; where that was too long, nothing is claimed."""
+    return one.known.claims or claims_shown(msgspec.json.decode(one.definition or "null"))
+
+
+def _encode_kept(kept: Mapping[str, StoredDefinition]) -> bytes:
+    """Of a segment with very much to keep, the definitions that come last are known by their digests alone."""
+    room = SEGMENT_BYTES_MAX
+    fitting: dict[str, StoredDefinition] = {}
+    for tool, one in kept.items():
+        room -= len(one.definition or "")
+        fitting[tool] = one if room >= 0 else msgspec.structs.replace(one, definition=None)
+    return zlib.compress(msgspec.json.encode(fitting), 1)
+
+
+def _read(entry: Entry) -> dict[str, StoredDefinition]:
+    try:
+        return msgspec.json.decode(zlib.decompress(entry.value), type=dict[str, StoredDefinition])
+    except (msgspec.DecodeError, zlib.error):
+        # Taken on trust once more, which is said: what cannot be compared may have changed.
+        log.error("what the tools of %s were cannot be read; they are taken as they now are", entry.key)
+        return {}
+
+
+def _decode_ruling(approval: Approval, decision: Decision) -> Ruling:
+    said = decision.answer or ACCEPT if decision.what is What.APPROVED else "denied"
+    return Ruling(
+        tool=approval.tool,
+        digest=approval.digest,
+        says=msgspec.convert(said, Says),
+        by=decision.by,
+        at=decision.at,
+    )

@@ -1,0 +1,204 @@
+"""The anchors of a node: who is believed when something is signed, with the keys they have at the moment.
+
+In: [[anchor]] entries. Keys that are written out or stand in files are read once, at the start, and one that cannot be
+read stops it: a node must not run with less trust, or more, than its operator wrote down. Key sets at a URL are fetched
+when a signature is to be judged, kept while fresh, and fetched anew when one names a key that is not among them.
+Without a usable key set nothing under it is believed.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final, TypeVar
+
+from interlock.config.plan import AnchorPlan
+from interlock.net.fetch import Fetcher
+from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor
+from interlock.crypto.jose.jwks import Jwk, thumbprint
+from interlock.crypto.jose.public_key import BadKey, maybe_pem_label, read_key_untrusted
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
+from interlock.core.clock import Clock
+from interlock.core.start_errors import AnchorInvalid
+from interlock.approvals.trust.key_sets import Get, KeyRing, Unavailable
+
+FILE_BYTES_MAX: Final = 512 * 1024  # as of a key set at a URL
+
+_Judged = TypeVar("_Judged")
+
+
+class Anchors:
+    def __init__(self, plans: Sequence[AnchorPlan], clock: Clock, get: Get | None = None) -> None:
+        """No anchor is believed before `open`. `get` fetches a document, by default over HTTPS."""
+        self._fetcher = Fetcher()
+        self._get = get or self._fetcher.get
+        self._clock = clock
+        self._plans = {plan.name: plan for plan in plans}
+        self._read: dict[str, tuple[Jwk, ...]] = {}
+        self._rings: dict[str, KeyRing] = {}
+        self._enrolled: dict[str, AnchorPlan] = {}  # besides those of the configuration
+        self._believed: Mapping[str, Sequence[str]] | None = None  # None: everybody, for what they are configured for
+        self._approves: dict[str, tuple[str, ...]] = {plan.name: plan.approves for plan in plans}  # as far as believed
+
+    def load(self) -> None:
+        """Raises AnchorInvalid; then everything is as it was."""
+        self._take(self._plans)
+
+    async def open(self) -> None:
+        """Raises as `load` does."""
+        self.load()
+
+    async def replan(self, plans: Sequence[AnchorPlan]) -> None:
+        """Other anchors from now on. Raises as `load` does."""
+        gone = dict(self._rings)
+        self._take({plan.name: plan for plan in plans})
+        for name, ring in gone.items():
+            if self._rings.get(name) is not ring:
+                await ring.close()
+
+    def believe(self, approves: Mapping[str, Sequence[str]], enrolled: Sequence[AnchorPlan]) -> None:
+        """From now on an anchor approves what is enrolled of it, by its `identity`, and no more. `enrolled`: those that
+        the configuration does not name; their names are theirs."""
+        self._believed = dict(approves)
+        self._enrolled = {plan.name: plan for plan in enrolled}
+        self._read |= {plan.name: _keys(plan) for plan in enrolled}
+        self._find_approves()
+
+    def identity(self, plan: AnchorPlan) -> str:
+        """What stays the same of an anchor while its keys do: their thumbprints, or the address of its key set."""
+        if isinstance(plan.jwks, str):
+            return plan.jwks
+        is_read = plan.name in self._read and (self._plans | self._enrolled).get(plan.name) == plan
+        return ",".join(sorted(map(thumbprint, self._read[plan.name] if is_read else _keys(plan))))
+
+    @property
+    def plans(self) -> tuple[AnchorPlan, ...]:
+        return tuple((self._plans | self._enrolled).values())
+
+    @property
+    def configured(self) -> tuple[AnchorPlan, ...]:
+        return tuple(self._plans.values())
+
+    def unbelieved(self) -> tuple[AnchorPlan, ...]:
+        """Those of the configuration that may not approve all that is written there."""
+        return tuple(plan for plan in self.plans if plan.approves != self._approves[plan.name])
+
+    def _find_approves(self) -> None:
+        self._approves = {plan.name: self._believed_of(plan) for plan in self.plans}
+
+    def _believed_of(self, plan: AnchorPlan) -> tuple[str, ...]:
+        if self._believed is None or not plan.approves:
+            return plan.approves
+        held = self._believed.get(self.identity(plan), ()) if self._is_loaded(plan) else ()
+        return tuple(glob for glob in plan.approves if glob in held or "*" in held)
+
+    def _is_loaded(self, plan: AnchorPlan) -> bool:
+        return plan.name in self._read or plan.name in self._rings
+
+    def _take(self, plans: dict[str, AnchorPlan]) -> None:
+        read = {plan.name: _keys(plan) for plan in plans.values() if not isinstance(plan.jwks, str)}
+        rings = {name: self._ring(plan, plan.jwks) for name, plan in plans.items() if isinstance(plan.jwks, str)}
+        read |= {plan.name: _keys(plan) for plan in self._enrolled.values()}
+        self._plans, self._read, self._rings = plans, read, rings
+        self._find_approves()
+
+    def _ring(self, plan: AnchorPlan, url: str) -> KeyRing:
+        kept = self._rings.get(plan.name)
+        if kept is not None and self._plans[plan.name].jwks == url:
+            return kept
+        return KeyRing(f"anchor {plan.name}", "", url, self._get, self._clock)
+
+    async def close(self) -> None:
+        for ring in self._rings.values():
+            await ring.close()
+        await self._fetcher.close()
+
+    def approver_names(self, tool: str) -> tuple[str, ...]:
+        """The names of the anchors whose signature approves a call of the tool."""
+        return tuple(
+            plan.name for plan in self.plans if any(fnmatchcase(tool, glob) for glob in self._approves[plan.name])
+        )
+
+    async def judge_signature(
+        self, picked: Callable[[Anchor], bool], judge: Callable[[Sequence[Anchor]], _Judged | Fault]
+    ) -> _Judged | Fault:
+        """What `judge` says of a signature, given every anchor with the keys it has now.
+
+        Key sets are fetched only for the anchors that are `picked`, those that may have signed. Where `judge` finds
+        that none of them has the key, their sets are fetched anew, and it is asked once more. Where a set that may hold
+        the key cannot be fetched, the refusal is UNAVAILABLE.
+        """
+        rings = [
+            self._rings[anchor.name]
+            for anchor in self.known()
+            if anchor.source == "jwks" and picked(anchor) and anchor.name in self._rings
+        ]
+        away = Unavailable in await asyncio.gather(*(_outcome(ring.fresh()) for ring in rings))
+        verdict = judge(self.known())
+        if not _is_unknown_key(verdict) or not rings:
+            return verdict
+        away = Unavailable in await asyncio.gather(*(_outcome(ring.search()) for ring in rings)) or away
+        verdict = judge(self.known())
+        if _is_unknown_key(verdict) and away:
+            return Fault(UNAVAILABLE, "unavailable", {"reason": "anchor_keys"})
+        return verdict
+
+    def _keys_now(self, plan: AnchorPlan) -> tuple[Jwk, ...]:
+        """By the plan that counts: an enrolled one has its own keys, whatever the configuration says under its name."""
+        if isinstance(plan.jwks, str):
+            return tuple(self._rings[plan.name].known) if plan.name in self._rings else ()
+        return tuple(self._read.get(plan.name, ()))
+
+    def known(self) -> tuple[Anchor, ...]:
+        """Every anchor with the keys it has now; a key set that was never needed has none."""
+        return tuple(
+            Anchor(
+                name=plan.name,
+                keys=self._keys_now(plan),
+                speaks_for=frozenset(plan.speaks_for),
+                approves=self._approves[plan.name],
+                source="jwks" if plan.jwks is not None else "key" if plan.passkey is None else "passkey",
+            )
+            for plan in self.plans
+        )
+
+
+async def _outcome(renewal: Awaitable[object]) -> object:
+    try:
+        return await renewal
+    except Unavailable:
+        return Unavailable
+
+
+def _is_unknown_key(verdict: object) -> bool:
+    return isinstance(verdict, Fault) and (verdict.data or {}).get("reason") == KEY_UNKNOWN
+
+
+def _keys(plan: AnchorPlan) -> tuple[Jwk, ...]:
+    given = plan.key if plan.key is not None else plan.jwks
+    if given is None:
+        return (read_passkey_untrusted(plan.passkey or ""),)  # the configuration made sure of it
+    where = f"{given} of anchor {plan.name}" if isinstance(given, Path) else f"the key of anchor {plan.name}"
+    try:
+        text = _file(given) if isinstance(given, Path) else given
+        if maybe_pem_label(text) is None:
+            return read_key_untrusted(text)
+        from interlock.crypto.keys.pem import read_pem_untrusted
+
+        return (read_pem_untrusted(text),)
+    except BadKey as bad:
+        raise AnchorInvalid(f"{where} is no public key: {bad}") from None
+    except OSError as error:
+        raise AnchorInvalid(f"{where} cannot be read: {error.strerror or error}") from None
+
+
+def _file(path: Path) -> str:
+    with path.open("rb") as file:
+        data = file.read(FILE_BYTES_MAX + 1)
+    if len(data) > FILE_BYTES_MAX:
+        raise BadKey(f"the file is larger than {FILE_BYTES_MAX} bytes")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise BadKey("the file is not text") from None

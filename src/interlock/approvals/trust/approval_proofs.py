@@ -1,0 +1,224 @@
+"""The verification of proofs of approval (MCP-AX 11.3): the signature, the anchor behind it, and that it is used once.
+
+Keys of people can be revoked. That is on disk, and counts from its moment on whatever the configuration still says:
+the key proves nothing any more, and what was approved with it and not yet used does not stand.
+"""
+
+import hashlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from interlock.approvals.protocol.approval import Approval, Proof
+from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import (
+    Asked,
+    Verified,
+    approvers,
+    invalid,
+    judge_confirmation,
+    replay_fault,
+)
+from interlock.gate.protocol.passkey_proof import judge_passkey
+from interlock.ax.protocol.registration.authority import Anchor
+from interlock.crypto.jose.errors import Invalid
+from interlock.crypto.jose.jwks import Jwk, thumbprint
+from interlock.crypto.jose.jwt import Jwt
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.crypto.webauthn.ceremonies import Assertion, is_assertion
+from interlock.crypto.webauthn.party import Party
+from interlock.core.clock import Clock, rfc3339
+from interlock.approvals.trust.anchors import Anchors
+from interlock.store.ports import Change, Conflict, KeyValue, StoreError
+
+log = logging.getLogger("interlock.approvals")
+
+USED: Final = "proofs-confirm"
+REVOKED: Final = "keys-revoked"
+COUNTERS: Final = "passkey-counters"  # thumbprint -> how often the passkey had signed when it was last believed
+ANCHOR_GONE: Final = "who approved it may no longer do so"
+USED_MARGIN_S: Final = 3600.0  # a clock that is set back does not make an old proof good again
+
+
+class ProofVerifier:
+    def __init__(
+        self, kv: KeyValue, clock: Clock, anchors: Anchors, party: Callable[[], Party | None] = lambda: None
+    ) -> None:
+        """`party`: whose passkeys count; None where browsers use none at the operator endpoint."""
+        self._kv = kv
+        self._clock = clock
+        self._anchors = anchors
+        self._party = party
+        self._revoked: frozenset[str] = frozenset()  # thumbprints
+
+    async def open(self) -> None:
+        """Raises StoreError."""
+        self._revoked = frozenset(entry.key for entry in await self._kv.entries(REVOKED, self._clock.wall()))
+        for anchor in self._anchors.known():
+            if any(thumbprint(key) in self._revoked for key in _own_keys(anchor)):
+                log.warning(
+                    "the key of anchor %s was revoked; remove its [[anchor]] from the configuration", anchor.name
+                )
+
+    async def judge(self, asked: Asked, proof: Presented) -> Verified | Fault:
+        """Verifies a proof; one that holds is used up when this returns."""
+        judged = await self._judge_signature(asked, proof)
+        return judged if isinstance(judged, Fault) else await self._use_up(judged)
+
+    async def judge_for_any(self, asked: Asked, tools: Sequence[str], proof: Presented) -> Verified | Fault:
+        """As `judge`, of a proof about several tools, whose signer may approve one of them; `stands_behind` then says
+        which. Tools with the same approvers are asked about once."""
+        tried: set[frozenset[str]] = set()
+        judged: Verified | Fault = invalid("not_entitled", "the signer may approve none of these tools")
+        for tool in tools:
+            names = frozenset(anchor.name for anchor in approvers(tool, self._anchors.known()))
+            if names in tried:
+                continue
+            tried.add(names)
+            judged = await self._judge_signature(msgspec.structs.replace(asked, tool=tool), proof)
+            if isinstance(judged, Verified):
+                return await self._use_up(judged)
+        return judged
+
+    async def _judge_signature(self, asked: Asked, proof: Presented) -> Verified | Fault:
+        return await self._anchors.judge_signature(
+            lambda anchor: bool(approvers(asked.tool, (anchor,))),
+            lambda anchors: self._judge(asked, proof, anchors),
+        )
+
+    async def _use_up(self, judged: Verified) -> Verified | Fault:
+        if judged.key in self._revoked:
+            return invalid("revoked", "the key of the proof was revoked")
+        return await self._spend(judged) or await self._count(judged) or judged
+
+    def verify_again(self, asked: Asked, proof: Presented, at: float) -> Verified | Fault:
+        """Verifies a proof that held and was used up at that time, by the keys of people that are known now."""
+        judged = self._judge(asked, proof, [one for one in self._anchors.known() if one.source != "jwks"], at)
+        revoked = invalid("revoked", "the key of the proof was revoked")
+        return revoked if isinstance(judged, Verified) and judged.key in self._revoked else judged
+
+    def _judge(
+        self, asked: Asked, proof: Presented, anchors: Sequence[Anchor], at: float | None = None
+    ) -> Verified | Fault:
+        now = self._clock.wall() if at is None else at
+        if is_assertion(proof.token):
+            party = self._party()
+            return judge_passkey(proof, asked, anchors=anchors, party=party, now=now, verify=_verify_assertion)
+        return judge_confirmation(proof, asked, anchors=anchors, now=now, verify=_verify)
+
+    def stands(self, approval: Approval) -> bool:
+        """Whether the approver may still approve, where the approval has a proof."""
+        proof = approval.decision.proof if approval.decision is not None else None
+        return proof is None or self.stands_behind(approval.tool, proof)
+
+    def stands_behind(self, tool: str, proof: Proof) -> bool:
+        """Whether the signer may approve the tool: the anchor is there, entitled, and has the key it signed with.
+
+        A key set may not have been fetched since the start, and a service renews its keys: there the anchor will do.
+        """
+        return any(
+            anchor.name == proof.anchor and (anchor.source == "jwks" or self._has_key(anchor, proof.key))  # AX-11.3-9
+            for anchor in approvers(tool, self._anchors.known())
+        )
+
+    def _has_key(self, anchor: Anchor, signed_with: str | None) -> bool:
+        prints = {thumbprint(key) for key in anchor.keys} - self._revoked
+        return bool(prints) if signed_with is None else signed_with in prints
+
+    async def close(self) -> None:
+        """Holds nothing open."""
+
+    def take_change(self, change: Change) -> None:
+        """Whose key was revoked at another replica; none is ever taken back."""
+        self._revoked |= {change.key}
+
+    async def revoke(self, name: str) -> tuple[str, ...]:
+        """The keys of an anchor, or the key with this thumbprint; gives the thumbprints. Raises StoreError."""
+        keys = [key for anchor in self._anchors.known() for key in _own_keys(anchor) if name == anchor.name]
+        prints = tuple(map(thumbprint, keys)) or ((name,) if _is_thumbprint(name) else ())
+        for one in prints:
+            await self._kv.put(REVOKED, one, b"", self._clock.wall())
+        self._revoked |= frozenset(prints)
+        return prints
+
+    async def _spend(self, verified: Verified) -> Fault | None:
+        now = self._clock.wall()
+        key = hashlib.sha256(f"{verified.anchor}/{verified.jti}".encode()).hexdigest()
+        try:
+            await self._kv.create(USED, key, b"", now, ttl_s=verified.expires_at - now + USED_MARGIN_S)
+        except Conflict:
+            return replay_fault()
+        except StoreError as error:
+            log.error("a used proof cannot be written down: %s", error)
+            return UNAVAILABLE_NOW
+        return None
+
+    async def _count(self, verified: Verified) -> Fault | None:
+        """WebAuthn 6.1.1: a passkey that counts backwards has a copy, and the two cannot be told apart."""
+        if verified.counter is None:
+            return None
+        now, said = self._clock.wall(), b"%d" % verified.counter
+        try:
+            last = await self._kv.get(COUNTERS, verified.key, now)
+            before = int(last.value) if last is not None else 0
+            if verified.counter == before == 0:
+                return None  # it does not count at all, as most that are kept by an account
+            if verified.counter <= before:
+                log.warning("the passkey of anchor %s counts backwards: it may have been copied", verified.anchor)
+                return invalid("counter", "the passkey counts backwards, so there may be a copy of it; revoke it")
+            if last is None:
+                await self._kv.create(COUNTERS, verified.key, said, now)
+            else:
+                await self._kv.update(COUNTERS, verified.key, said, last.revision, now)
+        except Conflict:  # the same passkey, at the same moment
+            return await self._count(verified)
+        except StoreError as error:
+            log.error("how often a passkey has signed cannot be written down: %s", error)
+            return UNAVAILABLE_NOW
+        return None
+
+
+def revocation_line(prints: Sequence[str], ref: str, by: str, now: float) -> bytes:
+    """The record of the audit log for revoked keys."""
+    return msgspec.json.encode(
+        {
+            "at": rfc3339(now),
+            "who": by,
+            "via": "operator",
+            "method": "keys/revoke",
+            "tool": "",
+            "args_sha256": None,
+            "verdict": "revoked",
+            "outcome": "revoked",
+            "ms": 0.0,
+            "anchor": ref,
+            "keys": list(prints),
+        }
+    )
+
+
+def _own_keys(anchor: Anchor) -> tuple[Jwk, ...]:
+    """Keys that a person can revoke here: a service withdraws the keys of its set itself."""
+    return () if anchor.source == "jwks" else anchor.keys
+
+
+def _is_thumbprint(text: str) -> bool:
+    return len(text) == THUMBPRINT_CHARS and text.replace("-", "a").replace("_", "a").isalnum() and text.isascii()
+
+
+THUMBPRINT_CHARS: Final = 43  # SHA-256 in base64url
+
+
+def _verify(token: Jwt, key: Jwk) -> Invalid | None:
+    from interlock.crypto.keys.jwt_verification import check_signature  # here, because `cryptography` takes 10 MiB
+
+    return check_signature(token, key)
+
+
+def _verify_assertion(assertion: Assertion, key: Jwk) -> Invalid | None:
+    from interlock.crypto.keys.jwt_verification import check_assertion_signature
+
+    return check_assertion_signature(assertion, key)

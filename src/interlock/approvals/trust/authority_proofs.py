@@ -1,0 +1,58 @@
+"""Whether a claim of authority is proved (MCP-AX 4.2): the signature, and that each proof is used once."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from interlock.ax.protocol.messages import Register
+from interlock.ax.protocol.registration.authority import Proved, judge_proof, replay_fault
+from interlock.crypto.jose.errors import Invalid
+from interlock.crypto.jose.jwks import Jwk
+from interlock.crypto.jose.jwt import Jwt
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.clock import Clock
+from interlock.approvals.trust.anchors import Anchors
+from interlock.store.ports import Conflict, KeyValue
+
+USED: Final = "proofs-ax"
+
+
+class Proofs:
+    def __init__(self, kv: KeyValue, clock: Clock, anchors: Anchors, *, audiences: Callable[[], Sequence[str]]) -> None:
+        """`audiences`: what this aggregator is called, by URL (once it listens) and by aggregator_id."""
+        self._kv = kv
+        self._clock = clock
+        self._audiences = audiences
+        self._anchors = anchors
+
+    async def judge(self, request: Register) -> Proved | Fault | None:
+        """None: no proof was sent. What is proved counts once it is spent."""
+        proof, authority = request.authority_proof, request.authority
+        if proof is None or authority is None:
+            return None
+        return await self._anchors.judge_signature(
+            lambda anchor: authority in anchor.speaks_for,
+            lambda anchors: judge_proof(
+                proof,
+                authority,
+                audiences=self._audiences(),
+                anchors=anchors,
+                now=self._clock.wall(),
+                verify=_verify,
+            ),
+        )
+
+    async def spend(self, proved: Proved) -> Fault | None:
+        """The refusal of a proof that was used before. Raises StoreError."""
+        now = self._clock.wall()
+        key = f"{proved.anchor}/{proved.jti}"
+        try:
+            await self._kv.create(USED, key, b"", now, ttl_s=max(1.0, proved.expires_at - now))
+        except Conflict:
+            return replay_fault()
+        return None
+
+
+def _verify(token: Jwt, key: Jwk) -> Invalid | None:
+    from interlock.crypto.keys.jwt_verification import check_signature  # here, because `cryptography` takes 10 MiB
+
+    return check_signature(token, key)

@@ -1,0 +1,216 @@
+"""Client certificates of subservers: whose they are, and whether they still count (MCP-AX 4.2, 10.4).
+
+In: a certificate as TLS verified it, or as a trusted proxy passed it on, which is verified here. Out: its DNS names, or
+the refusal. The chain ends in node.client_ca. With node.crl, a certificate counts only while a current list of its own
+issuer does not name it: a list that is missing, too old or unreadable admits none. The list is read again when its file
+changes.
+"""
+
+import base64
+import binascii
+import datetime
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
+
+from interlock.ax.protocol.registration.authority import unverified_fault
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.clock import Clock
+from interlock.core.start_errors import CertificatesInvalid
+from interlock.approvals.trust.registrant import ClientCertificate
+
+log = logging.getLogger("interlock.ax")
+
+FILE_BYTES_MAX: Final = 16 * 1024 * 1024  # a list of a hundred thousand certificates takes 4 MiB
+HEADER: Final = b"client-cert"  # RFC 9440 2.2
+CHAIN_HEADER: Final = b"client-cert-chain"  # RFC 9440 2.3
+CHAIN_MAX: Final = 8
+CERTIFICATE_BYTES_MAX: Final = 32 * 1024
+_BINARY: Final = re.compile(rb":([A-Za-z0-9+/=]*):")  # RFC 8941 3.3.5
+_ESCAPED_PEM: Final = b"-----BEGIN%20CERTIFICATE-----"  # how nginx passes one on: $ssl_client_escaped_cert
+
+
+class Certificates:
+    def __init__(self, client_ca: Path, crl: Path | None, clock: Clock) -> None:
+        """Raises CertificatesInvalid."""
+        self._clock = clock
+        self._authorities = _authorities(client_ca)
+        self._crl = crl
+        self._lists: tuple[x509.CertificateRevocationList, ...] = ()
+        self._read_as: tuple[int, int] | None = None  # how the file looked when it was read
+        self._trouble: str | None = None
+        if crl is not None:
+            self._read(crl)
+
+    def of_link(self, der: bytes) -> ClientCertificate | Fault:
+        """The names in a certificate that TLS verified."""
+        try:
+            certificate = x509.load_der_x509_certificate(der)
+        except ValueError:
+            return _MALFORMED
+        return self._certificate_facts(certificate)
+
+    def of_header(self, headers: Sequence[tuple[bytes, bytes]]) -> ClientCertificate | Fault | None:
+        """The same for one that a trusted proxy passed on. None: it passed none on."""
+        given = [value for name, value in headers if name == HEADER and value]
+        if not given:
+            return None
+        chain = b",".join(value for name, value in headers if name == CHAIN_HEADER)
+        try:
+            if len(given) > 1:
+                raise ValueError("two certificates")
+            leaf = _forwarded_certificate(given[0])
+            above = [_binary(item) for item in chain.split(b",")] if chain.strip() else []
+        except (ValueError, binascii.Error):
+            return _MALFORMED
+        if len(above) > CHAIN_MAX:
+            return _MALFORMED
+        policy = PolicyBuilder().store(Store(self._authorities)).time(self._now())
+        try:
+            policy.build_client_verifier().verify(leaf, above)
+        except (VerificationError, ValueError, UnsupportedAlgorithm):
+            return _UNTRUSTED
+        return self._certificate_facts(leaf)
+
+    def stands(self, shown: ClientCertificate) -> bool:
+        """Whether a link that began with this certificate may go on. Not being able to tell is no reason to cut it."""
+        return self._clock.wall() < shown.expires_at and self._revocation_fault(shown) is not _REVOKED
+
+    def _certificate_facts(self, certificate: x509.Certificate) -> ClientCertificate | Fault:
+        try:
+            said = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            names = tuple(said.get_values_for_type(x509.DNSName))
+        except x509.ExtensionNotFound:
+            names = ()
+        except ValueError:
+            return _MALFORMED
+        shown = ClientCertificate(
+            names=names,
+            issuer=certificate.issuer.public_bytes(),
+            serial=certificate.serial_number,
+            expires_at=certificate.not_valid_after_utc.timestamp(),
+        )
+        return self._revocation_fault(shown) or shown
+
+    def _revocation_fault(self, shown: ClientCertificate) -> Fault | None:
+        if self._crl is None:
+            return None
+        try:
+            self._read(self._crl)
+        except CertificatesInvalid as invalid:
+            return self._cannot_tell(str(invalid))
+        now = self._now()
+        of_issuer = [one for one in self._lists if one.issuer.public_bytes() == shown.issuer]
+        if any(one.get_revoked_certificate_by_serial_number(shown.serial) for one in of_issuer):
+            return _REVOKED
+        if not any(one.next_update_utc is not None and one.next_update_utc > now for one in of_issuer):
+            why = "is too old" if of_issuer else "has nothing of the issuer of a certificate that was shown"
+            return self._cannot_tell(f"{self._crl} (node.crl) {why}")
+        self._trouble = None
+        return None
+
+    def _cannot_tell(self, why: str) -> Fault:
+        """Links that stand are looked at every second, so each trouble is said once."""
+        if why != self._trouble:
+            self._trouble = why
+            log.warning("%s; until that is mended no client certificate counts", why)
+        return _UNKNOWN
+
+    def _read(self, crl: Path) -> None:
+        """Where the file changed."""
+        try:
+            found = crl.stat()
+            looks = (found.st_mtime_ns, found.st_size)
+            if looks == self._read_as:
+                return
+            self._read_as, self._lists = None, ()
+            self._lists = tuple(self._verify_crl(one, crl) for one in _lists(_text(crl), crl))
+        except OSError as error:
+            self._read_as = None
+            raise CertificatesInvalid(f"{crl} (node.crl) cannot be read: {error.strerror or error}") from None
+        self._read_as = looks
+
+    def _verify_crl(self, one: x509.CertificateRevocationList, crl: Path) -> x509.CertificateRevocationList:
+        if any(authority.subject == one.issuer and _is_signed_by(one, authority) for authority in self._authorities):
+            return one
+        raise CertificatesInvalid(f"{crl} (node.crl) holds a list that no CA of node.client_ca has signed")
+
+    def _now(self) -> datetime.datetime:
+        return datetime.datetime.fromtimestamp(self._clock.wall(), datetime.UTC)
+
+
+_MALFORMED: Final = unverified_fault("certificate", "the client certificate cannot be read")
+_UNTRUSTED: Final = unverified_fault(
+    "certificate_untrusted",
+    "the client certificate is not in date, not for clients, without a name, or of a CA that is not trusted here",
+)
+_REVOKED: Final = unverified_fault("certificate_revoked", "the client certificate was revoked")
+_UNKNOWN: Final = unverified_fault(
+    "revocation_unknown", "whether the client certificate was revoked cannot be told now"
+)
+
+
+def _is_signed_by(one: x509.CertificateRevocationList, authority: x509.Certificate) -> bool:
+    try:
+        return one.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
+    except (TypeError, UnsupportedAlgorithm):  # a kind of key that signs no lists
+        return False
+
+
+def _authorities(path: Path) -> list[x509.Certificate]:
+    try:
+        found = x509.load_pem_x509_certificates(_text(path))
+    except OSError as error:
+        raise CertificatesInvalid(f"{path} (node.client_ca) cannot be read: {error.strerror or error}") from None
+    except ValueError:
+        raise CertificatesInvalid(f"{path} (node.client_ca) holds no certificates in PEM") from None
+    for one in found:
+        try:
+            constraints = one.extensions.get_extension_for_class(x509.BasicConstraints).value
+        except (x509.ExtensionNotFound, ValueError):
+            constraints = None
+        if constraints is None or not constraints.ca:
+            raise CertificatesInvalid(f"{path} (node.client_ca) holds a certificate that is no CA's; give the CA's")
+    return found
+
+
+def _lists(text: bytes, path: Path) -> list[x509.CertificateRevocationList]:
+    end = b"-----END X509 CRL-----"
+    blocks = [block + end for block in text.split(end)[:-1]]
+    try:
+        found = [x509.load_pem_x509_crl(block) for block in blocks]
+    except ValueError:
+        found = []
+    if not found:
+        raise CertificatesInvalid(f"{path} (node.crl) holds no revocation list in PEM")
+    return found
+
+
+def _text(path: Path) -> bytes:
+    with path.open("rb") as file:
+        text = file.read(FILE_BYTES_MAX + 1)
+    if len(text) > FILE_BYTES_MAX:
+        raise CertificatesInvalid(f"{path} is larger than {FILE_BYTES_MAX} bytes")
+    return text
+
+
+def _forwarded_certificate(value: bytes) -> x509.Certificate:
+    if len(value) > CERTIFICATE_BYTES_MAX:
+        raise ValueError("too large")
+    if value.startswith(_ESCAPED_PEM):
+        return x509.load_pem_x509_certificate(unquote_to_bytes(value))
+    return _binary(value)
+
+
+def _binary(value: bytes) -> x509.Certificate:
+    found = _BINARY.fullmatch(value.strip())
+    if found is None:
+        raise ValueError("no byte sequence")
+    return x509.load_der_x509_certificate(base64.b64decode(found[1], validate=True))

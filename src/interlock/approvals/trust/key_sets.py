@@ -1,0 +1,139 @@
+"""The keys of one authorization server or anchor: fetched when first needed, kept while fresh, fetched anew on change.
+
+However many tokens wait, one fetch is under way. A server that fails is asked again at growing distances; meanwhile the
+keys it gave last are used, for a while. A token that names an unknown key makes the set be fetched again, but not more
+often than once a second: anybody can make up such a token. In between it waits, so that made-up ones cost a rotated key
+no more than that.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from interlock.net.fetch import FetchFailed
+from interlock.crypto.jose.errors import Invalid, Reason
+from interlock.crypto.jose.jwks import BadKeySet, Jwk, read_jwks_untrusted, select
+from interlock.crypto.jose.jwt import Jwt
+from interlock.credentials.protocol.resource import BadMetadata, discovery_urls, read_metadata_untrusted
+from interlock.core.clock import Clock
+
+log = logging.getLogger("interlock.oauth")
+
+FRESH_S: Final = 600.0  # a withdrawn key is forgotten after this
+KEPT_S: Final = 3600.0  # how long the last keys serve while their server cannot be asked
+UNKNOWN_KEY_S: Final = 1.0
+RENEWAL_S: Final = 10.0  # metadata and keys together; requests wait for it
+BACKOFF_S: Final = (1.0, 2.0, 5.0, 15.0, 30.0, 60.0)
+
+Get = Callable[[str], Awaitable[bytes]]
+
+
+class Unavailable(Exception):
+    """The authorization server cannot be asked now, and what it said before is too old. No token is judged."""
+
+
+class KeyRing:
+    def __init__(self, name: str, issuer: str, jwks_url: str | None, get: Get, clock: Clock) -> None:
+        """`name` is for the log. `issuer` is only asked where its keys are when `jwks_url` does not say so."""
+        self._name = name
+        self._issuer = issuer
+        self._jwks_url = jwks_url
+        self._get = get
+        self._clock = clock
+        self._keys: tuple[Jwk, ...] | None = None
+        self._fetched_at = 0.0
+        self._failures = 0
+        self._next_try = 0.0
+        self._next_search = 0.0  # for an unknown key
+        self._begun = 0  # fetches, ever
+        self._newest = 0  # which of them gave the keys
+        self._fetching: asyncio.Task[bool] | None = None
+
+    def maybe_key(self, token: Jwt) -> Jwk | Invalid | None:
+        """What `key_for` finds without waiting."""
+        found = None if self._keys is None or self._age() >= FRESH_S else select(self._keys, token.alg, token.kid)
+        return None if found == _UNKNOWN else found
+
+    async def key_for(self, token: Jwt) -> Jwk | Invalid:
+        """Raises Unavailable."""
+        found = select(await self.fresh(), token.alg, token.kid)
+        if found != _UNKNOWN:
+            return found
+        return select(await self.search(), token.alg, token.kid)
+
+    @property
+    def known(self) -> tuple[Jwk, ...]:
+        """The keys that may be used without asking again; none once they are too old."""
+        return () if self._keys is None or self._age() >= KEPT_S else self._keys
+
+    async def fresh(self) -> tuple[Jwk, ...]:
+        """Raises Unavailable."""
+        if self._age() >= FRESH_S:
+            await self._renew()
+        if self._keys is None or self._age() >= KEPT_S:
+            raise Unavailable
+        return self._keys
+
+    async def search(self) -> tuple[Jwk, ...]:
+        """The set for a key that was not in it, fetched after this was asked. Raises Unavailable."""
+        begun = self._begun
+        while self._newest <= begun:
+            if self._fetching is None:
+                now = self._clock.now()
+                if now < self._next_search:
+                    await asyncio.sleep(self._next_search - now)
+                    continue
+                self._next_search = now + UNKNOWN_KEY_S
+            if not await self._renew():
+                raise Unavailable
+        return await self.fresh()
+
+    async def close(self) -> None:
+        if self._fetching is not None:
+            self._fetching.cancel()
+            await asyncio.gather(self._fetching, return_exceptions=True)
+
+    def _age(self) -> float:
+        return float("inf") if self._keys is None else self._clock.now() - self._fetched_at
+
+    async def _renew(self) -> bool:
+        if self._fetching is None:
+            if self._clock.now() < self._next_try:
+                return False
+            self._begun += 1
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch(self._begun))
+        return await asyncio.shield(self._fetching)
+
+    async def _fetch(self, number: int) -> bool:
+        try:
+            async with asyncio.timeout(RENEWAL_S):
+                url = self._jwks_url or await self._discover()
+                keys = read_jwks_untrusted(await self._get(url))
+        except (FetchFailed, BadKeySet, BadMetadata, TimeoutError) as error:
+            wait = BACKOFF_S[min(self._failures, len(BACKOFF_S) - 1)]
+            self._failures += 1
+            self._next_try = self._clock.now() + wait
+            why = str(error) or f"not done within {RENEWAL_S:g} s"
+            log.warning("the keys of %s cannot be fetched: %s; next try in %g s", self._name, why, wait)
+            return False
+        else:
+            self._keys = keys
+            self._newest = number
+            self._fetched_at = self._clock.now()
+            self._failures = 0
+            return True
+        finally:
+            self._fetching = None
+
+    async def _discover(self) -> str:
+        failure: Exception = FetchFailed("no metadata")
+        for url in discovery_urls(self._issuer):
+            try:
+                return read_metadata_untrusted(await self._get(url), self._issuer).jwks_uri
+            except (FetchFailed, BadMetadata) as error:
+                failure = error
+        raise failure
+
+
+_UNKNOWN: Final = Invalid(Reason.KEY_UNKNOWN)

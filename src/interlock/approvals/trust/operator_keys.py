@@ -1,0 +1,137 @@
+"""The operator's key, used for a person in a browser: unlocked by their passphrase for one signature, then forgotten.
+
+The key is a file of the user who runs the node, and the file alone signs nothing: it is encrypted. The passphrase is
+neither kept nor logged. One is tried at a time, because each takes 128 MiB. Wrong ones are answered ever more slowly:
+each caller has a count of its own, so that none keeps the key locked for others, and those who never knew a passphrase
+share a second count, so that a new session is no new try.
+"""
+
+import asyncio
+import secrets
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from interlock.crypto.keys.operator_keys import (
+    KEY_NAME,
+    PASSPHRASE_CHARS_MIN,
+    KeyExists,
+    key_names,
+    make_key,
+    public_text,
+)
+from interlock.gate.protocol.jws_proof import TYP, Asked, claims_of, invalid
+from interlock.crypto.jose.jwks import thumbprint
+from interlock.crypto.jose.public_key import BadKey, read_key_untrusted
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.clock import Clock
+from interlock.approvals.trust.anchors import Anchors
+from interlock.store.ports import StoreError
+
+JTI_BYTES: Final = 16
+FREE_TRIES: Final = 3  # of one caller
+SHARED_TRIES: Final = 20  # of all callers together who never knew a passphrase
+CALLERS_MAX: Final = 256  # that are remembered; the oldest is forgotten
+WAIT_S: Final = 5.0  # after the first wrong passphrase that is not free; doubled with each
+WAIT_S_MAX: Final = 300.0
+
+
+class TooOften(msgspec.Struct, frozen=True):
+    """Too many wrong passphrases; none is tried for a while."""
+
+    wait_s: int
+
+
+class _Tries:
+    """How often a passphrase was wrong, and when the next one may be tried."""
+
+    __slots__ = ("_free", "_not_before", "_wrong", "has_known")
+
+    def __init__(self, free: int) -> None:
+        self._free = free
+        self._wrong = 0
+        self._not_before = 0.0
+        self.has_known = False  # it was right once
+
+    def wait_s(self, now: float) -> float:
+        return self._not_before - now
+
+    def count(self, now: float, *, is_wrong: bool) -> None:
+        self._wrong = self._wrong + 1 if is_wrong else 0
+        self.has_known |= not is_wrong
+        if self._wrong >= self._free:
+            self._not_before = now + min(WAIT_S_MAX, WAIT_S * 2.0 ** min(self._wrong - self._free, 10))
+
+
+class OperatorKeyService:
+    def __init__(self, folder: Path, anchors: Anchors, clock: Clock) -> None:
+        self._folder = folder
+        self._anchors = anchors
+        self._clock = clock
+        self._trying = asyncio.Lock()
+        self._callers: dict[str, _Tries] = {}
+        self._strangers = _Tries(SHARED_TRIES)
+
+    def names(self) -> tuple[str, ...]:
+        """Keys that are here and that somebody enrolled."""
+        believed = {thumbprint(key) for anchor in self._anchors.known() if anchor.approves for key in anchor.keys}
+        return tuple(name for name in key_names(self._folder) if self._maybe_print(name) in believed)
+
+    async def sign(self, asked: Asked, name: str | None, passphrase: str, *, by: str) -> str | Fault | TooOften:
+        """A proof that answers `asked`. `name`: which of several keys. `by`: the caller whose tries are counted."""
+        known = self.names()
+        chosen = name if name is not None else known[0] if len(known) == 1 else None
+        if chosen not in known:
+            why = f"choose one of {', '.join(known)}" if known else "no operator key on the node's machine is enrolled"
+            return invalid("key_unknown", why)
+        async with self._trying:
+            tries, now = self._tries(by), self._clock.now()
+            wait_s = max(one.wait_s(now) for one in tries)
+            if wait_s > 0:
+                return TooOften(max(1, round(wait_s)))
+            token = await asyncio.to_thread(self._sign, asked, chosen, passphrase.encode(), self._clock.wall())
+            for one in tries:
+                one.count(self._clock.now(), is_wrong=isinstance(token, Fault))
+            return token
+
+    async def make(self, name: str, passphrase: str) -> str | Fault:
+        """The public half of a new key."""
+        if KEY_NAME.fullmatch(name) is None:
+            return invalid("bad_name", "a key's name is 1 to 63 of the characters A-Z a-z 0-9 . _ -")
+        if len(passphrase) < PASSPHRASE_CHARS_MIN:
+            return invalid("bad_passphrase", f"the passphrase has at least {PASSPHRASE_CHARS_MIN} characters")
+        try:
+            path = self._folder / f"{name}.key"
+            async with self._trying:
+                return await asyncio.to_thread(make_key, path, "ed25519", passphrase.encode())
+        except KeyExists:
+            return invalid("exists", f"there is a key {name} already; it belongs into interlock.toml of the node")
+        except OSError as error:
+            return invalid("not_written", f"the key cannot be written: {error.strerror or error}")
+
+    def _sign(self, asked: Asked, name: str, passphrase: bytes, now: float) -> str | Fault:
+        from interlock.crypto.keys.signing import PassphraseWrong, read_signing_key
+
+        try:
+            key = read_signing_key(self._folder / f"{name}.key", passphrase)
+        except PassphraseWrong:  # a key without one proves nothing of a person in a browser
+            return invalid("passphrase", "the key cannot be opened with this passphrase")
+        except StoreError as refused:
+            return invalid("key_unfit", str(refused))
+        return key.sign(TYP, claims_of(asked, issuer=name, jti=secrets.token_urlsafe(JTI_BYTES), now=now))
+
+    def _tries(self, by: str) -> tuple[_Tries, ...]:
+        own = self._callers.get(by)
+        if own is None:
+            while len(self._callers) >= CALLERS_MAX:
+                del self._callers[next(iter(self._callers))]
+            own = self._callers[by] = _Tries(FREE_TRIES)
+        return (own,) if own.has_known else (own, self._strangers)
+
+    def _maybe_print(self, name: str) -> str | None:
+        try:
+            (key,) = read_key_untrusted(public_text(self._folder / f"{name}.key"))
+        except (OSError, ValueError, BadKey):
+            return None
+        return thumbprint(key)

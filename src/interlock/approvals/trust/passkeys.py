@@ -1,0 +1,190 @@
+"""Passkeys at the operator endpoint: what a browser is asked to sign for a decision, and how a person makes one.
+
+Making one takes an invitation: a ticket in an address, good once and for ten minutes, which an operator asks for and
+opens in a browser. What comes of it is the text of an [[anchor]] and nothing else: the node believes a passkey when it
+stands in its configuration. Invitations are in memory alone.
+"""
+
+import secrets
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from interlock.operator_api.passkeys import Invitation as InvitationView
+from interlock.operator_api.passkeys import PasskeyCreation, PasskeyRequest
+from interlock.gate.protocol.jws_proof import Asked, invalid
+from interlock.gate.protocol.passkey_proof import ENTROPY_BYTES, challenge, passkeys_for
+from interlock.crypto.jose.base64url import encode
+from interlock.crypto.jose.jwks import Jwk, thumbprint
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.crypto.webauthn.ceremonies import ALGORITHMS, Wrong, read_registration_untrusted
+from interlock.crypto.webauthn.party import Party, maybe_party
+from interlock.crypto.webauthn.passkeys import written
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.recorder import Recorder
+from interlock.approvals.trust.anchors import Anchors
+from interlock.store.ports import StoreError
+
+PATH: Final = "/passkeys"
+INVITATION_S: Final = 600.0
+INVITATIONS_MAX: Final = 16  # the oldest gives way
+TICKET_BYTES: Final = 32
+TIMEOUT_MS: Final = 120_000  # how long a browser waits for a person
+NO_PARTY: Final = (
+    "browsers use passkeys only over https at a name, or on this machine: set node.operator_url to such an address;"
+    " and on this machine no other program may listen at the same port of 127.0.0.1 or ::1"
+)
+GONE: Final = Wrong("invitation", "the invitation was used, or its ten minutes are over; ask for another")
+
+
+class Invitation(msgspec.Struct, frozen=True, kw_only=True):
+    ticket: str
+    name: str
+    by: str
+    party: Party
+    challenge: bytes
+    user: bytes
+    expires_at: float
+    made: Jwk | None = None
+
+
+class PasskeyService:
+    def __init__(self, anchors: Anchors, recorder: Recorder, clock: Clock, url: Callable[[], str]) -> None:
+        """`url` is that of the operator endpoint."""
+        self._anchors = anchors
+        self._recorder = recorder
+        self._clock = clock
+        self._url = url
+        self._invitations: dict[str, Invitation] = {}
+        self._is_shadowed = False  # another program answers to `localhost` at our port
+
+    def on_shadowed(self) -> None:
+        """Another program is where browsers look for `localhost`: no passkey made there counts."""
+        self._is_shadowed = True
+
+    def maybe_party(self) -> Party | None:
+        party = maybe_party(self._url())
+        return None if self._is_shadowed and party is not None and party.is_local else party
+
+    def url(self) -> str:
+        """Where people are sent to: at an address of this machine passkeys do not work, at its name they do."""
+        party = self.maybe_party()
+        has_passkeys = any(anchor.source == "passkey" for anchor in self._anchors.known())
+        moved = party is not None and has_passkeys and not self._url().lower().startswith(party.origin)
+        return party.origin if party is not None and moved else self._url()
+
+    def browser_url(self) -> str:
+        """Where a person logs in: where they can make a passkey, if browsers make any here."""
+        party = self.maybe_party()
+        return self._url() if party is None else party.origin
+
+    # Deciding
+
+    def maybe_origin(self, tool: str) -> str | None:
+        """Where a passkey may approve a call of the tool."""
+        party = self.maybe_party()
+        return party.origin if party is not None and passkeys_for(tool, self._anchors.known()) else None
+
+    def request(self, asked: Asked) -> PasskeyRequest | Fault:
+        """What a browser is told (WebAuthn 5.5), bytes in base64url."""
+        party, keys = self.maybe_party(), passkeys_for(asked.tool, self._anchors.known())
+        if party is None:
+            return invalid("party", NO_PARTY)
+        if not keys:
+            return invalid("not_entitled", f"no passkey may approve {asked.tool}")
+        entropy = secrets.token_bytes(ENTROPY_BYTES)
+        return PasskeyRequest(
+            challenge=encode(challenge(asked, now=self._clock.wall(), entropy=entropy)),
+            rp_id=party.id,
+            credentials=tuple(key.kid for key in keys if key.kid is not None),
+            timeout=TIMEOUT_MS,
+        )
+
+    # Making one
+
+    def invite(self, name: str, by: str) -> Invitation | None:
+        """None: browsers use no passkeys at this operator endpoint."""
+        party = self.maybe_party()
+        if party is None:
+            return None
+        now = self._clock.wall()
+        live = [one for one in self._invitations.values() if now < one.expires_at]
+        invitation = Invitation(
+            ticket=secrets.token_urlsafe(TICKET_BYTES),
+            name=name,
+            by=by,
+            party=party,
+            challenge=secrets.token_bytes(TICKET_BYTES),
+            user=secrets.token_bytes(ENTROPY_BYTES),
+            expires_at=now + INVITATION_S,
+        )
+        self._invitations = {one.ticket: one for one in (*live[1 - INVITATIONS_MAX :], invitation)}
+        return invitation
+
+    def maybe_invitation(self, ticket: str) -> Invitation | None:
+        found = self._invitations.get(ticket)
+        return found if found is not None and self._clock.wall() < found.expires_at else None
+
+    def creation(self, invitation: Invitation) -> PasskeyCreation:
+        """What a browser is told (WebAuthn 5.4), bytes in base64url."""
+        passkeys = (anchor for anchor in self._anchors.known() if anchor.source == "passkey")
+        known = tuple(key.kid for anchor in passkeys for key in anchor.keys if key.kid is not None)
+        return PasskeyCreation(
+            challenge=encode(invitation.challenge),
+            rp_id=invitation.party.id,
+            user=encode(invitation.user),
+            name=invitation.name,
+            algorithms=tuple(ALGORITHMS),
+            exclude=known,
+            timeout=TIMEOUT_MS,
+        )
+
+    async def enrol(self, ticket: str, client_data: bytes, attestation: bytes) -> Invitation | Wrong:
+        """What does not hold leaves the invitation as it was. Raises StoreError."""
+        invitation = self.maybe_invitation(ticket)
+        if invitation is None or invitation.made is not None:
+            return GONE
+        made = read_registration_untrusted(
+            client_data, attestation, challenge=invitation.challenge, party=invitation.party
+        )
+        if isinstance(made, Wrong):
+            return made
+        done = self._invitations[ticket] = msgspec.structs.replace(invitation, made=made.key)
+        try:
+            await self._recorder.append_now(_creation_line(done, made.key, self._clock.wall()))
+        except StoreError:
+            self._invitations[ticket] = invitation
+            raise
+        return done
+
+
+def invitation_view(invitation: Invitation) -> InvitationView:
+    key = invitation.made
+    return InvitationView(
+        name=invitation.name,
+        url=f"{invitation.party.origin}{PATH}/{invitation.ticket}",
+        expires_at=rfc3339(invitation.expires_at),
+        status="waiting" if key is None else "made",
+        passkey=None if key is None else written(key),
+        thumbprint=None if key is None else thumbprint(key),
+    )
+
+
+def _creation_line(invitation: Invitation, key: Jwk, now: float) -> bytes:
+    """What the audit log is told of a passkey that was made; believed is it only once it is configured."""
+    return msgspec.json.encode(
+        {
+            "at": rfc3339(now),
+            "who": invitation.by,
+            "via": "operator",
+            "method": "passkeys/make",
+            "tool": "",
+            "args_sha256": None,
+            "verdict": "made",
+            "outcome": "made",
+            "ms": 0.0,
+            "anchor": invitation.name,
+            "keys": [thumbprint(key)],
+        }
+    )

@@ -1,0 +1,117 @@
+"""The identity of a registrant at /ax, and what that alone entitles it to (MCP-AX 4.2, 10.1, 10.4)."""
+
+from fnmatch import fnmatchcase
+from typing import Final
+
+import msgspec
+
+from interlock.config.plan import AccessRule, Scope
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.protocol.messages import Register
+from interlock.ax.protocol.registration.authority import check_certificate, maybe_authority
+from interlock.ax.protocol.registration.sessions import Peer
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.net.protocol.dns_name import maybe_dns_name
+
+TLS_1_3: Final = "TLSv1.3"
+CERTIFICATE: Final = "certificate:"  # the beginning of a principal that was admitted by a certificate
+USER: Final = "uid:"  # of one that is a user of this machine, at ax.socket
+
+
+class ClientCertificate(msgspec.Struct, frozen=True, kw_only=True):
+    """A client certificate that is trusted, as far as it matters here."""
+
+    names: tuple[str, ...]  # its DNS names, as they stand in it
+    issuer: bytes
+    serial: int
+    expires_at: float
+
+    @property
+    def principal(self) -> str | None:
+        """The name under which the certificate may register; None where it has none."""
+        found = next((name for name in map(maybe_dns_name, self.names) if name is not None), None)
+        return f"{CERTIFICATE}{found}" if found is not None else None
+
+
+class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """A verified registrant and its connection.
+
+    `encrypted`: on this machine, TLS, or what the operator says is as good. A leaf needs that much, an aggregator needs
+    `secure`: TLS 1.3 or what counts as equal.
+    """
+
+    principal: str  # "subserver:NAME", "certificate:NAME", "uid:NUMBER", "local" or "child:SEGMENT"
+    scope: AuthScope = AuthScope.READ
+    rule: AccessRule | None = None
+    vouched: bool = False  # named in the operator's configuration
+    segment: str | None = None  # the only one it may have; None: any
+    encrypted: bool = True
+    secure: bool = True
+    on_this_machine: bool = True
+    certificate: ClientCertificate | Fault | None = None  # its client certificate, or why that is refused
+
+    def peer(self, request: Register, link: str, *, proved: bool = False) -> Peer:
+        return Peer(
+            principal=self.principal,
+            link=link,
+            scope=self.scope,
+            proved=proved or self.vouched or self._speaks_for(request.authority),
+            secure=self.secure,
+        )
+
+    def shows(self, request: Register) -> bool | Fault:
+        """Whether its certificate proves the authority that nothing else does; with one for another name, why not."""
+        if isinstance(self.certificate, Fault):
+            return self.certificate
+        if self.certificate is None or request.authority is None:
+            return False
+        if self.vouched or self._speaks_for(request.authority):
+            return False
+        return check_certificate(request.authority, self.certificate.names) or True
+
+    def _speaks_for(self, authority: str | None) -> bool:
+        """Whether the operator vouches for the authority. From elsewhere a token, which may have leaked, is none."""
+        said = self.rule.authority if self.rule is not None and self.on_this_machine else None
+        return authority is not None and said is not None and maybe_authority(said) == authority
+
+
+def registrant_scope(principal: str, rules: tuple[AccessRule, ...], token_scope: Scope | None) -> AuthScope:
+    """The scope of a registrant: of the first [[access]] entry that names it, else read; a token can only narrow it."""
+    rule = maybe_rule(principal, rules)
+    scope = AuthScope.READ if rule is None else AuthScope(rule.scope)
+    return scope if token_scope is None else min(scope, AuthScope(token_scope))
+
+
+def maybe_rule(principal: str, rules: tuple[AccessRule, ...]) -> AccessRule | None:
+    """The first [[access]] entry that names it."""
+    return next((one for one in rules if any(fnmatchcase(principal, who) for who in one.who)), None)
+
+
+def registrant_identity(
+    principal: str,
+    rules: tuple[AccessRule, ...],
+    *,
+    token_scope: Scope | None = None,
+    on_this_machine: bool,
+    tls: str | None,
+    certificate: ClientCertificate | Fault | None = None,
+) -> RegistrantIdentity:
+    rule = maybe_rule(principal, rules)
+    trusted = on_this_machine or (rule is not None and rule.secure_by is not None)
+    return RegistrantIdentity(
+        principal=principal,
+        scope=registrant_scope(principal, rules, token_scope),
+        rule=rule,
+        encrypted=trusted or tls is not None,
+        secure=trusted or tls == TLS_1_3,
+        on_this_machine=on_this_machine,
+        certificate=certificate,
+    )
+
+
+def may_register(principal: str, rules: tuple[AccessRule, ...]) -> bool:
+    """Whether an [[access]] entry means certificates, or users, when it says who: a CA may vouch for more than
+    subservers, and a machine has users that are none."""
+    kind = principal.partition(":")[0] + ":"
+    said = (who for rule in rules for who in rule.who)
+    return any(who.startswith(kind) and fnmatchcase(principal, who) for who in said)

@@ -1,0 +1,208 @@
+"""The inbox as the operator endpoint shows it, with everything a person or a signer needs to decide.
+
+No credential is among them: what an approval holds of a proof is its name, not the token. The arguments of a held call
+are shown in full in the view of that one approval, and never in lists, events or notifications.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Final
+
+from msgspec import Raw
+from msgspec.structs import asdict
+
+from interlock.operator_api.agents import RevealedCode
+from interlock.operator_api.approvals import Approval as ApprovalView
+from interlock.operator_api.approvals import Approvals, ApprovalSummary, Decision, ProofFacts
+from interlock.operator_api.passkeys import PasskeyRequest
+from interlock.approvals.protocol.approval import Approval, Kind
+from interlock.approvals.protocol.digests import answers
+from interlock.approvals.protocol.errors import UNKNOWN
+from interlock.approvals.protocol.state import Status
+from interlock.gate.protocol.held_call import Presented
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.approvals.decisions import DecisionService
+from interlock.approvals.inbox import Inbox
+from interlock.approvals.subject_name import subject_name
+from interlock.core.clock import Clock, rfc3339
+from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
+from interlock.approvals.trust.passkeys import PasskeyService
+
+LISTED_MAX: Final = 1000
+PREFIX_MIN: Final = 4  # characters of an id that may name it
+
+
+class Ambiguous(Exception):
+    """Several ids begin like this."""
+
+    def __init__(self, ids: list[str]) -> None:
+        super().__init__("several approvals have an id that begins like this")
+        self.ids = ids
+
+
+class ApprovalViews:
+    def __init__(
+        self,
+        inbox: Inbox,
+        deciding: DecisionService,
+        clock: Clock,
+        *,
+        aggregator_id: str,
+        url: Callable[[], str],
+        passkeys: PasskeyService | None = None,
+        keys: OperatorKeyService | None = None,
+        approver_names: Callable[[str], Sequence[str]] = lambda _: (),
+        ways_out: Callable[[Approval], tuple[str, ...]] = lambda _: (),
+    ) -> None:
+        """`url` is that of the operator endpoint; `approver_names` names the anchors whose proof may approve a tool;
+        `ways_out`: what a person can do to be asked less often, of what waits."""
+        self._inbox = inbox
+        self._deciding = deciding
+        self._clock = clock
+        self._own_id = aggregator_id
+        self._url = url
+        self._passkeys = passkeys
+        self._keys = keys
+        self._approver_names = approver_names
+        self._ways_out = ways_out
+
+    def list_all(self, kind: Kind | None, statuses: frozenset[Status]) -> Approvals:
+        """The newest, where there are more than one answer holds."""
+        found = self._inbox.listed(statuses, kind)
+        return Approvals(approvals=tuple(self._summary(one) for one in found[-LISTED_MAX:]), total=len(found))
+
+    def maybe_one(self, reference: str) -> ApprovalView | None:
+        """The approval of this id, or of an id that begins so. Raises Ambiguous."""
+        approval = self._maybe_find(reference)
+        return None if approval is None else self._whole(approval)
+
+    async def approve(
+        self,
+        reference: str,
+        proof: Presented | None,
+        *,
+        by: str,
+        reason: str | None,
+        answer: str | None,
+        code: str | None = None,
+    ) -> ApprovalView | Fault:
+        approval = self._maybe_find(reference)
+        decided = await self._deciding.approve(
+            approval.id if approval else reference, proof, by=by, reason=reason, answer=answer, code=code
+        )
+        return decided if isinstance(decided, Fault) else self._whole(decided)
+
+    async def reveal(self, reference: str, proof: Presented, *, by: str) -> RevealedCode | Fault:
+        approval = self._maybe_find(reference)
+        code = await self._deciding.reveal(approval.id if approval else reference, proof, by=by)
+        if isinstance(code, Fault) or approval is None:
+            return code if isinstance(code, Fault) else UNKNOWN
+        return RevealedCode(approval_id=approval.id, code=code)
+
+    async def deny(
+        self, reference: str, *, by: str, reason: str | None, answer: str | None = None
+    ) -> ApprovalView | Fault:
+        approval = self._maybe_find(reference)
+        decided = await self._deciding.deny(approval.id if approval else reference, by=by, reason=reason, answer=answer)
+        return decided if isinstance(decided, Fault) else self._whole(decided)
+
+    def passkey_request(self, reference: str, answer: str | None) -> PasskeyRequest | Fault:
+        """What a browser asks a passkey, for it to approve this."""
+        approval = self._maybe_find(reference)
+        if approval is None or self._passkeys is None:
+            return UNKNOWN
+        asked = self._deciding.question(approval.id, answer)
+        return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
+
+    async def sign(
+        self, reference: str, answer: str | None, key: str | None, passphrase: str, *, by: str
+    ) -> str | Fault | TooOften:
+        """A proof for this approval by a key of this machine, once a person has unlocked it."""
+        approval = self._maybe_find(reference)
+        if approval is None or self._keys is None:
+            return UNKNOWN
+        asked = self._deciding.question(approval.id, answer)
+        return asked if isinstance(asked, Fault) else await self._keys.sign(asked, key, passphrase, by=by)
+
+    async def changes(self) -> AsyncGenerator[ApprovalSummary, None]:
+        """What waits now, then every change."""
+        listener = self._inbox.listen()
+        try:
+            for approval in self._inbox.waiting()[-LISTED_MAX:]:
+                yield self._summary(approval)
+            async for approval in listener:
+                yield self._summary(approval)
+        finally:
+            listener.close()
+
+    def _maybe_find(self, reference: str) -> Approval | None:
+        if (exact := self._inbox.get(reference)) is not None or len(reference) < PREFIX_MIN:
+            return exact
+        found = self._inbox.find_by_prefix(reference.lower())
+        live = [one for one in found if one.is_live] or found
+        if len(live) > 1:
+            raise Ambiguous([one.id for one in live[:10]])
+        return live[0] if live else None
+
+    def _summary(self, approval: Approval) -> ApprovalSummary:
+        deadline = approval.deadline
+        return ApprovalSummary(
+            id=approval.id,
+            kind=approval.kind.value,
+            source=approval.source.value,
+            status=approval.status.value,
+            requested_by=approval.requested_by,
+            agent=approval.agent,
+            room=approval.room,
+            tool=approval.tool,
+            name=subject_name(approval),
+            reason=approval.reason,
+            requires=approval.requires.value,
+            created_at=rfc3339(approval.created_at),
+            expires_at=_time(approval.expires_at),
+            redeem_by=_time(approval.redeem_by),
+            left_s=None if deadline is None else max(0, round(deadline - self._clock.wall())),
+            decision=_decision(approval),
+            outcome=approval.outcome,
+            url=f"{self._url()}/approvals/{approval.id}",
+        )
+
+    def _whole(self, approval: Approval) -> ApprovalView:
+        return ApprovalView(
+            **asdict(self._summary(approval)),
+            proposal_id=approval.proposal_id,
+            target=approval.target,
+            method=approval.method,
+            params=approval.params if approval.params is not None else Raw(b"null"),
+            route=approval.route,
+            capability=approval.capability,
+            digest=approval.digest,
+            tool_digest=approval.tool_digest,
+            nonce=approval.nonce,
+            factors=approval.factors,
+            gating_link=approval.gating_link,
+            answers=answers(approval),
+            approvers=tuple(self._approver_names(approval.tool)),
+            signing_keys=() if self._keys is None else self._keys.names(),
+            aggregator_id=self._own_id,
+            passkey_origin=None if self._passkeys is None else self._passkeys.maybe_origin(approval.tool),
+            ways_out=self._ways_out(approval) if approval.status is Status.PENDING else (),
+        )
+
+
+def _time(at: float | None) -> str | None:
+    return None if at is None else rfc3339(at)
+
+
+def _decision(approval: Approval) -> Decision | None:
+    decision = approval.decision
+    if decision is None:
+        return None
+    proof = decision.proof
+    return Decision(
+        what=decision.what.value,
+        by=decision.by,
+        at=rfc3339(decision.at),
+        reason=decision.reason,
+        answer=decision.answer,
+        proof=None if proof is None else ProofFacts(type=proof.type, anchor=proof.anchor, jti=proof.jti),
+    )

@@ -1,0 +1,116 @@
+"""The caller's own confirmation of a dangerous operation (approval kind `ack`), as a hold of its call.
+
+The guard asks it last, after budget and gate: without a token the call is refused with one; with a good one the token
+is used before the call is sent. A call that a person has to agree to is confirmed there, and has none of this.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from interlock.aql.protocol.errors import Failure, confirmation_by_person, confirmation_required
+from interlock.aql.protocol.tokens import ConfirmationTokens
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.aql.operation_index import Entry
+from interlock.core.calls.call import Call, Outcome
+from interlock.core.calls.check import CheckNumber, Refuse, Release
+from interlock.safety.executions import Execution
+from interlock.safety.held_operations import HeldOperation
+from interlock.safety.loop import SafetyLoop
+
+_REFUSED: Final = Refuse(CheckNumber.GATE, Fault(UNAVAILABLE, "unavailable", {"reason": "acknowledgement_required"}))
+
+
+class DangerHold:
+    """A `CallHold` that waits for nobody: the call is refused until it is confirmed."""
+
+    is_waiting = False
+    failure: Failure | None = None
+
+    def identify(self, call: Call) -> Fault | None:
+        return None
+
+    def refusal(self, call: Call) -> Refuse:
+        return _REFUSED
+
+    async def approval(self, call: Call) -> Release | Refuse:
+        return _REFUSED
+
+    def on_sent(self, call: Call) -> None:
+        pass
+
+    def on_ended(self, call: Call, outcome: Outcome, message: bytes) -> bytes:
+        return message
+
+
+class PersonHold(DangerHold):
+    """Inside an execution of the safety loop a person confirms, and the agent gets no token (8.7.3)."""
+
+    def __init__(self, loop: SafetyLoop, execution: Execution, names: frozenset[str], held: HeldOperation) -> None:
+        """`names`: by which a report may have named the operation."""
+        self._loop = loop
+        self._execution = execution
+        self._held = held
+        self._is_agreed = loop.may_run(execution, names, held)
+        self._is_used = False
+
+    @property
+    def is_asked_first(self) -> bool:
+        return not self._is_agreed
+
+    def acknowledge(self, call: Call | None = None) -> Refuse | None:
+        """Once: a call that waits for its server is asked about again."""
+        if self._is_agreed:
+            if not self._is_used:
+                self._execution.held.use(self._held)
+                self._is_used = True
+            return None
+        id, held = self._loop.hold(self._execution, self._held), self._held
+        self.failure = confirmation_by_person(held.operation, held.danger, id, held.reasons)
+        return _REFUSED
+
+
+class Acknowledgement(DangerHold):
+    """The caller confirms, with a token that it is given."""
+
+    def __init__(
+        self,
+        tokens: ConfirmationTokens,
+        entry: Entry,
+        owner: str,
+        principal: str,
+        digest: str,
+        token: str | None,
+        note: Callable[[str], None],
+    ) -> None:
+        """`note`: told what came of it, for the audit log."""
+        self._tokens = tokens
+        self._entry = entry
+        self._owner = owner
+        self._principal = principal
+        self._digest = digest
+        self._token = token
+        self._note = note
+        self._is_given = False
+
+    @property
+    def is_asked_first(self) -> bool:
+        return self._token is None and not self._is_given
+
+    def acknowledge(self, call: Call | None = None) -> Refuse | None:
+        """Once: a call that waits for its server is asked about again."""
+        if self._is_given:
+            return None
+        name, danger = self._entry.name, self._entry.danger
+        if self._token is not None:
+            self.failure = self._tokens.redeem(self._token, self._owner, self._principal, name, self._digest)
+            self._is_given = self.failure is None
+            self._note("confirmed" if self.failure is None else f"denied, {self.failure.code}")
+            return None if self._is_given else _REFUSED
+        token, expires_at = self._tokens.issue(self._owner, self._principal, name, self._digest, danger.level)
+        declared = self._entry.operation.confirmation_message
+        message = declared or f"'{name}' is {danger.level.word}. Send the same call again with this token to run it."
+        self.failure = confirmation_required(
+            name, danger.level.word, token=token, expires_at=expires_at, message=message, reasons=danger.reasons
+        )
+        self._note(f"denied, {self.failure.code}")
+        return _REFUSED

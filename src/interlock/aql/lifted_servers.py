@@ -1,0 +1,246 @@
+"""AQL servers below this node: their operations in place of their endpoint tools (C.map-16).
+
+A server whose tools are named like MCP-AQL endpoints and that answers `introspect` as MCP-AQL says is lifted: its
+operations stand under its namespace with its own categories. One that only looks like it is served as ordinary tools.
+It is asked through the dispatcher, as any caller would ask, once per listing of its tools.
+"""
+
+import asyncio
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.aql.protocol.model import Category, Operation, Parameter, Returns, is_name
+from interlock.aql.protocol.results import maybe_envelope_data, read_result
+from interlock.aql.protocol.tool_names import snake, suffixed
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
+from interlock.mcp.eras import LATEST_MODERN, Era
+from interlock.mcp.methods import META_CAPABILITIES, META_VERSION
+from interlock.core.background import BackgroundTasks
+from interlock.core.feed import Feed
+from interlock.core.calls.caller import Caller, Principal, view_key
+from interlock.catalog.routes import Route
+from interlock.dispatch.dispatch import Dispatch
+
+log = logging.getLogger("interlock.aql")
+
+ENDPOINT: Final = re.compile(r"(.+_)?mcp_aql(_[a-z0-9_]+)?")
+OPERATIONS_MAX: Final = 1000  # of one server
+ANSWER_S: Final = 30.0
+SETTLE_S: Final = 3.0  # how long the first list of a client waits for them
+_FIRST: Final = ("read", "discover", "inspect", "")  # which endpoint is asked first
+_META: Final = {META_VERSION: Raw(encode_value(LATEST_MODERN)), META_CAPABILITIES: Raw(b"{}")}
+
+
+class _Answer:
+    def __init__(self) -> None:
+        self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def emit(self, message: bytes) -> None:
+        pass
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        if not self.future.done():
+            self.future.set_result(message)
+
+    def drop(self) -> None:
+        self.answer(b"{}")
+
+
+class LiftedServers:
+    """By endpoint tool: the operations behind it; none of them where another tool of the server has them."""
+
+    def __init__(self, dispatch: Dispatch | None, on_change: Callable[[], None]) -> None:
+        """`dispatch` None: nothing is asked, and nothing lifted."""
+        self._dispatch = dispatch
+        self._on_change = on_change
+        self._by_route: dict[Route, Mapping[str, Operation]] = {}  # by the name that the server has for it
+        self._times: Mapping[str, int] = {}  # how many operations would have a name
+        self.changed = Feed[None]()
+        self._asked: dict[str, frozenset[Route]] = {}  # by segment: the tools it had when it was asked
+        self._tasks = BackgroundTasks()
+
+    @property
+    def is_asking(self) -> bool:
+        return len(self._tasks) > 0
+
+    async def settle(self) -> None:
+        """Until those that are asked have answered, or for as long as a client waits for a list."""
+        await self._tasks.finish(SETTLE_S)
+
+    def operations(self, route: Route) -> Mapping[str, Operation] | None:
+        """By the name that the server has for each. None: an ordinary tool."""
+        return self._by_route.get(route)
+
+    def name(self, route: Route, upstream: str, taken: Container[str]) -> str:
+        """Of an operation here. One that something else has too names neither (C.map-3)."""
+        name = self._by_route[route][upstream].name
+        is_doubled = name in taken or self._times[name] > 1
+        return suffixed(name, f"{route.qualified}.{upstream}") if is_doubled else name
+
+    def look(self, routes: Sequence[Route]) -> None:
+        """Ask the servers among these that look like AQL servers and were not asked yet."""
+        found: dict[str, set[Route]] = {}
+        for route in routes:
+            # In a room everyone would see the question, and no one who asks.
+            may_be_one = "mcp_aql" in route.original and route.link.members is None
+            if may_be_one and ENDPOINT.fullmatch(route.original):
+                found.setdefault(route.link.segment, set()).add(route)
+        for segment, several in found.items():
+            tools = frozenset(several)
+            if self._dispatch is not None and self._asked.get(segment) != tools:
+                self._asked[segment] = tools
+                self._tasks.begin(self._ask(segment, sorted(tools, key=_rank)))
+
+    async def _ask(self, segment: str, tools: list[Route]) -> None:
+        by_name = {route.original: route for route in tools}
+        for route in tools:
+            if route.is_held:  # no person is asked to approve what only the node wants to know
+                continue
+            operations = await self._listed(route)
+            if operations is None:
+                continue
+            found: dict[Route, dict[str, Operation]] = {each: {} for each in tools}
+            kinds = _kinds(await self._introspect(route, query="types"))
+            for item in operations:
+                name = item.get("name") if isinstance(item, Mapping) else None
+                if not isinstance(name, str) or not is_name(name) or name == "introspect":
+                    continue
+                details = (await self._introspect(route, query="operations", name=name)).get("operation")
+                owner = by_name.get(str(details.get("mcpTool"))) if isinstance(details, Mapping) else None
+                if owner is not None and isinstance(details, Mapping):
+                    made = _declaration(name, details, owner, kinds)
+                    if made is not None:
+                        found[owner][name] = made
+            for old in [each for each in self._by_route if each.link.segment == segment]:
+                del self._by_route[old]
+            self._by_route.update(found)
+            self._times = Counter(one.name for several in self._by_route.values() for one in several.values())
+            log.info("link %s: an AQL server; %d operations lifted", segment, sum(map(len, found.values())))
+            self._on_change()
+            self.changed.publish(None)
+            return
+
+    async def _listed(self, route: Route) -> list[Any] | None:
+        """The operations it lists, page by page. None: it is no AQL server."""
+        found: list[Any] = []
+        after: dict[str, str] = {}
+        while len(found) < OPERATIONS_MAX:
+            page = await self._introspect(route, query="operations", **after)
+            operations = page.get("operations")
+            if not isinstance(operations, list):
+                return found or None
+            found += operations
+            protocol = page.get("_protocol")
+            info = protocol.get("page_info") if isinstance(protocol, Mapping) else None
+            following = info.get("next") if isinstance(info, Mapping) else None
+            if not isinstance(following, str) or not operations or after == {"after": following}:
+                break
+            after = {"after": following}
+        return found[:OPERATIONS_MAX]
+
+    async def _introspect(self, route: Route, **params: str) -> Mapping[str, Any]:
+        dispatch = self._dispatch
+        if dispatch is None:
+            return {}
+        principal = Principal("local", "admin")
+        key = view_key(principal, only=None, names="qualified", declares_extension=True)
+        arguments = Raw(encode_value({"operation": "introspect", "params": params}))
+        meta = dict(_META)
+        asked = {"name": Raw(encode_value(route.qualified)), "arguments": arguments, "_meta": meta}
+        answer = _Answer()
+        dispatch.call_tool(Caller(principal, Era.MODERN, "aql", key), b'"aql"', asked, meta, answer)
+        try:
+            message = await asyncio.wait_for(answer.future, ANSWER_S)
+        except TimeoutError:
+            return {}
+        result = (decode_object(message) or {}).get("result")
+        read = read_result(result, tool=route.qualified, operation="introspect") if result is not None else None
+        opened = maybe_envelope_data(read.data) if read is not None and read.failure is None else None
+        if opened is None or opened.failure is not None:
+            return {}
+        data = decode_value(opened.data) if isinstance(opened.data, Raw) else opened.data
+        return data if isinstance(data, Mapping) else {}
+
+
+def _kinds(listed: Mapping[str, Any]) -> dict[str, str]:
+    types = listed.get("types")
+    found = [one for one in types if isinstance(one, Mapping)] if isinstance(types, list) else []
+    return {str(one.get("name")): str(one.get("kind")) for one in found}
+
+
+def _rank(route: Route) -> tuple[int, str]:
+    family = route.original.rpartition("mcp_aql")[2].lstrip("_")
+    return (_FIRST.index(family) if family in _FIRST else len(_FIRST), route.original)
+
+
+def _declaration(name: str, details: Mapping[str, Any], route: Route, kinds: Mapping[str, str]) -> Operation | None:
+    """What the server says of its operation; no READ is believed behind a tool that changes things.
+
+    `kinds`: of the types that it names.
+    """
+    said = details.get("semantic_category")
+    parameters = details.get("parameters")
+    if said not in Category.__members__ or not isinstance(parameters, list):
+        return None
+    category = Category[str(said)]
+    is_mutable = route.capability is None or route.capability.mutable
+    if category is Category.READ and is_mutable:
+        category = Category.EXECUTE
+    namespace = "__".join(snake(segment) for segment in route.segments)
+    made = [_parameter(each, kinds) for each in parameters if isinstance(each, Mapping)]
+    description = details.get("description")
+    return Operation(
+        name=f"{namespace}__{name}",
+        category=category,
+        description=description if isinstance(description, str) and description.strip() else "An operation.",
+        parameters=tuple(each for each in made if each is not None),
+        returns=Returns("any", "scalar", "What the server answers."),
+    )
+
+
+def _parameter(said: Mapping[str, Any], kinds: Mapping[str, str]) -> Parameter | None:
+    name, kind = said.get("name"), said.get("type")
+    if not isinstance(name, str) or not isinstance(kind, str) or not is_name(name):
+        return None
+    description, enum, items = said.get("description"), said.get("enum"), said.get("items")
+    bounds = {
+        ours: value
+        for theirs, ours, of in _BOUNDS
+        if isinstance(value := said.get(theirs), of) and not isinstance(value, bool)
+    }
+    return Parameter(
+        name=name,
+        type=" | ".join(_word(word.strip(), kinds) for word in kind.split("|")),
+        required=said.get("required") is True,
+        description=description if isinstance(description, str) else "",
+        default=said.get("default", msgspec.UNSET),
+        enum=tuple(enum) if isinstance(enum, list) else (),
+        items=items if isinstance(items, Mapping) else None,
+        sensitive=said.get("sensitive") is True,
+        **bounds,
+    )
+
+
+def _word(word: str, kinds: Mapping[str, str]) -> str:
+    """The JSON type of a type: of one that the server names, by its kind."""
+    if word in _WORDS:
+        return word
+    return {"object": "object", "enum": "string"}.get(kinds.get(word, ""), "any")
+
+
+_BOUNDS: Final[tuple[tuple[str, str, Any], ...]] = (
+    ("minimum", "minimum", int | float),
+    ("maximum", "maximum", int | float),
+    ("minLength", "min_length", int),
+    ("maxLength", "max_length", int),
+    ("format", "format", str),
+)
+
+
+_WORDS: Final = frozenset({"string", "integer", "number", "boolean", "array", "object", "null", "any"})

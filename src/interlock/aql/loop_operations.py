@@ -1,0 +1,257 @@
+"""The operations of the safety loop (8.5.4) as native operations, with what introspection says of the loop.
+
+They are shown while the loop is not disabled. Each runs to its end once begun: a client that goes away while its agent
+is being blocked does not keep the block from the disk.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from interlock.aql.protocol.execution import ExecutionStatus
+from interlock.aql.protocol.model import Category, Example, Lifecycle, Operation, Parameter, Returns, TypeDeclaration
+from interlock.safety.protocol.directive import NotificationType
+from interlock.safety.protocol.hint import EXAMPLE, normalise
+from interlock.safety.protocol.risk import Tier
+from interlock.aql.acknowledgement import PersonHold
+from interlock.aql.native_operations import NativeOperations, OperationContext
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.caller import Caller
+from interlock.catalog.routes import Route
+from interlock.safety.held_operations import HeldOperation
+from interlock.safety.loop import SafetyLoop
+from interlock.safety.verification import Verification
+
+INSTRUCTIONS: Final = (
+    "Inside an execution of the safety loop (execute_agent), report every action before you take it, by"
+    " record_execution_step with nextActionHint: tool calls on any server, file, shell, network and database actions."
+    " Act only when the answer says continue true, and only as reported. When it says continue false, stop and tell"
+    " your user; after a failed step tell them before you try again. End with complete_execution or abort_execution."
+)
+
+_NAME: Final = Parameter(name="element_name", type="string", required=True, description="The agent's name")
+_STATE: Final = Returns("ExecutionStateAnswer", "object", "execution_id, status, and times")
+_LIFECYCLE: Final = Lifecycle(states=tuple(status.value for status in ExecutionStatus), supports_cancel=True)
+
+TYPES: Final = (
+    TypeDeclaration(name="SafetyTier", kind="enum", values=tuple(tier.value for tier in Tier)),
+    TypeDeclaration(name="NotificationType", kind="enum", values=tuple(one.value for one in NotificationType)),
+    TypeDeclaration(
+        name="AutonomyDirective",
+        kind="object",
+        description="Whether the agent may proceed; it is authoritative",
+        fields=(
+            Parameter(name="continue", type="boolean", required=True),
+            Parameter(name="factors", type="array", required=True, items={"type": "string"}),
+            Parameter(name="stopped", type="boolean"),
+            Parameter(name="reason", type="string"),
+            Parameter(name="stepsRemaining", type="integer", minimum=0),
+            Parameter(name="nextStepRisk", type="SafetyTier"),
+            Parameter(name="notifications", type="array", items={"type": "AgentNotification"}),
+        ),
+    ),
+    TypeDeclaration(
+        name="AgentNotification",
+        kind="object",
+        fields=(
+            Parameter(name="type", type="NotificationType", required=True),
+            Parameter(name="message", type="string", required=True),
+            Parameter(name="metadata", type="object", description="operation, reason, level, verificationId"),
+            Parameter(name="timestamp", type="string", required=True, format="date-time"),
+        ),
+    ),
+)
+
+
+def _request(operation: str, **params: Any) -> tuple[Example, ...]:
+    return (Example({"operation": operation, "params": params}),)
+
+
+DECLARATIONS: Final = (
+    Operation(
+        name="execute_agent",
+        category=Category.EXECUTE,
+        description="Start a monitored execution of an agent: pending until a person approves it, then running. "
+        + INSTRUCTIONS,
+        parameters=(
+            _NAME,
+            Parameter(name="parameters", type="object", description="What the agent is to do, shown to the person"),
+        ),
+        returns=_STATE,
+        lifecycle=_LIFECYCLE,
+        examples=_request("execute_agent", element_name="coder", parameters={"goal": "update the configuration"}),
+    ),
+    Operation(
+        name="record_execution_step",
+        category=Category.CREATE,
+        description="Report the next action before it is taken, and get the directive whether to proceed. "
+        + INSTRUCTIONS,
+        parameters=(
+            _NAME,
+            Parameter(
+                name="nextActionHint",
+                type="string",
+                required=True,
+                description="The intended next action, with the name of what is called",
+            ),
+            Parameter(name="stepDescription", type="string", description="The action just finished"),
+            Parameter(
+                name="outcome",
+                type="string",
+                enum=("success", "failure", "skipped"),
+                description="How the previous step went",
+            ),
+            Parameter(name="findings", type="string", description="What the finished step brought"),
+        ),
+        returns=Returns("AutonomyDirective", "object", "under autonomy, beside the state of the execution"),
+        types=TYPES,
+        examples=_request("record_execution_step", element_name="coder", nextActionHint=EXAMPLE, outcome="success"),
+    ),
+    Operation(
+        name="complete_execution",
+        category=Category.EXECUTE,
+        description="End the execution normally: running becomes completed.",
+        parameters=(_NAME, Parameter(name="summary", type="string", description="What was done")),
+        returns=_STATE,
+        examples=_request("complete_execution", element_name="coder", summary="configuration updated"),
+    ),
+    Operation(
+        name="abort_execution",
+        category=Category.EXECUTE,
+        description="End the execution early: pending or running becomes cancelled.",
+        parameters=(_NAME, Parameter(name="reason", type="string", description="Why")),
+        returns=_STATE,
+        examples=_request("abort_execution", element_name="coder", reason="cancelled by the user"),
+    ),
+    Operation(
+        name="get_execution",
+        category=Category.READ,
+        description="The state of an execution, also of a session that is over; with its result once completed.",
+        parameters=(
+            Parameter(name="execution_id", type="string", required=True, description="As execute_agent answered it"),
+        ),
+        returns=_STATE,
+        examples=_request("get_execution", execution_id="exec_00000000000000000000000000000000"),
+    ),
+    Operation(
+        name="confirm_operation",
+        category=Category.EXECUTE,
+        description="Approve or deny a start or a paused step, with the token that an operator was shown.",
+        parameters=(
+            Parameter(
+                name="confirmation_token",
+                type="string",
+                required=True,
+                sensitive=True,
+                description="The token that a person read in the inbox",
+            ),
+            Parameter(name="confirmation_id", type="string", description="The approval it is for"),
+            Parameter(
+                name="decision", type="string", enum=("approve", "deny"), default="approve", description="What is said"
+            ),
+        ),
+        examples=_request("confirm_operation", **{"confirmation_token": "conf_EXAMPLE"}),
+    ),
+    Operation(
+        name="verify_challenge",
+        category=Category.CREATE,
+        description="Lift a block or a verify pause, with the code that only operators see.",
+        parameters=(
+            Parameter(
+                name="challenge_id", type="string", required=True, description="The verificationId of the notification"
+            ),
+            Parameter(
+                name="code",
+                type="string",
+                required=True,
+                sensitive=True,
+                description="The code, as a person was shown it",
+            ),
+        ),
+        examples=_request(
+            "verify_challenge",
+            challenge_id="00000000-0000-4000-8000-000000000000",
+            code="ABCDE-FGHJK-MNPQR-STVWX-YZ0123",
+        ),
+    ),
+)
+
+
+class LoopOperations:
+    """Adds the operations to a registry, and answers them."""
+
+    def __init__(self, loop: SafetyLoop, verification: Verification, native: NativeOperations) -> None:
+        self._loop = loop
+        self._work = BackgroundTasks()
+        handlers: dict[str, Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]]] = {
+            "execute_agent": loop.execute,
+            "record_execution_step": loop.report,
+            "complete_execution": loop.complete,
+            "abort_execution": loop.abort,
+            "get_execution": loop.read,
+            "confirm_operation": verification.confirm,
+            "verify_challenge": verification.verify,
+        }
+        for declaration in DECLARATIONS:
+            native.add(declaration, self._handler(handlers[declaration.name]), is_shown=self._is_shown)
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        await self._work.finish()
+
+    def maybe_person_hold(self, caller: Caller, route: Route | None, held: HeldOperation) -> PersonHold | None:
+        """Of an operation that needs a confirmation: who gives it. None: the caller itself, outside an execution."""
+        execution = self._loop.maybe_acting(caller)
+        if execution is None:
+            return None
+        names = frozenset((normalise(held.operation),))
+        return PersonHold(
+            self._loop, execution, names if route is None else names | self._loop.names.of_route(route), held
+        )
+
+    def mode(self) -> str:
+        """The capability `execution_safety_loop` (8.6.1)."""
+        return self._loop.plan.mode
+
+    def instructions(self) -> str:
+        """What an agent is told to keep to (8.6.5); empty while the loop is disabled."""
+        return "" if self.mode() == "disabled" else INSTRUCTIONS  # AQL-8.6.5-1
+
+    def types(self) -> tuple[TypeDeclaration, ...]:
+        return () if self.mode() == "disabled" else TYPES
+
+    def protocol(self) -> dict[str, Any] | None:
+        """`_protocol.safety`: what is in force, and of patterns only how many there are (8.7.4)."""
+        plan = self._loop.plan
+        if plan.mode == "disabled":
+            return None
+        return {
+            "mode": plan.mode,
+            "max_autonomous_steps": plan.max_autonomous_steps,
+            "risk_tolerance": plan.risk_tolerance,
+            "stages": ["limit", *plan.stages],
+            "patterns": {
+                "deny": len(plan.deny),
+                "requires_approval": len(plan.requires_approval),
+                "auto_approve": len(plan.auto_approve),
+            },
+        }
+
+    def _is_shown(self, caller: Caller) -> bool:
+        return self._loop.plan.mode != "disabled"
+
+    def _handler(
+        self, work: Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]]
+    ) -> Callable[[OperationContext, dict[str, Any]], Awaitable[dict[str, Any]]]:
+        async def handle(context: OperationContext, params: dict[str, Any]) -> dict[str, Any]:
+            return await asyncio.shield(self._work.begin_awaited(_run(work, context.caller, params)))
+
+        return handle
+
+
+async def _run(
+    work: Callable[[Caller, dict[str, Any]], Awaitable[dict[str, Any]]], caller: Caller, params: dict[str, Any]
+) -> dict[str, Any]:
+    return await work(caller, params)

@@ -1,0 +1,177 @@
+"""The category and the danger of an aggregated tool, with the rule and the reason (8.3, C.map-7, C.danger-2).
+
+A hint of a server never overrides a verb that contradicts it, and a name alone never makes a tool a READ: clients
+approve reads by themselves. What is not known is EXECUTE.
+"""
+
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from typing import Final, Literal
+
+import msgspec
+
+from interlock.aql.protocol.model import DEFAULT_DANGER, Category, Danger
+from interlock.aql.protocol.tool_names import snake
+
+REMOVING: Final = frozenset(
+    ["delete", "remove", "destroy", "drop", "purge", "erase", "wipe", "truncate", "clear", "unlink", "discard"]
+)
+CHANGING: Final = frozenset(
+    [
+        *("update", "edit", "modify", "set", "write", "rename", "move", "patch", "replace", "change", "put"),
+        *("assign", "configure", "toggle", "overwrite", "upsert"),
+    ]
+)
+ADDING: Final = frozenset(["create", "add", "upload", "register", "import", "insert", "new", "make"])
+_JOINED: Final = frozenset(["or", "and"])
+
+Rule = Literal["operator", "read_only", "verb", "shape", "fallback", "contradiction", "adapter"]
+CANONICAL: Final = {
+    Category.CREATE: "create",
+    Category.READ: "get",
+    Category.UPDATE: "update",
+    Category.DELETE: "delete",
+    Category.EXECUTE: "execute",
+}
+
+_DANGEROUS: Final = (
+    *("force_*", "*_permanently", "bulk_delete*", "override_*", "bypass_*", "*_without_backup", "purge_*"),
+)
+_FORBIDDEN: Final = (*("drop_*", "*delete_all*", "truncate_*", "reset_*", "destroy_*", "wipe_*", "*_production"),)
+
+
+class Classified(msgspec.Struct, frozen=True):
+    category: Category
+    rule: Rule
+    reason: str = ""  # a sentence, where the classification is a fallback or contradicts what the server says
+
+
+def leading_verbs(local: str) -> list[str]:
+    """The verb of a name, and those joined to it: create_or_update_file -> create, update."""
+    words = snake(local).strip("_").split("_")
+    found = words[:1]
+    for before, word in pairwise(words):
+        if before in _JOINED:
+            found.append(word)
+    return found
+
+
+def _verb_category(verbs: list[str], words: list[str]) -> Category | None:
+    if any(verb in REMOVING for verb in verbs):
+        return Category.DELETE
+    if any(verb in CHANGING for verb in verbs):
+        return Category.UPDATE
+    if any(verb in ADDING for verb in verbs):
+        return Category.CREATE
+    return Category.DELETE if any(word in REMOVING for word in words) else None
+
+
+def classify(local: str, *, is_read_only: bool, is_destructive: bool | None = None) -> Classified:
+    """Before the shape of an UPDATE is asked (C.map-8). `is_read_only`: the effective AX capability is not mutable.
+
+    `is_destructive`: the server's own hint, None where it gives none.
+    """
+    verbs, words = leading_verbs(local), snake(local).strip("_").split("_")
+    by_verb = _verb_category(verbs, words)
+    if is_read_only and by_verb is None:
+        return Classified(Category.READ, "read_only")
+    contradicts = is_read_only
+    if by_verb is None:
+        verb = verbs[0] if verbs else ""
+        return Classified(Category.EXECUTE, "fallback", f"Classified EXECUTE because nothing is known of '{verb}'.")
+    if by_verb is Category.CREATE and is_destructive is True:
+        said = "Classified EXECUTE because it adds by its name and may overwrite by its destructiveHint."
+        return Classified(Category.EXECUTE, "contradiction", said)
+    if by_verb is Category.UPDATE and verbs[0] in ADDING:
+        said = "Classified as changing, because by its name it may overwrite what exists."
+        return Classified(by_verb, "contradiction", said)
+    if contradicts:
+        said = f"Classified {by_verb.value} by its name, although it is declared read-only."
+        return Classified(by_verb, "contradiction", said)
+    if by_verb is Category.DELETE and verbs[0] not in REMOVING:
+        return Classified(by_verb, "verb", "Classified DELETE because its name says that something is removed.")
+    return Classified(by_verb, "verb")
+
+
+_BY_METHOD: Final = {
+    "GET": Category.READ,
+    "HEAD": Category.READ,
+    "PUT": Category.UPDATE,
+    "PATCH": Category.UPDATE,
+    "DELETE": Category.DELETE,
+}
+
+
+def category_of_request(method: str, name: str) -> Category | None:
+    """Of an operation that stands for an HTTP request (8.5.1). None: no such method. POST adds if its name says so."""
+    if method == "POST":
+        return Category.CREATE if leading_verbs(name)[0] in ADDING else Category.EXECUTE
+    return _BY_METHOD.get(method)
+
+
+def danger_by_name(local: str) -> Danger | None:
+    name = snake(local).strip("_")
+    if any(fnmatchcase(name, pattern) for pattern in _FORBIDDEN):
+        return Danger.FORBIDDEN
+    if any(fnmatchcase(name, pattern) for pattern in _DANGEROUS):
+        return Danger.DANGEROUS
+    return None
+
+
+class Endangered(msgspec.Struct, frozen=True):
+    level: Danger
+    reasons: tuple[str, ...] = ()
+    is_declared: bool = False  # by the operator or the native declaration; only a declared `forbidden` denies (X-13)
+
+
+def judge_danger(
+    local: str,
+    category: Category,
+    *,
+    declared: Danger | None = None,
+    is_read_only: bool = False,
+    is_irreversible: bool = False,
+) -> Endangered:
+    """`declared` overrides. `is_irreversible`: declared so, not merely the default of a tool that says nothing."""
+    if declared is not None:
+        return Endangered(declared, ("declared by the operator",), is_declared=True)
+    level, reasons = DEFAULT_DANGER[category], []
+    if category is Category.DELETE:
+        reasons.append("it removes")
+    if is_read_only and category is Category.READ:
+        return Endangered(level)
+    by_name = danger_by_name(local)
+    if by_name is not None and by_name > level:
+        level = by_name
+        reasons.append("its name says so")
+    if is_irreversible and level < Danger.DESTRUCTIVE:
+        level = Danger.DESTRUCTIVE
+        reasons.append("it cannot be undone")
+    return Endangered(level, tuple(reasons))
+
+
+Trust = Literal["untested", "generated", "validated", "community_reviewed", "certified"]
+TRUSTS: Final[tuple[Trust, ...]] = ("untested", "generated", "validated", "community_reviewed", "certified")
+Treatment = Literal["allow", "confirm", "deny"]
+# The least trust that is not denied, by danger (danger-levels.md); untested allows introspection only.
+_LEAST: Final = {
+    Danger.SAFE: "generated",
+    Danger.REVERSIBLE: "validated",
+    Danger.DESTRUCTIVE: "validated",
+    Danger.DANGEROUS: "community_reviewed",
+    Danger.FORBIDDEN: "certified",
+}
+
+
+def least_trust(danger: Danger) -> str:
+    return _LEAST[danger]
+
+
+def treatment(danger: Danger, trust: Trust, *, is_declared: bool = True) -> Treatment:
+    """From `destructive` on a call is confirmed, also where high trust would let it pass: the stricter rule holds."""
+    if trust == "untested":
+        return "deny"
+    asked = Danger.DANGEROUS if danger is Danger.FORBIDDEN and not is_declared else danger
+    if TRUSTS.index(trust) < TRUSTS.index(_LEAST[asked]):
+        return "deny"
+    return "confirm" if danger >= Danger.DESTRUCTIVE else "allow"

@@ -1,0 +1,137 @@
+"""The answers of MCP-AQL: success and failure envelopes (5), batches, and the MCP tool result that carries them.
+
+Envelopes are JSON text. Data that came as JSON text stays that text: big integers and the order of keys survive.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw
+
+from interlock.aql.protocol.errors import Failure
+
+WARNINGS_MAX: Final = 10
+_RANK: Final = {"high": 0, "medium": 1, "low": 2}
+_encode: Final = msgspec.json.Encoder().encode
+
+Severity = Literal["low", "medium", "high"]
+
+
+class Warn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """C.warn-1: one of `WARNING_CODES`."""
+
+    code: str
+    message: str
+    details: dict[str, Any] | None = None
+    severity: Severity | None = None
+
+
+WARNING_CODES: Final = frozenset(
+    {
+        "RATE_LIMIT_QUOTA_WARNING",
+        "DEPRECATION_WARNING",
+        "VALIDATION_TRUNCATED_WARNING",
+        "PERFORMANCE_SLOW_QUERY_WARNING",
+    }
+)
+
+
+def success(
+    data: Any, warnings: Sequence[Warn] = (), *, request_id: str | None = None, duration_ms: int | None = None
+) -> bytes:
+    """`data`: any JSON-able value, or Raw text. `_meta` stands only where an id or a duration is given (C.meta-1)."""
+    text = bytes(data) if isinstance(data, Raw) else _encode(data)
+    if not warnings and request_id is None and duration_ms is None:
+        return b'{"success":true,"data":%b}' % text  # AQL-5.1-1
+    parts = [b'{"success":true,"data":', text]
+    if warnings:
+        parts += [b',"warnings":', _encode(_kept(warnings))]
+    if request_id is not None or duration_ms is not None:
+        meta = {"request_id": request_id, "duration_ms": duration_ms}
+        parts += [b',"_meta":', _encode({key: value for key, value in meta.items() if value is not None})]
+    return b"".join((*parts, b"}"))
+
+
+def _kept(warnings: Sequence[Warn]) -> list[Warn]:
+    """Without repeats; of more than ten the least severe are dropped."""
+    distinct: list[Warn] = []
+    for each in warnings:
+        if each not in distinct:
+            distinct.append(each)
+    if len(distinct) <= WARNINGS_MAX:
+        return distinct
+    best = sorted(range(len(distinct)), key=lambda index: (_RANK.get(distinct[index].severity or "low", 2), index))
+    return [distinct[index] for index in sorted(best[:WARNINGS_MAX])]
+
+
+def error_object(failure: Failure, *, bare: bool = False) -> dict[str, Any]:
+    """`bare`: without details, as introspection and batch-level errors have to be (closed schemas)."""
+    said: dict[str, Any] = {"code": failure.code, "message": failure.message}
+    if failure.details and not bare:
+        said["details"] = failure.details
+    return said
+
+
+def failed(failure: Failure, *, bare: bool = False) -> bytes:
+    said: dict[str, Any] = {"success": False, "error": error_object(failure, bare=bare)}  # AQL-5.1-1
+    if failure.confirmation is not None and not bare:
+        said["confirmation"] = failure.confirmation
+    return _encode(said)
+
+
+class Halted(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a batch stopped for a confirmation, and what of it is left (C.batch-6)."""
+
+    index: int
+    operation: str
+    failure: Failure
+    pending: tuple[Any, ...]  # {index, operation, params?} each
+
+
+def batch(results: Sequence[tuple[str, bytes, bool]], halted: Halted | None = None) -> bytes:
+    """`results`: per item its operation, its closed envelope and whether it succeeded; in order."""
+    items = b",".join(
+        b'{"index":%d,"operation":%b,"result":%b}' % (index, _encode(operation), text)
+        for index, (operation, text, _) in enumerate(results)
+    )
+    done = sum(1 for _, _, is_good in results if is_good)
+    summary: dict[str, int] = {"total": len(results), "succeeded": done, "failed": len(results) - done}
+    more = b""
+    if halted is not None:
+        summary |= {"total": len(results) + 1 + len(halted.pending), "halted": 1, "pending": len(halted.pending)}
+        result = {"success": False, "error": error_object(halted.failure)}
+        stop = {"index": halted.index, "operation": halted.operation, "result": result}
+        more = b',"halted_at":%b,"pending_operations":%b' % (_encode(stop), _encode(halted.pending))
+    return b'{"success":true,"data":null,"results":[%b]%b,"summary":%b}' % (items, more, _encode(summary))
+
+
+def tool_result(
+    envelope: bytes,
+    *,
+    is_error: bool,
+    is_modern: bool,
+    is_structured: bool = True,
+    blocks: Iterable[Raw] = (),
+    meta: Raw | None = None,
+    annotations: Raw | None = None,
+) -> bytes:
+    """The MCP result: the envelope as text of content[0], and as structuredContent where the revision has it.
+
+    `blocks`: content that cannot be JSON (images, audio, resources) and stands after it, as it came (C.map-11).
+    `annotations`: of the text that the data was made from.
+    """
+    text = _encode(envelope.decode())
+    parts = [b'{"resultType":"complete",' if is_modern else b"{", b'"content":[{"type":"text","text":', text]
+    if annotations is not None:
+        parts += [b',"annotations":', bytes(annotations)]
+    parts.append(b"}")
+    for block in blocks:
+        parts += [b",", bytes(block)]
+    parts.append(b"]")
+    if is_structured:
+        parts += [b',"structuredContent":', envelope]
+    parts.append(b',"isError":true' if is_error else b',"isError":false')
+    if meta is not None:
+        parts += [b',"_meta":', bytes(meta)]
+    return b"".join((*parts, b"}"))

@@ -1,0 +1,125 @@
+"""Field selection over the data of an answer (C.fields-*): a preset, or dotted paths.
+
+Paths are compared with the snake_case form of the keys; what is kept keeps its own key, its nesting and its order. In a
+collection every item is cut; paging data beside the items is left alone.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from interlock.aql.protocol.errors import Failure, invalid_value
+from interlock.aql.protocol.tool_names import snake
+
+PRESETS: Final = ("minimal", "standard", "full")
+PATH: Final = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*|_computed\.[a-z][a-z0-9_]*")
+PATHS_MAX: Final = 200
+PATH_CHARS_MAX: Final = 200
+FIELDS_SHOWN_MAX: Final = 30
+OBJECTS_READ_MAX: Final = 1000  # to say that a path names nothing
+_ITEMS: Final = frozenset({"items", "edges", "results"})
+_PAGING: Final = frozenset({"page_info", "pagination", "next_cursor", "total_count"})
+_ID_ENDS: Final = ("_id", "_key", "_name", "_path", "_number", "_slug", "_url", "_uri")
+_IDS: Final = frozenset(["id", "name", "title", "path", "uri", "url", "key", "slug", "number", "_etag"])
+_KEPT: Final = frozenset(["_etag", "_version"])  # of a versioned resource; field selection never drops them
+
+Selection = str | tuple[tuple[str, ...], ...]
+
+
+def read_selection(value: Any) -> Selection | Failure:
+    if isinstance(value, str):
+        if value in PRESETS:
+            return value
+        return invalid_value("fields", "it must be minimal, standard, full or an array of paths")
+    if not isinstance(value, list) or len(value) > PATHS_MAX:
+        return invalid_value("fields", "it must be minimal, standard, full or an array of paths")
+    for path in value:
+        if not isinstance(path, str) or PATH.fullmatch(path) is None:
+            meant = _respelled(path) if isinstance(path, str) else None
+            hint = f"; did you mean '{meant}'?" if meant is not None else ""
+            details = {"did_you_mean": {path: meant}} if meant is not None else None
+            return invalid_value("fields", f"'{str(path)[:60]}' is no path such as id or owner.login{hint}", details)
+    return tuple(tuple(path.split(".")) for path in value)
+
+
+def _respelled(path: str) -> str | None:
+    """The path in the form in which paths are written here: userName is user_name."""
+    meant = ".".join(snake(part) for part in path[:PATH_CHARS_MAX].split("."))
+    return meant if PATH.fullmatch(meant) is not None else None
+
+
+def unmatched(data: Any, selection: Selection) -> list[str]:
+    """The paths that name nothing in the data, where it is an object or objects."""
+    if isinstance(selection, str):
+        return []
+    objects = _objects(data)
+    return [".".join(path) for path in selection if objects and not any(_has(one, path) for one in objects)]
+
+
+def known_fields(data: Any) -> list[str]:
+    """The first members of the objects of the data, as paths name them."""
+    return sorted({snake(key) for one in _objects(data) for key in one})[:FIELDS_SHOWN_MAX]
+
+
+def _objects(data: Any) -> list[dict[str, Any]]:
+    if isinstance(data, dict):
+        items = [value for key, value in data.items() if key in _ITEMS and isinstance(value, list)]
+        return [one for several in items for one in _objects(several)] if items else [data]
+    return [one for one in data if isinstance(one, dict)][:OBJECTS_READ_MAX] if isinstance(data, list) else []
+
+
+def _has(value: Any, path: tuple[str, ...]) -> bool:
+    if not path:
+        return True
+    if isinstance(value, list):
+        return any(_has(item, path) for item in value[:OBJECTS_READ_MAX])
+    if not isinstance(value, dict):
+        return False
+    return any(snake(key) == path[0] and _has(inner, path[1:]) for key, inner in value.items())
+
+
+def select(data: Any, selection: Selection) -> Any:
+    """The selected parts of decoded data; anything that is no object or array of objects is left whole."""
+    if selection == "full":
+        return data
+    if isinstance(data, list):
+        return [select(item, selection) for item in data]
+    if not isinstance(data, dict):
+        return data
+    items = [key for key, value in data.items() if key in _ITEMS and isinstance(value, list)]
+    if items:
+        return {
+            key: select(value, selection) if key in items else value
+            for key, value in data.items()
+            if key in items or snake(key) in _PAGING
+        }
+    if isinstance(selection, str):
+        return {key: value for key, value in data.items() if _is_in_preset(key, value, selection)}
+    return _paths(data, selection)
+
+
+def _is_in_preset(key: str, value: Any, preset: str) -> bool:
+    if isinstance(value, dict | list):
+        return False
+    name = snake(key)
+    return preset == "standard" or name in _IDS or name.endswith(_ID_ENDS)
+
+
+def _paths(data: dict[str, Any], paths: Sequence[tuple[str, ...]]) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, value in data.items():
+        name = snake(key)
+        under = [path[1:] for path in paths if path[0] in (key, name)]
+        if key in _KEPT or () in under:
+            kept[key] = value
+        elif under:
+            inner = _inside(value, under)
+            if inner is not None:
+                kept[key] = inner
+    return kept
+
+
+def _inside(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:
+    if isinstance(value, list):
+        return [inner for item in value if (inner := _inside(item, paths)) is not None]
+    return _paths(value, paths) if isinstance(value, dict) else None

@@ -1,0 +1,330 @@
+"""What a tool below answered, as data or a failure of MCP-AQL (C.map-11 to -13).
+
+`read_result` takes a CallToolResult, `read_error` a JSON-RPC error. The words of a server are passed on; nothing is
+guessed from prose, and nothing of the node itself (paths, classes, traces) is told.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.aql.protocol.errors import (
+    CODES,
+    Code,
+    Failure,
+    code_of_status,
+    failure,
+    internal_error,
+    permission_denied,
+    unknown_operation,
+)
+from interlock.aql.protocol.model import Danger
+from interlock.gate.protocol.held_call import CONFIRMATION
+from interlock.ax.protocol.errors import SCOPE_DENIED
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, maybe_string
+from interlock.wire.jsonrpc.errors import (
+    BUDGET_EXCEEDED,
+    CALL_TIMEOUT,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    SPECIFICATION_DRIFT,
+    SURFACE_MISMATCH,
+    TOOL_DEGRADED,
+    URL_ELICITATION_REQUIRED,
+    CodecError,
+)
+
+UPSTREAM_CHARS_MAX: Final = 4096
+MESSAGE_CHARS_MAX: Final = 300
+EXECUTION_REFUSED: Final = 32150
+_PERMISSION: Final = frozenset({SCOPE_DENIED, EXECUTION_REFUSED, SURFACE_MISMATCH, SPECIFICATION_DRIFT})
+_TOLD: Final = ("detail", "url", "verification_id", "element_name", "autonomy")
+_HOW: Final = "Nothing was executed. When the person has agreed, send exactly the same call again."
+_LEGACY: Final = {-32002: TOOL_DEGRADED, -32003: BUDGET_EXCEEDED}
+_INTERLOCK_ERROR: Final = "dev.interlock/error"
+_STATUS_KEYS: Final = ("http_status", "status", "status_code", "statusCode")
+# Errors of the operating system, as Node.js and Python name them: names, not prose (docs/decisions/0077).
+_MILD: Final = frozenset({Danger.SAFE.word, Danger.REVERSIBLE.word})
+_OS_ERROR: Final = re.compile(r"\b(ENOENT|EEXIST|EACCES|EPERM):|\[Errno (1|2|13|17)\]")
+_ERRNO: Final = {"1": "EPERM", "2": "ENOENT", "13": "EACCES", "17": "EEXIST"}
+_OS_CODES: Final[Mapping[str, Code]] = {
+    "ENOENT": Code.NOT_FOUND_RESOURCE,
+    "EEXIST": Code.CONFLICT_ALREADY_EXISTS,
+    "EACCES": Code.PERMISSION_DENIED,
+    "EPERM": Code.PERMISSION_DENIED,
+}
+_DRIVER_CODES: Final[Mapping[str, Code]] = {
+    "input_invalid": Code.VALIDATION_INVALID_TYPE,
+    "input_unsupported": Code.VALIDATION_INVALID_TYPE,
+    "auth_required": Code.PERMISSION_DENIED,
+    "auth_failed": Code.PERMISSION_DENIED,
+    "access_denied": Code.PERMISSION_DENIED,
+    "policy_violation": Code.PERMISSION_DENIED,
+    "egress_denied": Code.PERMISSION_DENIED,
+    "rate_limited": Code.RATE_LIMIT_EXCEEDED,
+}
+
+
+class _Result(msgspec.Struct):
+    """The members of a CallToolResult that are read; what is absent stays UNSET."""
+
+    content: Raw = Raw(b"[]")
+    structured: Raw | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="structuredContent")
+    is_error: bool = msgspec.field(default=False, name="isError")
+    kind: str = msgspec.field(default="complete", name="resultType")
+    said: Raw | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="_meta")
+
+    @property
+    def meta(self) -> Raw | None:
+        return None if self.said is msgspec.UNSET else self.said
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """`passes`: it is no end of the call (input_required, a task), and goes to the client as it came."""
+
+    data: Raw | str | dict[str, Any] | None = None
+    failure: Failure | None = None
+    blocks: tuple[Raw, ...] = ()  # content that stays content
+    meta: Raw | None = None
+    passes: bool = False
+    annotations: Raw | None = None  # of the text that became the data
+
+
+_decode_result: Final = msgspec.json.Decoder(_Result).decode
+
+
+def read_result(result: Raw | bytes, *, tool: str, operation: str, danger: str = "") -> Read:
+    try:
+        found = _decode_result(result)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return Read(failure=internal_error("the server's result cannot be read", source_tool=tool))
+    if found.kind != "complete":
+        return Read(passes=True)
+    meta = found.meta
+    if found.is_error:
+        return Read(failure=_tool_failure(found, tool, operation, danger), meta=meta)
+    if found.structured is not msgspec.UNSET:
+        content = bytes(found.content)
+        blocks = _others(found.content) if b'"type"' in content else ()
+        said = _first_annotations(found.content) if content.find(b'"annotations"') >= 0 else None
+        return Read(data=found.structured, blocks=blocks, meta=meta, annotations=said)
+    return _content(found, meta)
+
+
+def _first_annotations(content: Raw) -> Raw | None:
+    """Of the first block, where that is text."""
+    for raw in decode_array(content) or ():
+        block = decode_object(raw) or {}
+        return block.get("annotations") if maybe_string(block.get("type")) == "text" else None
+    return None
+
+
+def _content(found: _Result, meta: Raw | None) -> Read:
+    blocks = decode_array(found.content)
+    if blocks is None:
+        return Read(failure=internal_error("the server's result cannot be read"), meta=meta)
+    if len(blocks) == 1:
+        block = decode_object(blocks[0]) or {}
+        if maybe_string(block.get("type")) == "text":
+            text = maybe_string(block.get("text")) or ""
+            return Read(data=_text_data(text), meta=meta, annotations=block.get("annotations"))
+    if not blocks:
+        return Read(data=None, meta=meta)
+    listed: list[dict[str, Any]] = []
+    kept: list[Raw] = []
+    for raw in blocks:
+        block = decode_object(raw) or {}
+        kind = maybe_string(block.get("type")) or "unknown"
+        if kind == "text":
+            noted = {"annotations": block["annotations"]} if "annotations" in block else {}
+            listed.append({"type": "text", "text": maybe_string(block.get("text")) or "", **noted})
+            continue
+        kept.append(raw)
+        said: dict[str, Any] = {"type": kind}
+        mime = maybe_string(block.get("mimeType"))
+        if mime is None and "resource" in block:
+            mime = maybe_string((decode_object(block["resource"]) or {}).get("mimeType"))
+        if mime is not None:
+            said["mime_type"] = mime
+        listed.append({**said, "content_index": len(kept)})
+    return Read(data={"content": listed}, blocks=tuple(kept), meta=meta)
+
+
+def _others(content: Raw) -> tuple[Raw, ...]:
+    """Blocks beside text: structured results may carry images too."""
+    if b'"type":"text"' in bytes(content) and bytes(content).count(b'"type"') == 1:
+        return ()
+    found = [(raw, maybe_string((decode_object(raw) or {}).get("type"))) for raw in decode_array(content) or ()]
+    return tuple(raw for raw, kind in found if kind != "text")
+
+
+def _text_data(text: str) -> Raw | str:
+    """A text that is a JSON object or array is that value, as it is written."""
+    stripped = text.strip()
+    if stripped[:1] in ("{", "["):
+        try:
+            return msgspec.json.decode(stripped.encode(), type=Raw)
+        except (msgspec.DecodeError, UnicodeEncodeError):
+            return text
+    return text
+
+
+def _tool_failure(found: _Result, tool: str, operation: str, danger: str) -> Failure:
+    held = _confirmation(found.meta, operation, danger)
+    if held is not None:
+        return held
+    first, text = _texts(found.content)
+    value = _maybe_decoded(found.structured if found.structured is not msgspec.UNSET else None)
+    if value is None and text[:1] == "{":
+        value = _maybe_decoded(Raw(text.encode("utf-8", "replace")))
+    if isinstance(value, Mapping):
+        own = _envelope_failure(value)
+        if own is not None:
+            return own
+    details: dict[str, Any] = {"upstream_error": text[:UPSTREAM_CHARS_MAX], "source_tool": tool}
+    line = (first.split("\n", 1)[0] or "the tool failed")[:MESSAGE_CHARS_MAX]
+    status = _status(value)
+    if status is not None:
+        details = {"http_status": status, **details}
+        return failure(code_of_status(status), line, details)
+    said = _interlock_error(found.meta)
+    if said is not None:
+        details["reason"] = said
+        return failure(_DRIVER_CODES.get(said, Code.INTERNAL_ERROR), line, details)
+    named = _OS_ERROR.search(line)
+    if named is not None:
+        errno = named[1] or _ERRNO[named[2]]
+        return failure(_OS_CODES[errno], line, {"errno": errno, **details})
+    return internal_error(line, **details)
+
+
+def _texts(content: Raw) -> tuple[str, str]:
+    texts = [
+        maybe_string(block.get("text")) or ""
+        for raw in decode_array(content) or ()
+        if maybe_string((block := decode_object(raw) or {}).get("type")) == "text"
+    ]
+    return (texts[0].strip() if texts else ""), "\n".join(texts).strip()
+
+
+def _maybe_decoded(raw: Raw | None) -> Any:
+    if raw is None:
+        return None
+    try:
+        return decode_value(raw)
+    except CodecError:
+        return None
+
+
+def _envelope_failure(value: Mapping[str, Any]) -> Failure | None:
+    error = value.get("error")
+    if value.get("success") is not False or not isinstance(error, Mapping):
+        return None
+    code, message = error.get("code"), error.get("message")
+    if not isinstance(code, str) or not isinstance(message, str):
+        return None
+    details = error.get("details")
+    said = dict(details) if isinstance(details, Mapping) else None
+    return Failure(code if code in CODES else Code.INTERNAL_ERROR.value, message or "the operation failed", said)
+
+
+def maybe_envelope_data(data: Any) -> Read | None:
+    """The answer of a tool that speaks MCP-AQL itself, opened: its data or its failure."""
+    value = _maybe_decoded(data) if isinstance(data, Raw) else data
+    if not isinstance(value, Mapping) or not isinstance(value.get("success"), bool):
+        return None
+    if value["success"] and "data" in value:
+        members = decode_object(data) if isinstance(data, Raw) else None
+        return Read(data=members["data"] if members is not None else value["data"])
+    failed = _envelope_failure(value)
+    return None if failed is None else Read(failure=failed)
+
+
+def _status(value: Any) -> int | None:
+    """A machine-readable HTTP status: of the object itself, or of its `error`."""
+    for place in (value, value.get("error") if isinstance(value, Mapping) else None):
+        if not isinstance(place, Mapping):
+            continue
+        for key in _STATUS_KEYS:
+            status = place.get(key)
+            if isinstance(status, int) and not isinstance(status, bool) and 400 <= status <= 599:
+                return status
+    return None
+
+
+def _interlock_error(meta: Raw | None) -> str | None:
+    if meta is None or _INTERLOCK_ERROR.encode() not in bytes(meta):
+        return None
+    said = decode_object((decode_object(meta) or {}).get(_INTERLOCK_ERROR, Raw(b"null")))
+    return maybe_string((said or {}).get("code"))
+
+
+def _confirmation(meta: Raw | None, operation: str, danger: str) -> Failure | None:
+    """A person has to agree (MCP-AX 11.3): no AQL token opens that."""
+    if meta is None or CONFIRMATION.encode() not in bytes(meta):
+        return None
+    held = decode_object((decode_object(meta) or {}).get(CONFIRMATION, Raw(b"null"))) or {}
+    if maybe_string(held.get("status")) == "confirmation_denied":
+        said = maybe_string(held.get("reason"))
+        return permission_denied("confirmation_denied", **({"note": said} if said else {}))
+    details: dict[str, Any] = {"operation": operation, "danger_level": _shown_danger(danger, held)}
+    for key in ("confirmation_id", "approval_url", "expires_at"):
+        value = maybe_string(held.get(key))
+        if value is not None:
+            details[key] = value
+    return failure(Code.CONFIRMATION_REQUIRED, f"This operation requires confirmation by a person. {_HOW}", details)
+
+
+def _shown_danger(danger: str, held: Mapping[str, Raw]) -> str:
+    """A call that is held because it cannot be undone is no less than destructive, whatever its name alone says."""
+    capability = _maybe_decoded(held.get("capability"))
+    is_irreversible = isinstance(capability, Mapping) and capability.get("reversible") is False
+    return Danger.DESTRUCTIVE.word if is_irreversible and danger in _MILD else danger
+
+
+# JSON-RPC errors
+
+
+def read_error(error: Raw | bytes, *, tool: str, operation: str) -> Failure:
+    members = decode_object(error) or {}
+    code = _maybe_decoded(members.get("code"))
+    message = (maybe_string(members.get("message")) or "the call failed")[:MESSAGE_CHARS_MAX]
+    data = _maybe_decoded(members.get("data"))
+    data = data if isinstance(data, Mapping) else {}
+    reason = data.get("reason")
+    said = reason if isinstance(reason, str) else message
+    number = _LEGACY.get(code, code) if isinstance(code, int) else 0
+    if number == INVALID_PARAMS:
+        return failure(Code.VALIDATION_INVALID_TYPE, message, {"param_name": "params", "upstream_error": message})
+    if number == METHOD_NOT_FOUND:
+        return unknown_operation(operation)
+    if number == BUDGET_EXCEEDED:
+        return _over_budget(data)
+    if number in _PERMISSION or said == "auth_required":
+        return permission_denied(said, **{key: data[key] for key in _TOLD if key in data})
+    if number in (MISSING_CAPABILITY, URL_ELICITATION_REQUIRED):
+        return internal_error(
+            "the tool asks for input, which this client cannot give here; in a batch, call it alone",
+            reason="interaction_required",
+        )
+    if number in (TOOL_DEGRADED, CALL_TIMEOUT):
+        details: dict[str, Any] = {"reason": "timeout" if number == CALL_TIMEOUT else said}
+        if isinstance(data.get("retry_after_ms"), int):
+            details["retry_after_ms"] = data["retry_after_ms"]
+        return internal_error(f"the tool cannot be reached now: {details['reason']}", **details)
+    more = {key: data[key] for key in ("ref", "limit_bytes", "outcome", "next") if isinstance(data.get(key), str | int)}
+    return internal_error(message, upstream_error=message, source_tool=tool, **more)
+
+
+def _over_budget(data: Mapping[str, Any]) -> Failure:
+    limit, used, wait = data.get("limit"), data.get("used"), data.get("retry_after_ms")
+    if isinstance(wait, int):
+        seconds = -(-wait // 1000)
+        details = {"limit": limit, "remaining": 0, "window": "minute", "retry_after_seconds": seconds}
+        return failure(Code.RATE_LIMIT_EXCEEDED, "API rate limit exceeded", details)
+    details = {"metric": data.get("budget"), "current": used, "hard_stop_threshold": limit, "resets_at": None}
+    return failure(Code.RATE_LIMIT_QUOTA_EXHAUSTED, "Quota exhausted", details)

@@ -1,0 +1,151 @@
+"""Confirmation tokens (C.token-*): issued for one call, good once, within the session that got them.
+
+A token is only a key: what it stands for is kept here, in memory. It is bound to who asked, the operation, and the
+SHA-256 of the canonical parameters. Used tokens are remembered until they would be purged, so that a second use is
+told apart from an unknown token. Who keeps a record is told of every issue, use, refusal and end.
+"""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+import msgspec
+
+from interlock.aql.protocol.errors import Code, Failure, failure
+from interlock.aql.protocol.model import Danger
+from interlock.wire.jsontext.canonical import NotCanonical, canonical
+from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+
+TOKENS_MAX: Final = 20_000
+PURGE_S: Final = 2700.0  # with the 900 of the longest life before it in the row: within an hour
+PREFIX: Final = "conf_"
+TOKEN_CHARS_MAX: Final = 80
+
+
+class TokenLives(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a token is good, in seconds, by the danger of its operation. `skew_s`: how wrong a clock may be."""
+
+    destructive: float = 300
+    dangerous: float = 300
+    forbidden: float = 120
+    skew_s: float = 0
+
+
+class TokenNote(msgspec.Struct, frozen=True):
+    """What happened to a token, for a record that must not hold it. `token`: the beginning of its hash."""
+
+    event: str  # TOKEN_ISSUED, TOKEN_VALIDATED, TOKEN_REJECTED or TOKEN_REVOKED
+    owner: str  # the session, or the principal where there is none
+    principal: str
+    operation: str
+    token: str
+    reason: str | None = None
+
+
+class _Token(msgspec.Struct):
+    owner: str  # the session or the principal
+    principal: str
+    operation: str
+    digest: str
+    expires_at: float
+    used_at: float | None = None
+
+
+class ConfirmationTokens:
+    """`now`: the wall clock. `secret`: 43 random characters. `note`: told of everything that happens to a token."""
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        secret: Callable[[], str],
+        lives: TokenLives,
+        note: Callable[[TokenNote], None],
+    ) -> None:
+        self._lives = lives
+        self._secret = secret
+        self._now = now
+        self._tell = note
+        self._tokens: OrderedDict[str, _Token] = OrderedDict()
+
+    def change_lives(self, lives: TokenLives) -> None:
+        self._lives = lives
+
+    def issue(self, owner: str, principal: str, operation: str, digest: str, danger: Danger) -> tuple[str, str]:
+        """The token, and when it expires."""
+        now = self._now()
+        self._purge(now)
+        lives = self._lives
+        life = {Danger.FORBIDDEN: lives.forbidden, Danger.DANGEROUS: lives.dangerous}.get(danger, lives.destructive)
+        token = PREFIX + self._secret()
+        while len(self._tokens) >= TOKENS_MAX:
+            oldest, one = self._tokens.popitem(last=False)
+            if one.used_at is None:
+                self._note(one.owner, one.principal, one.operation, oldest, "TOKEN_REVOKED", "too_many")
+        self._tokens[token] = _Token(owner, principal, operation, digest, now + life)
+        self._note(owner, principal, operation, token, "TOKEN_ISSUED")
+        return token, rfc3339(now + life)
+
+    def redeem(self, token: str, owner: str, principal: str, operation: str, digest: str) -> Failure | None:
+        """None: it is good, and used from now on."""
+        now = self._now()
+        self._purge(now)
+        found = self._tokens.get(token) if len(token) <= TOKEN_CHARS_MAX else None
+        code, details = None, {"token": token[:TOKEN_CHARS_MAX]}
+        if found is None or found.owner != owner:  # AQL-2.3.3-1, AQL-2.3.5-2
+            code, said = Code.TOKEN_INVALID, "Invalid confirmation token"
+        elif now > found.expires_at + self._lives.skew_s:
+            code, said = Code.TOKEN_EXPIRED, "Confirmation token has expired"
+            details |= {"expired_at": rfc3339(found.expires_at), "current_time": rfc3339(now)}
+        elif found.used_at is not None:
+            code, said = Code.TOKEN_ALREADY_USED, "Confirmation token has already been used"
+            details["consumed_at"] = rfc3339(found.used_at)
+        elif found.operation != operation or found.digest != digest:
+            code, said = Code.TOKEN_SCOPE_MISMATCH, _scope_mismatch(found.operation, operation)
+            details |= {"token_operation": found.operation, "requested_operation": operation}
+        if code is not None:
+            self._note(owner, principal, operation, token, "TOKEN_REJECTED", code.value)
+            return failure(code, said, details)
+        if found is not None:
+            found.used_at = now
+        self._note(owner, principal, operation, token, "TOKEN_VALIDATED")
+        return None
+
+    def end(self, owner: str) -> None:
+        """The session is over: what it was given counts no more (2.3.3)."""
+        for token in [token for token, one in self._tokens.items() if one.owner == owner]:  # AQL-2.3.3-1
+            one = self._tokens.pop(token)
+            if one.used_at is None:
+                self._note(owner, one.principal, one.operation, token, "TOKEN_REVOKED", "session_end")
+
+    def _purge(self, now: float) -> None:
+        while self._tokens:
+            first = next(iter(self._tokens))
+            if self._tokens[first].expires_at + PURGE_S > now:
+                return
+            del self._tokens[first]
+
+    def _note(
+        self, owner: str, principal: str, operation: str, token: str, event: str, reason: str | None = None
+    ) -> None:
+        named = hashlib.sha256(token.encode()).hexdigest()[:16]
+        self._tell(TokenNote(event, owner, principal, operation, named, reason))
+
+
+def _scope_mismatch(issued_for: str, operation: str) -> str:
+    what = f"operation '{issued_for}'" if issued_for != operation else "other parameters"
+    how = f"It was issued for {what}; send this call without a token to get one for it"
+    return f"Confirmation token scope mismatch. {how}"
+
+
+def rfc3339(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def digest_of(arguments: bytes) -> str:
+    """SHA-256 of the canonical form; of the very text where it has none."""
+    try:
+        return hashlib.sha256(canonical(read_untrusted(arguments))).hexdigest()
+    except (AmbiguousJson, NotCanonical):
+        return hashlib.sha256(b"exact:" + arguments).hexdigest()

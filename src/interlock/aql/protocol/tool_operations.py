@@ -1,0 +1,467 @@
+"""The declaration of an aggregated tool, computed from its definition (C.map-3 to -10, -15 to -17).
+
+In comes what is known of a tool (`ToolFacts`); out comes an `Operation` whose parameters carry the original spellings.
+Properties become parameters, nested objects and alternatives named types; what ParameterInfo cannot say goes into the
+description. Identifiers and `input` of an UPDATE are found by the shape of the schema.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from interlock.aql.protocol.classification import CANONICAL, Classified, Endangered, classify, judge_danger
+from interlock.aql.protocol.model import (
+    JSON_TYPES,
+    Category,
+    Danger,
+    Operation,
+    Parameter,
+    Returns,
+    TypeDeclaration,
+)
+from interlock.aql.protocol.tool_names import parameter_names, snake, type_name
+
+TYPE_DEPTH_MAX: Final = 6  # deeper objects are just objects
+REFERENCES_MAX: Final = 20  # $ref followed in a row
+DESCRIPTION_CHARS_MAX: Final = 4000
+
+_IDENTIFIERS: Final = frozenset(
+    ["id", "name", "path", "uri", "url", "key", "slug", "owner", "repo", "number", "ref", "branch", "source"]
+)
+_IDENTIFIER_ENDS: Final = ("_id", "_name", "_path", "_key", "_number", "_uri", "_url", "_slug", "_ref")
+_SCALARS: Final = frozenset(["string", "integer", "number", "boolean"])
+_SECRET_WORDS: Final = frozenset(["password", "passphrase", "secret", "token", "credential", "credentials", "passwd"])
+_SECRET_ENDS: Final = ("api_key", "apikey", "private_key", "access_key")
+_UNSAID: Final = (
+    *("exclusiveMinimum", "exclusiveMaximum", "multipleOf", "const", "minItems", "maxItems", "uniqueItems"),
+    *("minProperties", "maxProperties"),
+)
+_LEVEL_WORDS: Final = {level.word: level for level in Danger}
+
+FIELDS_PARAMETER: Final = Parameter(
+    name="fields",
+    type="string | array",
+    description="minimal, standard, full, or paths such as id or owner.login.",
+    of_gateway=True,
+)
+CONFIRMATION_PARAMETER: Final = Parameter(
+    name="confirmation_token",
+    type="string",
+    description="The token of CONFIRMATION_REQUIRED, to make the same call again.",
+    of_gateway=True,
+)
+
+
+class OperationRule(msgspec.Struct, frozen=True, kw_only=True):
+    """[[tool]] aql = {...}: what the operator says of a tool's operation; it wins over all inference."""
+
+    name: str | None = None
+    category: Literal["CREATE", "READ", "UPDATE", "DELETE", "EXECUTE"] | None = None
+    family: str | None = None
+    identifiers: tuple[str, ...] | None = None  # of an UPDATE, as parameters are named here
+    merge: Literal["upstream"] | None = None  # the tool merges nested objects itself
+    danger: Literal["safe", "reversible", "destructive", "dangerous", "forbidden"] | None = None
+    allow_nul: bool = False
+
+
+NO_RULE: Final = OperationRule()
+
+
+class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
+    name: str  # of the operation
+    local: str  # of the tool
+    description: str
+    schema: Mapping[str, Any]  # its inputSchema, decoded
+    output: Mapping[str, Any] | None = None  # its outputSchema
+    is_read_only: bool
+    is_destructive: bool | None = None  # its own destructiveHint
+    is_irreversible: bool = False  # declared so
+    rule: OperationRule = NO_RULE
+    has_fields: bool = True  # the node selects fields
+    is_confirmed: bool = True  # the node asks for confirmation tokens
+
+
+class Classification(msgspec.Struct, frozen=True):
+    """What a list of operations needs; made without reading a whole schema but where a verb changes."""
+
+    classified: Classified
+    danger: Endangered
+
+
+def classify_tool(facts: ToolFacts) -> Classification:
+    rule = facts.rule
+    found = classify(facts.local, is_read_only=facts.is_read_only, is_destructive=facts.is_destructive)
+    if rule.category is not None:
+        found = Classified(Category[rule.category], "operator")
+    if found.category is Category.UPDATE:
+        why = _unlike_an_update(facts)
+        if why is not None:
+            found = Classified(Category.EXECUTE, "shape", f"Classified EXECUTE because {why}.")
+    declared = _LEVEL_WORDS[rule.danger] if rule.danger is not None else None
+    danger = judge_danger(
+        facts.local,
+        found.category,
+        declared=declared,
+        is_read_only=facts.is_read_only,
+        is_irreversible=facts.is_irreversible,
+    )
+    return Classification(found, danger)
+
+
+def lifted_danger(upstream: str, category: Category, facts: ToolFacts) -> Endangered:
+    """Of an AQL server's own operation: by its name and category, and what is known of the tool that it is behind."""
+    declared = _LEVEL_WORDS[facts.rule.danger] if facts.rule.danger is not None else None
+    return judge_danger(
+        upstream,
+        category,
+        declared=declared,
+        is_read_only=facts.is_read_only,
+        is_irreversible=facts.is_irreversible,
+    )
+
+
+def declare_tool(facts: ToolFacts, classification: Classification | None = None) -> Operation:
+    found = classification or classify_tool(facts)
+    category = found.classified.category
+    builder = _Types(facts.name, facts.schema)
+    parameters = _parameters(facts, builder)
+    if category is Category.UPDATE:
+        parameters = _with_input(facts, parameters, builder)
+    taken = {parameter.name for parameter in parameters}
+    may_confirm = facts.is_confirmed and found.danger.level >= Danger.DESTRUCTIVE
+    if category is Category.READ and facts.has_fields and FIELDS_PARAMETER.name not in taken:
+        parameters.append(FIELDS_PARAMETER)
+    if may_confirm and CONFIRMATION_PARAMETER.name not in taken:
+        parameters.append(CONFIRMATION_PARAMETER)
+    return Operation(
+        name=facts.name,
+        category=category,
+        description=_description(facts, found, may_confirm=may_confirm),
+        parameters=tuple(parameters),
+        returns=_returns(facts),
+        danger=found.danger.level,
+        danger_reasons=found.danger.reasons,
+        family=facts.rule.family,
+        types=tuple(builder.found.values()),
+        arguments_schema=facts.schema,
+    )
+
+
+def _description(facts: ToolFacts, found: Classification, *, may_confirm: bool) -> str:
+    text = facts.description.strip()[:DESCRIPTION_CHARS_MAX] or f"Calls {facts.local}."
+    sentences = []
+    verb = snake(facts.local).strip("_").split("_")[0]
+    canonical = CANONICAL[found.classified.category]
+    if verb not in (canonical, "list") and found.classified.category is not Category.EXECUTE:
+        sentences.append(f"Similar to {canonical}.")
+    if may_confirm:
+        why = f" ({'; '.join(found.danger.reasons)})" if found.danger.reasons else ""
+        sentences.append(f"Danger: {found.danger.level.word}{why}; confirmation is needed.")
+    if found.classified.reason:
+        sentences.append(found.classified.reason)
+    return "\n".join((text, " ".join(sentences))) if sentences else text
+
+
+def _returns(facts: ToolFacts) -> Returns:
+    said = "The tool's result; what is no JSON: ContentReference."
+    output = facts.output or {}
+    kind = output.get("type")
+    if kind == "array":
+        return Returns("array", "scalar", f"Items: {_item_type(output.get('items'))}. {said}")
+    return Returns("object", "object", said) if kind == "object" else Returns("any", "scalar", said)
+
+
+def _item_type(items: object) -> str:
+    found = items.get("type") if isinstance(items, Mapping) else None
+    return found if isinstance(found, str) and found in JSON_TYPES else "any"
+
+
+# Parameters
+
+
+def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = schema.get("properties")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _required(schema: Mapping[str, Any]) -> frozenset[str]:
+    found = schema.get("required")
+    return frozenset(each for each in found if isinstance(each, str)) if isinstance(found, list) else frozenset()
+
+
+def is_open(schema: Mapping[str, Any]) -> bool:
+    """Whether it says that members it does not declare may be sent; a schema that is merely silent declares all."""
+    more = schema.get("additionalProperties")
+    if more is True or isinstance(more, Mapping) or schema.get("patternProperties"):
+        return True
+    return more is None and "properties" not in schema
+
+
+def _parameters(facts: ToolFacts, builder: "_Types") -> list[Parameter]:
+    schema = facts.schema
+    properties = _properties(schema)
+    names = parameter_names(list(properties))
+    required = _required(schema)
+    made = [
+        builder.parameter(name, original, properties[original], is_required=original in required, rule=facts.rule)
+        for name, original in zip(names, properties, strict=True)
+    ]
+    undeclared = sorted(required.difference(properties))
+    for original, name in zip(undeclared, parameter_names(undeclared), strict=True):
+        if name not in names:
+            made.append(builder.parameter(name, original, True, is_required=True, rule=facts.rule))
+    if is_open(schema) and "arguments" not in names:
+        said = "Further members, sent beside the other parameters." if properties else "The members to send."
+        may = facts.rule.allow_nul
+        made.append(
+            Parameter(name="arguments", type="object", description=said, schema={"type": "object"}, allow_nul=may)
+        )
+    return made
+
+
+# The shape of an UPDATE (4.5, C.map-8, C.map-9)
+
+
+def is_identifier(name: str) -> bool:
+    return name in _IDENTIFIERS or name.endswith(_IDENTIFIER_ENDS)
+
+
+def _own_input(facts: ToolFacts) -> bool:
+    own = _properties(facts.schema).get("input")
+    return isinstance(own, Mapping) and own.get("type") == "object"
+
+
+def _identifiers(facts: ToolFacts) -> list[str]:
+    """Their original spellings."""
+    properties, required = _properties(facts.schema), _required(facts.schema)
+    names = dict(zip(parameter_names(list(properties)), properties, strict=True))
+    if facts.rule.identifiers is not None:
+        return [original for name, original in names.items() if name in facts.rule.identifiers]
+    if _own_input(facts):
+        return [original for original in properties if original != "input"]
+    return [
+        original
+        for name, original in names.items()
+        if original in required and is_identifier(name) and _type_words(properties[original]) <= _SCALARS
+    ]
+
+
+def _unlike_an_update(facts: ToolFacts) -> str | None:
+    properties = _properties(facts.schema)
+    identifiers = _identifiers(facts)
+    fields = [name for name in properties if name not in identifiers]
+    if not identifiers:
+        return "it names no resource to change"
+    if not fields:
+        return "it has no field to change"
+    if facts.rule.merge == "upstream":
+        return None
+    if _own_input(facts):
+        inner = _properties(properties["input"])
+        nested = [name for name, schema in inner.items() if _is_nested(schema)] or ([] if inner else ["input"])
+    else:
+        nested = [name for name in fields if _is_nested(properties[name])]
+    if nested:
+        return f"whether nested objects such as '{snake(nested[0])}' are merged is not known"
+    return None
+
+
+def _is_nested(schema: Any) -> bool:
+    """Object-typed or untyped: forwarding what is given would not be a deep merge."""
+    words = _type_words(schema)
+    return not words or "object" in words
+
+
+def _type_words(schema: Any) -> set[str]:
+    if not isinstance(schema, Mapping):
+        return set()
+    said = schema.get("type")
+    if isinstance(said, str):
+        return {said}
+    if isinstance(said, list):
+        return {each for each in said if isinstance(each, str) and each != "null"}
+    for key in ("anyOf", "oneOf"):
+        if isinstance(schema.get(key), list):
+            every = [_type_words(each) for each in schema[key] if each != {"type": "null"}]
+            return set().union(*every) if all(every) else set()
+    if isinstance(schema.get("enum"), list):
+        return {json_type(each) for each in schema["enum"]}
+    return set()
+
+
+def _with_input(facts: ToolFacts, parameters: Sequence[Parameter], builder: "_Types") -> list[Parameter]:
+    if _own_input(facts):
+        return list(parameters)
+    identifiers = frozenset(_identifiers(facts))
+    beside = [one for one in parameters if one.sent_as in identifiers and not one.of_gateway]
+    fields = [one for one in parameters if one.sent_as not in identifiers and not one.of_gateway]
+    name = type_name(facts.name, "input")
+    builder.found[name] = TypeDeclaration(name=name, kind="object", fields=tuple(fields))
+    said = "The fields to send. What becomes of fields that are left out is up to the tool."
+    made = Parameter(name="input", type=name, required=True, description=said, schema={"type": "object"})
+    return [*beside, msgspec.structs.replace(made, allow_nul=facts.rule.allow_nul)]
+
+
+# Types
+
+
+def json_type(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, int):
+        return "integer"
+    if isinstance(value, float):
+        return "number"
+    return "string" if isinstance(value, str) else "array" if isinstance(value, list) else "object"
+
+
+class _Types:
+    """Names the types that the parameters of one operation need."""
+
+    def __init__(self, operation: str, schema: Mapping[str, Any]) -> None:
+        self._operation = operation
+        self._root = schema
+        self.found: dict[str, TypeDeclaration] = {}
+
+    def parameter(
+        self,
+        name: str,
+        original: str,
+        schema: Any,
+        *,
+        is_required: bool,
+        rule: OperationRule,
+        path: tuple[str, ...] = (),
+    ) -> Parameter:
+        plain = self._resolve(schema)
+        notes = [f"{key}: {plain[key]}" for key in _UNSAID if key in plain and not isinstance(plain[key], Mapping)]
+        kind = self._type(plain, (*path, name), notes)
+        if "null" in kind.split(" | "):
+            notes.append("null is passed on as null")
+        said = plain.get("description")
+        text = said.strip() if isinstance(said, str) else ""
+        if notes:
+            text = f"{text} ({'; '.join(notes)})" if text else "; ".join(notes)
+        enum = plain.get("enum")
+        items = plain.get("items")
+        return Parameter(
+            name=name,
+            type=kind,
+            required=is_required,
+            description=text[:DESCRIPTION_CHARS_MAX],
+            default=plain.get("default", msgspec.UNSET),
+            enum=tuple(enum) if isinstance(enum, list) else (),
+            minimum=_number(plain.get("minimum")),
+            maximum=_number(plain.get("maximum")),
+            min_length=_count(plain.get("minLength")),
+            max_length=_count(plain.get("maxLength")),
+            pattern=_text(plain.get("pattern")),
+            format=_text(plain.get("format")),
+            items=self._items(items, (*path, name)) if isinstance(items, Mapping) else None,
+            sensitive=_is_secret(name, plain),
+            allow_nul=rule.allow_nul,
+            original=None if name == original else original,
+        )
+
+    def _resolve(self, schema: Any) -> Mapping[str, Any]:
+        """The schema itself, or what its local $ref leads to, with what stands beside the $ref."""
+        beside: dict[str, Any] = {}
+        for _ in range(REFERENCES_MAX):
+            if not isinstance(schema, Mapping):
+                break
+            reference = schema.get("$ref")
+            if not isinstance(reference, str):
+                return {**schema, **beside}
+            beside = {**{key: value for key, value in schema.items() if key != "$ref"}, **beside}
+            schema = _pointed(self._root, reference)
+        return beside
+
+    def _type(self, schema: Mapping[str, Any], path: tuple[str, ...], notes: list[str]) -> str:
+        for key in ("anyOf", "oneOf"):
+            options = schema.get(key)
+            if isinstance(options, list) and "type" not in schema:
+                return self._union(options, path, notes)
+        said = schema.get("type")
+        if isinstance(said, list):
+            words = [each for each in said if isinstance(each, str) and each in JSON_TYPES]
+            if "object" in words and _properties(schema):
+                words[words.index("object")] = self._object(schema, path)
+            return " | ".join(words) or "any"
+        if said == "object" or (said is None and _properties(schema)):
+            return self._object(schema, path) if _properties(schema) else "object"
+        if isinstance(said, str) and said in JSON_TYPES:
+            return said
+        enum = schema.get("enum")
+        if isinstance(enum, list) and enum:
+            return " | ".join(dict.fromkeys(json_type(each) for each in enum))
+        if "const" in schema:
+            return json_type(schema["const"])
+        return "any"
+
+    def _union(self, options: list[Any], path: tuple[str, ...], notes: list[str]) -> str:
+        words: list[str] = []
+        for number, option in enumerate(options[:20]):
+            plain = self._resolve(option)
+            inner = self._type(plain, (*path, f"option{number + 1}"), notes)
+            words += [word for word in inner.split(" | ") if word not in words]
+        if len(words) > 2 and any(word not in JSON_TYPES for word in words):
+            name = type_name(self._operation, *path)
+            self.found[name] = TypeDeclaration(name=name, kind="union", members=tuple(words))
+            return name
+        return " | ".join(words) or "any"
+
+    def _object(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> str:
+        name = type_name(self._operation, *path)
+        if len(path) > TYPE_DEPTH_MAX:
+            return "object"
+        if name not in self.found:
+            self.found[name] = TypeDeclaration(name=name, kind="object")  # before its fields, which may lead back here
+            required = _required(schema)
+            fields = tuple(
+                self.parameter(each, each, inner, is_required=each in required, rule=NO_RULE, path=path)
+                for each, inner in _properties(schema).items()
+            )
+            said = schema.get("description")
+            text = said if isinstance(said, str) else ""
+            self.found[name] = TypeDeclaration(name=name, kind="object", fields=fields, description=text)
+        return name
+
+    def _items(self, schema: Mapping[str, Any], path: tuple[str, ...]) -> Mapping[str, Any]:
+        plain = self._resolve(schema)
+        kind = self._type(plain, (*path, "item"), [])
+        return {"type": kind} if any(word not in JSON_TYPES for word in kind.split(" | ")) else dict(plain)
+
+
+def _pointed(root: Mapping[str, Any], reference: str) -> Any:
+    if not reference.startswith("#/"):
+        return {}
+    found: Any = root
+    for step in reference[2:].split("/"):
+        key = step.replace("~1", "/").replace("~0", "~")
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
+
+
+def _is_secret(name: str, schema: Mapping[str, Any]) -> bool:
+    words = snake(name).split("_")
+    return (
+        schema.get("writeOnly") is True
+        or schema.get("format") == "password"
+        or not _SECRET_WORDS.isdisjoint(words)
+        or snake(name).endswith(_SECRET_ENDS)
+    )
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,300 @@
+"""Parameters of a request held against the declaration of its operation (4.5, 4.6, C.err-4).
+
+The order: required present, types, unknown names, constraints. Out comes what the handler or the tool below is sent,
+each value still the text it came in; or the first failure, which names everything of its kind.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.aql.protocol.errors import (
+    Failure,
+    invalid_encoding,
+    invalid_type,
+    invalid_value,
+    missing_params,
+    unknown_fields,
+    unknown_params,
+)
+from interlock.aql.protocol.model import Operation, Parameter, TypeDeclaration
+from interlock.aql.protocol.requests import Request, maybe_duplicate, raw_type
+from interlock.aql.protocol.suggestions import did_you_mean
+from interlock.aql.protocol.tool_operations import json_type
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
+from interlock.wire.schemas.validators import Compiled, compile_schema, rewritten, without_format
+
+SAFE_INTEGER: Final = 2**53 - 1  # 4.7.3
+ERRORS_READ_MAX: Final = 50  # of one value; the first type fault among them is told first
+_NUL: Final = b"\\u0000"
+_search_nul = re.compile(rb"(?<!\\)(?:\\\\)*(\\u0000)").search  # and not the text of an escape, as in a program
+
+
+class Arguments(msgspec.Struct, frozen=True):
+    """`text`: what is sent. `own`: parameters of the node (`fields`, `confirmation_token`), decoded."""
+
+    text: Raw
+    own: Mapping[str, Any] = {}
+    ignored: tuple[str, ...] = ()  # unknown names, where strict_mode is off
+
+
+class Validator:
+    """Of one operation; compiled when it is first called."""
+
+    __slots__ = ("_compiled", "_operation")
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+        self._compiled: Compiled | None = None
+
+    def validate(self, request: Request, *, strict: bool = True) -> Arguments | Failure:
+        operation, members = self._operation, request.members
+        by_name = operation.by_name
+        unknown: list[str] = [name for name in members if name not in by_name]
+        ignored: tuple[str, ...] = ()
+        if not strict:  # AQL-4.6.2-2
+            members, ignored = _respelled(members, unknown, operation)
+            unknown = []
+        missing = [by_name[name] for name in operation.required if name not in members]
+        if missing:  # AQL-4.5.3-1
+            near = did_you_mean(unknown, [parameter.name for parameter in missing])
+            hint = f"Did you mean {', '.join(repr(name) for name in near.values())}? " if near else ""
+            said = [(one.name, one.type, one.description) for one in missing]
+            return missing_params(operation.name, said, unknown, hint)
+        is_plain = request.text is not None and not ignored and operation.passes_unchanged.issuperset(members)
+        own: dict[str, Any] = {}
+        if is_plain and request.text is not None:
+            text, sent = request.text, None
+        else:
+            assembled = self._assemble(members, own)
+            if isinstance(assembled, Failure):
+                return assembled
+            sent = assembled
+            text = Raw(b"{%b}" % b",".join(b"%b:%b" % (encode_value(key), raw) for key, raw in sent.items()))
+        wrong = self._maybe_nul(members) if bytes(text).find(_NUL) >= 0 else None
+        wrong = wrong or self._check(text, unknown)
+        return wrong if wrong is not None else Arguments(text, own, ignored)
+
+    def _maybe_nul(self, members: Mapping[str, Raw]) -> Failure | None:
+        """U+0000 in a parameter that is not declared to take it (4.7.1)."""
+        for name, raw in members.items():
+            parameter = self._operation.by_name.get(name)
+            found = _search_nul(bytes(raw)) if parameter is not None and not parameter.allow_nul else None
+            if found is not None:
+                return invalid_encoding(f"params.{name}", found.start(1))
+        return None
+
+    def _assemble(self, members: Mapping[str, Raw], own: dict[str, Any]) -> dict[str, Raw] | Failure:
+        """The members under the names of the tool below; `input` and `arguments` spread, where they are ours."""
+        operation = self._operation
+        sent: dict[str, Raw] = {}
+        for name, raw in members.items():
+            parameter = operation.by_name.get(name)
+            if parameter is None:
+                continue
+            if parameter.of_gateway:
+                own[name] = decode_value(raw)
+            elif name == "input" and operation.input_type is not None:
+                spread = self._spread_input(raw, operation.input_type)
+                if isinstance(spread, Failure):
+                    return spread
+                if _is_ours(operation, name):
+                    sent |= spread
+                else:
+                    sent[name] = raw  # a native handler, and a tool with an `input` of its own, take it as it is
+            elif name == "arguments" and _is_ours(operation, name):
+                more = decode_object(raw) if raw_type(raw) == "object" else None
+                if more is None:
+                    return invalid_type("arguments", "object", raw_type(raw))
+                doubled = sorted(more.keys() & {*sent, *(one.sent_as for one in operation.parameters)})
+                if doubled:
+                    return invalid_value("arguments", f"'{doubled[0]}' is a parameter of its own; send it once")
+                sent |= more
+            else:
+                sent[parameter.sent_as] = raw
+        return sent
+
+    def _spread_input(self, raw: Raw, declared: TypeDeclaration) -> dict[str, Raw] | Failure:
+        operation = self._operation
+        given = decode_object(raw) if raw_type(raw) == "object" else None
+        if given is None:
+            return invalid_type("input", "object", raw_type(raw))  # AQL-4.5.3-2
+        doubled = maybe_duplicate(given, bytes(raw), "input")
+        if doubled is not None:
+            return doubled
+        fields = {field.name: field for field in declared.fields}
+        unknown = [name for name in given if name not in fields] if fields else []
+        if unknown:
+            beside = [name for name in unknown if name in operation.by_name]  # AQL-4.5.3-5
+            note = f"'{beside[0]}' belongs beside input, in params" if beside else ""  # AQL-4.5.3-5
+            # AQL-4.5.3-5
+            return unknown_fields(operation.name, unknown, list(fields), did_you_mean(unknown, list(fields)), note)
+        return {fields[name].sent_as if name in fields else name: value for name, value in given.items()}
+
+    def _check(self, text: Raw, unknown: list[str]) -> Failure | None:
+        operation = self._operation
+        compiled = self._compiled
+        if compiled is None:
+            compiled = self._compiled = compile_schema(_schema_of(operation)) or _anything()
+        value = decode_value(text)
+        is_valid = compiled.accepts(value)
+        if is_valid and not unknown:
+            return None if operation.arguments_schema is not None else _unsafe_integer(value, operation)
+        faults = [] if is_valid else [_failure(error, operation) for error in _errors(compiled, value)]
+        types = [fault for is_type, fault in faults if is_type]
+        if types:
+            return types[0]  # AQL-4.5.3-3
+        if unknown:
+            valid = [parameter.name for parameter in operation.parameters]  # AQL-4.6-1 and -2, AQL-4.6.1-1
+            # AQL-4.6-1 and -2, AQL-4.6.1-1
+            return unknown_params(operation.name, unknown, valid, did_you_mean(unknown, valid))
+        return faults[0][1] if faults else invalid_value("params", "it is not as the operation has it")
+
+
+@cache
+def _anything() -> Compiled:
+    compiled = compile_schema(True)
+    if compiled is None:
+        raise TypeError("true is a schema")
+    return compiled
+
+
+def _is_ours(operation: Operation, name: str) -> bool:
+    """Whether the tool below does not know this object, whose members it is sent (C.map-6, C.map-10)."""
+    schema = operation.arguments_schema
+    return schema is not None and name not in (schema.get("properties") or {})
+
+
+def _respelled(
+    members: Mapping[str, Raw], unknown: list[str], operation: Operation
+) -> tuple[dict[str, Raw], tuple[str, ...]]:
+    """strict_mode off: other spellings of known parameters are taken, the rest is left out."""
+    by_original = {one.original: one.name for one in operation.parameters if one.original is not None}
+    taken = {by_original.get(name, name): raw for name, raw in members.items()}
+    kept = {name: raw for name, raw in taken.items() if name in operation.by_name}
+    return kept, tuple(unknown)
+
+
+def _errors(compiled: Compiled, value: Any) -> list[Any]:
+    found = []
+    try:
+        for error in compiled.validator.iter_errors(value):
+            found.append(error)
+            if len(found) >= ERRORS_READ_MAX:
+                break
+    except ValueError:
+        return found
+    return found
+
+
+def _failure(error: Any, operation: Operation) -> tuple[bool, Failure]:
+    """Whether it is about a type, and what is told. Values of sensitive parameters are not repeated."""
+    path = [str(step) for step in error.instance_path]
+    name, parameter = _shown_path(path, operation)
+    kind = error.kind
+    is_secret = parameter is not None and parameter.sensitive
+    match kind.name:
+        case "type":
+            actual = json_type(error.instance)
+            is_small = not is_secret and isinstance(error.instance, str | int | float | bool)
+            value = error.instance if is_small else msgspec.UNSET
+            return True, invalid_type(name, " | ".join(kind.types), actual, value)
+        case "required":
+            inner = f"{name}.{kind.property}" if path else str(kind.property)
+            declared = _type_of(path, operation)
+            field = next((one for one in declared.fields if one.sent_as == kind.property), None) if declared else None
+            one = (inner, "any", "") if field is None else (inner, field.type, field.description)
+            return True, missing_params(operation.name, [one], of_type=declared.name if declared else None)
+        case "additionalProperties" | "unevaluatedProperties":
+            unknown = [f"{name}.{each}" if path else str(each) for each in sorted(kind.value)[:10]]
+            return False, unknown_fields(operation.name, unknown, [])
+        case "enum":
+            options = ", ".join(str(option) for option in kind.options[:20])
+            return False, invalid_value(name, f"it must be one of {options}", {"allowed": list(kind.options[:20])})
+    if is_secret:
+        return False, invalid_value(name, f"it is not as {kind.name} has it")
+    details = {"constraint": kind.name}
+    limit = getattr(kind, "limit", None)
+    if isinstance(limit, int | float | str):
+        details["limit"] = limit
+    said = f"{kind.name} {limit}" if limit is not None else kind.name
+    return False, invalid_value(name, f"it is not as {said} has it", details)
+
+
+def _shown_path(path: list[str], operation: Operation) -> tuple[str, Parameter | None]:
+    """The path as the caller spells it: a parameter, or a field of `input`."""
+    if not path:
+        return "params", None
+    for parameter in operation.parameters:
+        if parameter.sent_as == path[0] and not parameter.of_gateway:
+            return ".".join((parameter.name, *path[1:])), parameter
+    declared = operation.input_type
+    for field in declared.fields if declared is not None else ():
+        if field.sent_as == path[0]:  # AQL-4.5.3-3
+            return ".".join(("input", field.name, *path[1:])), field
+    return ".".join(path), None
+
+
+def _type_of(path: list[str], operation: Operation) -> TypeDeclaration | None:
+    """The declared type of the object that a path leads to."""
+    types = {declared.name: declared for declared in operation.types}
+    fields: tuple[Parameter, ...] = operation.parameters
+    found: TypeDeclaration | None = None
+    for step in path:
+        if step.isdigit() and found is not None:
+            continue
+        field = next((one for one in fields if one.sent_as == step and not one.of_gateway), None)
+        if field is None and found is None and operation.input_type is not None:
+            field = next((one for one in operation.input_type.fields if one.sent_as == step), None)
+        named = None if field is None else next((types[one] for one in _type_names(field) if one in types), None)
+        if named is None:
+            return None
+        found, fields = named, named.fields
+    return found
+
+
+def _type_names(field: Parameter) -> list[str]:
+    items = field.items.get("type") if field.items is not None else None
+    return [*field.type.split(" | "), *([items] if isinstance(items, str) else [])]
+
+
+def _unsafe_integer(value: Any, operation: Operation) -> Failure | None:
+    """Native operations take numbers that every reader reads alike (4.7.3)."""
+    for name, one in value.items():
+        if isinstance(one, int) and not isinstance(one, bool) and abs(one) > SAFE_INTEGER:
+            return invalid_type(name, "string", "integer", hint="Beyond 9007199254740991 a number is sent as a string")
+    return None
+
+
+# Schemas
+
+
+def _schema_of(operation: Operation) -> Any:
+    if operation.arguments_schema is not None:
+        return rewritten(operation.arguments_schema, without_format)  # X-14
+    types = {declared.name: declared for declared in operation.types}
+    return {"type": "object", **_object_schema(operation.parameters, types, 0)}
+
+
+def _object_schema(fields: tuple[Parameter, ...], types: Mapping[str, TypeDeclaration], depth: int) -> dict[str, Any]:
+    properties = {field.name: _value_schema(field, types, depth) for field in fields if not field.of_gateway}
+    required = [field.name for field in fields if field.required and not field.of_gateway]
+    return {"properties": properties, "required": required}
+
+
+def _value_schema(field: Parameter, types: Mapping[str, TypeDeclaration], depth: int) -> Any:
+    declared = types.get(field.type.removesuffix(" | null"))
+    if declared is None or field.schema is not None or depth > 8:
+        return field.value_schema()
+    if declared.kind == "enum":
+        return {"enum": list(declared.values)}
+    if declared.kind != "object":
+        return True
+    made: dict[str, Any] = {"type": ["object", "null"] if field.type.endswith(" | null") else "object"}
+    if declared.fields:
+        made |= {**_object_schema(declared.fields, types, depth + 1), "additionalProperties": False}  # AQL-4.5.3-3
+    return made

@@ -1,0 +1,389 @@
+"""An AQL surface at the front: a tools/call of an endpoint tool becomes the call of the tool behind its operation.
+
+The order of 3.2: read the request, find the operation among those the caller may call, ask whether it belongs to the
+endpoint, validate its parameters (check 3 of the guard's order); then the same call is made as by a flat tools/call,
+through the same guard, with the same argument bytes wherever names need no mapping. There is no second way to a link.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.aql.protocol.endpoint_tools import endpoint_tools
+from interlock.aql.protocol.envelope import Warn, failed, tool_result
+from interlock.aql.protocol.errors import Code as AqlCode
+from interlock.aql.protocol.errors import (
+    Failure,
+    danger_denied,
+    endpoint_mismatch,
+    failure,
+    invalid_encoding,
+    unknown_operation,
+)
+from interlock.aql.protocol.families import INTROSPECT, EndpointTool, Mode
+from interlock.aql.protocol.field_selection import Selection, read_selection
+from interlock.aql.protocol.model import Danger
+from interlock.aql.protocol.requests import Batch, Request, read_request
+from interlock.aql.protocol.tokens import digest_of
+from interlock.aql.protocol.validation import Arguments
+from interlock.wire.jsonrpc.codec import decode_object, encode_result, encode_value, maybe_string
+from interlock.mcp.meta import PROGRESS_TOKEN
+from interlock.mcp.methods import TOOLS_CALL
+from interlock.aql.acknowledgement import Acknowledgement, PersonHold
+from interlock.aql.adapter import AqlAdapter
+from interlock.aql.answers import Answered, Deliver, Delivery, OperationSink, unexpected
+from interlock.aql.batch import BatchCall
+from interlock.aql.guidance import Guidance
+from interlock.aql.introspect import Introspection
+from interlock.aql.loop_operations import DECLARATIONS
+from interlock.aql.native_calls import AskedCall, NativeCalls, OwnCall
+from interlock.aql.operation_index import Entry
+from interlock.aql.quotas import Quotas
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller, Sink, ViewKey
+from interlock.catalog.catalog import View
+from interlock.dispatch.arrivals import ArrivingCall
+from interlock.dispatch.dispatch import Dispatch
+from interlock.safety.held_operations import HeldOperation
+
+log = logging.getLogger("interlock.aql")
+
+_LOOP_OPERATIONS: Final = frozenset(one.name for one in DECLARATIONS)
+_LOOP_OFF: Final = "The safety loop is disabled here"
+
+
+class AqlSurface:
+    """What the fronts of AQL clients have in place of the dispatcher. One per mode."""
+
+    def __init__(self, dispatch: Dispatch, adapter: AqlAdapter, mode: Mode) -> None:
+        self.dispatch = dispatch
+        self.adapter = adapter
+        self._mode: Mode = mode
+        self._introspection = Introspection(adapter)
+        self._native = NativeCalls()
+        self._guidance = Guidance(adapter, mode, Quotas(dispatch.budgets, adapter.clock))
+        self._listed: tuple[object, bytes] | None = None
+        self.get_prompt = dispatch.get_prompt
+        self.read_resource = dispatch.read_resource
+        self.complete = dispatch.complete
+        self.confirm = dispatch.confirm
+
+    def view(self, key: ViewKey) -> View:
+        return self.dispatch.view(key)
+
+    @property
+    def endpoints(self) -> Any:
+        return self.adapter.endpoints(self._mode)
+
+    def tools(self) -> bytes:
+        """The JSON array of tools/list: the same bytes for as long as the configuration is the same."""
+        plan = self.adapter.plan
+        known = (id(plan.aql), self.adapter.loop.mode())
+        if self._listed is None or self._listed[0] != known:
+            rule = self.adapter.loop.instructions()
+            listed = endpoint_tools(self.adapter.endpoints(self._mode), has_batch=plan.aql.batch, rule=rule)
+            self._listed = (known, listed)
+        return self._listed[1]
+
+    def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
+        """The answer to a tools/call of an endpoint whose text is not UTF-8 (4.7.1); None for everything else."""
+        try:
+            data.decode()
+            return None
+        except UnicodeDecodeError as error:
+            offset = error.start
+        try:
+            message = json.loads(data.decode("utf-8", "replace"))
+            is_call = message["method"] == TOOLS_CALL and isinstance(message["id"], int | str)
+            tool = message["params"]["name"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        if not is_call or not isinstance(tool, str) or tool not in self.adapter.endpoints(self._mode).by_name:
+            return None
+        envelope = failed(invalid_encoding("request", offset))  # AQL-4.7.1-1
+        return encode_result(encode_value(message["id"]), tool_result(envelope, is_error=False, is_modern=is_modern))
+
+    # Calls
+
+    def call_tool(
+        self,
+        caller: Caller,
+        client_id: bytes,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+        headers: Mapping[bytes, bytes] | None = None,
+        *,
+        as_task: bool = False,
+    ) -> Call:
+        name = maybe_string(params.get("name"))
+        endpoints = self.adapter.endpoints(self._mode)
+        tool = endpoints.by_name.get(name or "")
+        if tool is None:
+            return self.dispatch.call_tool(caller, client_id, {"name": Raw(b'""')}, meta, sink)
+        aql = self.adapter.plan.aql
+        if caller.aql is None:
+            self.adapter.session_of(caller, meta)
+        asked = AskedCall(caller, client_id, params, meta, sink)
+        request = read_request(params.get("arguments"), aql.limits, has_batch=aql.batch)
+        if isinstance(request, Batch):
+            return BatchCall.start(self, asked, request, tool)
+        if isinstance(request, Failure):
+            is_bare = request.code == AqlCode.BATCH_VALIDATION_ERROR.value
+            return self._refuse(asked, request, is_bare=is_bare)
+        deliver = Delivery(
+            caller,
+            client_id,
+            sink,
+            aql.limits.response_bytes,
+            request_id=request.request_id,
+            is_bare=request.operation == INTROSPECT,
+            started_ms=self._stopwatch() if aql.response_meta and request.operation != INTROSPECT else None,
+        )
+        return self.begin(asked, request, tool, deliver)
+
+    def begin(
+        self,
+        asked: AskedCall,
+        request: Request,
+        tool: EndpointTool,
+        deliver: Deliver,
+    ) -> Call:
+        """One operation. What comes of it goes to `deliver`, at once or later."""
+        try:
+            return self._begin(asked, request, tool, deliver)
+        except Exception:
+            answered = Answered(failure=unexpected(f"a request for {request.operation!r}"))
+            return self._own(asked, answered, deliver)
+
+    def _begin(
+        self,
+        asked: AskedCall,
+        request: Request,
+        tool: EndpointTool,
+        deliver: Deliver,
+    ) -> Call:
+        caller, meta = asked.caller, asked.meta
+        index = self.adapter.index(caller)
+        entry = index.by_name.get(request.operation)
+        if entry is None or request.operation == INTROSPECT:
+            arrivals, now = self.dispatch.arrivals, self.adapter.clock.now()
+            later = ArrivingCall(
+                caller, asked.client_id, TOOLS_CALL, asked.params, asked.meta, asked.sink, now, self.dispatch
+            )
+            make = partial(self.begin, asked, request, tool, deliver)
+            if arrivals.postpone(later, make):
+                return later
+        if entry is None:  # AQL-8.5.2-1
+            because = _LOOP_OFF if request.operation in _LOOP_OPERATIONS else ""
+            unknown = unknown_operation(request.operation, index.near(request.operation), because=because)
+            return self._own(asked, Answered(failure=unknown), deliver)
+        if tool.family is not None:
+            wrong = self._misplaced(entry, tool)
+            if wrong is not None:
+                return self._own(asked, Answered(failure=wrong), deliver)
+        if isinstance(deliver, Delivery):
+            deliver.serve(entry)
+        if request.operation == INTROSPECT:
+            if self.adapter.lifted.is_asking:
+                call = self._new(asked, INTROSPECT)
+                self._native.answer_later(call, self._introspect_settled(caller, request), deliver)
+                return call
+            answered = self._introspect(caller, request)
+            return self._own(asked, answered, deliver, target=INTROSPECT)
+        checked = self._check(caller, entry, request)
+        if isinstance(checked, Failure):
+            answered = Answered(failure=checked)
+            return self._own(asked, answered, deliver, target=entry.name)
+        arguments, selection = checked
+        ack = self._acknowledgement(caller, entry, arguments, request)
+        if isinstance(ack, Failure):
+            answered = Answered(failure=ack)
+            return self._own(asked, answered, deliver, target=entry.name)
+        if PROGRESS_TOKEN not in meta and request.meta is not None:
+            inner = decode_object(request.meta) or {}
+            if PROGRESS_TOKEN in inner:
+                meta = {**meta, PROGRESS_TOKEN: inner[PROGRESS_TOKEN]}
+                asked = msgspec.structs.replace(asked, meta=meta)
+        if entry.native is not None:
+            return self._begin_native(asked, entry, arguments, ack, deliver)
+        warnings: tuple[Warn, ...] = ()
+        if arguments.ignored:
+            log.warning(
+                "%s: strict_mode is off, left out or renamed: %s", entry.name, ", ".join(arguments.ignored)[:200]
+            )
+            warnings = self.adapter.unsaid(caller, _warnings(arguments.ignored))
+        wrapped = OperationSink(
+            asked.sink, deliver, entry, selection, caller=caller, help=self._guidance, ack=ack, warnings=warnings
+        )
+        sent = {**asked.params, "name": entry.tool_name, "arguments": _for_upstream(entry, arguments.text)}
+        return self.dispatch.call_tool(caller, asked.client_id, sent, meta, wrapped, None, ack=ack)
+
+    async def _introspect_settled(self, caller: Caller, request: Request) -> Answered:
+        """When the AQL servers below have said what they have: a first list shows operations, not their tools."""
+        await self.adapter.lifted.settle()
+        return self._introspect(caller, request)
+
+    def _introspect(self, caller: Caller, request: Request) -> Answered:
+        missing = self.dispatch.arrivals.missing(self.view(caller.key))
+        return self._introspection.answer(caller, request, self.adapter.endpoints(self._mode), missing)
+
+    def _misplaced(self, entry: Entry, tool: EndpointTool) -> Failure | None:
+        endpoints = self.adapter.endpoints(self._mode)
+        profile = endpoints.profile
+        own = entry.family if entry.family in profile.families else None
+        family = own or profile.by_operation.get(entry.name) or profile.by_category[entry.category]
+        if family == tool.family:  # AQL-6.2-2 and -3
+            return None
+        expected = endpoints.tool_of_family(family)
+        return endpoint_mismatch(entry.name, family, expected, tool.family, tool.name)  # AQL-6.2-3
+
+    def _check(self, caller: Caller, entry: Entry, request: Request) -> tuple[Arguments, Selection | None] | Failure:
+        aql = self.adapter.plan.aql
+        if entry.treatment == "deny":
+            danger = entry.danger
+            self._note_danger(caller, entry, "denied")
+            return danger_denied(entry.name, danger.level.word, entry.trust, entry.least_trust, danger.reasons)
+        arguments = entry.validator.validate(request, strict=aql.strict_mode)
+        if isinstance(arguments, Failure):
+            return arguments
+        if "fields" not in arguments.own:
+            return arguments, None
+        selection = read_selection(arguments.own["fields"])
+        return selection if isinstance(selection, Failure) else (arguments, selection)
+
+    def _acknowledgement(
+        self, caller: Caller, entry: Entry, arguments: Arguments, request: Request
+    ) -> Acknowledgement | PersonHold | Failure | None:
+        """A call that the gate holds is confirmed there, and not asked for a token as well (C.danger-3)."""
+        if entry.treatment != "confirm" or (entry.route is not None and entry.route.gated):
+            if entry.danger.level >= Danger.DESTRUCTIVE:
+                self._note_danger(caller, entry, "allowed" if entry.treatment != "confirm" else "left to the gate")
+            return None
+        person = self.adapter.loop.maybe_person_hold(caller, entry.route, self._held(entry, arguments))
+        if person is not None:
+            self._note_danger(caller, entry, "confirmed by a person" if not person.is_asked_first else "denied, held")
+            return person
+        note = partial(self._note_danger, caller, entry)
+        token = _token(arguments, request)
+        if isinstance(token, Failure):
+            note(f"denied, {token.code}")
+            return token
+        owner, principal = self.adapter.owner(caller), caller.principal.name
+        digest = digest_of(bytes(arguments.text))
+        return Acknowledgement(self.adapter.tokens, entry, owner, principal, digest, token, note)
+
+    def _held(self, entry: Entry, arguments: Arguments) -> HeldOperation:
+        has_secret = any(one.sensitive for one in entry.operation.parameters)
+        return HeldOperation(
+            operation=entry.name,
+            digest=digest_of(bytes(arguments.text)),
+            category=entry.category,
+            danger=entry.danger.level.word,
+            reasons=entry.danger.reasons,
+            params=None if has_secret else arguments.text,
+            at=self.adapter.clock.wall(),
+        )
+
+    def _note_danger(self, caller: Caller, entry: Entry, outcome: str) -> None:
+        """Every attempt on an operation of level 2 or more (C.danger-5)."""
+        adapter, who = self.adapter, caller.principal.name
+        said = f"danger {entry.danger.level.word}, trust {entry.trust}: {outcome}"
+        verdict, ended = ("refused", "refused") if outcome.startswith("denied") else ("admitted", "ok")
+        adapter.recorder.add(
+            (adapter.clock.wall(), who, caller.via, "aql/danger", entry.name, None, verdict, ended, 0.0, said)
+        )
+
+    def _begin_native(
+        self,
+        asked: AskedCall,
+        entry: Entry,
+        arguments: Arguments,
+        ack: Acknowledgement | PersonHold | None,
+        deliver: Deliver,
+    ) -> Call:
+        if ack is not None and ack.acknowledge() is not None:
+            answered = Answered(failure=ack.failure)
+            return self._own(asked, answered, deliver, target=entry.name)
+        has_secret = any(one.sensitive for one in entry.operation.parameters)
+        told = {"name": asked.params.get("name"), "arguments": None if has_secret else arguments.text}
+        call = self._new(msgspec.structs.replace(asked, params=told), entry.name)
+        native = entry.native
+        if native is not None:
+            self._native.begin(call, native, arguments.text, self.adapter.session_of(asked.caller), deliver)
+        return call
+
+    # Answers of our own
+
+    def _new(self, asked: AskedCall, target: str) -> OwnCall:
+        now = self.adapter.clock.now()
+        return OwnCall(
+            asked.caller, asked.client_id, TOOLS_CALL, asked.params, asked.meta, asked.sink, now, self.dispatch, target
+        )
+
+    def _own(
+        self,
+        asked: AskedCall,
+        answered: Answered,
+        deliver: Deliver,
+        *,
+        target: str = "",
+    ) -> Call:
+        """An answer that is known at once; recorded like any call."""
+        call = self._new(asked, target or "mcp_aql")
+        call.end(answered.failure)
+        deliver(answered)
+        return call
+
+    def _refuse(
+        self,
+        asked: AskedCall,
+        refused: Failure,
+        *,
+        is_bare: bool,
+    ) -> Call:
+        limit = self.adapter.plan.aql.limits.response_bytes
+        deliver = Delivery(asked.caller, asked.client_id, asked.sink, limit, is_bare=is_bare)
+        return self._own(asked, Answered(failure=refused), deliver)
+
+    def _stopwatch(self) -> Any:
+        clock, started = self.adapter.clock, self.adapter.clock.now()
+        return lambda: int((clock.now() - started) * 1000)
+
+
+def _for_upstream(entry: Entry, text: Raw) -> Raw:
+    """Behind an AQL server's own tool stands an operation of its own."""
+    if entry.upstream is None:
+        return text
+    return Raw(b'{"operation":%b,"params":%b}' % (encode_value(entry.upstream), bytes(text)))
+
+
+def _token(arguments: Arguments, request: Request) -> str | Failure | None:
+    given = []
+    if request.confirmation is not None:
+        given.append(maybe_string(request.confirmation))
+    if "confirmation_token" in arguments.own:
+        given.append(arguments.own["confirmation_token"])
+    if not given:
+        return None
+    if any(not isinstance(one, str) for one in given) or len(set(given)) > 1:
+        return failure(AqlCode.TOKEN_INVALID, "Invalid confirmation token", {"token": str(given[0])[:80]})
+    return given[0]
+
+
+def _warnings(ignored: tuple[str, ...]) -> tuple[Warn, ...]:
+    """strict_mode off: what was not taken is told (4.6.2)."""
+    return tuple(
+        Warn(
+            code="DEPRECATION_WARNING",
+            message=f"Unknown parameter '{name}' was ignored or taken under its new name",
+            details={"type": "parameter", "deprecated_item": name},
+            severity="medium",
+        )
+        for name in ignored
+    )

@@ -1,0 +1,228 @@
+"""Subservers that the node starts itself (ax.children): they register over their stdio, one message to a line.
+
+Each run of the process is one connection. When it ends, another begins after a pause that grows while it keeps ending.
+The operator named them, so what they claim counts as proved (MCP-AX 4.2).
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from interlock.config.plan import ChildPlan, Plan
+from interlock.net.message_pipe import CUT, NORMAL, POLICY
+from interlock.process.child import Child
+from interlock.process.launch import ChildStartFailed, child_environment
+from interlock.process.stderr import StderrRing
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.connection import SubserverConnection
+from interlock.ax.registrar import Registrar
+from interlock.credentials.errors import Unobtainable
+from interlock.links.connector import LAUNCH_S, ConnectorParts
+from interlock.links.keeper import STEADY_S, STOP_S, backoff_s
+from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
+from interlock.approvals.trust.registrant import RegistrantIdentity, maybe_rule
+from interlock.store.ports import StoreError
+
+log = logging.getLogger("interlock.ax")
+
+CONNECTING: Final = "connecting"
+UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # a line that waits in a buffer does not arrive
+STARTED_BY_US: Final = "INTERLOCK_AX"  # how a subserver knows that its aggregator is at its standard input
+
+
+class _ChildConnection(SubserverConnection):
+    """The connection to one process, from its start to its end: its ChildSink, and its MessagePipe."""
+
+    def __init__(
+        self,
+        registrar: Registrar,
+        guest: RegistrantIdentity,
+        heartbeat_min_ms: int,
+        stderr: StderrRing,
+        on_registered: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(registrar, guest, transport="stdio", heartbeat_min_ms=heartbeat_min_ms, stderr=stderr)
+        self.settled = asyncio.Event()  # it has registered, or is over
+        self.over = asyncio.Event()
+        self.reason = ""
+        self.stderr = stderr
+        self.child: Child | None = None
+        self._on_registered = on_registered
+        self._links: list[RegisteredLink] = []
+        self._stopping: asyncio.Task[None] | None = None
+
+    def on_line(self, data: bytes) -> None:
+        if data.strip():
+            self.on_message(data)
+
+    def on_gone(self, reason: str) -> None:
+        self.reason = reason
+        self.on_closed(CUT, reason)
+        self.settled.set()
+        self.over.set()
+
+    def on_stalled(self) -> None:
+        self.close(POLICY, "it stopped reading its input")
+
+    def send(self, message: bytes) -> bool:
+        return self.child is not None and self._stopping is None and self.child.send(message)
+
+    def close(self, code: int = NORMAL, reason: str = "") -> None:
+        """What is queued is written before the input ends."""
+        if self.child is not None and self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self.child.stop())
+
+    def abort(self) -> None:
+        self.close()
+
+    def pause_reading(self) -> None:
+        if self.child is not None:
+            self.child.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self.child is not None:
+            self.child.resume_reading()
+
+    def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
+        keeper = super().keeper_for(parts)
+        keeper.link.pid = self.child.pid if self.child is not None else None
+        self._links.append(keeper.link)
+        self.settled.set()
+        self._on_registered()
+        return keeper
+
+    @property
+    def has_served(self) -> bool:
+        return any(link.served > 0 for link in self._links)
+
+    async def stop(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self.close()
+        if self._stopping is not None:
+            await asyncio.wait((self._stopping,), timeout=STOP_S)
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    state: str
+    reason: str
+    since_wall: float
+
+
+class ChildSupervisor:
+    """All children of a node."""
+
+    def __init__(self, plan: Plan, registrar: Registrar, connector_parts: ConnectorParts) -> None:
+        self._plan = plan
+        self._registrar = registrar
+        self._connector_parts = connector_parts
+        self._raised: dict[str, tuple[ChildPlan, asyncio.Task[None]]] = {}  # by segment
+        self.waiting: dict[str, Waiting] = {}  # children that are not registered, and why
+        self._changed = asyncio.Event()  # `waiting`
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        for child in self._plan.ax.children:
+            if child.segment not in self._raised:
+                task = loop.create_task(self._raise(child), name=f"child {child.segment}")
+                self._raised[child.segment] = child, task
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every child had its first chance to register."""
+        return all(child.state != CONNECTING for child in self.waiting.values())
+
+    async def settle(self) -> None:
+        while not self.is_settled:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def take(self, plan: Plan) -> None:
+        """Other children: those that are written as before are not touched."""
+        self._plan = plan
+        await self._end([one for one, (child, _) in self._raised.items() if child not in plan.ax.children])
+        await self.open()
+
+    async def close(self) -> None:
+        await self._end(list(self._raised))
+
+    async def _end(self, segments: list[str]) -> None:
+        tasks = [self._raised.pop(segment)[1] for segment in segments]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for segment in segments:
+            self.waiting.pop(segment, None)
+
+    async def _raise(self, child: ChildPlan) -> None:
+        stderr = StderrRing(now=self._connector_parts.clock.wall)
+        attempts = 0
+        while True:
+            began = self._connector_parts.clock.now()
+            life = _ChildConnection(
+                self._registrar,
+                self._guest(child),
+                self._plan.ax.heartbeat_min_ms,
+                stderr,
+                on_registered=partial(self._on_registered, child),
+            )
+            known = self.waiting.get(child.segment)
+            self._note(child, CONNECTING, known.reason if known is not None else "it has not registered yet")
+            try:
+                await self._live(child, life)
+                reason = life.reason
+            except (ChildStartFailed, Unobtainable, StoreError, OSError, TimeoutError) as failed:
+                reason = str(failed) or "it did not start in time"
+            except Exception:
+                ref = secrets.token_hex(6)
+                log.exception("child %s: internal error %s", child.segment, ref)
+                reason = f"internal error {ref}"
+            finally:
+                await life.stop()
+            is_steady = life.has_served or self._connector_parts.clock.now() - began > STEADY_S
+            attempts = 1 if is_steady else attempts + 1
+            pause_s = backoff_s(attempts)
+            self._note(child, "failed", reason)
+            log.warning("child %s: %s; next attempt in %.1f s", child.segment, reason, pause_s)
+            await asyncio.sleep(pause_s)
+
+    def _guest(self, child: ChildPlan) -> RegistrantIdentity:
+        principal = f"child:{child.segment}"
+        rule = maybe_rule(principal, self._plan.access)
+        scope = AuthScope.ADMIN if rule is None else AuthScope(rule.scope)
+        return RegistrantIdentity(principal=principal, scope=scope, rule=rule, vouched=True, segment=child.segment)
+
+    def _on_registered(self, child: ChildPlan) -> None:
+        self.waiting.pop(child.segment, None)
+        self._changed.set()
+
+    def _note(self, child: ChildPlan, state: str, reason: str) -> None:
+        self._changed.set()
+        known = self.waiting.get(child.segment)
+        since = known.since_wall if known is not None else self._connector_parts.clock.wall()
+        self.waiting[child.segment] = Waiting(state=state, reason=reason, since_wall=since)
+
+    async def _live(self, child: ChildPlan, life: _ChildConnection) -> None:
+        env = await self._connector_parts.revealer.table(child.env) if child.env else {}
+        life.child = Child(
+            child.command,
+            {**UNBUFFERED, **child_environment(env, os.environ), STARTED_BY_US: "stdio"},
+            None,
+            max_message_bytes=self._connector_parts.message_bytes,
+            sink=life,
+            stderr=life.stderr,
+            reaper=self._connector_parts.reaper,
+        )
+        life.begin(life)  # first: its lines may come before `start` returns
+        # Not wait_for: in 3.11 it loses a cancellation that comes in the moment the child has started.
+        async with self._connector_parts.limits.starting():
+            async with asyncio.timeout(LAUNCH_S):
+                await life.child.start()
+            await life.settled.wait()
+        await life.over.wait()

@@ -1,0 +1,208 @@
+"""One connection of a subserver, from its first message to its last.
+
+The first message must be mcpax/register, and soon (MCP-AX 3.1); after the answer everything goes to the link. What
+carries the messages, a WebSocket or a child's lines, is decided by the front or by the child's supervisor.
+"""
+
+import asyncio
+import logging
+import secrets
+from typing import Final
+
+from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG, MessagePipe
+from interlock.process.stderr import StderrRing
+from interlock.ax.protocol.errors import (
+    AUTHORITY_CONFLICT,
+    AUTHORITY_UNVERIFIED,
+    LINK_INSECURE,
+    NAMESPACE_CONFLICT,
+    SPLIT_BRAIN,
+)
+from interlock.ax.protocol.messages import PARENT, REGISTER, Parent
+from interlock.ax.protocol.registration.codec import encode_registered, read_parent_untrusted, read_register_untrusted
+from interlock.ax.protocol.registration.leases import PARENT_ANSWER_S
+from interlock.wire.jsonrpc.codec import decode_untrusted, encode_fault, encode_request, encode_result
+from interlock.wire.jsonrpc.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    UNAVAILABLE,
+    CodecError,
+    Fault,
+)
+from interlock.wire.jsonrpc.messages import Request, Response
+from interlock.wire.jsonrpc.oversized import Oversized
+from interlock.ax.registrar import Registrar
+from interlock.core.calls.call import internal
+from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts, SocketPipe
+from interlock.approvals.trust.registrant import RegistrantIdentity
+
+log = logging.getLogger("interlock.ax")
+
+REGISTER_WITHIN_S: Final = 10.0  # MCP-AX 3.1, ours; AX-3.1-3
+EARLY_MAX: Final = 100  # messages before the registration is answered
+FORBIDDEN: Final = 4403  # SURFACE 4
+TAKEN: Final = 4409
+CLOSE_CODES: Final = {
+    NAMESPACE_CONFLICT: TAKEN,
+    AUTHORITY_CONFLICT: TAKEN,
+    SPLIT_BRAIN: TAKEN,
+    AUTHORITY_UNVERIFIED: FORBIDDEN,
+    LINK_INSECURE: FORBIDDEN,
+    UNAVAILABLE: INTERNAL,
+    INTERNAL_ERROR: INTERNAL,
+}
+
+_PARENT_ID: Final = b'"parent"'
+_FIRST: Final = "the first message on this link must be the request mcpax/register"
+
+
+class SubserverConnection:
+    """A MessageSink, and the RegistrationSource of its registration."""
+
+    def __init__(
+        self,
+        registrar: Registrar,
+        guest: RegistrantIdentity,
+        *,
+        transport: str,
+        heartbeat_min_ms: int,
+        stderr: StderrRing | None = None,
+    ) -> None:
+        """`stderr`: of a subserver that was started here."""
+        self.guest = guest
+        self.transport = transport
+        self._registrar = registrar
+        self._stderr = stderr
+        self._minimum_ms = heartbeat_min_ms
+        self._id = secrets.token_hex(8)
+        self._pipe: MessagePipe | None = None
+        self._link: RegisteredLink | None = None
+        self._registering: asyncio.Task[None] | None = None
+        self._parent: asyncio.Future[Response] | None = None
+        self._early = 0
+        self._gone: str | None = None
+        self._late: asyncio.TimerHandle | None = None
+
+    def begin(self, pipe: MessagePipe) -> None:
+        """Before the first message."""
+        self._pipe = pipe
+        self._late = asyncio.get_running_loop().call_later(REGISTER_WITHIN_S, self._too_late)
+
+    @property
+    def is_waiting(self) -> bool:
+        """It is connected and not registered."""
+        return self._link is None
+
+    # The connection
+
+    def on_message(self, data: bytes) -> None:
+        link = self._link
+        if link is not None:
+            link.on_message(data, None)
+            return
+        try:
+            message = decode_untrusted(data)
+        except CodecError as error:
+            self._refuse(error.message_id, error.fault)
+            return
+        if self._registering is not None:
+            self._hear_early(message)
+        elif isinstance(message, Request) and message.method == REGISTER:  # AX-3.1-3
+            if self._late is not None:
+                self._late.cancel()
+            self._registering = asyncio.get_running_loop().create_task(self._register(message))
+        else:
+            is_form = not isinstance(message, Request | Response) and message.method == REGISTER
+            fault = Fault(INVALID_PARAMS if is_form else INVALID_REQUEST, _FIRST, {"member": "id"} if is_form else None)
+            self._refuse(message.id if isinstance(message, Request) else b"null", fault)
+
+    def on_oversized(self, found: Oversized) -> None:
+        if self._link is not None:
+            self._link.on_oversized(found, None)
+        else:
+            self.close(TOO_BIG, f"sent a message larger than {found.limit} bytes before its registration")
+
+    def on_closed(self, code: int, reason: str) -> None:
+        self._gone = reason or "closed the connection"
+        if self._late is not None:
+            self._late.cancel()
+        if self._parent is not None:
+            self._parent.cancel()
+        if self._link is not None:
+            self._registrar.closed(self._link.registration.session_id, f"it {self._gone}")
+        self._pipe = None  # each holds the other: what one has would wait for the collector
+
+    def _hear_early(self, message: object) -> None:
+        self._early += 1
+        if isinstance(message, Response) and message.id == _PARENT_ID and self._parent is not None:
+            if not self._parent.done():
+                self._parent.set_result(message)
+        elif self._early > EARLY_MAX:
+            self.close(POLICY, "too many messages before the registration is answered")
+        elif isinstance(message, Request):
+            self._send(encode_fault(message.id, Fault(INVALID_REQUEST, "the registration is not answered yet")))
+
+    # The registration
+
+    async def _register(self, request: Request) -> None:
+        register = read_register_untrusted(request.params, self._minimum_ms)
+        if isinstance(register, Fault):
+            self._refuse(request.id, register)
+            return
+        try:
+            answer = await self._registrar.register(register, self._id, self)
+        except Exception:
+            ref = secrets.token_hex(6)
+            log.exception("registration of %s: internal error %s", register.segment, ref)
+            answer = internal(ref)
+        if isinstance(answer, Fault):
+            self._refuse(request.id, answer)
+            return
+        self._send(encode_result(request.id, encode_registered(answer)))
+        if self._gone is not None:
+            self._registrar.closed(answer.session_id, f"it {self._gone}")
+        else:
+            self._registrar.welcome(answer.session_id)
+
+    def _refuse(self, message_id: bytes, fault: Fault) -> None:
+        self._send(encode_fault(message_id, fault))
+        self.close(CLOSE_CODES.get(fault.code, POLICY), fault.message)  # AX-6.2-5: the link is closed
+
+    def _too_late(self) -> None:
+        self.close(POLICY, f"no mcpax/register within {REGISTER_WITHIN_S:g} s")
+
+    def _send(self, message: bytes) -> None:
+        if self._pipe is not None:
+            self._pipe.send(message)
+
+    # What the registrar asks (RegistrationSource)
+
+    @property
+    def is_open(self) -> bool:
+        return self._pipe is not None
+
+    async def ask_parent(self) -> Parent | Fault | None:
+        self._parent = asyncio.get_running_loop().create_future()
+        self._send(encode_request(_PARENT_ID, PARENT.encode(), b""))
+        try:
+            answer = await asyncio.wait_for(self._parent, PARENT_ANSWER_S)
+        except TimeoutError:
+            return None
+        except asyncio.CancelledError:
+            if self._gone is not None:
+                return Fault(UNAVAILABLE, "unavailable", {"reason": "gone"})
+            raise
+        return None if answer.error else read_parent_untrusted(answer.result)  # AX-13.4-4
+
+    def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
+        if self._pipe is None:
+            raise RuntimeError("a connection registers only after it began")
+        keeper = RegisteredKeeper(parts, self._stderr)
+        link = self._link = keeper.link
+        link.pipe = SocketPipe(link, self._pipe)
+        return keeper
+
+    def close(self, code: int, reason: str) -> None:
+        if self._pipe is not None:
+            self._pipe.close(code, reason)

@@ -1,0 +1,255 @@
+"""The parent as a client: its requests on the link that we opened are served as those of all clients (MCP-AX 5).
+
+Both eras are served, each request by what it says of itself. Names are dotted and without a root segment: the parent
+puts ours in front. Of its own accord the front tells what changed, what the tree below tells, and logs.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from msgspec import Raw
+
+from interlock.config.plan import NameForm
+from interlock.ax.protocol.messages import CONFIRM
+from interlock.ax.protocol.notifications import Notice
+from interlock.wire.jsonrpc.codec import (
+    decode_object,
+    encode_fault,
+    encode_notification,
+    encode_value,
+    maybe_string,
+)
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault, for_legacy
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.mcp.eras import LATEST_LEGACY
+from interlock.mcp.ladder import Climbed, climb, climb_alone
+from interlock.mcp.methods import CANCELLED, INITIALIZE, LISTEN, LOG_MESSAGE, META_VERSION
+from interlock.fronts.audience import Audience
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import VIA_AX, Principal
+from interlock.core.calls.incoming_route import Hop
+from interlock.core.calls.refusals import BUSY
+from interlock.fronts.legacy import LegacyFront
+from interlock.fronts.modern import EVENTS, Listener, ModernFront
+from interlock.fronts.sessions import CHANGED, Session
+
+NAMES: Final[NameForm] = "qualified"
+RUNNING_MAX: Final = 10_000  # calls and listens of one parent under way
+LISTENS_MAX: Final = 16  # it needs one, and another while that changes
+AX_PREFIX: Final = "mcpax/"
+
+_NO_GREETING: Final = Raw(encode_value({"protocolVersion": LATEST_LEGACY}))
+_STOPPING: Final = Fault(UNAVAILABLE, "unavailable", {"reason": "node_stopping"})
+
+
+class UpwardFront:
+    """A front of one registration: Tenant of the uplink, Member of the audience, Sink of what belongs to no request."""
+
+    def __init__(
+        self,
+        legacy: LegacyFront,
+        modern: ModernFront,
+        audience: Audience,
+        principal: Principal,
+        segment: str,
+        send: Callable[[bytes], bool],
+        only: str | None = None,
+    ) -> None:
+        """`segment` is what the parent assigned. `only`: it is shown this link alone, in its own names."""
+        self._legacy = legacy
+        self._modern = modern
+        self._audience = audience
+        self._principal = principal
+        self._hop = Hop(segment)
+        self._send: Callable[[bytes], bool] | None = send
+        self._session: Session | None = None
+        self._plain: Session | None = None  # for requests of a parent that greets in neither era
+        self._running: dict[bytes, Call | Listener] = {}
+        self._listens = 0
+        self._closing = False
+        self._only = only
+        self.caller = modern.caller(principal, VIA_AX, only, NAMES)
+        self.caller.hop = self._hop
+        audience.join(self)
+
+    def close(self) -> None:
+        """The node stops: what is under way is answered, nothing new begins."""
+        self._closing = True
+
+    # Tenant
+
+    def take(self, data: bytes) -> bool:
+        """Serve an ordinary request of the modern era; False for everything that wants a closer look."""
+        climbed = None if self._closing else climb_alone(data)
+        if climbed is None or climbed.method.startswith(AX_PREFIX):
+            return False
+        self._serve_modern(climbed)
+        return True
+
+    def serve(self, request: Request) -> None:
+        if self._closing:
+            self._refuse(request.id, _STOPPING)
+            return
+        if request.method.startswith(AX_PREFIX) and request.method != CONFIRM:
+            fault = Fault(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]})
+            self._refuse(request.id, fault)
+            return
+        climbed = climb(request, None)
+        if not isinstance(climbed, Fault):
+            self._serve_modern(climbed)
+        elif self._session is not None:
+            self._legacy.handle(self._session, request, self)
+        elif request.method == INITIALIZE:
+            self._initialize(request)
+        elif _is_unstamped(request):
+            self._serve_plain(request)
+        else:
+            self._refuse(request.id, climbed)
+
+    def hear(self, notification: Notification) -> None:
+        if notification.method == CANCELLED:
+            params = decode_object(notification.params) or {}
+            running = self._running.pop(bytes(params.get("requestId", b"")), None)
+            if running is not None:
+                self._stop(running, maybe_string(params.get("reason")))
+                return
+        session = self._session or self._plain
+        if session is not None:
+            self._legacy.handle(session, notification, self)
+
+    def hear_answer(self, response: Response) -> None:
+        if self._session is not None:
+            self._legacy.handle(self._session, response, self)
+
+    def leave(self) -> None:
+        self._send = None
+        self._audience.leave(self)
+        for session in (self._session, self._plain):
+            if session is not None:
+                self._legacy.sessions.close(session, "the parent went away")
+        running, self._running = self._running, {}
+        for one in running.values():
+            self._stop(one, "the parent went away")
+
+    # The eras
+
+    def _initialize(self, request: Request) -> None:
+        opened = self._open_session(request, request.params)
+        if opened is not None:
+            opened.knows_tree = True
+            self._session = opened
+            self._legacy.welcome(opened, request, self)
+
+    def _serve_plain(self, request: Request) -> None:
+        """The draft shows a parent that lists and calls without a greeting (MCP-AX 5.1, 5.2)."""
+        if self._plain is None:
+            self._plain = self._open_session(request, _NO_GREETING)
+        if self._plain is not None:
+            self._legacy.handle(self._plain, request, self)
+
+    def _open_session(self, request: Request, greeting: Raw) -> Session | None:
+        """None: the request was refused."""
+        asked = Request(request.id, INITIALIZE, greeting)
+        opened = self._legacy.initialize(asked, self._principal, VIA_AX, self._only, NAMES)
+        if isinstance(opened, Fault):
+            self._refuse(request.id, opened)
+            return None
+        opened.caller.hop = self._hop
+        opened.attach(self)
+        return opened
+
+    def _serve_modern(self, climbed: Climbed) -> None:
+        if climbed.id in self._running:
+            self._refuse(climbed.id, Fault(INVALID_REQUEST, "this id is in use by a request under way"))
+            return
+        is_listen = climbed.method == LISTEN
+        if len(self._running) >= RUNNING_MAX or (is_listen and self._listens >= LISTENS_MAX):
+            self._refuse(climbed.id, BUSY)
+            return
+        if is_listen and EVENTS in climbed.meta:  # it is told them anyway, once
+            meta = {key: value for key, value in climbed.meta.items() if key != EVENTS}
+            climbed = Climbed(climbed.id, climbed.method, climbed.params, meta)
+        reply = _Reply(self, climbed.id)
+        running = self._modern.handle(self.caller, climbed, reply, None, NAMES)
+        if running is not None and not reply.is_over:
+            self._running[climbed.id] = running
+            self._listens += is_listen
+
+    def _stop(self, running: Call | Listener, reason: str | None) -> None:
+        if isinstance(running, Listener):
+            self._listens -= 1
+            self._modern.stop_listening(running)
+        else:
+            running.cancel(reason or "cancelled by the parent")
+
+    def over(self, request_id: bytes) -> None:
+        """It is answered, or never will be."""
+        if isinstance(self._running.pop(request_id, None), Listener):
+            self._listens -= 1
+
+    # Sink
+
+    def emit(self, message: bytes) -> None:
+        if self._send is not None:
+            self._send(message)
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        self.emit(message)
+
+    def drop(self) -> None:
+        pass
+
+    def _refuse(self, request_id: bytes, fault: Fault) -> None:
+        self.emit(encode_fault(request_id, for_legacy(fault)))
+
+    # Member of the audience. A legacy session is one itself, and listens are; the rest is told here
+
+    def on_lists_changed(self, kind: str) -> None:
+        if self._session is None and not self._listens:
+            self.emit(encode_notification(CHANGED[kind].encode(), b""))
+
+    def on_resource_updated(self, params: bytes) -> None:
+        pass
+
+    def on_log(self, params: Raw) -> None:
+        if self._session is None:
+            self.emit(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
+
+    def tell_legacy(self, message: bytes) -> None:
+        pass
+
+    def on_vendor_notification(self, notification: Notification) -> None:
+        """A parent hears what registered subservers tell (MCP-AX 12); an adopted server's own are for its clients."""
+
+    def on_notice(self, notice: Notice) -> None:
+        if self._session is None:
+            self.emit(encode_notification(notice.method.encode(), bytes(notice.params)))
+
+
+def _is_unstamped(request: Request) -> bool:
+    """It does not say that it is of the modern era."""
+    params = decode_object(request.params) if request.params else {}
+    meta = decode_object(params.get("_meta", Raw(b"{}"))) if params is not None else None
+    return meta is not None and META_VERSION not in meta
+
+
+class _Reply:
+    """Where one request of the parent is answered."""
+
+    __slots__ = ("_front", "_id", "is_over")
+
+    def __init__(self, front: UpwardFront, request_id: bytes) -> None:
+        self._front = front
+        self._id = request_id
+        self.is_over = False
+
+    def emit(self, message: bytes) -> None:
+        self._front.emit(message)
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        self.drop()
+        self._front.emit(message)
+
+    def drop(self) -> None:
+        self.is_over = True
+        self._front.over(self._id)

@@ -1,0 +1,333 @@
+"""A node as a child of others (MCP-AX 5.3, 6, 13.3): it registers with one of the parents in a tree and serves it.
+
+The parents of a tree are backups of each other: the first that takes us is kept until it is lost, then the next. The
+node's aggregator_id is its subserver_id, one identity for cycles and for split brain.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import ParentPlan, Plan, Scope
+from interlock.net.message_pipe import MessagePipe, MessageSink
+from interlock.net.websocket.dial import HUNG_UP, DialFailed, dial
+from interlock.operator_api.budgets import Spent
+from interlock.operator_api.status import Parent
+from interlock.ax.protocol import errors
+from interlock.ax.protocol.budget import Limits
+from interlock.ax.protocol.messages import DEREGISTER, HEARTBEAT_MS, REGISTER, SUBPROTOCOL, VERSION, Claimed, Register
+from interlock.ax.protocol.notifications import REFUSED_MAX
+from interlock.ax.protocol.registration.authority import maybe_authority
+from interlock.ax.protocol.registration.codec import read_held_untrusted
+from interlock.ax.protocol.registration.registrant import FAREWELL_S, CycleClaimed, Failed, Joined, Left
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.messages import Notification, Response
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.recorder import Recorder
+from interlock.core.start_errors import TlsInvalid
+from interlock.core.tls import parent_context
+from interlock.guard.budgets import Budgets
+from interlock.core.calls.caller import Principal, principal_for
+from interlock.ax.parents.claims import Held, ParentClaims
+from interlock.ax.parents.front import UpwardFront
+from interlock.ax.uplink import Opener, Uplink, display_words
+
+if TYPE_CHECKING:
+    from interlock.crypto.keys.signing import SigningKey
+
+log = logging.getLogger("interlock.ax")
+
+TOTAL_DIGITS_MAX: Final = 9
+STOP_S: Final = FAREWELL_S + 1.0  # for the farewell and the closing of the link
+
+MakeFront = Callable[[Principal, str, Callable[[bytes], bool]], UpwardFront]
+State = Literal["standby", "connecting", "registered", "waiting", "stopped"]
+
+
+class Standing(msgspec.Struct, kw_only=True):
+    """The state of one parent. `reason` and `next_step` are of its last failure and stay until it takes us."""
+
+    state: State
+    since_wall: float
+    assigned_segment: str | None = None
+    aggregator_id: str | None = None
+    scope: Scope | None = None
+    reason: str | None = None
+    next_step: str | None = None
+    not_listed: int = 0  # of our tools, by its own account
+    not_listed_because: dict[str, int] = {}  # its reasons, and how many tools each is for
+
+
+class Parents(Uplink):
+    def __init__(
+        self,
+        plan: Plan,
+        subtree_ids: tuple[str, ...],
+        *,
+        clock: Clock,
+        recorder: Recorder,
+        make_front: MakeFront,
+        budgets: Budgets,
+        on_above: Callable[[], None],
+        claimed: Callable[[], Sequence[Claimed]] | None,
+        on_held: Callable[[Held], None],
+        signer: "SigningKey | None" = None,
+    ) -> None:
+        """`subtree_ids`: our own aggregator_id, then those of the aggregators below us. `on_above`: `above` changed.
+        `claimed`: the subservers that we have, where this is our own tree; `on_held`: which of them others have.
+        `signer`: what proves our authority, where the node has a key. Raises TlsInvalid."""
+        self._signer = signer
+        self._on_above = on_above
+        self._claimed = claimed
+        self._on_held = on_held
+        self.claims = ParentClaims(on_held)
+        self._learnt: set[str] = set()  # ids that a parent said stand above us
+        self.plans = plan.ax.parents
+        self._tree = plan.ax.tree
+        register = Register(
+            subserver_id=subtree_ids[0],
+            segment=self.plans[0].segment,
+            tools=True,
+            resources=True,
+            notifications=True,
+            heartbeat_interval_ms=HEARTBEAT_MS,
+            version=VERSION,
+            tree=plan.ax.tree,
+            subtree_ids=subtree_ids,
+        )
+        super().__init__(
+            register, [(one.url, parent_opener(one, plan.limits.message_bytes)) for one in self.plans], log
+        )
+        self._access = plan.access
+        self._clock = clock
+        self._recorder = recorder
+        self._make_front = make_front
+        self._budgets = budgets
+        self._tree = plan.ax.tree
+        self._task: asyncio.Task[None] | None = None
+        self.standings = [Standing(state="standby", since_wall=clock.wall()) for _ in self.plans]
+
+    # Life
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self.run(), name="parents")
+
+    def close(self) -> None:
+        """Nothing new begins; calls under way go on."""
+        if isinstance(self._tenant, UpwardFront):
+            self._tenant.close()
+
+    async def leave(self) -> None:
+        """Say goodbye and hang up, within a bound (6.3)."""
+        if self._task is None:
+            return
+        self.stop()
+        await asyncio.wait((self._task,), timeout=STOP_S)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+        if self._tenant is not None:
+            self._tenant.leave()
+            self._tenant = None
+        self._budgets.receive(self._tree, None)
+        for standing in self.standings:
+            standing.state, standing.assigned_segment = "stopped", None
+
+    def subtree_changed(self, subtree_ids: tuple[str, ...]) -> None:
+        """Other aggregators stand below us: the parent learns it with the next heartbeat (5.3)."""
+        self._take(self._engine.subtree_changed(subtree_ids, asyncio.get_running_loop().time()))
+
+    @property
+    def above(self) -> frozenset[str]:
+        """The aggregators known to stand above us: also a parent that is away, as long as it is configured."""
+        parents = (one.aggregator_id for one in self.standings)
+        return frozenset((*self._learnt, *(one for one in parents if one is not None)))
+
+    def receive(self, data: bytes) -> None:
+        front = self._tenant
+        if not (isinstance(front, UpwardFront) and front.take(data)):
+            super().receive(data)
+
+    # What happens to the registration
+
+    def _register_message(self, parent: int, register: Register) -> Register:
+        plan = self.plans[parent]
+        return worded_for(register, plan, plan.segment, self._signer, self._clock.wall())
+
+    def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> UpwardFront:
+        given = step.registered.auth_scope
+        principal = principal_for(self._who(step.parent), given.value if given is not None else None, self._access)
+        return self._make_front(principal, step.registered.assigned_segment, send)
+
+    def _dial(self, parent: int) -> None:
+        self._stand(parent, "connecting")
+        super()._dial(parent)
+
+    def _handle_joined(self, step: Joined) -> None:
+        super()._handle_joined(step)
+        standing = self._stand(step.parent, "registered")
+        given = step.registered
+        standing.assigned_segment, standing.aggregator_id = given.assigned_segment, given.aggregator_id
+        standing.scope = given.auth_scope.value if given.auth_scope is not None else None
+        standing.reason = standing.next_step = None
+        standing.not_listed, standing.not_listed_because = 0, {}
+        self._on_above()
+        if self._claimed is not None and self._link is not None and self._link.pipe is not None:
+            self.claims.begin(given, self._link.pipe.send, self._claimed())
+        self._budgets.receive(self._tree, Limits(**given.budget))
+        self._record(step.parent, REGISTER, given.assigned_segment, "ok", None)
+
+    def _handle_cycle(self, step: CycleClaimed) -> None:
+        log.warning("%s is above us, and a link claims to have it below: that link goes", step.id)
+        self._learnt.add(step.id)
+        self._on_above()
+
+    def _handle_left(self, step: Left) -> None:
+        super()._handle_left(step)
+        self._learnt.clear()
+        self._on_above()
+        self.claims.end()
+        self._budgets.receive(self._tree, None)
+        segment = self.standings[step.parent].assigned_segment or self.plans[step.parent].segment
+        self._stand(step.parent, "standby").assigned_segment = None
+        orderly = self._engine.done
+        self._record(step.parent, DEREGISTER, segment, "ok" if orderly else "lost", display_words(step.reason))
+
+    def _handle_failed(self, step: Failed) -> None:
+        super()._handle_failed(step)
+        standing = self._stand(step.parent, "waiting")
+        is_new = standing.reason != display_words(step.reason)
+        standing.reason = display_words(step.reason)
+        standing.next_step = _next_step(step)
+        if step.reason.endswith(HUNG_UP) and self.plans[step.parent].tls_cert is not None:
+            standing.next_step = _CERTIFICATE  # a server that refuses a certificate closes the connection silently
+        if step.fault is not None and is_new:  # it is asked again and again
+            segment = self.plans[step.parent].segment
+            self._record(step.parent, REGISTER, segment, "refused", display_words(step.fault.message))
+
+    def _handle_refused(self, message: Notification) -> None:
+        super()._handle_refused(message)
+        if self._engine.parent is not None:
+            standing = self.standings[self._engine.parent]
+            standing.not_listed, standing.not_listed_because = _read_refused_untrusted(message.params)
+
+    def _handle_response(self, response: Response) -> None:
+        if not self.claims.hear(response):
+            super()._handle_response(response)
+
+    def _handle_held(self, message: Notification) -> None:
+        held = read_held_untrusted(message.params)
+        if not isinstance(held, Fault):
+            self._on_held(held)
+
+    def _stand(self, parent: int, state: State) -> Standing:
+        standing = self.standings[parent]
+        if standing.state != state:
+            standing.state, standing.since_wall = state, self._clock.wall()
+        return standing
+
+    def _who(self, parent: int) -> str:
+        return f"parent:{self.plans[parent].url}"
+
+    def _record(self, parent: int, method: str, segment: str, outcome: str, reason: str | None) -> None:
+        verdict = "refused" if outcome == "refused" else "admitted"
+        who = self._who(parent)
+        self._recorder.add((self._clock.wall(), who, "ax", method, segment, None, verdict, outcome, 0.0, reason))
+
+    # For the operator
+
+    def _receive(self, standing: Standing) -> dict[str, Spent] | None:
+        return self._budgets.shown_received(self._tree) if standing.state == "registered" else None
+
+    def status(self) -> list[Parent]:
+        return [
+            Parent(
+                url=plan.url,
+                segment=plan.segment,
+                tree=self._tree,
+                state=standing.state,
+                since=rfc3339(standing.since_wall),
+                assigned_segment=standing.assigned_segment,
+                aggregator_id=standing.aggregator_id,
+                scope=standing.scope,
+                secure_by=plan.secure_by,
+                not_listed=standing.not_listed,
+                not_listed_because=standing.not_listed_because,
+                reason=standing.reason,
+                next_step=standing.next_step,
+                budget=self._receive(standing),
+            )
+            for plan, standing in zip(self.plans, self.standings, strict=True)
+        ]
+
+
+def parent_opener(parent: ParentPlan, max_bytes: int) -> Opener:
+    """Dials a parent with our credential towards it. Raises TlsInvalid."""
+    headers = {"Authorization": f"Bearer {parent.secret}"} if parent.secret is not None else {}
+    is_tls = parent.url.startswith("wss:")
+    if is_tls:
+        parent_context(parent)
+
+    async def opened(sink: MessageSink) -> MessagePipe:
+        try:
+            tls = parent_context(parent) if is_tls else None  # anew: a certificate may have been renewed
+        except TlsInvalid as invalid:
+            raise DialFailed(str(invalid)) from None
+        return await dial(parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=tls, max_bytes=max_bytes)
+
+    return opened
+
+
+def worded_for(
+    register: Register, plan: ParentPlan, segment: str, signer: "SigningKey | None", wall: float
+) -> Register:
+    """The registration as this parent is to read it: with the authority that we claim there, proved where we can."""
+    authority = maybe_authority(plan.authority) if plan.authority is not None else None
+    proof = None
+    if authority is not None and signer is not None:
+        proof = signer.prove(authority, plan.url, wall)
+    return msgspec.structs.replace(register, segment=segment, authority=authority, authority_proof=proof)
+
+
+_TOKEN: Final = (
+    "let its operator run: interlock access token --for subserver --name NAME, and give the token as 'secret'"  # noqa: S105
+)
+_CERTIFICATE: Final = "if it wants certificates: is our tls_cert in date, for clients, of a CA in its node.client_ca?"
+_STEPS: Final = {
+    errors.NAMESPACE_CONFLICT: "another has this segment there: choose another 'segment' in [[ax.parents]], or let its"
+    " operator release it with interlock links release SEGMENT",
+    errors.NAMESPACE_INVALID: "rename the tools it names, or hide them with [[tool]] hide = true",
+    errors.REGISTRATION_CYCLE: "this parent is ourselves, or below us as one of our links says: remove it from"
+    " [[ax.parents]], or that link",
+    errors.SPLIT_BRAIN: "another aggregator of the tree has us: was the data folder copied? each node needs its own",
+    errors.AUTHORITY_UNVERIFIED: "run interlock access anchor here and let its operator paste the lines there; on one"
+    " machine an [[access]] entry may name our authority; or it changes ax.require_proof",
+    errors.AUTHORITY_CONFLICT: "another authority owns this segment there: choose another 'segment'",
+    errors.SCOPE_DENIED: "let its operator give us a wider scope in [[access]]",
+    errors.LINK_INSECURE: "dial wss:// with TLS 1.3",
+}
+
+
+def _read_refused_untrusted(params: Raw) -> tuple[int, dict[str, int]]:
+    """How many tools the parent does not list, and its reasons for those it names."""
+    said = decode_object(params) or {}
+    reasons: Counter[str] = Counter()
+    for each in (decode_array(said.get("tools", Raw(b"[]"))) or [])[:REFUSED_MAX]:
+        tool = decode_object(each) or {}
+        reason = maybe_string(tool.get("detail")) or maybe_string(tool.get("reason")) or "it gives no reason"
+        reasons[display_words(reason)] += 1
+    total = bytes(said.get("total", b""))
+    is_count = total.isdigit() and len(total) < TOTAL_DIGITS_MAX
+    return max(int(total) if is_count else 0, reasons.total()), dict(reasons)
+
+
+def _next_step(step: Failed) -> str | None:
+    if step.fault is not None:
+        return _STEPS.get(step.fault.code)
+    return None if step.mendable else _TOKEN

@@ -1,0 +1,161 @@
+"""Budgets (MCP-AX 11.4): what a session may use, what it has used, and the refusal when that is too much.
+
+Time comes in as monotonic seconds. `Limits` are what was declared; `BudgetUsage` counts, and knows no limits; `Price`
+is what a call counts for. Who is charged, and when, is the caller's matter: between `exceeded` and `charge` nothing
+else may be charged, or both together overshoot.
+"""
+
+from collections import deque
+from math import ceil
+from typing import Any, Final, Literal
+
+import msgspec
+
+from interlock.wire.jsonrpc.errors import BUDGET_EXCEEDED, Fault
+
+WINDOW_S: Final = 60.0  # AX-11.4-1
+SLICE_S: Final = 0.01  # calls of one slice leave the window with its last: so many bytes, however many calls
+LIMIT_MAX: Final = 2**53 - 1  # beyond it, JSON numbers mean different things to different readers
+
+Scope = Literal["subserver", "caller", "tool"]
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call counts for. `limits`: of the tool itself, over all callers."""
+
+    mutable: bool = False
+    units: int = 0
+    limits: "Limits | None" = None
+
+
+class Over(msgspec.Struct, frozen=True, kw_only=True):
+    budget: str  # the name of the limit
+    limit: int
+    used: int
+    retry_after_ms: int | None = None  # None: waiting does not help
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """None: unlimited."""
+
+    max_calls_per_minute: int | None = None
+    max_mutable_calls_per_session: int | None = None
+    max_cost_units_per_session: int | None = None
+
+    @property
+    def is_unlimited(self) -> bool:
+        return self == UNLIMITED
+
+    def as_object(self) -> dict[str, int]:
+        """An unlimited one is left out (6.2)."""
+        return {name: limit for name, limit in msgspec.structs.asdict(self).items() if limit is not None}  # AX-6.2-4
+
+    def within(self, given: "Limits") -> "Limits":
+        """Each the smaller of the two (11.4): what is handed down is within what was given."""
+        theirs = given.as_object()
+        both = {name: min(limit, theirs.get(name, limit)) for name, limit in self.as_object().items()}
+        return Limits(**{**theirs, **both})
+
+    def else_(self, usual: "Limits") -> "Limits":
+        """What these leave open is as usual."""
+        return Limits(**{**usual.as_object(), **self.as_object()})
+
+    def exceeded(self, usage: "BudgetUsage", price: Price, now: float) -> Over | None:
+        """The limit that one more call of this price exceeds, or None. Of several, one that waiting does not lift."""
+        most = self.max_mutable_calls_per_session
+        if most is not None and price.mutable and usage.mutable_calls >= most:  # AX-11.4-1
+            return Over(budget="max_mutable_calls_per_session", limit=most, used=usage.mutable_calls)
+        most = self.max_cost_units_per_session
+        if most is not None and price.units and usage.cost_units + price.units > most:  # AX-11.4-1
+            return Over(budget="max_cost_units_per_session", limit=most, used=usage.cost_units)
+        most = self.max_calls_per_minute
+        if most is not None and (used := usage.calls(now)) >= most:  # AX-11.4-1
+            wait_ms = usage.retry_after_ms(most, now)
+            return Over(budget="max_calls_per_minute", limit=most, used=used, retry_after_ms=wait_ms)
+        return None
+
+    def shown(self, usage: "BudgetUsage", now: float) -> dict[str, dict[str, int]]:
+        """Each limit there is, and what of it is used."""
+        used = {
+            "max_calls_per_minute": usage.calls(now),
+            "max_mutable_calls_per_session": usage.mutable_calls,
+            "max_cost_units_per_session": usage.cost_units,
+        }
+        return {name: {"limit": limit, "used": used[name]} for name, limit in self.as_object().items()}
+
+
+UNLIMITED: Final = Limits()
+KEYS: Final = Limits.__struct_fields__
+
+
+class Slice:
+    """Calls so close to each other that they leave the window together."""
+
+    __slots__ = ("calls", "ended", "last", "opened")
+
+    def __init__(self, now: float) -> None:
+        self.opened = self.last = now
+        self.calls = 0
+        self.ended = False  # it has left the window
+
+
+class BudgetUsage:
+    """Of one session: it begins at zero and never forgets, apart from the minute."""
+
+    __slots__ = ("_calls", "_slices", "cost_units", "mutable_calls")
+
+    def __init__(self) -> None:
+        self.mutable_calls = 0
+        self.cost_units = 0
+        self._calls = 0
+        self._slices: deque[Slice] = deque()
+
+    def calls(self, now: float) -> int:
+        """Within the last minute."""
+        slices = self._slices
+        while slices and slices[0].last + WINDOW_S <= now:  # AX-11.4-1: after the window
+            gone = slices.popleft()
+            gone.ended = True
+            self._calls -= gone.calls
+        return self._calls
+
+    def charge(self, price: Price, now: float) -> Slice:
+        """Gives what `refund` wants back."""
+        current = self._slices[-1] if self._slices else None
+        if current is None or now - current.opened >= SLICE_S:
+            self.calls(now)  # so that old entries are forgotten, also where no question comes
+            current = Slice(now)
+            self._slices.append(current)
+        current.last = now
+        current.calls += 1
+        self._calls += 1
+        if price.mutable:
+            self.mutable_calls += 1
+        self.cost_units += price.units  # AX-11.4-1
+        return current
+
+    def refund(self, price: Price, charged: Slice) -> None:
+        """At most once for each charge."""
+        self.mutable_calls -= price.mutable  # AX-11.4-4: refunded
+        self.cost_units -= price.units  # AX-11.4-4: refunded
+        if not charged.ended:  # AX-11.4-4: refunded
+            charged.calls -= 1
+            self._calls -= 1
+
+    def retry_after_ms(self, limit: int, now: float) -> int | None:
+        """Until the window has room for one call more; None when it never has."""
+        left = self.calls(now)
+        for one in self._slices if limit > 0 else ():
+            left -= one.calls
+            if left < limit:  # AX-11.4-3: retry_after_ms
+                return ceil((one.last + WINDOW_S - now) * 1000)
+        return None
+
+
+def budget_exceeded(over: Over, scope: Scope) -> Fault:
+    data: dict[str, Any] = {
+        **msgspec.structs.asdict(over),
+        "scope": scope,  # AX-11.4-3
+        "mcpax_code": -32003,  # the draft's own number, which 2026-07-28 does not let us send as the code
+    }
+    return Fault(BUDGET_EXCEEDED, "budget_exceeded", data)  # AX-11.4-3

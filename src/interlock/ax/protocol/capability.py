@@ -1,0 +1,280 @@
+"""The capability annotation of a tool (MCP-AX 9.1): read, derive, override, publish.
+
+In come decoded JSON values: what the server declared under _meta["x-mcpax-capability"], its MCP annotations, and what
+the operator said. Out comes one complete Capability, or Invalid, upon which the tool is withheld: a safety class is
+never guessed from a broken annotation. The caller keeps the declared bytes; where nothing was changed or filled in,
+those are what goes upstream.
+"""
+
+import enum
+import re
+from collections.abc import Collection, Mapping
+from typing import Final, Literal, Self
+
+import msgspec
+
+from interlock.ax.protocol.transport_classes import NATIVE, TRANSPORT_CLASSES, is_private_class
+
+
+class _Ordered(enum.Enum):
+    """Members compare in the order they are written."""
+
+    def __lt__(self, other: Self) -> bool:
+        members = list(type(self))
+        return members.index(self) < members.index(other)
+
+    def __le__(self, other: Self) -> bool:
+        return self is other or self < other
+
+
+class LatencyClass(_Ordered):  # AX-9.1-3
+    REALTIME = "realtime"
+    FAST = "fast"
+    STANDARD = "standard"
+    SLOW = "slow"
+    BATCH = "batch"
+
+
+class Consistency(enum.Enum):  # AX-9.1-4
+    STRONG = "strong"
+    EVENTUAL = "eventual"
+    BEST_EFFORT = "best_effort"
+
+
+class AuthScope(_Ordered):  # AX-9.1-8
+    READ = "read"
+    WRITE = "write"
+    ADMIN = "admin"
+
+
+class CostClass(enum.Enum):  # AX-9.1-9
+    FREE = "free"
+    METERED = "metered"
+    EXPENSIVE = "expensive"
+
+
+class Availability(enum.Enum):  # AX-9.1-10
+    ALWAYS = "always"
+    SCHEDULED = "scheduled"
+    BEST_EFFORT = "best_effort"
+    DEGRADED = "degraded"
+
+
+# MCP-AX 7.3, Table 2. None: the caller manages the time.
+TIMEOUT_S: Mapping[LatencyClass, float | None] = {
+    LatencyClass.REALTIME: 0.5,
+    LatencyClass.FAST: 5.0,  # AX-7.3-1
+    LatencyClass.STANDARD: 30.0,  # AX-7.3-1
+    LatencyClass.SLOW: 120.0,  # AX-7.3-1
+    LatencyClass.BATCH: None,
+}
+
+ToolClass = Literal["read_only", "reversible", "irreversible"]
+
+
+class Capability(msgspec.Struct, frozen=True, kw_only=True):
+    """The defaults are those of a tool about which nothing is known."""
+
+    latency_class: LatencyClass = LatencyClass.STANDARD
+    consistency: Consistency = Consistency.BEST_EFFORT
+    mutable: bool = True  # AX-9.1-2
+    reversible: bool = False  # AX-9.1-2
+    idempotent: bool = False  # AX-9.1-2
+    transport: str = NATIVE  # a class of the registry, or a private one
+    auth_scope: AuthScope = AuthScope.WRITE
+    cost_class: CostClass = CostClass.FREE
+    availability: Availability = Availability.ALWAYS
+    schema_version: str = "0.0.0"
+    extra: Mapping[str, object] = {}  # keys the schema does not know, as declared
+
+
+class Invalid(msgspec.Struct, frozen=True, kw_only=True):
+    reason: str
+
+
+def _values(kind: type[enum.Enum]) -> tuple[str, ...]:
+    return tuple(member.value for member in kind)
+
+
+_ALLOWED: Mapping[str, tuple[str, ...]] = {
+    "latency_class": _values(LatencyClass),
+    "consistency": _values(Consistency),
+    "transport": tuple(one.id for one in TRANSPORT_CLASSES),
+    "auth_scope": _values(AuthScope),
+    "cost_class": _values(CostClass),
+    "availability": _values(Availability),
+}
+_KEYS = tuple(name for name in Capability.__struct_fields__ if name != "extra")
+
+_CLASS_KEYS: Mapping[ToolClass, Mapping[str, object]] = {
+    "read_only": {"mutable": False, "reversible": True},
+    "reversible": {"mutable": True, "reversible": True},
+    "irreversible": {"mutable": True, "reversible": False},
+}
+
+_NUMBER = r"(?:0|[1-9][0-9]*)"
+_PRERELEASE_PART = r"(?:0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*)"
+_SEMVER = re.compile(
+    rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}"
+    rf"(?:-{_PRERELEASE_PART}(?:\.{_PRERELEASE_PART})*)?"
+    r"(?:\+[0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*)?"
+)
+
+
+def is_semver(text: str) -> bool:
+    return _SEMVER.fullmatch(text) is not None
+
+
+def read_capability(
+    declared: object = msgspec.UNSET,
+    *,
+    annotations: object = None,
+    tool_class: ToolClass | None = None,
+    overrides: Mapping[str, object] | None = None,
+    private: Collection[str] | None = (),
+) -> Capability | Invalid:
+    """What holds for a tool, by the order of authority: operator, declared annotation, MCP hints, defaults.
+
+    `declared` is UNSET where the server sent no annotation; None is an annotation that is no object. `overrides` are
+    keys an operator wrote for this tool and stand above `tool_class`. `private`: transport classes of the operator's
+    that a server may name; None: any, since an aggregator below has its own.
+    """
+    layers: list[Mapping[str, object]] = [_from_hints(annotations)]
+    extra: Mapping[str, object] = {}
+    if declared is not msgspec.UNSET:
+        if not isinstance(declared, Mapping):  # AX-9.1-1
+            return Invalid(reason=f"the capability annotation must be an object, not {_display(declared)}")
+        if not all(isinstance(key, str) for key in declared):
+            return Invalid(reason="the keys of the capability annotation must be strings")
+        known = {key: value for key, value in declared.items() if key in _KEYS}
+        if invalid := _maybe_invalid(known, private):
+            return invalid
+        layers.append(known)
+        extra = {key: value for key, value in declared.items() if key not in _KEYS}  # AX-9.1-1: unknown keys
+    if tool_class is not None:
+        layers.append(_CLASS_KEYS[tool_class])
+    if overrides:
+        for key in overrides:
+            if key not in _KEYS:
+                return Invalid(reason=f"{_display(key)} is no capability key; the keys are {', '.join(_KEYS)}")
+        if invalid := _maybe_invalid(overrides, None):
+            return invalid
+        layers.append(overrides)  # AX-9.1-2: an operator's
+    return msgspec.convert({**_merge(layers), "extra": extra}, Capability)
+
+
+def is_claim(key: str, value: object) -> bool:
+    """Whether a server can have said this of a tool: a key of the annotation, or an MCP hint, with a fitting value."""
+    if key in HINTS:
+        return isinstance(value, bool)
+    return key in _KEYS and _maybe_invalid({key: value}, None) is None
+
+
+def changed_claims(
+    declared: object, annotations: object, capability: Capability, published: Mapping[str, bool]
+) -> dict[str, object]:
+    """What a server said of a tool and does not hold here: by what it declared, and by its MCP hints, against those
+    that are `published` in their place."""
+    said = declared if isinstance(declared, Mapping) else {}
+    given = annotations if isinstance(annotations, Mapping) else {}
+    holds = {**as_object(capability), **{name: value for name, value in published.items() if name in given}}
+    claims = {key: value for key, value in {**said, **given}.items() if key in holds and is_claim(key, value)}
+    return {key: value for key, value in claims.items() if value != holds[key]}
+
+
+def safety(capability: Capability) -> Literal["irreversible_mutable"] | None:
+    """The value of x-mcpax-safety, if the tool carries one (MCP-AX 11.2)."""
+    return "irreversible_mutable" if capability.mutable and not capability.reversible else None  # AX-11.2-1, AX-9.1-6
+
+
+HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint")
+
+
+def hints(capability: Capability, annotations: object = None) -> dict[str, bool]:
+    """The MCP hints a client would miss in `annotations`. What the server set itself is not among them."""
+    values = (not capability.mutable, capability.mutable and not capability.reversible, capability.idempotent)
+    filled = dict(zip(HINTS, values, strict=True))
+    given = annotations if isinstance(annotations, Mapping) else {}
+    return {name: value for name, value in filled.items() if name not in given}
+
+
+_HINT_DEFAULTS: Final = dict(zip(HINTS, (False, True, False), strict=True))  # MCP's own
+
+
+def needed_hints(published: Mapping[str, bool], annotations: object) -> dict[str, bool]:
+    """Of `published` those without which MCP's defaults, or the server's own hints, would say something else."""
+    given = annotations if isinstance(annotations, Mapping) else {}
+    read_only = published.get("readOnlyHint", given.get("readOnlyHint")) is True
+    holds = {**_HINT_DEFAULTS, **given}
+    differing = {name: value for name, value in published.items() if holds[name] is not value}
+    if read_only and "destructiveHint" not in given:
+        differing.pop("destructiveHint", None)  # MCP gives it no meaning there
+    return differing
+
+
+def as_object(capability: Capability) -> dict[str, object]:
+    """The annotation as decoded JSON: the ten keys in the schema's order, then the extra ones."""
+    values = {key: getattr(capability, key) for key in _KEYS}
+    return {key: value.value if isinstance(value, enum.Enum) else value for key, value in values.items()} | dict(
+        capability.extra
+    )
+
+
+def _from_hints(annotations: object) -> dict[str, object]:
+    """MCP's own defaults hold: not read-only, destructive, not idempotent. Only real booleans count."""
+    given = annotations if isinstance(annotations, Mapping) else {}
+    found: dict[str, object] = {}
+    if given.get("readOnlyHint") is True:  # AX-9.1-2
+        found["mutable"] = False  # MCP gives destructiveHint a meaning only for tools that are not read-only
+    elif given.get("destructiveHint") is False:  # AX-9.1-2
+        found["reversible"] = True
+    if given.get("idempotentHint") is True:
+        found["idempotent"] = True
+    return found
+
+
+def _maybe_invalid(keys: Mapping[str, object], private: Collection[str] | None) -> Invalid | None:
+    for key, value in keys.items():
+        if allowed := _ALLOWED.get(key):
+            if key == "transport" and isinstance(value, str) and is_private_class(value):
+                if private is None or value in private:
+                    continue
+                allowed = (*allowed, *private)
+            if value not in allowed:  # AX-9.1-1, AX-9.1-3, AX-9.1-4, AX-9.1-7 to -10
+                return Invalid(reason=f"{key} must be one of {', '.join(allowed)}, not {_display(value)}")
+        elif key == "schema_version":
+            if not isinstance(value, str) or not is_semver(value):  # AX-9.1-11
+                return Invalid(reason=f"schema_version must be a semantic version such as 1.0.0, not {_display(value)}")
+        elif not isinstance(value, bool):  # AX-9.1-6
+            return Invalid(reason=f"{key} must be true or false, not {_display(value)}")
+    return None
+
+
+def _merge(layers: list[Mapping[str, object]]) -> dict[str, object]:
+    """Later layers win key by key, except where a layer changes whether the tool is mutable at all.
+
+    Then what the layers below said about reversal and a read scope was said of another kind of tool and falls away;
+    otherwise an operator's `mutable = true` on a tool that called itself read-only and reversible would open the gate.
+    """
+    merged: dict[str, object] = {"mutable": True, "reversible": False}  # AX-9.1-2
+    for layer in layers:
+        if layer.get("mutable", merged["mutable"]) is not merged["mutable"]:
+            merged["reversible"] = not layer["mutable"]
+            if merged.get("auth_scope") == AuthScope.READ.value:
+                del merged["auth_scope"]
+        merged.update(layer)
+    # AX-9.1-8: where it is missing
+    merged.setdefault("auth_scope", (AuthScope.WRITE if merged["mutable"] else AuthScope.READ).value)
+    return merged
+
+
+def _display(value: object) -> str:
+    if isinstance(value, str):
+        return ascii(value if len(value) <= 40 else value[:40] + "...")
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return "a number"
+    if isinstance(value, Mapping):
+        return "an object"
+    return "null" if value is None else "an array"

@@ -1,0 +1,223 @@
+"""What one hop does to a tool's metadata on its way up (MCP-AX 9.2, 10.2, 11.2).
+
+In comes what a server below says of a tool in `_meta`, and how that server came to offer it. Out comes what holds here
+and what goes further up. A capability annotation passes as it was declared; the draft itself orders two changes,
+latency_class upward and availability to degraded. An operator's word, and doubt about an unproved registrant or a
+changed definition, may change more. Wherever one was made, the declared value stays to be seen.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw
+
+from interlock.ax.protocol.capability import (
+    TIMEOUT_S,
+    AuthScope,
+    Availability,
+    Capability,
+    Invalid,
+    LatencyClass,
+    as_object,
+    is_claim,
+    read_capability,
+)
+from interlock.ax.protocol.transport_classes import NATIVE
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import CodecError
+
+CAPABILITY: Final = "x-mcpax-capability"  # AX-1.1-6
+DECLARED: Final = "x-mcpax-declared"
+HOPS: Final = "x-mcpax-hops"  # AX-9.2-2
+SAFETY: Final = "x-mcpax-safety"  # AX-11.2-1
+GATED: Final = "x-mcpax-gated"  # AX-11.3-17, AX-11.3-18
+IRREVERSIBLE: Final = "irreversible_mutable"
+
+LATENCIES_MIN: Final = 20  # calls before their times say anything (9.2, ours); AX-9.2-3
+HOP_SLACK_S: Final = 0.05  # an outer hop waits longer, so that the innermost times out first (7.3, ours)
+_PREFIX: Final = "x-mcpax-"
+SURFACE: Final = "dev.interlock/surface"  # this node's own word on a registered name
+_LEFT_OUT: Final = frozenset((CAPABILITY, HOPS, SAFETY, GATED))  # by `lean_meta`, where they are as usual
+_ORDERED: Final = ("latency_class", "availability")  # what the draft itself orders to be changed
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server came to offer its tools. The default is an unmodified server from the operator's configuration."""
+
+    kind: Literal["adopted", "leaf", "aggregator"] = "adopted"
+    proved: bool = True  # its authority is proved, or the operator named it in the configuration
+    authority: str | None = None  # the DNS name that it has proved, where it claims one
+    scope: AuthScope = AuthScope.ADMIN  # granted; nothing that implies more is listed or sent
+    link_latency_ms: float = 0.0  # declared by the operator
+    transport: str = NATIVE  # of a stub behind a gateway; native says nothing of what lies behind
+    session: str = ""  # a class once raised stays raised for one registration session
+
+    @property
+    def is_aggregator(self) -> bool:
+        return self.kind == "aggregator"
+
+
+ADOPTED: Final = Offer()
+
+
+class Below(msgspec.Struct, frozen=True, kw_only=True):
+    """What `_meta` said, as far as this server may say it."""
+
+    rest: dict[str, Raw]  # the keys that are not MCP-AX's
+    capability: Raw | None
+    declared: dict[str, object]
+    hops: int  # of the tool as listed here
+    flagged: bool
+    gated: bool
+
+
+def read_below(meta: Mapping[str, Raw], offer: Offer) -> Below:
+    """`_meta` of a listed item. Only an aggregator knows of hops and of values declared further down."""
+    return Below(
+        rest={key: value for key, value in meta.items() if not key.lower().startswith((_PREFIX, SURFACE))},
+        capability=meta.get(CAPABILITY),
+        declared=_read_declared(meta.get(DECLARED)) if offer.is_aggregator else {},
+        hops=_read_hops(meta.get(HOPS)) + 1 if offer.is_aggregator else 1,  # AX-9.2-2
+        flagged=maybe_string(meta.get(SAFETY)) == IRREVERSIBLE,
+        gated=bytes(meta.get(GATED, b"")) == b"true",
+    )
+
+
+def at_its_strictest(capability: Capability, annotations: object) -> Capability:
+    """What an unproved registrant's word is good for (9.1, ours): it can make a tool stricter, never looser.
+
+    A tool is read-only if nothing it says speaks against it; one that changes something cannot be undone or repeated,
+    whatever it says.
+    """
+    given = annotations if isinstance(annotations, Mapping) else {}
+    if not (capability.mutable or given.get("readOnlyHint") is False or given.get("destructiveHint") is True):
+        return capability
+    return msgspec.structs.replace(
+        capability,
+        mutable=True,
+        reversible=False,
+        idempotent=False,
+        auth_scope=max(capability.auth_scope, AuthScope.WRITE),
+    )
+
+
+def over_transport(declared: object, transport: str) -> object | Invalid:
+    """What a leaf declares, with the transport of its registration (9.1): it can leave it out, not claim another."""
+    if transport == NATIVE or (declared is not msgspec.UNSET and not isinstance(declared, Mapping)):
+        return declared
+    said = {} if declared is msgspec.UNSET else declared
+    if said.get("transport", transport) != transport:  # AX-9.1-7: a stub cannot claim another
+        return Invalid(reason=f"transport must be {transport}, as its registration says")
+    return {**said, "transport": transport}
+
+
+def least_latency_class(link_latency_ms: float, latencies_s: Iterable[float]) -> LatencyClass:
+    """The fastest class that a tool behind this link can have (9.2)."""
+    seconds = link_latency_ms / 1000
+    times = sorted(latencies_s)
+    if len(times) >= LATENCIES_MIN:  # AX-9.2-3
+        seconds = max(seconds, times[math.ceil(0.95 * len(times)) - 1])
+    return next(one for one in LatencyClass if (timeout := TIMEOUT_S[one]) is None or timeout >= seconds)
+
+
+def raise_to_hop(capability: Capability, least: LatencyClass) -> Capability:
+    if least <= capability.latency_class:
+        return capability
+    return msgspec.structs.replace(capability, latency_class=least)
+
+
+def timeout_s(latency_class: LatencyClass | None, hops: int, server_s: float) -> float | None:
+    """How long to wait for a tool at this hop (7.3); one without a class has the time of its server."""
+    seconds = server_s if latency_class is None else TIMEOUT_S[latency_class]
+    return None if seconds is None else seconds + HOP_SLACK_S * (hops - 1)
+
+
+def implied_scope(capability: Capability) -> AuthScope:
+    """What a call amounts to (10.2)."""
+    return max(capability.auth_scope, AuthScope.WRITE if capability.mutable else AuthScope.READ)  # AX-10.2-2
+
+
+def published_annotation(declared: Raw | None, capability: Capability) -> Raw:
+    """The annotation for those above: the declared bytes where nothing changed, else with the changed keys replaced and
+    the missing ones at the end."""
+    values = as_object(capability)
+    members: dict[str, Any] = (decode_object(declared) if declared is not None else None) or {}
+    if not members:
+        return Raw(encode_value(values))
+    # AX-9.2-1
+    changed = {key: value for key, value in values.items() if key not in members or decode_value(members[key]) != value}
+    return declared if declared is not None and not changed else Raw(encode_value({**members, **changed}))
+
+
+def declared_values(declared: Mapping[str, object], below: Capability, here: Capability) -> dict[str, object]:
+    """The value of x-mcpax-declared: what the owner said where a hop changed it. The lowest word is kept."""
+    found = dict(declared)
+    for key in _ORDERED:
+        was, now = getattr(below, key), getattr(here, key)
+        if was is not now:
+            found.setdefault(key, was.value)
+    return found
+
+
+def degraded_meta(meta: Mapping[str, Any], capability: Capability) -> dict[str, Any]:
+    """A tool's `_meta` while the link to its server is gone (13.2)."""
+    gone = msgspec.structs.replace(capability, availability=Availability.DEGRADED)
+    changed = declared_values(meta.get(DECLARED, {}), capability, gone)
+    return {
+        **meta,
+        CAPABILITY: published_annotation(meta[CAPABILITY], gone),
+        **({DECLARED: changed} if changed else {}),
+    }
+
+
+def lean_meta(meta: Mapping[str, Any], annotations: object) -> dict[str, Any]:
+    """A tool's `_meta` for clients that do not ask for MCP-AX (3.2): what its MCP hints and the defaults do not say."""
+    usual, members = read_capability(annotations=annotations), decode_object(meta.get(CAPABILITY, b""))
+    if members is None or isinstance(usual, Invalid):
+        return dict(meta)
+    lean = {key: value for key, value in meta.items() if key not in _LEFT_OUT}
+    default = as_object(usual)
+    said = {key: decode_value(members[key]) for key in default if key in members}
+    differing = {key: raw for key, raw in members.items() if key not in said or said[key] != default[key]}  # AX-3.2-2
+    if differing:
+        lean[CAPABILITY] = differing
+    if meta.get(HOPS, 1) > 1:  # AX-3.2-2: above 1
+        lean[HOPS] = meta[HOPS]
+    is_final = said.get("mutable") is True and said.get("reversible") is False
+    if SAFETY in meta and not is_final:
+        lean[SAFETY] = meta[SAFETY]
+    if (GATED in meta) is not is_final:
+        lean[GATED] = GATED in meta
+    return lean
+
+
+def as_declared(capability: Raw | None, declared: Mapping[str, object]) -> object:
+    """The annotation as its owner wrote it, decoded; None where there is none or it cannot be read.
+
+    Only what the draft orders to be changed is taken back: else an aggregator could loosen a tool unseen, by calling
+    the stricter value declared.
+    """
+    try:
+        value = decode_value(capability) if capability is not None else None
+    except CodecError:
+        return None
+    ordered = {key: declared[key] for key in _ORDERED if key in declared}
+    return {**value, **ordered} if isinstance(value, dict) else value
+
+
+def _read_hops(raw: Raw | None) -> int:
+    try:
+        value = decode_value(raw) if raw is not None else None
+    except CodecError:
+        value = None
+    return value if type(value) is int and value >= 1 else 1
+
+
+def _read_declared(raw: Raw | None) -> dict[str, object]:
+    try:
+        said = decode_value(raw) if raw is not None else None
+    except CodecError:
+        return {}
+    return {key: value for key, value in said.items() if is_claim(key, value)} if isinstance(said, dict) else {}

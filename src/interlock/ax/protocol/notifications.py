@@ -1,0 +1,254 @@
+"""Notifications on their way up (MCP-AX 12): held to a rate per subserver, and told apart by where they come from.
+
+`NoticeGate` is the engine: notifications in, with the time; what may go up comes back in the order it arrived. It never
+looks into a notification, so it cannot wait for a causal parent; its caller names the subject of what may be coalesced.
+`prefix` marks one with its origin; all it does not have to change stays the bytes it came in. Notices of overflow that
+come from below are notifications like any other: were they exempt, a flood could be dressed as them.
+"""
+
+import re
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.ax.protocol.messages import OVERFLOW, SUBSERVER_LOST, TOOLS_REFUSED
+from interlock.ax.protocol.names import Withheld, is_qualified
+from interlock.ax.protocol.uris import show_uri
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.mcp.methods import (
+    CANCELLED,
+    LOG_MESSAGE,
+    PROMPTS_CHANGED,
+    RESOURCE_UPDATED,
+    RESOURCES_CHANGED,
+    TOOLS_CHANGED,
+)
+
+ORIGIN: Final = "x-mcpax-origin"  # AX-12-1
+PER_S: Final = 100  # AX-12-3
+BUFFER_MAX: Final = 1000  # AX-12-4
+BUFFER_BYTES_MAX: Final = 16 * 1024 * 1024  # a thousand of the largest messages would be too much
+OVERFLOW_S: Final = 1.0  # at most one notice of overflow in this time
+COALESCE_S: Final = 1.0  # for how long newer news of one subject takes the place of what waits
+SEGMENTS_COUNTED_MAX: Final = 10_000
+REFUSED_MAX: Final = 100  # tools named in one tools_refused; `total` says how many there are
+REFUSED_NAME_MAX: Final = 128
+
+_CHANGED: Final = frozenset((TOOLS_CHANGED, PROMPTS_CHANGED, RESOURCES_CHANGED))
+_NS: Final = 1_000_000_000
+
+
+class Notice(msgspec.Struct, frozen=True):
+    method: str
+    params: Raw  # empty where there are none
+
+
+class Overflow(msgspec.Struct, frozen=True, kw_only=True):
+    """Here notifications of this subserver are missing."""
+
+    dropped: int
+    since: float  # of the first one, on the clock of `now`
+
+
+Release = list[Notice | Overflow]
+
+
+class Drops:
+    """The counter `notifications_dropped`: since the start of the process, in all and per segment."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self.by_segment: dict[str, int] = {}
+
+    def count(self, segment: str) -> None:
+        self.total += 1  # AX-12-5
+        if segment in self.by_segment or len(self.by_segment) < SEGMENTS_COUNTED_MAX:
+            self.by_segment[segment] = self.by_segment.get(segment, 0) + 1  # AX-12-5
+
+
+class NoticeGate:
+    """One subserver's notifications. Whole nanoseconds inside: sums of them are exact, so no deadline is missed."""
+
+    def __init__(self, segment: str, drops: Drops, *, per_s: int = PER_S, buffer_max: int = BUFFER_MAX) -> None:
+        if per_s < 1 or buffer_max < 1:  # AX-12-3
+            raise ValueError("a rate and a buffer of notifications are at least 1")
+        self._segment = segment
+        self._drops = drops
+        self._buffer_max = buffer_max
+        self._cost_ns = max(1, _NS // per_s)
+        self._burst_ns = (per_s - 1) * self._cost_ns
+        self._full_at_ns = -_NS * 10**9  # when the bucket, left alone, is full again; before any clock begins
+        self._waiting: OrderedDict[int, tuple[Notice, Hashable]] = OrderedDict()  # by arrival, with their subjects
+        self._arrivals = 0
+        self._news: dict[Hashable, tuple[int, int]] = {}  # subject -> the arrival that waits, and since when one does
+        self._waiting_bytes = 0
+        self._changed: dict[str, Raw] = {}  # list_changed by method: a flag, not a queue
+        self._gap = 0  # dropped and not yet told
+        self._gap_since_ns = 0
+        self._told_ns: int | None = None
+
+    def receive(self, method: str, params: Raw, now: float, subject: Hashable = None) -> Release:
+        """What may go up now that this has come; mostly itself. Of one `subject` the latest waits."""
+        if method == CANCELLED:
+            return [Notice(method, params)]  # it takes a question back, and is bounded by the questions
+        now_ns = _ns(now)
+        notice = Notice(method, params.copy())  # a Raw holds on to the whole message it was cut from
+        if method in _CHANGED:
+            self._changed[method] = notice.params
+            return self._release(now_ns)
+        self._arrivals += 1
+        if subject is not None:
+            self._coalesce(subject, now_ns)
+        self._waiting[self._arrivals] = (notice, subject)
+        self._waiting_bytes += _size(notice)
+        released = self._release(now_ns)
+        while len(self._waiting) > self._buffer_max or self._waiting_bytes > BUFFER_BYTES_MAX:  # AX-12-4
+            self._drop_oldest(now_ns)
+        return released
+
+    def next_deadline(self) -> float | None:
+        if self._waiting or self._changed:
+            return self._ready_ns() / _NS
+        return self._may_tell_ns() / _NS if self._gap else None
+
+    def on_deadline(self, now: float) -> Release:
+        return self._release(_ns(now))
+
+    def _release(self, now_ns: int) -> Release:
+        released: Release = []
+        while (self._waiting or self._changed) and now_ns >= self._ready_ns():  # AX-12-3
+            self._full_at_ns = max(now_ns, self._full_at_ns) + self._cost_ns
+            if self._changed:
+                # It says "ask again" and is re-issued by us, so it has no place among the others to keep.
+                method = next(iter(self._changed))
+                released.append(Notice(method, self._changed.pop(method)))
+            else:
+                self._tell_gap(now_ns, released)
+                released.append(self._take_oldest())
+        if not self._waiting:
+            self._tell_gap(now_ns, released)
+        return released
+
+    def _coalesce(self, subject: Hashable, now_ns: int) -> None:
+        """Drops what waits, unless its subject has waited long: newer news, last in order, would keep it for ever."""
+        before, since_ns = self._news.get(subject, (0, now_ns))
+        if before and now_ns - since_ns < _ns(COALESCE_S):
+            self._waiting_bytes -= _size(self._waiting.pop(before)[0])
+            self.count_lost()
+        else:
+            since_ns = now_ns
+        self._news[subject] = (self._arrivals, since_ns)
+
+    def count_lost(self) -> None:
+        """The caller found that a notification has no receiver any more."""
+        self._drops.count(self._segment)
+
+    def _take_oldest(self) -> Notice:
+        arrival, (notice, subject) = self._waiting.popitem(last=False)  # AX-12-2, AX-12-4: the oldest
+        self._waiting_bytes -= _size(notice)
+        if subject is not None and self._news[subject][0] == arrival:
+            del self._news[subject]
+        return notice
+
+    def _drop_oldest(self, now_ns: int) -> None:
+        self._take_oldest()
+        self.count_lost()
+        if not self._gap:
+            self._gap_since_ns = now_ns
+        self._gap += 1  # AX-12-6
+
+    def _tell_gap(self, now_ns: int, released: Release) -> None:
+        if self._gap and now_ns >= self._may_tell_ns():  # AX-12-6
+            released.append(Overflow(dropped=self._gap, since=self._gap_since_ns / _NS))
+            self._gap, self._told_ns = 0, now_ns
+
+    def _ready_ns(self) -> int:
+        return self._full_at_ns - self._burst_ns
+
+    def _may_tell_ns(self) -> int:
+        return self._gap_since_ns if self._told_ns is None else self._told_ns + _ns(OVERFLOW_S)
+
+
+# A method is written on as it is: what could end its string would write members of its own beside it.
+_METHOD: Final = re.compile(r"[A-Za-z0-9_./$-]{1,128}", re.ASCII)
+
+
+def prefix(notice: Notice, segment: str, *, aggregator: bool) -> Notice | None:
+    """The notification as it goes on: one hop more in its origin, logger, URI and segment. None if it is malformed.
+
+    Only an aggregator can have anything below it, so only from one is an origin believed, and then below its own.
+    """
+    params = decode_object(notice.params) if notice.params else {}
+    if params is None or not _METHOD.fullmatch(notice.method):
+        return None
+    meta = (decode_object(params["_meta"]) if "_meta" in params else None) or {}
+    said = maybe_string(meta.get(ORIGIN)) if aggregator else None  # AX-12-1
+    changed: dict[str, object] = {**params, "_meta": {**meta, ORIGIN: _below(segment, said)}}
+    if notice.method == LOG_MESSAGE:  # AX-12-1
+        logger = maybe_string(params.get("logger"))
+        changed["logger"] = f"{segment}.{logger}" if logger else segment
+    elif notice.method == RESOURCE_UPDATED:  # AX-12-1
+        uri = maybe_string(params.get("uri"))
+        if uri is None:
+            return None
+        changed["uri"] = show_uri(segment, uri, aggregator=aggregator)
+    elif notice.method in (SUBSERVER_LOST, OVERFLOW):
+        if not aggregator:
+            return None  # a leaf has no subservers to speak of
+        changed["segment"] = _below(segment, maybe_string(params.get("segment")))  # AX-13.1-1: prefixed at each hop
+    return Notice(notice.method, Raw(encode_value(changed)))
+
+
+def lost_notice(segment: str, reason: str, since: str, event_id: str) -> Notice:
+    """`subserver_lost` (13.1). `reason` is heartbeat_timeout or connection_lost, `since` an RFC 3339 time."""
+    return _own(SUBSERVER_LOST, {"segment": segment, "reason": reason, "since": since}, event_id)  # AX-13.1-1
+
+
+def overflow(segment: str, dropped: int, since: str, event_id: str) -> Notice:
+    return _own(OVERFLOW, {"segment": segment, "dropped": dropped, "since": since}, event_id)  # AX-12-6
+
+
+def refused_notice(withheld: Sequence[Withheld]) -> Notice:
+    """`tools_refused`, which goes down to the subserver whose tools are not listed (4.2)."""
+    tools = [
+        {"name": one.name[:REFUSED_NAME_MAX], "reason": one.code or "name_refused", "detail": one.reason}
+        for one in withheld[:REFUSED_MAX]
+    ]
+    return Notice(TOOLS_REFUSED, Raw(encode_value({"tools": tools, "total": len(withheld)})))
+
+
+def as_log(notice: Notice) -> Notice | None:
+    """What a client that knows only plain MCP is told instead; None for what has no such form."""
+    event = _EVENTS.get(notice.method)
+    params = decode_object(notice.params) if event is not None and notice.params else None
+    if event is None or params is None:
+        return None
+    meta = params.pop("_meta", None)
+    log: dict[str, object] = {"level": "warning", "logger": "mcpax", "data": {"event": event, **params}}
+    if meta is not None:
+        log["_meta"] = meta
+    return Notice(LOG_MESSAGE, Raw(encode_value(log)))
+
+
+_EVENTS: Final = {SUBSERVER_LOST: "subserver_lost", OVERFLOW: "notification_overflow"}
+
+
+def _own(method: str, params: dict[str, object], event_id: str) -> Notice:
+    return Notice(method, Raw(encode_value({**params, "_meta": {"x-mcpax-event-id": event_id}})))  # AX-12-8
+
+
+def _below(segment: str, said: str | None) -> str:
+    """A path that would be no qualified name is left out: its sender made it up."""
+    path = f"{segment}.{said}"
+    return path if said is not None and is_qualified(path) else segment  # AX-12-1: below its own
+
+
+def _size(notice: Notice) -> int:
+    return len(notice.method) + len(notice.params)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * _NS)

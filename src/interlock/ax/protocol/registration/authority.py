@@ -1,0 +1,160 @@
+"""Who a registrant may say it is (MCP-AX 4.2): the syntax of an authority, and what proves a claim of one.
+
+An authority is kept as a DNS name in lower case, without its scheme and without a trailing dot. A claim is proved by a
+JWT under a key of an anchor that speaks for the authority, or by a client certificate with that very name. The rules
+are here; signatures and chains are verified elsewhere (`verify`, the TLS library), and the caller remembers every `jti`
+that was used. Every refusal is authority_unverified with a word in data.reason.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from interlock.ax.protocol.errors import AUTHORITY_UNVERIFIED, refusal
+from interlock.ax.protocol.messages import Proof
+from interlock.crypto.jose.claims import SKEW_S, Claims
+from interlock.crypto.jose.errors import Invalid, Reason
+from interlock.crypto.jose.jwks import Jwk, select
+from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.net.protocol.dns_name import maybe_dns_name
+from interlock.net.protocol.resource_uri import same_resource
+
+SCHEME: Final = "dns:"
+PROOF_S_MAX: Final = 600.0  # how long after it was made a proof may say it is good; AX-4.2-8
+PROOF_S: Final = 120  # how long ours are: what two clocks may differ by, and a slow link
+JTI_MAX: Final = 255
+KEY_UNKNOWN: Final = "key_unknown"  # data.reason: an anchor's key set may have been renewed since
+
+_ALGORITHMS: Final = frozenset(("EdDSA", "ES256", "RS256"))  # AX-4.2-8
+_TYPES: Final = frozenset(("", "jwt"))  # an access token or a confirmation under the same key is no proof of authority
+
+Verify = Callable[[Jwt, Jwk], Invalid | None]  # None: the signature holds
+
+
+class Anchor(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys an operator trusts, and what for: authorities to speak for, calls to approve."""
+
+    name: str
+    keys: tuple[Jwk, ...]
+    speaks_for: frozenset[str] = frozenset()
+    approves: tuple[str, ...] = ()  # tools (globs over qualified names) whose calls they may approve
+    source: Literal["key", "jwks", "passkey"] = "key"  # a key set is a service's; the others are a person's own
+
+
+class Proved(msgspec.Struct, frozen=True, kw_only=True):
+    """A proof that holds, if (anchor, jti) was not used before; to be remembered until `expires_at`, in UNIX time."""
+
+    authority: str
+    anchor: str
+    jti: str
+    expires_at: float
+
+
+def maybe_authority(text: str) -> str | None:
+    """The authority that is written "dns:NAME"."""
+    head, name = text[: len(SCHEME)], text[len(SCHEME) :]
+    return maybe_dns_name(name) if head.lower() == SCHEME else None  # AX-4.2-4
+
+
+def judge_proof(
+    proof: Proof, authority: str, *, audiences: Sequence[str], anchors: Sequence[Anchor], now: float, verify: Verify
+) -> Proved | Fault:
+    """`audiences`: what this aggregator is called, by URL and by aggregator_id. `now` is UNIX time.
+
+    data.reason KEY_UNKNOWN may mean that an anchor's key set has been renewed since.
+    """
+    jwt = read_jwt_untrusted(proof.token, _TYPES)
+    if isinstance(jwt, Invalid):
+        return _refusal(jwt.reason)
+    if jwt.alg not in _ALGORITHMS:  # AX-4.2-8
+        return _refusal(Reason.ALGORITHM)
+    found = _key(jwt, authority, anchors)
+    if isinstance(found, Fault):
+        return found
+    anchor, key = found
+    if (invalid := verify(jwt, key)) is not None:
+        return _refusal(invalid.reason)
+    return _judge_claims(jwt.claims, authority, anchor.name, audiences, now)
+
+
+def proof_claims(authority: str, audience: str, *, now: float, jti: str) -> dict[str, object]:
+    """What a registrant signs, anew for each registration. `now` is UNIX time, `jti` as good as random."""
+    at = int(now)
+    return {"sub": f"{SCHEME}{authority}", "aud": audience, "iat": at, "exp": at + PROOF_S, "jti": jti}
+
+
+def audience_of(url: str) -> str:
+    """The name of the aggregator that is dialled at this WebSocket address: the URL of its endpoint."""
+    scheme, mark, rest = url.partition("://")
+    return {"ws": "http", "wss": "https"}.get(scheme.lower(), scheme) + mark + rest
+
+
+def replay_fault() -> Fault:
+    """The refusal of a proof whose jti was used before."""
+    return unverified_fault("replayed", "the proof was used before; make one for each registration")
+
+
+def check_certificate(authority: str, dns_names: Iterable[str]) -> Fault | None:
+    """`dns_names`: the SAN entries of type dNSName of a client certificate whose chain and dates were verified.
+
+    The subject's common name counts for nothing (RFC 9525 2), and a wildcard is no name.
+    """
+    if any(maybe_dns_name(name) == authority for name in dns_names):  # AX-4.2-9
+        return None
+    return unverified_fault("certificate", f"the client certificate has no DNS name {authority}")
+
+
+def unverified_fault(reason: str, why: str) -> Fault:
+    return refusal(AUTHORITY_UNVERIFIED, why, reason=reason)
+
+
+WORDS: Final = {  # of whatever is proved by a signed token
+    Reason.MALFORMED: ("malformed", "the proof cannot be read as a JWT"),
+    Reason.UNSUPPORTED: ("malformed", "the proof asks for an extension that is not supported"),
+    Reason.TYPE: ("type", "the proof is a token of another kind; its typ must be JWT"),
+    Reason.ALGORITHM: ("algorithm", "the proof must be signed with EdDSA, ES256 or RS256"),
+    Reason.KEY_UNKNOWN: (KEY_UNKNOWN, "the proof is signed with a key that no anchor has"),
+    Reason.KEY_UNFIT: ("key_unfit", "the key of the proof must not be used like this"),
+    Reason.SIGNATURE: ("signature", "the signature of the proof is wrong"),
+}
+
+
+def _refusal(reason: Reason) -> Fault:
+    word, why = WORDS.get(reason, ("malformed", reason.value))
+    return unverified_fault(word, why)
+
+
+def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Fault:
+    """The key is looked for only where it may speak for the authority: a kid is no secret."""
+    speaking = [anchor for anchor in anchors if authority in anchor.speaks_for]
+    key = select(list(dict.fromkeys(key for anchor in speaking for key in anchor.keys)), jwt.alg, jwt.kid)
+    if isinstance(key, Jwk):
+        return next(anchor for anchor in speaking if key in anchor.keys), key
+    others = [key for anchor in anchors if anchor not in speaking for key in anchor.keys]
+    # AX-4.2-8: the key of another
+    if key.reason is Reason.KEY_UNKNOWN and isinstance(select(others, jwt.alg, jwt.kid), Jwk):
+        return unverified_fault("key_of_another", f"the key of the proof does not speak for {authority}")
+    return _refusal(key.reason)
+
+
+def _judge_claims(claims: Claims, authority: str, anchor: str, audiences: Sequence[str], now: float) -> Proved | Fault:
+    subject = claims.sub or ""
+    if authority not in (maybe_authority(subject), maybe_dns_name(subject)):  # AX-4.2-8: sub
+        return unverified_fault("subject", f"sub of the proof must be {SCHEME}{authority}")
+    said = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
+    if not any(same_resource(one.rstrip("/"), own.rstrip("/")) for one in said for own in audiences):  # AX-4.2-8: aud
+        own = " or ".join(dict.fromkeys(audiences))
+        return unverified_fault("audience", f"aud of the proof must be what this aggregator is called: {own}")
+    if claims.iat is None or claims.exp is None:
+        return unverified_fault("claims", "the proof must have iat and exp")
+    if claims.iat > now + SKEW_S or (claims.nbf is not None and claims.nbf > now + SKEW_S):  # AX-4.2-8: iat
+        return unverified_fault("not_yet", "the proof is not valid yet; compare the clocks")
+    if now >= claims.exp:  # AX-4.2-8: exp
+        return unverified_fault("expired", "the proof has expired")
+    if claims.exp - claims.iat > PROOF_S_MAX:  # AX-4.2-8
+        return unverified_fault("lifetime", f"exp of the proof must be at most {PROOF_S_MAX:.0f} seconds after iat")
+    if not isinstance(claims.jti, str) or not 0 < len(claims.jti) <= JTI_MAX:
+        return unverified_fault("claims", f"the proof must have a jti of 1 to {JTI_MAX} characters")
+    return Proved(authority=authority, anchor=anchor, jti=claims.jti, expires_at=claims.exp)

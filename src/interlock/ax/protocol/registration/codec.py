@@ -1,0 +1,448 @@
+"""JSON <-> the messages of a registration's life (MCP-AX 6, 13.4).
+
+In come the params of a request, or the result of an answer, as raw bytes from a registrant or a parent that may be
+anything; out comes the value, or the Fault that refuses it: -32602, or namespace_invalid for a segment, each with the
+member in data.member. Unknown members are ignored. null stands for an absent `authority` and for a parent that is
+not there, and for nothing else. What a message means for the registrations there are is not known here.
+"""
+
+import enum
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Raw
+
+from interlock.ax.protocol import budget
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.protocol.errors import NAMESPACE_INVALID, refusal
+from interlock.ax.protocol.messages import (
+    HEARTBEAT_MS,
+    HEARTBEATS_MISSED_MAX,
+    Claimed,
+    Claims,
+    Deregister,
+    Heartbeat,
+    Parent,
+    Proof,
+    Register,
+    Registered,
+)
+from interlock.ax.protocol.names import describe_malformed, is_segment
+from interlock.ax.protocol.registration.authority import SCHEME, maybe_authority
+from interlock.ax.protocol.transport_classes import NATIVE, TRANSPORT_CLASSES, is_private_class
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.credentials.protocol.challenge import TOKEN_BYTES_MAX
+
+MESSAGE_BYTES_MAX: Final = 1024 * 1024  # SUBTREE_IDS_MAX ids and plenty beside them
+SUBTREE_IDS_MAX: Final = 10_000  # AX-5.3-5
+INTERVAL_MS_MIN: Final = 100  # AX-6.1-5
+INTERVAL_MS_MAX: Final = 3_600_000  # AX-6.1-5
+VERSION_MAX: Final = 64  # AX-6.1-7
+ENDPOINT_MAX: Final = 2048
+SESSION_ID_MAX: Final = 256
+TREE_MAX: Final = 255
+CLAIMS_MAX: Final = 1000  # in one message
+
+SUBTREE_IDS: Final = "x-mcpax-subtree-ids"  # AX-5.3-4
+DEREGISTERED: Final = b'{"status":"deregistered"}'  # AX-6.3-4
+
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_HASH: Final = re.compile(r"[0-9a-f]{64}")
+_WHOLE: Final = re.compile(rb"0|[1-9][0-9]{0,15}")
+_URL: Final = re.compile(r"[\x21-\x7e]+")
+_BOOLEANS: Final = {b"true": True, b"false": False}
+_FLAGS: Final = ("tools", "resources", "notifications", "prompts", "completions")
+
+_Member = TypeVar("_Member", bound=enum.Enum)
+
+
+class _Refused(Exception):
+    """Stays in this module: every public function turns it into its Fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+
+
+def read_register_untrusted(params: Raw, minimum_ms: int = INTERVAL_MS_MIN) -> Register | Fault:
+    try:
+        return _register(_members(params, "params"), minimum_ms)
+    except _Refused as refused:
+        return refused.fault
+
+
+def read_heartbeat_untrusted(params: Raw, own: str | None = None) -> Heartbeat | Fault:
+    """`own`: the session of the link it came on, which it need not name; the draft shows no params."""
+    try:
+        members = _members_of_own(params, own)
+        return Heartbeat(session_id=_session_id(members, "session_id"), subtree_ids=_subtree_ids(members))
+    except _Refused as refused:
+        return refused.fault
+
+
+def read_deregister_untrusted(params: Raw, own: str | None = None) -> Deregister | Fault:
+    try:
+        return Deregister(session_id=_session_id(_members_of_own(params, own), "session_id"))
+    except _Refused as refused:
+        return refused.fault
+
+
+def read_registered_untrusted(result: Raw) -> Registered | Fault:
+    """What the draft does not have may be missing. Limits with names of the parent's own are left out."""
+    try:
+        members = _members(result, "result")
+        _status(members, "registered")
+        return Registered(
+            assigned_segment=_segment(members, "assigned_segment"),
+            session_id=_session_id(members, "session_id"),
+            heartbeat_deadline_ms=_deadline_ms(members),
+            budget=_budget(members),
+            aggregator_id=_uuid(members, "aggregator_id") if "aggregator_id" in members else None,
+            tree=_tree(members) if "tree" in members else None,
+            auth_scope=_one_of(AuthScope, members, "auth_scope") if "auth_scope" in members else None,
+            claims=bytes(members.get("claims", b"")) == b"true" or None,
+        )
+    except _Refused as refused:
+        return refused.fault
+
+
+def read_parent_untrusted(result: Raw) -> Parent | Fault:
+    try:
+        members = _members(result, "result")
+        return Parent(subserver_id=_uuid(members, "subserver_id"), parent_id=_maybe_uuid(members, "parent_id"))
+    except _Refused as refused:
+        return refused.fault
+
+
+def read_claims_untrusted(params: Raw) -> Claims | Fault:
+    try:
+        members = _members(params, "params")
+        released = members.get("released_session")
+        return Claims(
+            claims=tuple(map(_claimed, _array(members, "claims"))),
+            released=tuple(_uuid({"released": one}, "released") for one in _array(members, "released")),
+            released_session=_session_id(members, "released_session") if released is not None else None,
+        )
+    except _Refused as refused:
+        return refused.fault
+
+
+def read_held_untrusted(raw: Raw) -> dict[str, str] | Fault:
+    """subserver_id -> the aggregator that has it: in the answer to mcpax/claim, and in what a parent tells later."""
+    try:
+        members = _members(raw, "held")
+        held = decode_object(members["held"]) if "held" in members else {}
+        if held is None or len(held) > CLAIMS_MAX:
+            _refuse("held", f"an object with at most {CLAIMS_MAX} members")
+        return {one.lower(): _uuid(held, one) for one in held}
+    except _Refused as refused:
+        return refused.fault
+
+
+def encode_claims(claims: Claims) -> bytes:
+    said: dict[str, Any] = {"claims": claims.claims, "released": claims.released}
+    return encode_value(
+        said if claims.released_session is None else {**said, "released_session": claims.released_session}
+    )
+
+
+def encode_held(held: Mapping[str, str]) -> bytes:
+    return encode_value({"status": "ok", "held": held})
+
+
+def encode_register(register: Register) -> bytes:
+    said: dict[str, Any] = {"subserver_id": register.subserver_id, "segment": register.segment}
+    if register.authority is not None:
+        said["authority"] = SCHEME + register.authority
+    flags = {name: getattr(register, name) for name in _FLAGS}
+    said["capabilities"] = {name: value for name, value in flags.items() if value is not None}
+    said["heartbeat_interval_ms"] = register.heartbeat_interval_ms
+    said["transport_class"] = register.transport_class
+    for name in ("version", "endpoint", "authority_proof", "auth_scope", "released_session", "tree"):
+        if (value := getattr(register, name)) is not None:
+            said[name] = value
+    if register.parent_id is not msgspec.UNSET:
+        said["parent_id"] = register.parent_id
+    if register.subtree_ids is not None:
+        said[SUBTREE_IDS] = register.subtree_ids
+    return encode_value(said)
+
+
+def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
+    said: dict[str, Any] = {"session_id": heartbeat.session_id}
+    if heartbeat.subtree_ids is not None:
+        said[SUBTREE_IDS] = heartbeat.subtree_ids
+    return encode_value(said)
+
+
+def encode_deregister(deregister: Deregister) -> bytes:
+    return encode_value({"session_id": deregister.session_id})
+
+
+def encode_registered(registered: Registered) -> bytes:
+    said = {name: getattr(registered, name) for name in Registered.__struct_fields__}
+    # | AX-6.2-1
+    return encode_value({"status": "registered"} | {name: value for name, value in said.items() if value is not None})
+
+
+def encode_heartbeat_answer(heartbeat_deadline_ms: int) -> bytes:
+    return b'{"status":"ok","heartbeat_deadline_ms":%d}' % heartbeat_deadline_ms
+
+
+def encode_parent(parent: Parent) -> bytes:
+    return encode_value(parent)
+
+
+def _register(members: Mapping[str, Raw], minimum_ms: int) -> Register:
+    authority = _authority(members)
+    return Register(
+        subserver_id=_uuid(members, "subserver_id"),
+        segment=_segment(members, "segment"),
+        authority=authority,
+        **_capabilities(members),
+        heartbeat_interval_ms=_interval_ms(members, minimum_ms),
+        transport_class=_transport_class(members) if "transport_class" in members else NATIVE,
+        version=_text(members, "version", VERSION_MAX) if "version" in members else None,
+        endpoint=_endpoint(members) if "endpoint" in members else None,
+        authority_proof=_proof(members, authority) if "authority_proof" in members else None,
+        auth_scope=_one_of(AuthScope, members, "auth_scope") if "auth_scope" in members else None,
+        parent_id=_maybe_uuid(members, "parent_id") if "parent_id" in members else msgspec.UNSET,
+        released_session=_session_id(members, "released_session") if "released_session" in members else None,
+        tree=_tree(members) if "tree" in members else None,
+        subtree_ids=_subtree_ids(members),
+    )
+
+
+def _refuse(member: str, must: str, **data: Any) -> NoReturn:
+    # AX-6.1-1: names the member
+    raise _Refused(Fault(INVALID_PARAMS, f"{member} must be {must}", {"member": member, **data}))
+
+
+def _members(raw: Raw, name: str) -> dict[str, Raw]:
+    if len(raw) > MESSAGE_BYTES_MAX:
+        _refuse(name, f"an object of at most {MESSAGE_BYTES_MAX} bytes")
+    members = decode_object(raw)
+    if members is None:  # AX-6.1-1: an array
+        _refuse(name, "an object")
+    return members
+
+
+def _members_of_own(params: Raw, own: str | None) -> dict[str, Raw]:
+    members = {} if own is not None and not params else _members(params, "params")
+    if own is not None and "session_id" not in members:
+        members["session_id"] = Raw(encode_value(own))
+    return members
+
+
+def _string(members: Mapping[str, Raw], name: str, must: str) -> str:
+    text = maybe_string(members.get(name))
+    if text is None:  # AX-6.1-1: missing or mistyped
+        _refuse(name, must)
+    return text
+
+
+def _text(members: Mapping[str, Raw], name: str, length_max: int) -> str:
+    must = f"a string of at most {length_max} characters"
+    text = _string(members, name, must)
+    if len(text) > length_max:  # AX-6.1-7
+        _refuse(name, must)
+    return text
+
+
+def _uuid(members: Mapping[str, Raw], name: str) -> str:
+    text = _string(members, name, "a UUID")
+    if not _UUID.fullmatch(text):  # AX-6.1-2
+        _refuse(name, "a UUID")
+    return text.lower()
+
+
+def _maybe_uuid(members: Mapping[str, Raw], name: str) -> str | None:
+    return None if _is_null(members.get(name)) else _uuid(members, name)
+
+
+def _is_null(raw: Raw | None) -> bool:
+    return raw is not None and bytes(raw) == b"null"
+
+
+def _segment(members: Mapping[str, Raw], name: str) -> str:
+    text = _string(members, name, "a string")
+    if not is_segment(text):  # AX-4.1-2
+        raise _Refused(refusal(NAMESPACE_INVALID, describe_malformed(text), member=name))
+    return text
+
+
+def _authority(members: Mapping[str, Raw]) -> str | None:
+    if "authority" not in members or _is_null(members["authority"]):  # AX-6.1-3
+        return None
+    must = '"dns:" and a DNS name, such as dns:edge01.factory.example.com'
+    authority = maybe_authority(_string(members, "authority", must))
+    if authority is None:  # AX-4.2-4
+        _refuse("authority", must)
+    return authority
+
+
+def _capabilities(members: Mapping[str, Raw]) -> dict[str, Any]:
+    if "capabilities" not in members:
+        return {}
+    said = decode_object(members["capabilities"])
+    if said is None:
+        _refuse("capabilities", "an object")
+    flags: dict[str, Any] = {}
+    for name in _FLAGS:
+        if name in said:
+            flags[name] = _BOOLEANS.get(bytes(said[name]))
+            if flags[name] is None:  # AX-6.1-4
+                _refuse(f"capabilities.{name}", "true or false")
+    return flags
+
+
+def _interval_ms(members: Mapping[str, Raw], minimum_ms: int) -> int:
+    raw = members.get("heartbeat_interval_ms")
+    value = HEARTBEAT_MS if raw is None else _maybe_whole(raw)
+    # A minimum above the default concerns those who choose.
+    if value is None or (value and raw is not None and not minimum_ms <= value <= INTERVAL_MS_MAX):  # AX-6.1-5
+        _refuse("heartbeat_interval_ms", f"0 or a whole number from {minimum_ms} to {INTERVAL_MS_MAX}")
+    return value
+
+
+def _maybe_whole(raw: Raw | None) -> int | None:
+    return int(bytes(raw)) if raw is not None and _WHOLE.fullmatch(bytes(raw)) else None
+
+
+def _one_of(kind: type[_Member], members: Mapping[str, Raw], name: str) -> _Member:
+    known = [member.value for member in kind]
+    text = maybe_string(members[name])
+    if text not in known:
+        _refuse(name, f"one of {', '.join(known)}", known=known)
+    return kind(text)
+
+
+def _transport_class(members: Mapping[str, Raw]) -> str:
+    """A private one may be any that can be one: the registrar knows those of its configuration."""
+    text = maybe_string(members["transport_class"])
+    known = [one.id for one in TRANSPORT_CLASSES]
+    if text is None or (text not in known and not is_private_class(text)):  # AX-6.1-6
+        _refuse("transport_class", f"one of {', '.join(known)}", known=known)
+    return text
+
+
+def _endpoint(members: Mapping[str, Raw]) -> str:
+    must = f"an http or https URL of at most {ENDPOINT_MAX} characters, without credentials or fragment"
+    text = _string(members, "endpoint", must)
+    if len(text) > ENDPOINT_MAX or not _URL.fullmatch(text) or not _is_endpoint(text):
+        _refuse("endpoint", must)
+    return text
+
+
+def _is_endpoint(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises when it is no port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc and "#" not in url
+
+
+def _proof(members: Mapping[str, Raw], authority: str | None) -> Proof:
+    said = decode_object(members["authority_proof"])
+    if said is None:
+        _refuse("authority_proof", "an object")
+    if authority is None:
+        _refuse("authority_proof", "sent together with the authority it proves")
+    if maybe_string(said.get("type")) != "jwt":  # AX-4.2-10: any other type
+        _refuse("authority_proof.type", "jwt", known=["jwt"])
+    token = maybe_string(said.get("token"))
+    if token is None or len(token) > TOKEN_BYTES_MAX:  # AX-4.2-10
+        _refuse("authority_proof.token", f"a JWT of at most {TOKEN_BYTES_MAX} characters")
+    return Proof(type="jwt", token=token)
+
+
+def _session_id(members: Mapping[str, Raw], name: str) -> str:
+    must = f"a session id of 1 to {SESSION_ID_MAX} characters"
+    text = _string(members, name, must)
+    if not 0 < len(text) <= SESSION_ID_MAX:
+        _refuse(name, must)
+    return text
+
+
+def _tree(members: Mapping[str, Raw]) -> str:
+    must = f"1 to {TREE_MAX} printable characters"
+    text = _string(members, "tree", must)
+    if not 0 < len(text) <= TREE_MAX or not text.isprintable():
+        _refuse("tree", must)
+    return text
+
+
+def _subtree_ids(members: Mapping[str, Raw]) -> tuple[str, ...] | None:
+    """From params and from params._meta; who says both means both, since each id is a cycle that could be."""
+    found: dict[str, None] = {}
+    given = [members[SUBTREE_IDS]] if SUBTREE_IDS in members else []
+    if "_meta" in members:
+        meta = decode_object(members["_meta"])
+        if meta is None:
+            _refuse("_meta", "an object")
+        given += [meta[SUBTREE_IDS]] if SUBTREE_IDS in meta else []
+    must = f"an array of at most {SUBTREE_IDS_MAX} UUIDs"
+    for raw in given:
+        ids = decode_array(raw)
+        if ids is None or len(ids) > SUBTREE_IDS_MAX:  # AX-5.3-5
+            _refuse(SUBTREE_IDS, must)
+        for one in ids:
+            text = maybe_string(one)
+            if text is None or not _UUID.fullmatch(text):  # AX-5.3-5
+                _refuse(SUBTREE_IDS, must)
+            found[text.lower()] = None
+    if len(found) > SUBTREE_IDS_MAX:
+        _refuse(SUBTREE_IDS, must)
+    return tuple(found) if given else None
+
+
+def _array(members: Mapping[str, Raw], name: str) -> list[Raw]:
+    items = decode_array(members[name]) if name in members else []
+    if items is None or len(items) > CLAIMS_MAX:
+        _refuse(name, f"an array of at most {CLAIMS_MAX}")
+    return items
+
+
+def _claimed(raw: Raw) -> Claimed:
+    members = decode_object(raw)
+    if members is None:
+        _refuse("claims", "an array of objects")
+    session_hash = maybe_string(members.get("session_hash")) or ""
+    if not _HASH.fullmatch(session_hash):
+        _refuse("session_hash", "SHA-256 in hex")
+    return Claimed(
+        subserver_id=_uuid(members, "subserver_id"),
+        aggregator_id=_uuid(members, "aggregator_id"),
+        session_hash=session_hash,
+    )
+
+
+def _status(members: Mapping[str, Raw], status: str) -> None:
+    if maybe_string(members.get("status")) != status:
+        _refuse("status", f'"{status}"')
+
+
+def _deadline_ms(members: Mapping[str, Raw]) -> int:
+    value = _maybe_whole(members.get("heartbeat_deadline_ms"))
+    most = HEARTBEATS_MISSED_MAX * INTERVAL_MS_MAX
+    if value is None or value > most:
+        _refuse("heartbeat_deadline_ms", f"a whole number from 0 to {most}")
+    return value
+
+
+def _budget(members: Mapping[str, Raw]) -> dict[str, Any]:
+    said = decode_object(members["budget"]) if "budget" in members else None
+    if said is None:
+        _refuse("budget", "an object")
+    limits: dict[str, Any] = {}
+    for name in budget.KEYS:
+        if name in said:
+            value = _maybe_whole(said[name])
+            if value is None or value > budget.LIMIT_MAX:
+                _refuse(f"budget.{name}", f"a whole number from 0 to {budget.LIMIT_MAX}")
+            limits[name] = value
+    return limits

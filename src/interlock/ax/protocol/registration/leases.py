@@ -1,0 +1,105 @@
+"""One aggregator per subserver in a tree (MCP-AX 13.4), by a record in a shared store or by asking the subserver.
+
+The record's key is (tree, subserver_id) and it lapses after three intervals unless renewed. Reading and writing it is
+the caller's; here is what may be written given what was read. A write must fail if the record has changed since it was
+read, and is then judged anew.
+"""
+
+import hashlib
+import hmac
+from typing import Final
+
+import msgspec
+
+from interlock.ax.protocol.errors import SPLIT_BRAIN, refusal
+from interlock.ax.protocol.messages import HEARTBEAT_MS, HEARTBEATS_MISSED_MAX, Parent, Register
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+
+# AX-13.4-4
+PARENT_ANSWER_S: Final = 2.0  # 13.4: no answer to mcpax/parent within it, or "method not found", means no parent
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """The session id is kept as a hash: who can read the store must not be able to speak for the subserver."""
+
+    aggregator_id: str
+    session_hash: str
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Leave to write `lease`, if `replaces` is still what the store holds; None: if it holds nothing."""
+
+    lease: Lease
+    replaces: Lease | None
+
+
+class BadLease(Exception):
+    """The store holds something that is no lease. Raised only by `read_lease`."""
+
+
+def lease_of(aggregator_id: str, session_id: str) -> Lease:
+    return Lease(aggregator_id=aggregator_id, session_hash=_hash(session_id))
+
+
+def lease_s(interval_ms: int) -> float:
+    """How long it lasts unless renewed. Without beats the aggregator renews it for as long as the link stands."""
+    return HEARTBEATS_MISSED_MAX * (interval_ms or HEARTBEAT_MS) / 1000
+
+
+def encode_lease(lease: Lease) -> bytes:
+    return msgspec.json.encode(lease)
+
+
+def read_lease(data: bytes) -> Lease:
+    try:
+        return msgspec.json.decode(data, type=Lease)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadLease("the store holds a lease that cannot be read; remove it, or wait until it lapses") from None
+
+
+def claim(held: Lease | None, request: Register, wanted: Lease) -> Claim | Fault:
+    """`held`: what the store holds now. `wanted`: the lease of the session about to begin."""
+    # AX-13.4-2 and -3
+    if held is None or held.aggregator_id == wanted.aggregator_id or releases(request.released_session, held):
+        return Claim(lease=wanted, replaces=held)
+    return split_brain(held.aggregator_id)
+
+
+def may_renew(held: Lease | None, own: Lease) -> bool:
+    """False: it moved on, and the session here must end. A lease that lapsed unnoticed may be taken up again."""
+    return held is None or held == own  # AX-13.4-5
+
+
+def may_remove(held: Lease | None, own: Lease) -> bool:
+    return held == own
+
+
+def asks_parent(request: Register, *, has_store: bool) -> bool:
+    """Whether mcpax/parent is to be asked before the registration is answered."""
+    return not has_store and request.parent_id is msgspec.UNSET
+
+
+def check_parent(request: Register, answer: Parent | None, aggregator_id: str) -> Fault | None:
+    """Where no store is shared. `answer` is None where the subserver was not asked or knows no mcpax/parent."""
+    if answer is not None and answer.subserver_id != request.subserver_id:  # AX-13.4-4
+        why = "subserver_id in the answer to mcpax/parent must be the one that registers"
+        return Fault(INVALID_PARAMS, why, {"member": "subserver_id"})
+    said = answer.parent_id if answer is not None else request.parent_id
+    if isinstance(said, str) and said != aggregator_id:  # AX-13.4-2, AX-13.4-4
+        return split_brain(said)
+    return None
+
+
+def split_brain(holder_aggregator_id: str) -> Fault:
+    why = "the subserver is registered with another aggregator of this tree; deregister it there"
+    return refusal(SPLIT_BRAIN, why, holder_aggregator_id=holder_aggregator_id)  # AX-13.4-2
+
+
+def releases(released_session: str | None, held: Lease) -> bool:
+    return released_session is not None and hmac.compare_digest(
+        _hash(released_session).encode(), held.session_hash.encode()
+    )
+
+
+def _hash(session_id: str) -> str:
+    return hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,512 @@
+"""The registrant's side of MCP-AX: finding a parent, staying registered with it, turning to another (6, 13.3, 13.4).
+
+In come what happened to the link and what the parent answered, as values, with `now` (monotonic seconds) and, where a
+delay follows, `jitter` (0 to 1, drawn by the caller). Out come steps, to be taken in their order. Bytes, sockets and
+which URL a parent has belong to the caller: a parent is its place in the list.
+
+Theory of operation. One registrant, one tree, one link at a time, so it never has two parents. Each parent has a time
+before which it is not dialled again; a failure moves that time further away, and whichever other parent may be dialled
+is dialled at once. What works is kept: nothing looks back at the first parent while another holds the registration. The
+session at a lost parent is given up in the next registration (`released_session`), so that nothing waits for its lease.
+
+After Hangup, and after `lost`, the caller says nothing more of that link.
+"""
+
+import enum
+from math import inf
+from typing import Final, Literal, assert_never
+
+import msgspec
+
+from interlock.ax.protocol import errors
+from interlock.ax.protocol.messages import HEARTBEATS_MISSED_MAX, Deregister, Heartbeat, Parent, Register, Registered
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
+
+RETRY_MIN_S: Final = 0.2  # AX-13.3-2
+RETRY_MAX_S: Final = 10.0  # AX-13.3-2
+SLOW_RETRY_S: Final = (
+    60.0  # after a refusal that only a person can resolve: often enough to notice that it was resolved
+)
+DIAL_S: Final = 10.0  # for the link to open
+ANSWER_S: Final = 10.0  # for the answer to mcpax/register; the parent may first ask us, for 2 s
+FAREWELL_S: Final = 2.0  # for the answer to mcpax/deregister
+SETTLED_S: Final = 10.0  # without heartbeats: registered for so long counts as success
+INTERVAL_MIN_S: Final = 0.1  # what a parent may bring our interval down to
+SUBTREE_SOON_S: Final = 0.02  # changes below mostly come several at once
+BEATS_KEPT: Final = 2 * HEARTBEATS_MISSED_MAX  # unanswered ones that are remembered; two are sent per interval
+
+# Trying again changes nothing until a person changes something.
+UNMENDABLE: Final = frozenset(
+    {
+        errors.NAMESPACE_CONFLICT,
+        errors.NAMESPACE_INVALID,
+        errors.REGISTRATION_CYCLE,
+        errors.AUTHORITY_UNVERIFIED,
+        errors.AUTHORITY_CONFLICT,
+        errors.SCOPE_DENIED,
+        errors.LINK_INSECURE,
+        INVALID_REQUEST,
+        METHOD_NOT_FOUND,
+        INVALID_PARAMS,
+    }
+)
+
+
+class RegistrantState(enum.Enum):
+    IDLE = "idle"  # before the start, or until a parent may be dialled again
+    CONNECTING = "connecting"
+    REGISTERING = "registering"
+    REGISTERED = "registered"
+    MOVING = "moving"  # the parent is lost and another is being dialled
+    CLOSED = "closed"
+
+
+class RegistrantInput(enum.Enum):
+    DIAL = "dial"
+    OPENED = "opened"
+    GRANTED = "granted"
+    FORGOTTEN = "forgotten"  # the parent does not know our session
+    TURN = "turn"  # this parent failed and another may be dialled now
+    WAIT = "wait"  # this parent failed and none may be dialled now
+    STOP = "stop"
+
+
+TABLE: Final[dict[tuple[RegistrantState, RegistrantInput], RegistrantState]] = {
+    (RegistrantState.IDLE, RegistrantInput.DIAL): RegistrantState.CONNECTING,
+    (RegistrantState.IDLE, RegistrantInput.STOP): RegistrantState.CLOSED,
+    (RegistrantState.CONNECTING, RegistrantInput.OPENED): RegistrantState.REGISTERING,
+    (RegistrantState.CONNECTING, RegistrantInput.TURN): RegistrantState.CONNECTING,
+    (RegistrantState.CONNECTING, RegistrantInput.WAIT): RegistrantState.IDLE,
+    (RegistrantState.CONNECTING, RegistrantInput.STOP): RegistrantState.CLOSED,
+    (RegistrantState.REGISTERING, RegistrantInput.GRANTED): RegistrantState.REGISTERED,
+    (RegistrantState.REGISTERING, RegistrantInput.TURN): RegistrantState.CONNECTING,
+    (RegistrantState.REGISTERING, RegistrantInput.WAIT): RegistrantState.IDLE,
+    (RegistrantState.REGISTERING, RegistrantInput.STOP): RegistrantState.CLOSED,
+    (RegistrantState.REGISTERED, RegistrantInput.FORGOTTEN): RegistrantState.REGISTERING,
+    (RegistrantState.REGISTERED, RegistrantInput.TURN): RegistrantState.MOVING,
+    (RegistrantState.REGISTERED, RegistrantInput.WAIT): RegistrantState.IDLE,
+    (RegistrantState.REGISTERED, RegistrantInput.STOP): RegistrantState.CLOSED,
+    (RegistrantState.MOVING, RegistrantInput.OPENED): RegistrantState.REGISTERING,
+    (RegistrantState.MOVING, RegistrantInput.TURN): RegistrantState.MOVING,
+    (RegistrantState.MOVING, RegistrantInput.WAIT): RegistrantState.IDLE,
+    (RegistrantState.MOVING, RegistrantInput.STOP): RegistrantState.CLOSED,
+    (RegistrantState.CLOSED, RegistrantInput.STOP): RegistrantState.CLOSED,
+}
+
+
+class OutOfOrder(Exception):
+    """The caller reported something that cannot happen in this state."""
+
+
+class Dial(msgspec.Struct, frozen=True, kw_only=True):
+    parent: int
+
+
+class Send(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to the parent. `id` is unique in the registrant's life, so that a late answer fits nothing."""
+
+    id: int
+    message: Register | Heartbeat | Deregister
+
+
+class Hangup(msgspec.Struct, frozen=True, kw_only=True):
+    reason: str
+
+
+class Joined(msgspec.Struct, frozen=True, kw_only=True):
+    parent: int
+    registered: Registered
+
+
+class Left(msgspec.Struct, frozen=True, kw_only=True):
+    """No parent any more."""
+
+    parent: int
+    reason: str
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True):
+    """This parent could not be reached or refused (`fault`). `mendable` unless only a person can change that."""
+
+    parent: int
+    reason: str
+    retry_in_s: float
+    fault: Fault | None = None
+    mendable: bool = True
+
+
+class CycleClaimed(msgspec.Struct, frozen=True, kw_only=True):
+    """The parent says that `id`, which one below us claims to have below it, stands above us: that claim is wrong."""
+
+    id: str
+
+
+class Ignored(msgspec.Struct, frozen=True, kw_only=True):
+    """The parent answered what was not asked."""
+
+    reason: str
+
+
+Step = Dial | Send | Hangup | Joined | Left | Failed | CycleClaimed | Ignored
+Steps = tuple[Step, ...]
+
+
+class _Prospect(msgspec.Struct):
+    failures: int = 0
+    retry_at: float = 0.0
+
+
+_Asked = Literal["register", "heartbeat", "deregister"]
+
+
+class Registrant:
+    def __init__(self, register: Register, parents: int) -> None:
+        """`register` is what is asked of every parent; parent_id and released_session are filled in here."""
+        if parents < 1:
+            raise ValueError("a registrant needs at least one parent")
+        self.state = RegistrantState.IDLE
+        self.parent: int | None = None  # whom the link leads to
+        self.registered: Registered | None = None
+        self._register = register
+        self._prospects = [_Prospect() for _ in range(parents)]
+        self._asked: dict[int, _Asked] = {}
+        self._next_id = 1
+        self._held_session: str | None = None  # granted and neither ended by us nor forgotten by the parent
+        self._deadline: float | None = None  # of the state: dial, answer, retry, settling, farewell
+        self._interval_s = 0.0
+        self._beat_at: float | None = None
+        self._beat_sent = -inf
+        self._beats: dict[int, float] = {}  # unanswered heartbeats and when they left
+        self._subtree_said: tuple[str, ...] | None = register.subtree_ids
+        self._subtree_in: dict[int, tuple[str, ...]] = {}  # by heartbeat
+        self._farewell = False
+
+    @property
+    def parent_id(self) -> str | None:
+        """The aggregator_id of the parent, while there is one (13.4)."""
+        return self.registered.aggregator_id if self.registered is not None else None
+
+    @property
+    def has_backup(self) -> bool:
+        return len(self._prospects) > 1
+
+    def parent_asked(self) -> Parent:
+        """A parent that was lost has been given up: while another is asked, the answer is null."""
+        return Parent(subserver_id=self._register.subserver_id, parent_id=self.parent_id)
+
+    def start(self, now: float) -> Steps:
+        return self._dial(0, RegistrantInput.DIAL, now)
+
+    def opened(self, now: float) -> Steps:
+        """The link to `parent` stands."""
+        if self.state is RegistrantState.CLOSED:
+            return (Hangup(reason="shutting down"),)
+        self._move(RegistrantInput.OPENED)
+        return self._ask_to_register(now)
+
+    def lost(self, reason: str, now: float, jitter: float, *, mendable: bool = True) -> Steps:
+        """The link could not be opened or was closed. Not mendable: the parent refuses our credential."""
+        if self.state is RegistrantState.CLOSED:
+            self._forget_link()
+            return ()
+        if self.state is RegistrantState.IDLE:
+            raise OutOfOrder("a link was lost that was never asked for")
+        return self._fail(reason, now, jitter, fault=None, mendable=mendable)
+
+    def granted(self, id: int, registered: Registered, now: float) -> Steps:
+        """mcpax/register was answered with a registration."""
+        if self._asked.get(id) != "register":
+            return (Ignored(reason="a registration that was not asked for"),)
+        del self._asked[id]
+        self._move(RegistrantInput.GRANTED)
+        self.registered = registered
+        self._held_session = registered.session_id
+        self._interval_s = _interval_s(self._register.heartbeat_interval_ms, registered.heartbeat_deadline_ms)
+        self._beat_at = now + self._interval_s / 2 if self._interval_s else None
+        self._deadline = None if self._interval_s else now + SETTLED_S
+        joined = Joined(parent=self._parent(), registered=registered)
+        return (joined, *self._maybe_say_subtree(now))
+
+    def answered(self, id: int) -> Steps:
+        """mcpax/heartbeat or mcpax/deregister was answered without an error."""
+        asked = self._asked.get(id)
+        if asked is None or asked == "register":
+            return (Ignored(reason="an answer to a request that was not made"),)
+        del self._asked[id]
+        if asked == "deregister":
+            return self._end("deregistered")
+        self._note_contact(id)
+        return ()
+
+    def refused(self, id: int, fault: Fault, now: float, jitter: float) -> Steps:
+        """A request was answered with an error."""
+        asked = self._asked.pop(id, None)
+        match asked:
+            case None:
+                return (Ignored(reason="an error for a request that was not made"),)
+            case "deregister":
+                return self._end(fault.message)
+            case "register":
+                is_wrong = (fault.data or {}).get("is_below") is False
+                if is_wrong and (claimed := _maybe_claimed(fault, self._subtree_said)) is not None:
+                    failed = self._fail(_display(fault), now, jitter, fault=fault, hang_up=True)
+                    return (CycleClaimed(id=claimed), *failed)
+                return self._refuse(fault, now, jitter)
+            case "heartbeat":
+                if fault.code == errors.SESSION_UNKNOWN:  # AX-6.3-2: registers anew
+                    return self._forgotten(now)
+                if fault.code == errors.REGISTRATION_CYCLE:  # by a subtree it learnt from a heartbeat (AX-5.3-5)
+                    said = self._subtree_in.pop(id, self._subtree_said)
+                    if (claimed := _maybe_claimed(fault, said, self.parent_id)) is not None:
+                        self._note_contact(id)
+                        return (CycleClaimed(id=claimed),)
+                    self._held_session = None
+                    return self._refuse(fault, now, jitter)
+                self._note_contact(id)  # whatever it thinks of the beat, it lives
+                return ()
+            case _:
+                assert_never(asked)
+
+    def misanswered(self, id: int, reason: str, now: float, jitter: float) -> Steps:
+        """mcpax/register was answered with something that cannot be read."""
+        if self._asked.get(id) != "register":
+            return (Ignored(reason=reason),)
+        del self._asked[id]
+        return self._fail(f"it answered mcpax/register with nonsense: {reason}", now, jitter, hang_up=True)
+
+    def subtree_changed(self, subtree_ids: tuple[str, ...], now: float) -> Steps:
+        """Announce the aggregators below us (5.3) with the next heartbeat, soon. A parent that does not know yet who is
+        below whom would let a circle close, and cut links that were there before it."""
+        self._register = msgspec.structs.replace(self._register, subtree_ids=subtree_ids)
+        return self._maybe_say_subtree(now) if self.state is RegistrantState.REGISTERED else ()
+
+    def stop(self, now: float) -> Steps:
+        """Orderly: tells the parent, and hangs up when it has answered or FAREWELL_S have passed (AX-6.3-4)."""
+        was = self.state
+        self._move(RegistrantInput.STOP)
+        if was is RegistrantState.CLOSED:
+            return ()
+        if self.registered is not None:
+            farewell = Deregister(session_id=self.registered.session_id)
+            self._forget_session()
+            self._deadline = now + FAREWELL_S
+            self._farewell = True
+            return (self._send("deregister", farewell),)  # AX-6.3-4
+        linked = self.parent is not None
+        self._forget_link()
+        return (Hangup(reason="shutting down"),) if linked else ()
+
+    @property
+    def done(self) -> bool:
+        """Closed, and nothing is waited for any more."""
+        return self.state is RegistrantState.CLOSED and not self._farewell
+
+    def next_deadline(self) -> float | None:
+        lost_at = self._lost_at()
+        times = [at for at in (self._deadline, self._beat_at, lost_at) if at is not None]
+        return min(times, default=None)
+
+    def on_deadline(self, now: float, jitter: float) -> Steps:
+        """Nothing happens before its time: calling too early is harmless."""
+        if self._deadline is not None and now >= self._deadline:
+            return self._overdue(now, jitter)
+        lost_at = self._lost_at()
+        if lost_at is not None and now > lost_at + self._interval_s / 4:
+            # We were held up ourselves: its answers may lie unread. One more interval from here.
+            self._beats = dict.fromkeys(self._beats, now)
+        elif lost_at is not None and now >= lost_at:  # AX-13.3-3
+            return self._fail("it does not answer heartbeats", now, jitter, hang_up=True)
+        if self._beat_at is not None and now >= self._beat_at:  # AX-6.3-1
+            return (self._beat(now),)
+        return ()
+
+    def _overdue(self, now: float, jitter: float) -> Steps:
+        self._deadline = None
+        match self.state:
+            case RegistrantState.IDLE:
+                ready = self._ready(now)
+                return self._dial(ready, RegistrantInput.DIAL, now) if ready is not None else ()
+            case RegistrantState.CONNECTING | RegistrantState.MOVING:
+                return self._fail(f"no connection within {DIAL_S:g} s", now, jitter, hang_up=True)
+            case RegistrantState.REGISTERING:
+                said = f"no answer to mcpax/register within {ANSWER_S:g} s"
+                return self._fail(said, now, jitter, hang_up=True)
+            case RegistrantState.REGISTERED:
+                self._settle()
+                return ()
+            case RegistrantState.CLOSED:
+                return self._end(f"no answer to mcpax/deregister within {FAREWELL_S:g} s")
+            case _:
+                assert_never(self.state)
+
+    def _dial(self, parent: int, input: RegistrantInput, now: float) -> Steps:
+        self._move(input)
+        self.parent = parent
+        self._deadline = now + DIAL_S
+        return (Dial(parent=parent),)
+
+    def _ask_to_register(self, now: float) -> Steps:
+        self._deadline = now + ANSWER_S
+        self._subtree_said = self._register.subtree_ids
+        message = msgspec.structs.replace(self._register, parent_id=self.parent_id, released_session=self._held_session)
+        return (self._send("register", message),)
+
+    def _send(self, asked: _Asked, message: Register | Heartbeat | Deregister) -> Send:
+        id = self._next_id
+        self._next_id += 1
+        self._asked[id] = asked
+        return Send(id=id, message=message)
+
+    def _beat(self, now: float) -> Send:
+        if self.registered is None:
+            raise OutOfOrder("a heartbeat needs a session")
+        subtree = self._register.subtree_ids
+        changed = subtree if subtree != self._subtree_said else None  # AX-5.3-4
+        beat = self._send("heartbeat", Heartbeat(session_id=self.registered.session_id, subtree_ids=changed))
+        if changed is not None:
+            self._subtree_in[beat.id] = changed
+        self._beats[beat.id] = self._beat_sent = now
+        if self._interval_s:
+            self._beat_at = now + self._interval_s / 2
+        # A parent that answers none must not make the tables grow; without a backup nothing else ends that. The oldest
+        # is kept: by it a silent parent is found out.
+        if len(self._beats) > BEATS_KEPT:
+            self._forget_beat(list(self._beats)[1])
+        return beat
+
+    def _maybe_say_subtree(self, now: float) -> Steps:
+        if self._register.subtree_ids == self._subtree_said:
+            return ()
+        if self._beat_at is None:
+            return (self._beat(now),)
+        soon = max(now + SUBTREE_SOON_S, self._beat_sent + self._interval_s / 10)
+        self._beat_at = min(self._beat_at, soon)
+        return ()
+
+    def _forget_beat(self, id: int) -> None:
+        self._beats.pop(id)
+        self._asked.pop(id, None)
+        self._subtree_in.pop(id, None)
+
+    def _note_contact(self, id: int) -> None:
+        if (said := self._subtree_in.pop(id, None)) is not None:
+            self._subtree_said = said
+        for sent in [sent for sent in self._beats if sent <= id]:
+            self._forget_beat(sent)
+        self._settle()
+
+    def _settle(self) -> None:
+        self._prospects[self._parent()].failures = 0
+
+    def _lost_at(self) -> float | None:
+        """AX-13.3-3: with a backup, one heartbeat unanswered for one interval is the loss of the parent."""
+        if not self._beats or not self._interval_s or not self.has_backup:  # AX-13.3-3
+            return None
+        return min(self._beats.values()) + self._interval_s
+
+    def _forgotten(self, now: float) -> Steps:
+        parent = self._parent()
+        self._move(RegistrantInput.FORGOTTEN)
+        self._forget_session()
+        self._held_session = None
+        left = Left(parent=parent, reason="it does not know our session any more")
+        return (left, *self._ask_to_register(now))
+
+    def _refuse(self, fault: Fault, now: float, jitter: float) -> Steps:
+        mendable = fault.code not in UNMENDABLE
+        return self._fail(_display(fault), now, jitter, fault=fault, mendable=mendable, hang_up=True)
+
+    def _fail(
+        self,
+        reason: str,
+        now: float,
+        jitter: float,
+        *,
+        fault: Fault | None = None,
+        mendable: bool = True,
+        hang_up: bool = False,
+    ) -> Steps:
+        parent = self._parent()
+        prospect = self._prospects[parent]
+        prospect.failures += 1
+        wait = retry_in_s(prospect.failures, jitter, mendable=mendable)
+        prospect.retry_at = now + wait
+        steps: list[Step] = []
+        if self.state is RegistrantState.REGISTERED:
+            steps.append(Left(parent=parent, reason=reason))
+        if hang_up:
+            steps.append(Hangup(reason=reason))
+        steps.append(Failed(parent=parent, reason=reason, retry_in_s=wait, fault=fault, mendable=mendable))
+        self._forget_link()
+        ready = self._ready(now, after=parent)
+        if ready is not None:
+            return (*steps, *self._dial(ready, RegistrantInput.TURN, now))
+        self._move(RegistrantInput.WAIT)
+        self._deadline = min(one.retry_at for one in self._prospects)
+        return tuple(steps)
+
+    def _ready(self, now: float, after: int = -1) -> int | None:
+        """The next parent in the circle that may be dialled; of those that waited, the one that waited longest."""
+        count = len(self._prospects)
+        circle = [(after + step) % count for step in range(1, count + 1)]
+        ready = [one for one in circle if self._prospects[one].retry_at <= now]
+        return min(ready, key=lambda one: self._prospects[one].retry_at, default=None)
+
+    def _end(self, reason: str) -> Steps:
+        left = Left(parent=self._parent(), reason=reason)
+        self._held_session = None
+        self._forget_link()
+        return (left, Hangup(reason=reason))
+
+    def _forget_session(self) -> None:
+        self.registered = None
+        self._asked.clear()
+        self._subtree_in.clear()
+        self._beats.clear()
+        self._beat_sent = -inf
+        self._deadline = self._beat_at = None
+        self._interval_s = 0.0
+
+    def _forget_link(self) -> None:
+        self._forget_session()
+        self.parent = None
+        self._farewell = False
+
+    def _parent(self) -> int:
+        if self.parent is None:
+            raise OutOfOrder("there is no link")
+        return self.parent
+
+    def _move(self, input: RegistrantInput) -> None:
+        following = TABLE.get((self.state, input))
+        if following is None:
+            raise OutOfOrder(f"{input.value} while {self.state.value}")
+        self.state = following
+
+
+def retry_in_s(failures: int, jitter: float, *, mendable: bool = True) -> float:
+    """How long a parent is left alone after its nth failure in a row. The more failures, the wider the draw."""
+    share = min(max(jitter, 0.0), 1.0)
+    if not mendable:
+        return SLOW_RETRY_S * (1 + share) / 2
+    widest = min(RETRY_MAX_S, 2 * RETRY_MIN_S * 2.0 ** min(failures - 1, 30))
+    return RETRY_MIN_S + (widest - RETRY_MIN_S) * share
+
+
+def _interval_s(declared_ms: int, deadline_ms: int) -> float:
+    """A parent may want beats more often than we promised, never less often: the promise holds (6.3)."""
+    if declared_ms <= 0:
+        return 0.0
+    wanted_ms = deadline_ms / HEARTBEATS_MISSED_MAX if deadline_ms > 0 else declared_ms
+    return max(min(declared_ms, wanted_ms) / 1000, min(INTERVAL_MIN_S, declared_ms / 1000))
+
+
+def _maybe_claimed(fault: Fault, said: tuple[str, ...] | None, parent_id: str | None = None) -> str | None:
+    """The id that makes the circle, where we said that it is below us. A parent that names none means itself."""
+    named = (fault.data or {}).get("id", parent_id)
+    return next((one for one in (said or ())[1:] if isinstance(named, str) and one == named.lower()), None)
+
+
+def _display(fault: Fault) -> str:
+    detail = (fault.data or {}).get("detail")
+    return f"{fault.message}: {detail}" if isinstance(detail, str) else fault.message

@@ -1,0 +1,430 @@
+"""All registrations at one aggregator (MCP-AX 4.2, 5.3, 6, 13): who holds which segment, and for how long.
+
+In come messages that `codec` has read, with what the aggregator knows of their sender, and the time as monotonic
+seconds; out come answers and events. A refused registration leaves no trace. Session ids are made by the caller, who
+also keeps the ownership records and the leases (`leases`), and calls `on_deadline` when `next_deadline` has come. Every
+operation first does what was due before it, so a late heartbeat is late whatever operation is called first.
+"""
+
+import heapq
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from interlock.ax.protocol.errors import (
+    AUTHORITY_CONFLICT,
+    AUTHORITY_UNVERIFIED,
+    LINK_INSECURE,
+    NAMESPACE_CONFLICT,
+    NAMESPACE_INVALID,
+    REGISTRATION_CYCLE,
+    SESSION_UNKNOWN,
+    refusal,
+)
+from interlock.ax.protocol.messages import Deregister, Heartbeat, Register, Registered
+from interlock.ax.protocol.names import check_segment, is_segment
+from interlock.ax.protocol.registration.codec import SUBTREE_IDS, SUBTREE_IDS_MAX
+from interlock.ax.protocol.registration.liveness import Liveness, LivenessInput, LivenessState
+from interlock.ax.protocol.registration.sessions import (
+    CycleClaimed,
+    Ended,
+    EndReason,
+    Event,
+    Joined,
+    LossReason,
+    Lost,
+    Owner,
+    Peer,
+    Policy,
+    Recovered,
+    RegistrationState,
+    Session,
+    Step,
+    SubtreeChanged,
+    Suspected,
+    Vanished,
+)
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
+
+DEADLINES_SPARE: Final = 64  # of seats that are gone, before they are cleared away; they hold what a peer has sent
+
+
+class _Seat:
+    """A segment that is taken. It outlives its session by the grace."""
+
+    def __init__(self, session: Session, liveness: Liveness) -> None:
+        self.session = session
+        self.liveness = liveness
+        self.subtree_ids = session.register.subtree_ids
+        self.cycle: str | None = None  # one that stands above us and that it last said is below it
+
+    @property
+    def segment(self) -> str:
+        return self.session.segment
+
+
+class Registrations:
+    def __init__(self, aggregator_id: str, tree: str, policy: Policy) -> None:
+        self.aggregator_id = aggregator_id
+        self.tree = tree
+        self.policy = policy  # may be replaced; what was granted stays granted
+        self._kept: frozenset[str] = frozenset()
+        self._above: frozenset[str] = frozenset()
+        self._by_segment: dict[str, _Seat] = {}
+        self._by_subserver: dict[str, _Seat] = {}
+        self._by_session: dict[str, _Seat] = {}  # only while the session lasts
+        self._below: dict[str, int] = {}  # aggregator_id -> how many of those registered here name it
+        self._told = self.subtree_ids()  # what the last SubtreeChanged said
+        self._below_touched = False
+        self._deadlines: list[tuple[float, int, _Seat]] = []  # may be early, never late
+        self._serial = itertools.count()
+
+    def keep(self, segments: Iterable[str]) -> None:
+        """Keep segments for the configuration: they cannot be registered. A registrant that holds one keeps it."""
+        self._kept = frozenset(segments)
+
+    def set_above(self, ids: frozenset[str]) -> tuple[Event, ...]:
+        """The aggregators that are known to stand above us. Who says that one of them is below it is refused."""
+        self._above = ids
+        self._below_touched = True
+        events: list[Event] = []
+        for seat in self._by_session.values():
+            if seat.cycle not in ids:
+                seat.cycle = self._maybe_above(seat.subtree_ids)
+                events += () if seat.cycle is None else (CycleClaimed(session=seat.session),)
+        return (*events, *self._subtree_change())
+
+    def subtree_ids(self) -> tuple[str, ...]:
+        """Our own id first, then those of all aggregators below. One that stands above us is not below us, whatever a
+        registrant says: repeated to our parent, its claim would cost all of us our registration."""
+        return (self.aggregator_id, *(one for one in self._below if one not in self._above))  # AX-5.3-4: own first
+
+    def maybe_standing(self, segment: str) -> RegistrationState | None:
+        seat = self._by_segment.get(segment)
+        return None if seat is None else _standing(seat)
+
+    def standings(self) -> tuple[RegistrationState, ...]:
+        return tuple(map(_standing, self._by_segment.values()))
+
+    def maybe_session(self, subserver_id: str) -> str | None:
+        seat = self._by_subserver.get(subserver_id)
+        return seat.session.session_id if seat is not None and seat.liveness.has_session else None
+
+    def has_session(self, session_id: str) -> bool:
+        return session_id in self._by_session
+
+    def check(self, request: Register, peer: Peer, owner: Owner | None = None) -> Fault | None:
+        """What `register` would refuse, for those who want to know before they ask others."""
+        return (
+            self._check_request(request, peer) or self._check_claims(request, peer, owner) or self._check_room(request)
+        )
+
+    def register(
+        self, request: Register, peer: Peer, *, session_id: str, owner: Owner | None = None, now: float
+    ) -> Step[Registered]:
+        """`owner`: the stored ownership of the requested segment, if there is one."""
+        events = [*self.on_deadline(now)]
+        if fault := self.check(request, peer, owner):
+            return Step(fault, tuple(events))
+        replaces: str | None = None
+        for old in self._displaced_seats(request):
+            if old.segment == request.segment:
+                replaces = old.session.session_id
+            events += self._leave(old, "superseded", now, retaken=old.segment == request.segment)
+        granted = peer.scope if request.auth_scope is None else min(peer.scope, request.auth_scope)  # AX-10.2-1
+        session = Session(
+            session_id=session_id,
+            register=msgspec.structs.replace(request, authority_proof=None, released_session=None),
+            peer=peer,
+            auth_scope=granted,
+            registered_at=now,
+        )
+        seat = _Seat(session, Liveness(request.heartbeat_interval_ms, now))
+        self._by_segment[request.segment] = self._by_subserver[request.subserver_id] = seat
+        self._by_session[session_id] = seat
+        self._schedule(seat)
+        self._add_below(seat)
+        events.append(Joined(session=session, replaces=replaces, owner=_owner(request, peer)))
+        answer = Registered(
+            assigned_segment=request.segment,
+            session_id=session_id,
+            heartbeat_deadline_ms=seat.liveness.deadline_ms,
+            budget=dict(peer.budget),
+            aggregator_id=self.aggregator_id,
+            tree=self.tree,
+            auth_scope=granted,
+            claims=request.is_aggregator or None,
+        )
+        return Step(answer, (*events, *self._subtree_change()))
+
+    def heartbeat(self, beat: Heartbeat, peer: Peer, *, now: float) -> Step[int]:
+        """Answers the heartbeat_deadline_ms. Only a beat that is not refused counts as one."""
+        events = [*self.on_deadline(now)]
+        seat = self._theirs(beat.session_id, peer)
+        if seat is None:
+            return Step(_session_unknown(), tuple(events))
+        if beat.subtree_ids is not None:
+            if self.aggregator_id in beat.subtree_ids:  # AX-5.3-5
+                events += self._leave(seat, "registration_cycle", now)
+                return Step(self._cycle(self.aggregator_id), (*events, *self._subtree_change()))
+            if not seat.session.peer.secure:  # AX-10.4-1
+                events += self._leave(seat, "link_insecure", now)
+                return Step(_insecure(), (*events, *self._subtree_change()))
+            if fault := self._check_size(beat.subtree_ids, seat):
+                return Step(fault, tuple(events))
+        was, seat.cycle = seat.cycle, self._maybe_cycle(seat, beat.subtree_ids)
+        if seat.cycle is not None:
+            events += () if was is not None else (CycleClaimed(session=seat.session),)
+            return Step(self._cycle(seat.cycle), tuple(events))
+        if beat.subtree_ids is not None:
+            self._drop_below(seat)
+            seat.subtree_ids = beat.subtree_ids
+            self._add_below(seat)  # AX-5.3-4: learnt from a heartbeat
+        if seat.liveness.step(LivenessInput.BEAT, now) is LivenessState.SUSPECT:
+            events.append(Recovered(session=seat.session))
+        return Step(seat.liveness.deadline_ms, (*events, *self._subtree_change()))
+
+    def deregister(self, message: Deregister, peer: Peer, *, now: float) -> Step[None]:
+        events = self.on_deadline(now)
+        if self._theirs(message.session_id, peer) is None:
+            return Step(_session_unknown(), events)
+        return Step(None, (*events, *self.end(message.session_id, "deregistered", now=now)))
+
+    def link_closed(self, session_id: str, *, now: float) -> tuple[Event, ...]:
+        """Also: what stands for the link was found dead. Nothing happens where the session is over already."""
+        events = [*self.on_deadline(now)]
+        if seat := self._by_session.get(session_id):
+            seat.liveness.step(LivenessInput.LINK_CLOSED, now, self._grace_s())
+            events.append(self._lose(seat, "connection_lost"))  # AX-13.1-1
+        return (*events, *self._subtree_change(), *self.on_deadline(now))
+
+    def end(self, session_id: str, reason: EndReason, *, now: float) -> tuple[Event, ...]:
+        """The aggregator itself ends a session, for example because its lease is another's now."""
+        events = [*self.on_deadline(now)]
+        if seat := self._by_session.get(session_id):
+            events += self._leave(seat, reason, now)
+        return (*events, *self._subtree_change())
+
+    def end_cycle(self, session_id: str, *, now: float) -> tuple[Event, ...]:
+        """It had time to take back that one above us is below it: if it has not, it goes."""
+        events = [*self.on_deadline(now)]
+        seat = self._by_session.get(session_id)
+        if seat is not None and seat.cycle in self._above:
+            events += self._leave(seat, "registration_cycle", now)
+        return (*events, *self._subtree_change())
+
+    def release(self, segment: str, *, now: float) -> tuple[Event, ...]:
+        """No grace any more for the names of a lost registrant. A session that lasts is left alone."""
+        events = [*self.on_deadline(now)]
+        seat = self._by_segment.get(segment)
+        if seat is not None and not seat.liveness.has_session:
+            events += self._leave(seat, "removed", now)
+        return tuple(events)
+
+    def next_deadline(self) -> float | None:
+        while self._deadlines:
+            at, _, seat = self._deadlines[0]
+            if seat.liveness.due == at:
+                return at
+            heapq.heappop(self._deadlines)
+            if seat.liveness.due is not None and seat.liveness.due > at:  # it has been heard since
+                self._schedule(seat)
+        return None
+
+    def on_deadline(self, now: float) -> tuple[Event, ...]:
+        events: list[Event] = []
+        while (at := self.next_deadline()) is not None and at <= now:
+            seat = heapq.heappop(self._deadlines)[2]
+            seat.liveness.step_due(self._grace_s())
+            match seat.liveness.state:
+                case LivenessState.SUSPECT:
+                    events.append(Suspected(session=seat.session, since=seat.liveness.since))
+                    self._schedule(seat)
+                case LivenessState.LOST:
+                    events.append(self._lose(seat, "heartbeat_timeout"))  # AX-13.1-1
+                case _:
+                    self._forget(seat)
+                    events.append(Vanished(segment=seat.segment))
+        return (*events, *self._subtree_change())
+
+    def _check_request(self, request: Register, peer: Peer) -> Fault | None:
+        if request.tree is not None and request.tree != self.tree:
+            why = "tree must be left out or be the one this aggregator belongs to"
+            return Fault(INVALID_PARAMS, why, {"member": "tree", "tree": self.tree})
+        named = request.subserver_id, *(request.subtree_ids or ())
+        above = self._maybe_above(named)
+        if self.aggregator_id in named:  # AX-5.3-3
+            # If we were below it, so would be the one we are registered with.
+            return self._cycle(self.aggregator_id, is_below=above is not None)
+        if above is not None:  # AX-5.3-3
+            return self._cycle(above)
+        if request.is_aggregator and not peer.secure:  # AX-10.4-1
+            return _insecure()
+        if unfit := check_segment(request.segment):  # AX-4.1-2
+            code = NAMESPACE_CONFLICT if is_segment(request.segment) else NAMESPACE_INVALID
+            return refusal(code, unfit, segment=request.segment)
+        if self.policy.require_proof == "always" and not peer.proved:
+            return refusal(AUTHORITY_UNVERIFIED, "this aggregator registers only proved authorities", reason="absent")
+        return None
+
+    def _check_claims(self, request: Register, peer: Peer, owner: Owner | None) -> Fault | None:
+        own, holder = self._by_subserver.get(request.subserver_id), self._by_segment.get(request.segment)
+        # AX-4.2-3: another principal
+        if own is not None and own.session.peer.principal != peer.principal and not _may_inherit(request, peer, own):
+            return _conflict(request, "this subserver_id is registered by somebody else")
+        if request.segment in self._kept:
+            return _conflict(request, "the segment is taken by this aggregator's configuration; choose another")
+        rival = holder if holder is not own else None
+        if rival is not None and rival.liveness.has_session:  # AX-4.2-2
+            return _conflict(request, "the segment is taken; choose another")
+        if owner is not None:
+            if request.authority != owner.authority:  # AX-4.2-5
+                why = "the segment belongs to another authority; choose another, or have it released"
+                return refusal(AUTHORITY_CONFLICT, why, segment=request.segment)
+            if not peer.proved:  # AX-4.2-6
+                why = "the segment belongs to this authority; send authority_proof, or a client certificate"
+                return refusal(AUTHORITY_UNVERIFIED, why, segment=request.segment, reason="absent")
+        if rival is not None and not _may_inherit(request, peer, rival):  # AX-4.2-3: in its grace
+            return _conflict(request, "the segment is held for a registrant that was lost; choose another, or wait")
+        return None
+
+    def _check_room(self, request: Register) -> Fault | None:
+        if request.subtree_ids is not None:
+            own = self._by_subserver.get(request.subserver_id)
+            if fault := self._check_size(request.subtree_ids, own):
+                return fault
+        if len(self._by_segment) - len([*self._displaced_seats(request)]) >= self.policy.registrations_max:
+            return Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_registrations"})
+        return None
+
+    def _check_size(self, ids: tuple[str, ...], instead_of: _Seat | None) -> Fault | None:
+        """More than our own parent would take from us must not come from below: it would cost us our registration."""
+        gone = instead_of.subtree_ids or () if instead_of is not None and instead_of.liveness.has_session else ()
+        left = {one for one in gone if self._below[one] == 1}
+        if 1 + len(self._below.keys() - left | set(ids)) <= SUBTREE_IDS_MAX:
+            return None
+        why = f"{SUBTREE_IDS} must not bring the tree below this aggregator above {SUBTREE_IDS_MAX} ids"
+        return Fault(INVALID_PARAMS, why, {"member": SUBTREE_IDS})
+
+    def _displaced_seats(self, request: Register) -> Iterator[_Seat]:
+        """The seats that end if the request is granted."""
+        own, holder = self._by_subserver.get(request.subserver_id), self._by_segment.get(request.segment)
+        if own is not None:
+            yield own
+        if holder is not None and holder is not own:
+            yield holder
+
+    def _theirs(self, session_id: str, peer: Peer) -> _Seat | None:
+        seat = self._by_session.get(session_id)
+        # AX-6.2-2
+        if seat is None or (seat.session.peer.principal, seat.session.peer.link) != (peer.principal, peer.link):
+            return None
+        return seat
+
+    def _lose(self, seat: _Seat, reason: LossReason) -> Lost:
+        self._drop_below(seat)
+        del self._by_session[seat.session.session_id]
+        self._schedule(seat)
+        return Lost(session=seat.session, reason=reason, since=seat.liveness.since)
+
+    def _leave(self, seat: _Seat, reason: EndReason, now: float, *, retaken: bool = False) -> list[Event]:
+        events: list[Event] = [] if retaken else [Vanished(segment=seat.segment)]  # AX-6.3-5
+        if seat.liveness.has_session:
+            self._drop_below(seat)
+            del self._by_session[seat.session.session_id]
+            events.insert(0, Ended(session=seat.session, reason=reason))
+        seat.liveness.step(LivenessInput.END, now)
+        self._forget(seat)
+        return events
+
+    def _forget(self, seat: _Seat) -> None:
+        del self._by_segment[seat.segment]
+        del self._by_subserver[seat.session.register.subserver_id]
+
+    def _grace_s(self) -> float:
+        return self.policy.grace_s if self.policy.degraded else 0.0  # AX-13.2-1, AX-13.2-4
+
+    def _schedule(self, seat: _Seat) -> None:
+        if seat.liveness.due is None:
+            return
+        heapq.heappush(self._deadlines, (seat.liveness.due, next(self._serial), seat))
+        if len(self._deadlines) > DEADLINES_SPARE + 2 * len(self._by_segment):
+            seats = self._by_segment.values()
+            self._deadlines = [
+                (one.liveness.due, next(self._serial), one) for one in seats if one.liveness.due is not None
+            ]
+            heapq.heapify(self._deadlines)
+
+    def _add_below(self, seat: _Seat) -> None:
+        for one in seat.subtree_ids or ():
+            self._below[one] = self._below.get(one, 0) + 1
+            self._below_touched = True
+
+    def _drop_below(self, seat: _Seat) -> None:
+        for one in seat.subtree_ids or ():
+            self._below_touched = True
+            if self._below[one] == 1:
+                del self._below[one]
+            else:
+                self._below[one] -= 1
+
+    def _subtree_change(self) -> tuple[SubtreeChanged, ...]:
+        if not self._below_touched:
+            return ()
+        self._below_touched = False
+        ids = self.subtree_ids()
+        if set(ids) == set(self._told):
+            return ()
+        self._told = ids
+        return (SubtreeChanged(subtree_ids=ids),)
+
+    def _maybe_above(self, ids: tuple[str, ...] | None) -> str | None:
+        return next((one for one in ids or () if one in self._above), None) if self._above else None
+
+    def _maybe_cycle(self, seat: _Seat, said: tuple[str, ...] | None) -> str | None:
+        """Whom of those above us it names. What was refused and not taken back still counts."""
+        if said is not None:
+            return self._maybe_above(said)
+        return seat.cycle if seat.cycle in self._above else self._maybe_above(seat.subtree_ids)
+
+    def _cycle(self, id: str, **data: bool) -> Fault:
+        which = "this aggregator" if id == self.aggregator_id else "an aggregator above this one"
+        return refusal(REGISTRATION_CYCLE, f"{which} is named as one below the one that registers", id=id, **data)
+
+
+def _standing(seat: _Seat) -> RegistrationState:
+    return RegistrationState(
+        session=seat.session,
+        state=seat.liveness.state,
+        since=seat.liveness.since,
+        retry_after_ms=seat.liveness.retry_after_ms,
+        subtree_ids=seat.subtree_ids,
+    )
+
+
+def _may_inherit(request: Register, peer: Peer, lost: _Seat) -> bool:
+    """Whether what is held for a lost registrant may go to this one: it proves the authority the other had."""
+    if lost.liveness.has_session or not peer.proved or request.authority is None:  # AX-4.2-3
+        return False
+    return request.authority == lost.session.register.authority
+
+
+def _owner(request: Register, peer: Peer) -> Owner | None:
+    """A claim that is not proved is kept for the session only; else anyone could hold names for ever."""
+    if request.authority is None or not peer.proved:  # AX-4.2-5
+        return None
+    return Owner(segment=request.segment, authority=request.authority, subserver_id=request.subserver_id)
+
+
+def _conflict(request: Register, why: str) -> Fault:
+    return refusal(NAMESPACE_CONFLICT, why, segment=request.segment)  # AX-4.2-2
+
+
+def _insecure() -> Fault:
+    return refusal(LINK_INSECURE, "an aggregator registers over TLS 1.3, loopback, or a link marked secure_by")
+
+
+def _session_unknown() -> Fault:
+    return refusal(SESSION_UNKNOWN, "there is no such session for this registrant; register again")

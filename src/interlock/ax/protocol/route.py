@@ -1,0 +1,143 @@
+"""The route of a request on an MCP-AX link: `x-mcpax-route` and `x-mcpax-cursor` (MCP-AX 7.2).
+
+In comes what an authenticated parent wrote; out comes a Routed value, or the refusal route_mismatch. The path of a tool
+or prompt ends in its local name; that of a resource ends in the segment of the server that has it. On the wire
+path[cursor] is the segment the receiver was assigned, so an aggregator moves the cursor only past a segment of its own.
+The route is followed: a receiver finds the item by the rest of the path, and the name in params has to agree with it.
+Names are never cut up here, they are only put together from the path and compared.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.ax.protocol.errors import ROUTE_MISMATCH, refusal
+from interlock.ax.protocol.names import QUALIFIED_MAX, is_segment
+from interlock.ax.protocol.uris import SCHEME
+from interlock.wire.jsonrpc.codec import decode_value, encode_value
+from interlock.wire.jsonrpc.errors import CodecError, Fault
+
+ROUTE: Final = "x-mcpax-route"  # AX-7.2-1
+CURSOR: Final = "x-mcpax-cursor"  # AX-7.2-1
+ROUTE_BYTES_MAX: Final = 4096  # a path spells a name of at most 255 characters; the rest is room for white space
+CURSOR_BYTES_MAX: Final = 8
+
+
+class Routed(msgspec.Struct, frozen=True, kw_only=True):
+    path: tuple[str, ...]  # root first, the same on every link
+    cursor: int
+
+    @property
+    def receiver(self) -> str:
+        return self.path[self.cursor]
+
+    @property
+    def rest(self) -> tuple[str, ...]:
+        """What lies below the receiver."""
+        return self.path[self.cursor + 1 :]
+
+
+def read_untrusted(params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Routed | Fault | None:
+    """What a request says of its route; None where it says nothing. `meta` is the `_meta` of `params`.
+
+    Both places are read, only `_meta` is written (7.2); where they say different things, neither is believed.
+    """
+    route = _read(ROUTE, ROUTE_BYTES_MAX, params, meta)
+    cursor = _read(CURSOR, CURSOR_BYTES_MAX, params, meta)
+    if isinstance(route, Fault):
+        return route
+    if isinstance(cursor, Fault):
+        return cursor
+    if route is msgspec.UNSET and cursor is msgspec.UNSET:
+        return None
+    if route is msgspec.UNSET or cursor is msgspec.UNSET:  # AX-7.2-1: only one of the two
+        return _mismatch(f"{ROUTE} and {CURSOR} come together, and one of them is missing")
+    if not isinstance(route, list) or not route:  # AX-7.2-1
+        return _mismatch(f"{ROUTE} must be an array of segments")
+    if not all(isinstance(one, str) and is_segment(one) for one in route):  # AX-7.2-1
+        return _mismatch(f"each element of {ROUTE} must be 1 to 63 characters of a-z, 0-9, _ and -")
+    if sum(map(len, route)) + len(route) - 1 > QUALIFIED_MAX:
+        return _mismatch(f"the name {ROUTE} spells is longer than {QUALIFIED_MAX} characters")
+    if type(cursor) is not int or not 0 <= cursor < len(route):  # AX-7.2-1
+        return _mismatch(f"{CURSOR} must be an integer that points into {ROUTE}")
+    return Routed(path=tuple(route), cursor=cursor)
+
+
+def check(routed: Routed, *, segment: str, rest: Sequence[str]) -> Fault | None:
+    """Whether the receiver is the one meant, and the item it knows already the one the path leads to.
+
+    `segment` is what the parent assigned; `rest` what the receiver's own table has for the item: the segments below the
+    receiver, then the local name. A leaf has only the local name.
+    """
+    if routed.receiver != segment:
+        return _elsewhere(routed)
+    return None if routed.rest == tuple(rest) else _disagrees(routed)
+
+
+def follow_name(routed: Routed, *, segment: str, name: str) -> str | Fault:
+    """The tool or prompt that the path leads to, by the name it has below the receiver: the rest of the path, dotted.
+
+    `name` is that of params: the local name, the name below the receiver or the whole name. Any other is refused, never
+    repaired (7.2).
+    """
+    if routed.receiver != segment:  # AX-7.2-4
+        return _elsewhere(routed)
+    found = ".".join(routed.rest)
+    # AX-7.2-4
+    return found if found and name in (routed.path[-1], found, ".".join(routed.path)) else _disagrees(routed)
+
+
+def follow_uri(routed: Routed, *, segment: str, uri: str) -> str | Fault:
+    """The same for a resource: its URI below the receiver. `uri` is that, the URI of the root, or the server's own."""
+    if routed.receiver != segment:
+        return _elsewhere(routed)
+    below, whole = (f"{SCHEME}{'.'.join(path)}/" for path in (routed.rest, routed.path))
+    if not routed.rest or (uri.startswith(SCHEME) and not uri.startswith((below, whole))):
+        return _disagrees(routed)
+    return uri if uri.startswith(below) else below + uri.removeprefix(whole)
+
+
+def start(own: str | None, below: Sequence[str]) -> Routed:
+    """The route of a request that begins here, as the next hop is to read it.
+
+    `own` is the root segment; without one the first child matches position 0. `below` begins with that child's segment.
+    """
+    return Routed(path=(*below,), cursor=0) if own is None else Routed(path=(own, *below), cursor=1)  # AX-7.2-5
+
+
+def advance(routed: Routed) -> Routed:
+    """What a receiver that is not the last sends on: the same path, one further, past its own segment."""
+    return Routed(path=routed.path, cursor=routed.cursor + 1)  # AX-7.2-3
+
+
+def as_meta(routed: Routed) -> dict[str, Raw]:
+    """The two keys, to be laid over the `_meta` of what goes down to an AX peer."""
+    return {ROUTE: Raw(encode_value(routed.path)), CURSOR: Raw(b"%d" % routed.cursor)}
+
+
+def _read(key: str, bytes_max: int, params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Any:
+    """The decoded value, UNSET where it is absent, a Fault where it cannot be read."""
+    found = [place[key] for place in (meta, params) if key in place]
+    if any(len(raw) > bytes_max for raw in found):
+        return _mismatch(f"{key} is longer than {bytes_max} bytes")
+    try:
+        values = [decode_value(raw) for raw in found]
+    except CodecError:
+        return _mismatch(f"{key} cannot be read")
+    if len(values) == 2 and values[0] != values[1]:
+        return _mismatch(f"{key} in params and in params._meta are not the same")
+    return values[0] if values else msgspec.UNSET
+
+
+def _elsewhere(routed: Routed) -> Fault:
+    return _mismatch("this is not the node that the route names at the cursor", cursor=routed.cursor)
+
+
+def _disagrees(routed: Routed) -> Fault:
+    return _mismatch("the rest of the route and the name in params are not the same", cursor=routed.cursor)
+
+
+def _mismatch(why: str, **data: int) -> Fault:
+    return refusal(ROUTE_MISMATCH, why, **data)

@@ -1,0 +1,365 @@
+"""The link to whichever parent there is (MCP-AX 6, 13.3): the registrant's engine with a loop, a clock and a pipe.
+
+In: what to register, how to open a pipe to each parent. While registered, what `_begin` returns serves the parent. A
+leaf and a node are both registrants; what they serve is theirs. `run` returns when it was stopped, or when the only
+parent there can be is gone (stdio).
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Protocol, assert_never
+from urllib.parse import urlsplit
+
+from msgspec import Raw
+
+from interlock.net.message_pipe import GOING_AWAY, NORMAL, MessagePipe, MessageSink
+from interlock.net.websocket.dial import DialFailed
+from interlock.ax.protocol.errors import NAMES, NAMESPACE_INVALID
+from interlock.ax.protocol.messages import (
+    DEREGISTER,
+    HEARTBEAT,
+    HELD_ELSEWHERE,
+    PARENT,
+    REGISTER,
+    TOOLS_REFUSED,
+    Deregister,
+    Heartbeat,
+    Register,
+)
+from interlock.ax.protocol.registration import codec
+from interlock.ax.protocol.registration.registrant import (
+    CycleClaimed,
+    Dial,
+    Failed,
+    Hangup,
+    Ignored,
+    Joined,
+    Left,
+    Registrant,
+    Send,
+    Steps,
+)
+from interlock.wire.jsonrpc.codec import (
+    decode_object,
+    decode_untrusted,
+    decode_value,
+    encode_fault,
+    encode_request,
+    encode_result,
+    maybe_string,
+)
+from interlock.wire.jsonrpc.errors import INTERNAL_ERROR, INVALID_REQUEST, CodecError, Fault, error_body
+from interlock.wire.jsonrpc.messages import ABSENT, Notification, Request, Response
+from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
+
+REGISTRATION_PATH: Final = "/ax"
+SHOWN_MAX: Final = 300  # characters of a parent's words in our log
+
+Opener = Callable[[MessageSink], Awaitable[MessagePipe]]
+
+
+class Tenant(Protocol):
+    """Serves the parent on one link, from the registration to its end."""
+
+    def serve(self, request: Request) -> None: ...
+
+    def hear(self, notification: Notification) -> None: ...
+
+    def hear_answer(self, response: Response) -> None:
+        """To a question that was not the registrant's."""
+
+    def leave(self) -> None:
+        """The link is gone."""
+
+
+class Uplink:
+    def __init__(
+        self, register: Register, parents: Sequence[tuple[str, Opener]], log: logging.Logger, *, once: bool = False
+    ) -> None:
+        """`parents` are names for the log and ways to open a pipe. `once`: a lost link is the end."""
+        self._engine = Registrant(register, len(parents))
+        self._parents = parents
+        self._log = log
+        self._once = once
+        self.refusal: str | None = None  # why it ended, where `once` and the parent refused
+        self._ended = asyncio.Event()
+        self._link: _Link | None = None
+        self._dialling: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tenant: Tenant | None = None
+        self._asked: dict[int, Register | Heartbeat | Deregister] = {}
+
+    def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> Tenant:
+        raise NotImplementedError
+
+    def _register_message(self, parent: int, register: Register) -> Register:
+        """The registration as this parent is to read it."""
+        return register
+
+    async def run(self) -> None:
+        try:
+            self._take(self._engine.start(_now()))
+            await self._ended.wait()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._dialling is not None:
+                self._dialling.cancel()
+            link, self._link = self._link, None  # its end is no loss to dial again for
+            if link is not None and link.pipe is not None:
+                link.pipe.close(GOING_AWAY, "shutting down")
+
+    def stop(self) -> None:
+        self._take(self._engine.stop(_now()))
+        if self._engine.done:
+            self._ended.set()
+
+    def _take(self, steps: Steps) -> None:
+        for step in steps:
+            match step:
+                case Dial():
+                    self._dial(step.parent)
+                case Send():
+                    self._send(step)
+                case Hangup():
+                    self._hang_up(step.reason)
+                case Joined():
+                    self._handle_joined(step)
+                case Left():
+                    self._handle_left(step)
+                case Failed():
+                    self._handle_failed(step)
+                case CycleClaimed():
+                    self._handle_cycle(step)
+                case Ignored():
+                    self._log.debug("the parent sent %s", step.reason)
+                case _:
+                    assert_never(step)
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline = self._engine.next_deadline()
+        if deadline is not None:
+            self._timer = asyncio.get_running_loop().call_at(deadline, self._due)
+        if self._engine.done:
+            self._ended.set()
+
+    def _due(self) -> None:
+        self._timer = None
+        self._take(self._engine.on_deadline(_now(), random.random()))  # noqa: S311 - jitter, no secret
+
+    def _dial(self, parent: int) -> None:
+        name, opener = self._parents[parent]
+        link = _Link(self)
+        self._link = link
+        self._asked.clear()
+        self._log.debug("dialling %s", name)
+        self._dialling = asyncio.get_running_loop().create_task(self._open(link, opener))
+
+    async def _open(self, link: "_Link", opener: Opener) -> None:
+        try:
+            pipe = await opener(link)
+        except DialFailed as failed:
+            if self._link is link:
+                self._handle_lost(self._describe_parent(failed), mendable=not failed.unauthorised)
+            return
+        except (OSError, ValueError) as error:  # of standard input and output that are no pipes
+            self._handle_lost(f"no pipe: {error}", mendable=False)
+            return
+        if self._link is not link:
+            pipe.abort()
+            return
+        link.pipe = pipe
+        self._take(self._engine.opened(_now()))
+
+    def _describe_parent(self, failed: DialFailed) -> str:
+        path = urlsplit(self._parents[self._engine.parent or 0][0]).path
+        hint = (
+            ""
+            if failed.status is None or path.endswith(REGISTRATION_PATH)
+            else f"; the address of an aggregator ends in {REGISTRATION_PATH}"
+        )
+        return failed.reason + hint
+
+    def _send(self, step: Send) -> None:
+        pipe = self._link.pipe if self._link is not None else None
+        match step.message:
+            case Register():
+                worded = self._register_message(self._engine.parent or 0, step.message)
+                method, params = REGISTER, codec.encode_register(worded)
+            case Heartbeat():
+                method, params = HEARTBEAT, codec.encode_heartbeat(step.message)
+            case Deregister():
+                method, params = DEREGISTER, codec.encode_deregister(step.message)
+            case _:
+                assert_never(step.message)
+        self._asked[step.id] = step.message
+        if pipe is None or not pipe.send(encode_request(b"%d" % step.id, method.encode(), params)):
+            self._log.warning(
+                "%s could not be sent: the parent does not read", method
+            )  # the pipe ends such a link itself
+
+    def _hang_up(self, reason: str) -> None:
+        link, self._link = self._link, None
+        if self._dialling is not None:
+            self._dialling.cancel()
+            self._dialling = None
+        if link is not None and link.pipe is not None:
+            link.pipe.close(NORMAL, reason)
+
+    def _handle_joined(self, step: Joined) -> None:
+        link = self._link
+        if link is None or link.pipe is None:
+            return
+        self._tenant = self._begin(step, link.pipe.send)
+        self._log.info("registered with %s as %s", self._parents[step.parent][0], step.registered.assigned_segment)
+
+    def _handle_left(self, step: Left) -> None:
+        if self._tenant is not None:
+            self._tenant.leave()
+            self._tenant = None
+        self._log.info("no longer registered with %s: %s", self._parents[step.parent][0], display_words(step.reason))
+
+    def _handle_failed(self, step: Failed) -> None:
+        name = self._parents[step.parent][0]
+        if step.mendable:
+            self._log.warning("%s: %s; trying again in %.1f s", name, display_words(step.reason), step.retry_in_s)
+        else:
+            self._log.error(
+                "%s refuses us: %s; this needs a change here or there, trying again in %.0f s",
+                name,
+                display_words(step.reason),
+                step.retry_in_s,
+            )
+        if self._once:
+            self.refusal = step.reason if step.fault is not None else None
+            self._ended.set()
+
+    def _handle_cycle(self, step: CycleClaimed) -> None:
+        """Only one with registrants of its own can have heard such a claim."""
+
+    def _handle_lost(self, reason: str, *, mendable: bool = True) -> None:
+        self._link = None
+        self._take(self._engine.lost(reason, _now(), random.random(), mendable=mendable))  # noqa: S311
+
+    # What comes from the parent, by way of the current link.
+
+    def receive(self, data: bytes) -> None:
+        try:
+            message = decode_untrusted(data)
+        except CodecError as error:
+            self._reply(encode_fault(error.message_id, error.fault))
+            return
+        match message:
+            case Response():
+                self._handle_response(message)
+            case Request():
+                self._handle_request(message)
+            case Notification():
+                if message.method == TOOLS_REFUSED:
+                    self._handle_refused(message)
+                elif message.method == HELD_ELSEWHERE:
+                    self._handle_held(message)
+                elif self._tenant is not None:
+                    self._tenant.hear(message)
+            case _:
+                assert_never(message)
+
+    def refuse_oversized(self, found: Oversized) -> None:
+        """Answer for a message over the limit, which was not read."""
+        self._log.warning("a message of the parent was left out: it is larger than %d bytes", found.limit)
+        fault = message_too_large(found.limit)
+        if found.kind is MessageKind.REQUEST:
+            self._reply(encode_fault(found.id, fault))
+        elif found.kind is MessageKind.RESPONSE:
+            self._handle_response(Response(found.id, ABSENT, Raw(error_body(fault))))
+
+    def _handle_request(self, request: Request) -> None:
+        if request.method == PARENT:
+            self._reply(encode_result(request.id, codec.encode_parent(self._engine.parent_asked())))
+        elif self._tenant is None:
+            self._reply(encode_fault(request.id, Fault(INVALID_REQUEST, "answer mcpax/register first")))
+        else:
+            self._tenant.serve(request)
+
+    def _handle_refused(self, message: Notification) -> None:
+        """Some of what we list is not listed above (4.2)."""
+        told = bytes(message.params).decode(errors="replace")
+        self._log.warning("the parent does not list everything: %s", display_words(told))
+
+    def _handle_held(self, message: Notification) -> None:
+        """Only one with registrants of its own can have any that another aggregator has."""
+
+    def _reply(self, message: bytes) -> None:
+        if self._link is not None and self._link.pipe is not None:
+            self._link.pipe.send(message)
+
+    def _handle_response(self, response: Response) -> None:
+        id = int(response.id) if response.id.isdigit() and len(response.id) < 19 else 0
+        asked = self._asked.pop(id, None)
+        if asked is None and self._tenant is not None:
+            self._tenant.hear_answer(response)
+            return
+        jitter = random.random()  # noqa: S311
+        if response.error:
+            self._take(self._engine.refused(id, _fault(response.error), _now(), jitter))
+            return
+        if not isinstance(asked, Register):
+            self._take(self._engine.answered(id))  # the draft shows no answer to the others: any shows that it lives
+            return
+        read = codec.read_registered_untrusted(response.result)
+        if isinstance(read, Fault):
+            self._take(self._engine.misanswered(id, read.message, _now(), jitter))
+        else:
+            self._take(self._engine.granted(id, read, _now()))
+
+    def closed(self, link: "_Link", code: int, reason: str) -> None:
+        if link is not self._link:
+            return
+        if reason == "superseded":  # two that take turns would throw each other out for ever
+            said = "another process registered with our subserver_id: stop one, or give each a state folder of its own"
+            self._handle_lost(said, mendable=False)
+        else:
+            refused = reason.startswith(NAMES[NAMESPACE_INVALID])  # the same names would be refused again
+            self._handle_lost(f"the link was closed: {reason or code}", mendable=not refused)
+
+
+class _Link:
+    """The sink of one pipe. What an abandoned pipe still says is ignored."""
+
+    def __init__(self, uplink: Uplink) -> None:
+        self._uplink = uplink
+        self.pipe: MessagePipe | None = None
+
+    def on_message(self, data: bytes) -> None:
+        if self._uplink._link is self:
+            self._uplink.receive(data)
+
+    def on_oversized(self, found: Oversized) -> None:
+        if self._uplink._link is self:
+            self._uplink.refuse_oversized(found)
+
+    def on_closed(self, code: int, reason: str) -> None:
+        self._uplink.closed(self, code, reason)
+
+
+def _fault(error: Raw) -> Fault:
+    members = decode_object(error) or {}
+    try:
+        code = decode_value(members["code"])
+        data = decode_value(members["data"]) if "data" in members else None
+    except (KeyError, CodecError):
+        return Fault(INTERNAL_ERROR, "an error that cannot be read")
+    known = code if isinstance(code, int) and not isinstance(code, bool) else INTERNAL_ERROR
+    message = maybe_string(members.get("message")) or f"error {known}"
+    return Fault(known, message, data if isinstance(data, dict) else None)
+
+
+def display_words(words: str) -> str:
+    """A parent's words: one line, no control characters, not endless."""
+    return ascii(words[:SHOWN_MAX])[1:-1]
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

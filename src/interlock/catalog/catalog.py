@@ -1,0 +1,640 @@
+"""The live namespace, built from what the links offer.
+
+`Catalog.namespace` is an immutable snapshot, replaced whole when a server's offer changes. A caller's `View` of it is
+chosen by its ViewKey and made once per snapshot: which names exist for it, under which spelling, and the bytes of the
+lists. Order is that of the qualified names; nothing changes while no server does.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from fnmatch import fnmatchcase
+from functools import cached_property
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import Plan
+from interlock.ax.protocol import route as ax_route
+from interlock.ax.protocol.capability import AuthScope, needed_hints
+from interlock.ax.protocol.hop_metadata import degraded_meta, lean_meta
+from interlock.ax.protocol.names import Withheld
+from interlock.ax.protocol.unlisted import Unlisted
+from interlock.ax.protocol.uris import maybe_own_uri, nested_segments, show_uri
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.mcp.cursor import encode_cursor
+from interlock.mcp.eras import Era
+from interlock.mcp.items import maybe_value, prompt_item, resource_item, tool_item
+from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_LIST
+from interlock.mcp.uri_templates import Matcher
+from interlock.core.feed import Feed
+from interlock.core.calls.call import Members
+from interlock.core.calls.caller import ViewKey
+from interlock.catalog import unlisted_tools
+from interlock.catalog.incremental import (
+    AliasCollisions,
+    Routes,
+    ShownTools,
+    VisiblePart,
+    difference,
+    route_difference,
+)
+from interlock.catalog.link_items import make_link_items
+from interlock.catalog.near_names import near_names
+from interlock.catalog.paced_changes import PacedChanges
+from interlock.catalog.routes import (
+    NO_RULINGS,
+    RESOURCE_SCHEME,
+    ChangedDefinition,
+    ChecksFor,
+    LinkItems,
+    Place,
+    Route,
+    Rulings,
+    changes,
+    era_of,
+)
+from interlock.catalog.surface import NO_SURFACES, Surfaces, is_provided
+from interlock.links.link import Link
+from interlock.links.listing import Listing
+
+PAGE_ITEMS: Final = 1000
+VIEWS_KEPT_FOR: Final = 64  # snapshots in which no request asked for it
+PAGES_KEPT_MAX: Final = 128
+SCOPES: Final = ("read", "write", "admin")
+EVERYTHING: Final = ViewKey(dotted=True, scope="admin", who=None)
+
+
+class Page(msgspec.Struct, frozen=True):
+    items: bytes  # the JSON array
+    next_cursor: str | None
+
+
+class View:
+    """The namespace as one kind of caller sees it. What did not change since `former` was made is taken from there."""
+
+    def __init__(self, namespace: "Namespace", key: ViewKey, former: "View | None" = None) -> None:
+        self._namespace = namespace
+        self._key = key
+        self._pages: dict[tuple[str, Era, str], Page] = {}
+        self._link_items = namespace.link_items if key.only is None else _only(namespace.link_items, key.only)
+        if key.hidden:
+            self._link_items = tuple(items for items in self._link_items if not _is_hidden(items.link, key.hidden))
+        if former is not None and (key.only is not None or former._namespace.clashing != namespace.clashing):
+            former = None
+        known: dict[str, VisiblePart] = former._parts if former is not None else {}
+        self._parts: dict[str, VisiblePart] = {
+            items.link.segment: self._part(items, known.get(items.link.segment)) for items in self._link_items
+        }
+        self._spelled, self.prompts = self._spell_all(former)
+        self._bare = self._providers()  # names without a segment, and who serves each now (REG-8.1-7)
+        self.tools = self._spelled
+        if self._bare:
+            self.tools = self._spelled | {encode_value(name): route for name, route in self._bare.items()}
+
+    def _part(self, items: LinkItems, former: VisiblePart | None) -> VisiblePart:
+        if former is not None and former.shown.is_of(items):
+            return former
+        shown = self._namespace.shown.of(items, self._form)
+        return VisiblePart(self._visible_routes(items.tools), self._visible_routes(items.prompts), shown)
+
+    @property
+    def _form(self) -> str:
+        """What the bytes of a tool depend on, apart from the tool."""
+        names = "original" if self._key.only is not None else "qualified" if self._key.dotted else "alias"
+        return f"{names} full" if self._key.full else names
+
+    @property
+    def key(self) -> ViewKey:
+        """The same for all who see the same."""
+        return self._key
+
+    def forget_pages(self) -> None:
+        """Its namespace is not the newest any more."""
+        self._pages.clear()
+
+    def _visible_routes(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+        key = self._key
+        if self._namespace.clashing or key.tools != ("*",):
+            return tuple(route for route in routes if self.may_see(route))
+        if key.scope == SCOPES[-1]:
+            return routes
+        scopes = SCOPES[: SCOPES.index(key.scope) + 1]
+        return tuple(route for route in routes if route.scope in scopes)
+
+    def _spell_all(self, former: "View | None") -> tuple[dict[bytes, Route], dict[bytes, Route]]:
+        parts = self._parts
+        gone = [one for name, one in former._parts.items() if parts.get(name) is not one] if former is not None else []
+        if former is None or len(gone) * 2 > len(parts):
+            every = list(parts.values())
+            return (
+                self._spellings([route for part in every for route in part.tools]),
+                self._spellings([route for part in every for route in part.prompts]),
+            )
+        new = [one for name, one in parts.items() if former._parts.get(name) is not one]
+        tools = [route for part in gone for route in part.tools], [route for part in new for route in part.tools]
+        prompts = [route for part in gone for route in part.prompts], [route for part in new for route in part.prompts]
+        return self._respell(former._spelled, *tools), self._respell(former.prompts, *prompts)
+
+    def _respell(self, known: dict[bytes, Route], old: Routes, new: Routes) -> dict[bytes, Route]:
+        gone, come = route_difference(old, new)
+        if not gone and not come:
+            return known
+        spelled = known.copy()
+        for name in self._spellings(gone):
+            del spelled[name]
+        spelled.update(self._spellings(come))
+        return spelled
+
+    def _providers(self) -> dict[str, Route]:
+        """Of the names that [registry] routes offers, the first server that is there and keeps to the specification.
+        Nodes above have names with segments alone."""
+        if self._key.only is not None or self._key.full:
+            return {}
+        found: dict[str, Route] = {}
+        for name, segments in self._namespace.providers.items():
+            parts = (self._parts[segment] for segment in segments if segment in self._parts)
+            there = (route for part in parts if not part.shown.items.degraded for route in part.tools)
+            provider = next((route for route in there if _is_provider(route, name)), None)
+            if provider is not None:
+                found[name] = provider
+        return found
+
+    @cached_property
+    def tool_routes(self) -> list[Route]:
+        """Those that are listed: a call of one that the registry of names refuses is answered why."""
+        routes = [route for part in self._parts.values() for route in part.tools if not route.is_refused]
+        if self._namespace.members:  # a link within the segment of another
+            routes.sort(key=_qualified)
+        return routes
+
+    @cached_property
+    def prompt_routes(self) -> list[Route]:
+        return [route for part in self._parts.values() for route in part.prompts]
+
+    @cached_property
+    def _open(self) -> dict[str, LinkItems]:
+        return {items.link.segment: items for items in self._link_items if self._covers(items.link.segment)}
+
+    @cached_property
+    def _resources(self) -> list[Place]:
+        return [place for items in self._open.values() for place in items.resources]
+
+    @cached_property
+    def _templates(self) -> list[Place]:
+        return [place for items in self._open.values() for place in items.templates]
+
+    # Finding
+
+    def find_tool(self, name: str) -> Route | None:
+        return self.tools.get(encode_value(name))
+
+    def near_names(self, name: str) -> list[str]:
+        """Tools of this view that a caller may have meant by a name that leads nowhere."""
+        return near_names(name, (self.show_name(route) for route in self.tool_routes))
+
+    def find_prompt(self, name: str) -> Route | None:
+        return self.prompts.get(encode_value(name))
+
+    def find_resource(self, uri: str) -> tuple[Link, str] | list[str]:
+        """The server and the URI as it knows it, or the candidates when the URI alone does not say (MCP-AX 3.1)."""
+        if self._key.only is not None:
+            items = self._open.get(self._key.only)
+            return (items.link, _bare(uri, items.link.segment)) if items is not None else []
+        if uri.startswith(RESOURCE_SCHEME):
+            for items in self._open.values():
+                own = self._namespace.maybe_own_uri(items, uri)
+                if own is not None:
+                    return items.link, own
+            return []
+        found = {place.shown: (place.link, place.uri) for place in self._resources if place.bare == uri}
+        if not found:
+            matcher = Matcher(uri)
+            matching = (place for place in self._templates if matcher.matches(place.bare))
+            below = ((place.link, place.uri.removesuffix(place.bare) + uri) for place in matching)
+            found = {self._namespace.show_uri(link, own): (link, own) for link, own in below}
+        return next(iter(found.values())) if len(found) == 1 else sorted(found)
+
+    def find_template(self, uri: str) -> tuple[Link, str] | None:
+        """For completions, whose reference is a template as it was listed."""
+        for place in (*self._templates, *self._resources):
+            if uri in (place.shown, place.uri):
+                return place.link, place.uri
+        return None
+
+    # Listing
+
+    def page(self, method: str, era: Era, after: str) -> Page:
+        cached = self._pages.get((method, era, after))
+        if cached is None:
+            if len(self._pages) >= PAGES_KEPT_MAX:  # a client may make up cursors
+                self._pages.clear()
+            cached = self._pages[(method, era, after)] = self._make_page(method, era, after)
+        return cached
+
+    @cached_property
+    def private(self) -> bool:
+        """Whether a shared cache must not keep its lists: a server says so, or not everybody sees the same."""
+        if self._key.dotted or self._key.tools != ("*",) or self._namespace.members:
+            return True
+        return any(items.private or any(route.scope != "read" for route in items.tools) for items in self._link_items)
+
+    @cached_property
+    def ttl_s(self) -> float | None:
+        """The least cache hint of the servers behind it."""
+        return min((items.ttl_s for items in self._link_items if items.ttl_s is not None), default=None)
+
+    @property
+    def links(self) -> list[Link]:
+        return [items.link for items in self._link_items]
+
+    @property
+    def is_of_one_server(self) -> bool:
+        """Whether names are the server's own here."""
+        return self._key.only is not None
+
+    def shows(self, link: Link) -> bool:
+        """Whether anything of it can be called or read."""
+        part = self._parts.get(link.segment)
+        return part is not None and bool(part.tools or part.prompts or link.segment in self._open)
+
+    def may_hold(self, segment: str) -> bool:
+        """Whether tools of this segment, if it had any, could be seen."""
+        if self._key.only is not None:
+            return segment == self._key.only
+        tools, prefix = self._key.tools, self._namespace.prefix(segment)
+        return tools == ("*",) or any(each.startswith(prefix) or fnmatchcase(prefix, each) for each in tools)
+
+    def _make_page(self, method: str, era: Era, after: str) -> Page:
+        if method in (TOOLS_LIST, PROMPTS_LIST):
+            routes = self.tool_routes if method == TOOLS_LIST else self.prompt_routes
+            start = bisect_right(routes, after, key=_qualified) if after else 0
+            page = routes[start : start + PAGE_ITEMS]
+            show = self._show_known_tool if method == TOOLS_LIST else self._show_prompt
+            last = page[-1].qualified if len(routes) > start + PAGE_ITEMS else None
+            shown: Iterable[bytes] = (show(route, era) for route in page)
+            if method == TOOLS_LIST and not after and self._bare:
+                bare = [self._show_tool(route, era, name) for name, route in sorted(self._bare.items())]
+                shown = (*bare, *shown)
+        else:
+            places = self._resources if method == RESOURCES_LIST else self._templates
+            left = [place for place in places if place.shown > after] if after else places
+            member = "uri" if method == RESOURCES_LIST else "uriTemplate"
+            shown = (self._show_place(place, member) for place in left[:PAGE_ITEMS])
+            last = left[PAGE_ITEMS - 1].shown if len(left) > PAGE_ITEMS else None
+        return Page(b"[%b]" % b",".join(shown), encode_cursor(last) if last is not None else None)
+
+    def show_name(self, route: Route) -> str:
+        if self._key.only is not None:
+            return route.original  # unprefixed: just as the server says it
+        return route.qualified if self._key.dotted else route.alias
+
+    def _show_known_tool(self, route: Route, era: Era) -> bytes:
+        return self._parts[route.link.segment].shown.tool(route, era, self._show_tool)
+
+    def _show_tool(self, route: Route, era: Era, bare: str | None = None) -> bytes:
+        name, meta, hints = bare or self.show_name(route), route.meta, route.hints
+        if route.capability is not None and self._parts[route.link.segment].shown.items.degraded:
+            meta = degraded_meta(meta, route.capability)
+        if not self._key.full:
+            said = maybe_value(route.item, "annotations")
+            hints = needed_hints(hints, said)
+            meta = lean_meta(meta, {**said, **hints} if isinstance(said, dict) else hints)
+        if name != route.qualified:
+            meta = {**meta, "x-mcpax-name": route.qualified}
+        return tool_item(
+            route.item,
+            name=name,
+            meta=meta,
+            hints=hints,
+            server=era_of(route.link),
+            client=era,
+            tasks=route.link.tasks,
+        )
+
+    def tool_definition(self, route: Route, era: Era) -> bytes:
+        return self._show_tool(route, era)
+
+    def _show_prompt(self, route: Route, era: Era) -> bytes:
+        name = self.show_name(route)
+        meta = {} if name == route.qualified else {"x-mcpax-name": route.qualified}
+        return prompt_item(route.item, name=name, meta=meta)
+
+    def _show_place(self, place: Place, member: str) -> bytes:
+        uri = place.uri if self._key.only is not None else place.shown
+        return resource_item(place.item, member=member, uri=uri)
+
+    # Who sees what
+
+    def may_see(self, route: Route) -> bool:
+        return route.qualified not in self._namespace.clashing and self._is_in_scope(route) and self._is_named(route)
+
+    def _is_in_scope(self, route: Route) -> bool:
+        return SCOPES.index(route.scope) <= SCOPES.index(self._key.scope)
+
+    def _is_named(self, route: Route) -> bool:
+        tools = self._key.tools
+        return tools == ("*",) or any(fnmatchcase(route.qualified, pattern) for pattern in tools)
+
+    @cached_property
+    def unlisted(self) -> Unlisted:
+        """How many tools are listed for others and not for this caller. Links it may not know of do not count."""
+        listed = [one for items in self._link_items for one in self._namespace.without_collisions(items.tools)]
+        within = [route for route in listed if self._is_in_scope(route)]
+        return Unlisted(
+            scope=AuthScope(self._key.scope),
+            beyond_scope=len(listed) - len(within),
+            beyond_access=sum(not self._is_named(route) for route in within),
+        )
+
+    def _covers(self, segment: str) -> bool:
+        """Resources have no scope of their own: they are seen by callers whose patterns cover every name of their
+        server. Such a pattern ends in a star, and the star may stand for nothing."""
+        tools, prefix = self._key.tools, self._namespace.prefix(segment)
+        return tools == ("*",) or any(each.endswith("*") and fnmatchcase(prefix, each) for each in tools)
+
+    def _spellings(self, routes: Routes) -> dict[bytes, Route]:
+        """Every spelling a caller may use, as the JSON text it arrives in."""
+        spelled: dict[bytes, Route] = {}
+        is_one = self._key.only is not None
+        if is_one:
+            spelled.update((encode_value(route.local), route) for route in routes)
+        spelled.update((b'"%b"' % route.alias.encode(), route) for route in routes)
+        spelled.update((b'"%b"' % route.qualified.encode(), route) for route in routes)
+        if is_one:  # the server's own names come before all others, whatever they look like
+            spelled.update((bytes(route.wire_name), route) for route in routes)
+        return spelled
+
+
+_qualified: Final = attrgetter("qualified")
+
+
+def _only(link_items: tuple[LinkItems, ...], segment: str) -> tuple[LinkItems, ...]:
+    return tuple(items for items in link_items if items.link.segment == segment)
+
+
+def _is_hidden(link: Link, hidden: frozenset[str]) -> bool:
+    return link.members is not None and link.members.name in hidden
+
+
+def _is_provider(route: Route, name: str) -> bool:
+    return name in (route.original, route.local) and not route.is_refused and is_provided(route.surface, name)
+
+
+def _bare(uri: str, segment: str) -> str:
+    prefix = f"{RESOURCE_SCHEME}{segment}/"
+    return uri[len(prefix) :] if uri.startswith(prefix) else uri
+
+
+class Namespace:
+    """One snapshot."""
+
+    def __init__(
+        self,
+        version: int,
+        link_items: tuple[LinkItems, ...],
+        root_segment: str | None,
+        clashing: Mapping[str, Withheld],
+        shown: ShownTools,
+        former: "Namespace | None" = None,
+        providers: Mapping[str, tuple[str, ...]] = {},
+    ) -> None:
+        """`link_items` in the order of their names. `former` gives up what its views know."""
+        self.shown = shown
+        self.version = version
+        self._root = f"{root_segment}." if root_segment else ""
+        self.link_items = link_items
+        self.providers = providers  # names that are offered without a segment, and the segments that may serve each
+        self.clashing = clashing
+        self._views: dict[ViewKey, View] = {}
+        self._former: dict[ViewKey, tuple[int, View]] = former.hand_over() if former is not None else {}
+
+    def view(self, key: ViewKey) -> View:
+        view = self._views.get(key)
+        if view is None:
+            shared = self._shared_key(key)
+            view = self._views.get(shared)
+            if view is None:
+                _, former = self._former.pop(shared, (0, None))
+                view = self._views[shared] = View(self, shared, former)
+            self._views[key] = view
+        return view
+
+    @cached_property
+    def members(self) -> dict[str, Members]:
+        """Those for whom some links are, where they are not for everybody."""
+        return {items.link.members.name: items.link.members for items in self.link_items if items.link.members}
+
+    def _shared_key(self, key: ViewKey) -> ViewKey:
+        who = key.who
+        if who is None:
+            return key
+        hidden = frozenset(name for name, members in self.members.items() if not members.admits(who))
+        return msgspec.structs.replace(key, who=None, hidden=hidden)
+
+    def hand_over(self) -> dict[ViewKey, tuple[int, View]]:
+        """The views of this snapshot, and those of earlier ones that were not asked for since, for a while.
+
+        They hold their snapshot: if it went on holding them, all of it would wait for the collector.
+        """
+        former, self._former = self._former, {}
+        views, self._views = self._views, {}
+        for view in views.values():
+            view.forget_pages()
+        kept = {key: one for key, one in former.items() if self.version - one[0] < VIEWS_KEPT_FOR}
+        return kept | {key: (self.version, view) for key, view in views.items() if key.who is None}
+
+    def prefix(self, segment: str) -> str:
+        """What every qualified name of a server begins with."""
+        return f"{self._root}{segment}."
+
+    def show_uri(self, link: Link, uri: str) -> str:
+        return show_uri(f"{self._root}{link.segment}", uri, aggregator=link.offer.is_aggregator)
+
+    def maybe_own_uri(self, items: LinkItems, shown: str) -> str | None:
+        return maybe_own_uri(f"{self._root}{items.link.segment}", shown, aggregator=items.offer.is_aggregator)
+
+    def way(self, link: Link, uri: str) -> tuple[str, ...]:
+        """The segments below us to the server of the resource that `link` calls `uri`."""
+        return (link.segment, *(nested_segments(uri) if link.offer.is_aggregator else ()))
+
+    def onward(self, link: Link, uri: str) -> dict[str, Raw]:
+        """The route of a request for a resource, as `link` hands it on: it ends in the segment of its server."""
+        return ax_route.as_meta(ax_route.start(self._root.rstrip(".") or None, self.way(link, uri)))
+
+    def withheld(self, link: Link) -> list[Withheld]:
+        found = [one for items in self.link_items if items.link is link for one in items.withheld]
+        found.extend(
+            unlisted_tools.surface_refused(route.original, route.surface.warning, route.refusal.message)
+            for items in self.link_items
+            if items.link is link
+            for route in items.tools
+            if route.surface is not None and route.refusal is not None
+        )
+        prefix = self.prefix(link.segment)
+        found.extend(one for name, one in self.clashing.items() if name.startswith(prefix))
+        return found
+
+    def without_collisions(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
+        """Those that are listed: without those whose alias another name has too, and those that are refused."""
+        return tuple(route for route in routes if route.qualified not in self.clashing and not route.is_refused)
+
+
+class ListUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of taking over a list. `refused`: the registration ends with this (MCP-AX 4.3)."""
+
+    items: LinkItems | None = None
+    refused: Fault | None = None
+    changed: tuple[ChangedDefinition, ...] = ()
+
+
+class Catalog:
+    def __init__(
+        self,
+        plan: Plan,
+        on_change: Callable[[frozenset[str]], None],
+        on_metadata: Callable[[frozenset[str]], None] = lambda kinds: None,
+        *,
+        checks_for: ChecksFor,
+        rulings: Rulings = NO_RULINGS,
+        redefined: Feed[tuple[ChangedDefinition, ...]] | None = None,
+        surfaces: Surfaces = NO_SURFACES,
+    ) -> None:
+        """Told are the kinds of lists; `on_metadata` where only what MCP-AX says of the tools changed."""
+        self._plan = plan
+        self._checks_for = checks_for
+        self._rulings = rulings
+        self._surfaces = surfaces
+        self._redefined: Feed[tuple[ChangedDefinition, ...]] = redefined or Feed()
+        self._on_change = on_change
+        self._on_metadata = on_metadata
+        self._paced = PacedChanges(on_change)  # of rooms, where many come and go
+        self._link_items: dict[str, LinkItems] = {}
+        self._order: list[str] = []  # the segments as a dotted name sorts, and the items of links in that order
+        self._sorted: list[LinkItems] = []
+        self._clashes = AliasCollisions()
+        self._stocking: dict[object, Link] = {}
+        self._shown = ShownTools()
+        self.namespace = Namespace(0, (), plan.ax.root_segment, {}, self._shown)
+        self._said = 0  # how often an operator said something else of the tools
+
+    def has_segment(self, segment: str) -> bool:
+        return segment in self._link_items
+
+    def tool_routes(self, link: Link) -> tuple[Route, ...]:
+        """Of what it lists, if it is the one that its segment has."""
+        items = self._link_items.get(link.segment)
+        return items.tools if items is not None and items.link is link else ()
+
+    def replan(self, plan: Plan) -> None:
+        """Other rules for tools: no link's items are good any more; the keepers of the lists stock them again."""
+        self._plan = plan
+        self._said += 1
+        for segment in self._link_items:
+            self.reconsider(segment)
+
+    def reconsider(self, segment: str) -> None:
+        """An operator has said something new of what it offers: when it is stocked next, its items are made anew."""
+        self._said += 1
+        items = self._link_items.get(segment)
+        if items is not None:
+            self._link_items[segment] = msgspec.structs.replace(items, stale=True)
+
+    async def stock(self, link: Link, listing: Listing) -> ListUpdate:
+        """Take over what a server now offers. Where it is refused, nothing of that server is listed any more."""
+        old = self._link_items.get(link.segment)
+        ticket = object()
+        self._stocking[ticket] = link
+        try:
+            said = self._said
+            items = await self._make_items(link, listing, old)
+            while said != self._said:  # by rules that hold no more, a tool could be let through that is held by now
+                said = self._said
+                before = msgspec.structs.replace(old, stale=True) if old is not None else None
+                items = await self._make_items(link, listing, before)
+        finally:
+            left = self._stocking.pop(ticket, None) is None
+        if left:
+            return ListUpdate()  # dropped while its list was being prepared
+        if isinstance(items, Fault):
+            self.drop(link)
+            return ListUpdate(refused=items)
+        if items is not old:
+            if items.seen:
+                self._rulings.took(link.segment, items.seen, {route.qualified: route for route in items.tools})
+            items = msgspec.structs.replace(items, seen=()) if items.seen else items
+            self.place(items)
+        changed = changes(old, items)
+        if changed:
+            self._redefined.publish(changed)
+        return ListUpdate(items=items, changed=changed)
+
+    async def _make_items(self, link: Link, listing: Listing, old: LinkItems | None) -> LinkItems | Fault:
+        return await make_link_items(
+            link, listing, self._plan, old, self._rulings, checks_for=self._checks_for, surfaces=self._surfaces
+        )
+
+    async def stock_again(self, link: Link, listing: Listing) -> None:
+        """The same list by other rules. A server that is away does not come back by it."""
+        old = self._link_items.get(link.segment)
+        await self.stock(link, listing)
+        if old is not None and old.link is link and old.degraded:
+            self.degrade(link)
+
+    def place(self, items: LinkItems) -> None:
+        """Instead of the one that its segment has."""
+        segment = items.link.segment
+        old = self._link_items.get(segment)
+        place = bisect_left(self._order, f"{segment}.")
+        if old is None:
+            self._order.insert(place, f"{segment}.")
+            self._sorted.insert(place, items)
+        self._link_items[segment] = self._sorted[place] = items
+        self._replace(old, items)
+
+    def degrade(self, link: Link) -> None:
+        """Its tools stay listed, as degraded, until it is stocked again or dropped (MCP-AX 13.2)."""
+        items = self._link_items.get(link.segment)
+        if items is not None and items.link is link and not items.degraded:
+            self.place(msgspec.structs.replace(items, degraded=True))
+
+    def drop(self, link: Link) -> None:
+        """A link that was superseded by another of its segment no longer has anything to drop."""
+        for ticket in [one for one, whose in self._stocking.items() if whose is link]:
+            del self._stocking[ticket]
+        items = self._link_items.get(link.segment)
+        if items is not None and items.link is link:
+            del self._link_items[link.segment]
+            place = bisect_left(self._order, f"{link.segment}.")
+            del self._order[place], self._sorted[place]
+            self._shown.forget(link.segment)
+            self._replace(items, None)
+
+    def readmit(self) -> None:
+        """Links may be for others than before: who sees them is asked anew."""
+        self._renew()
+        self._on_change(frozenset(("tools",)))
+
+    def _renew(self) -> None:
+        former, root, clashing = self.namespace, self._plan.ax.root_segment, self._clashes.withheld
+        self.namespace = Namespace(
+            former.version + 1,
+            tuple(self._sorted),
+            root,
+            clashing,
+            self._shown,
+            former,
+            providers=self._plan.registry.routes,
+        )
+
+    def _replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
+        self._clashes.replace(old, new)
+        self._renew()
+        told = difference(old, new)
+        if told.definitions:
+            of_room = any(items is not None and items.link.members is not None for items in (old, new))
+            (self._paced.add if of_room else self._on_change)(told.definitions)
+        if told.metadata:
+            self._on_metadata(told.metadata)

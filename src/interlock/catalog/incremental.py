@@ -1,0 +1,163 @@
+"""What the namespace keeps from one snapshot to the next, so that a change costs what changed and not all there is.
+
+A thousand servers register in a row, and of twenty thousand tools one is new: what belongs to the other links
+is taken as it was.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from interlock.ax.protocol.names import Withheld, may_collide, withhold_colliding_aliases
+from interlock.mcp.eras import MODERN, Era
+from interlock.catalog.routes import LinkItems, Place, Route, era_of
+from interlock.links.listing import Item
+
+Routes = Sequence[Route]
+
+
+class VisiblePart(msgspec.Struct, frozen=True, eq=False):
+    """The items of one link as one kind of caller sees them."""
+
+    tools: tuple[Route, ...]
+    prompts: tuple[Route, ...]
+    shown: "ShownItems"
+
+
+class ShownItems:
+    """The bytes of a link's tools in one form of their names, as far as they were listed."""
+
+    __slots__ = ("_era", "_legacy", "_modern", "_tasks", "items")
+
+    def __init__(self, items: LinkItems, former: "ShownItems | None") -> None:
+        self.items = items
+        self._era = era_of(items.link)
+        self._tasks = items.link.tasks
+        self._modern: dict[Route, bytes] = {}
+        self._legacy: dict[Route, bytes] = {}
+        if former is not None and former.items.degraded is items.degraded and former._speaks_like(items):
+            self._modern, self._legacy = (
+                {route: known[route] for route in items.tools if route in known} if known else {}
+                for known in (former._modern, former._legacy)
+            )
+
+    def is_of(self, items: LinkItems) -> bool:
+        return self.items is items and self._speaks_like(items)
+
+    def _speaks_like(self, items: LinkItems) -> bool:
+        """What a tool looks like depends on how its server speaks, which may change with a new connection."""
+        return self._era is era_of(items.link) and self._tasks is items.link.tasks
+
+    def tool(self, route: Route, era: Era, show: Callable[[Route, Era], bytes]) -> bytes:
+        known = self._modern if era is MODERN else self._legacy
+        shown = known.get(route)
+        if shown is None:
+            shown = known[route] = show(route, era)
+        return shown
+
+
+class ShownTools:
+    """The listed bytes of the whole namespace, shared by callers that see names in the same form."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, dict[str, ShownItems]] = {}  # segment -> form -> them
+
+    def of(self, items: LinkItems, form: str) -> ShownItems:
+        forms = self._kept.setdefault(items.link.segment, {})
+        shown = forms.get(form)
+        if shown is None or not shown.is_of(items):
+            shown = forms[form] = ShownItems(items, shown)
+        return shown
+
+    def forget(self, segment: str) -> None:
+        self._kept.pop(segment, None)
+
+
+class AliasCollisions:
+    """Names whose aliases collide; they are all withheld (MCP-AX 3.2, our rule)."""
+
+    def __init__(self) -> None:
+        self._claims: dict[str, dict[str, int]] = {}  # alias -> name -> how many have it: a tool and a prompt may
+        self.withheld: Mapping[str, Withheld] = {}
+
+    def replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
+        """`withheld` is another object where it changed."""
+        gone, come = route_difference(_routes(old), _routes(new))
+        aliases, names = set(), set()
+        for routes, step in ((gone, -1), (come, 1)):
+            for route in routes:
+                if may_collide(route.alias):
+                    self._count(route, step)
+                    aliases.add(route.alias)
+                    names.add(route.qualified)
+        if not names.isdisjoint(self.withheld) or any(len(self._claims.get(one, ())) > 1 for one in aliases):
+            disputed = [name for claimed in self._claims.values() if len(claimed) > 1 for name in claimed]
+            self.withheld = {one.name: one for one in withhold_colliding_aliases(disputed).withheld}
+
+    def _count(self, route: Route, step: int) -> None:
+        claimed = self._claims.setdefault(route.alias, {})
+        claimed[route.qualified] = claimed.get(route.qualified, 0) + step
+        if not claimed[route.qualified]:
+            del claimed[route.qualified]
+        if not claimed:
+            del self._claims[route.alias]
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """Kinds of lists that are others when the items of a link are replaced."""
+
+    definitions: frozenset[str]  # clients see other names, schemas or descriptions
+    metadata: frozenset[str]  # only what MCP-AX says of them is another, which is for those above (6.3, ours)
+
+
+def difference(old: LinkItems | None, new: LinkItems | None) -> Difference:
+    definitions = {kind for kind in ("tools", "prompts") if not _is_same(kind, old, new, _same_definition)}
+    if not all(_is_same(kind, old, new, _same_place) for kind in ("resources", "templates")):
+        definitions.add("resources")
+    was, now = old is not None and old.degraded, new is not None and new.degraded
+    has_tools = new is not None and bool(new.tools)
+    marked = (has_tools and was is not now) or not _is_same("tools", old, new, _same_metadata)
+    return Difference(frozenset(definitions), frozenset(("tools",) if marked else ()) - definitions)
+
+
+def _is_same(kind: str, old: LinkItems | None, new: LinkItems | None, same: Callable[[Any, Any], bool]) -> bool:
+    was, now = getattr(old, kind, ()), getattr(new, kind, ())
+    return was is now or (
+        len(was) == len(now) and all(one is other or same(one, other) for one, other in zip(was, now, strict=True))
+    )
+
+
+def _same_definition(one: Route, other: Route) -> bool:
+    return (
+        one.qualified == other.qualified
+        and _same_item(one.item, other.item)
+        and one.hints == other.hints
+        and one.irreversible == other.irreversible  # a tool that turned dangerous is another
+        and one.scope == other.scope
+    )
+
+
+def _same_item(one: Item, other: Item) -> bool:
+    """But for `_meta`, of which a client's prompts show nothing."""
+    return one == other or {**one, "_meta": None} == {**other, "_meta": None}
+
+
+def _same_metadata(one: Route, other: Route) -> bool:
+    return one.meta == other.meta and one.item.get("_meta") == other.item.get("_meta")
+
+
+def _same_place(one: Place, other: Place) -> bool:
+    return one.shown == other.shown and one.item == other.item
+
+
+def route_difference(old: Routes, new: Routes) -> tuple[Routes, Routes]:
+    """Those that are only in the one, and those that are only in the other."""
+    if not old or not new:
+        return old, new
+    before, after = set(old), set(new)
+    return [route for route in old if route not in after], [route for route in new if route not in before]
+
+
+def _routes(items: LinkItems | None) -> Routes:
+    return () if items is None else (*items.tools, *items.prompts)

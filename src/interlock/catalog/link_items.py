@@ -1,0 +1,571 @@
+"""The items of one server, prepared for the namespace: names settled, capabilities read, routes made.
+
+The items of a link are made once per change of its server's list, in slices, so that ten thousand tools delay no other
+work. Names depend only on the configuration and the server's own list. What an offer means depends on who makes it: an
+unmodified server is taken as it is, a registrant is held to MCP-AX, and only an aggregator has anything below it.
+"""
+
+import asyncio
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import Plan, ToolClass, ToolRule
+from interlock.ax.protocol import route as ax_route
+from interlock.ax.protocol.budget import Price
+from interlock.ax.protocol.capability import (
+    Capability,
+    Invalid,
+    LatencyClass,
+    as_object,
+    changed_claims,
+    hints,
+    read_capability,
+    safety,
+)
+from interlock.gate.protocol.claims import Claims, is_looser, no_looser
+from interlock.gate.protocol.policy import Hold, gate_of, hold_of, says_its_effect
+from interlock.ax.protocol.errors import NAMES, NAMESPACE_INVALID
+from interlock.ax.protocol.hop_metadata import (
+    CAPABILITY,
+    DECLARED,
+    GATED,
+    HOPS,
+    IRREVERSIBLE,
+    SAFETY,
+    SURFACE,
+    Below,
+    Offer,
+    as_declared,
+    at_its_strictest,
+    declared_values,
+    implied_scope,
+    least_latency_class,
+    over_transport,
+    published_annotation,
+    raise_to_hop,
+    read_below,
+    timeout_s,
+)
+from interlock.ax.protocol.names import Withheld, alias, qualify
+from interlock.ax.protocol.uris import SCHEME, bare_uri, is_nested, show_uri
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
+from interlock.wire.jsonrpc.errors import CodecError, Fault
+from interlock.mcp.headers import encode_header, mirrored_arguments
+from interlock.mcp.items import Item, maybe_value
+from interlock.mcp.methods import PROMPTS_GET, TOOLS_CALL
+from interlock.mcp.tasks import needs_task
+from interlock.wire.schemas.effort import Effort
+from interlock.catalog import unlisted_tools
+from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
+from interlock.catalog.names import SettledNames, refuse_names, settle_names
+from interlock.catalog.routes import NO_RULINGS, ChecksFor, LinkItems, Place, Route, Rulings
+from interlock.catalog.surface import (
+    LIST_STEPS_MAX,
+    NO_SURFACES,
+    Surface,
+    Surfaces,
+)
+from interlock.links.handshake import modern_head
+from interlock.links.link import Link
+from interlock.links.listing import Items, Listing
+
+SLICE: Final = 200  # items prepared before others get a turn
+_KINDS: Final = ("tools", "prompts", "resources", "templates")
+
+
+async def make_link_items(
+    link: Link,
+    listing: Listing,
+    plan: Plan,
+    old: LinkItems | None,
+    rulings: Rulings = NO_RULINGS,
+    *,
+    checks_for: ChecksFor,
+    surfaces: Surfaces = NO_SURFACES,
+) -> LinkItems | Fault:
+    """The items of a link, `old` itself where nothing changed, or the refusal that ends its session (MCP-AX 4.3)."""
+    offer = link.offer
+    if old is not None and (old.link is not link or old.offer.session != offer.session):  # AX-13.1-3, AX-9.2-4
+        old = None
+    digests = {kind: getattr(listing, kind).digest for kind in _KINDS}
+    digests["tasks"] = b"%d %d" % (link.tasks, link.modern)  # what a tool says of tasks counts only then
+    least = least_latency_class(offer.link_latency_ms, link.latencies)
+    least = least if old is None else max(least, old.least_latency)  # AX-9.2-4: within a session
+    is_same = old is not None and not old.stale and old.digests == digests and old.offer == offer  # AX-13.1-3
+    if old is not None and is_same and old.least_latency is least:
+        return msgspec.structs.replace(old, degraded=False) if old.degraded else old
+    known: dict[str, Route] = {}
+    if old is not None and _is_made_alike(old, offer, least, digests["tasks"]):
+        known = {route.original: route for route in old.tools}
+    unchanged, others = _split_unchanged(offer, listing.tools, known)
+    named = settle_names(offer, others), settle_names(offer, listing.prompts)
+    invalid = [name for one in named for name in one.invalid]
+    if invalid:  # AX-4.3-1
+        return refuse_names(offer, invalid)
+    tools, prompts = named
+    stock = _LinkItemsBuilder(link, plan, offer, least, rulings, known, checks_for, surfaces)
+    stock.tools += unchanged
+    await stock.take_tools(tools)
+    stock.take_prompts(prompts)
+    refused = next((route.surface for route in stock.tools if route.surface and route.surface.ends_session), None)
+    if refused is not None:
+        return LinkItems(link=link, offer=offer, least_latency=least, tools=stock.refuse(refused), digests=digests)
+    withheld = [*tools.withheld, *prompts.withheld, *stock.withheld]
+    for kind in _KINDS:
+        withheld.extend(Withheld(name=name, reason=reason) for name, reason in getattr(listing, kind).refused)
+    return LinkItems(
+        link=link,
+        offer=offer,
+        least_latency=least,
+        tools=tuple(sorted(stock.tools, key=lambda route: route.qualified)),  # AX-3.1-2
+        prompts=tuple(sorted(stock.prompts, key=lambda route: route.qualified)),
+        resources=stock.places(listing.resources, withheld),
+        templates=stock.places(listing.templates, withheld),
+        withheld=tuple(withheld),
+        out_of_scope=frozenset(stock.out_of_scope),
+        digests=digests,
+        ttl_s=listing.tools.ttl_s,
+        private=listing.tools.private,
+        seen=tuple(stock.seen),
+    )
+
+
+def _is_made_alike(old: LinkItems, offer: Offer, least: LatencyClass, tasks: bytes) -> bool:
+    """Whether the same item would become the same route again."""
+    return not old.stale and old.offer == offer and old.least_latency is least and old.digests.get("tasks") == tasks
+
+
+def _split_unchanged(offer: Offer, items: Items, known: dict[str, Route]) -> tuple[list[Route], Items]:
+    """The tools of an aggregator that are listed as before, and the rest. A leaf's names depend on one another."""
+    if not known or not offer.is_aggregator or len(dict(items.items)) < len(items.items):
+        return [], items
+    routes, others = [], []
+    for entry in items.items:
+        route = known.get(entry[0])
+        if route is not None and route.source is entry[1]:
+            routes.append(route)
+        else:
+            others.append(entry)
+    return routes, msgspec.structs.replace(items, items=tuple(others), raws=())
+
+
+class _Assessment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool says of itself, as it holds here."""
+
+    read: Capability
+    capability: Capability  # with what this hop adds
+    irreversible: bool
+    has_class: bool  # it declares how long it takes, or the operator does
+    hints: dict[str, bool]
+    changed: dict[str, object]  # what the server said and does not hold here
+    price: Price
+    notes: dict[bool, dict[str, Any]]  # whether it is gated -> its MCP-AX keys
+
+
+class _LinkItemsBuilder:
+    """Builds the items of one link from its listing."""
+
+    def __init__(
+        self,
+        link: Link,
+        plan: Plan,
+        offer: Offer,
+        least: LatencyClass,
+        rulings: Rulings,
+        known: dict[str, Route],
+        checks_for: ChecksFor,
+        surfaces: Surfaces,
+    ) -> None:
+        """`known`: tools by their original names, as they were made last time by the same rules."""
+        self._known = known
+        self._checks_for = checks_for
+        self._surfaces, self._effort = surfaces, Effort(LIST_STEPS_MAX)
+        self._link = link
+        self._rulings = rulings
+        self._waits = rulings.waits(link.segment)
+        self._plan = plan
+        self._offer = offer
+        self._least = least
+        self._own = plan.ax.root_segment
+        self._root = () if self._own is None else (self._own,)
+        self._path = ".".join((*self._root, link.segment))
+        self._ways: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
+        self._judged: dict[tuple[object, ...], _Assessment | Invalid] = {}
+        self.tools: list[Route] = []
+        self.prompts: list[Route] = []
+        self.withheld: list[Withheld] = []
+        self.out_of_scope: list[str] = []
+        self.seen: list[tuple[DefinitionSnapshot, DefinitionState]] = []
+
+    async def take_tools(self, named: SettledNames) -> None:
+        for done, (original, item, inner, local) in enumerate(named.items):
+            if done % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+            known = self._known.get(original)
+            if (
+                known is not None
+                and known.source is item
+                and known.local == local  # which depends on the other names of the list
+                and known.below == self._way(inner)[1]
+            ):
+                self.tools.append(known)
+                continue
+            route = self._tool(original, item, inner, local)
+            if isinstance(route, Withheld):
+                self.withheld.append(route)
+            else:
+                self.tools.append(route)
+
+    def refuse(self, refused: Surface) -> tuple[Route, ...]:
+        """Every tool, because of one that is not what the registry says of its name (registry.enforce = "session")."""
+        made = []
+        for route in sorted(self.tools, key=lambda route: route.qualified):
+            own = route.surface if route.is_refused else refused
+            other = msgspec.structs.replace(route, surface=own)
+            msgspec.structs.force_setattr(other, "checks", self._checks_for(other))
+            made.append(other)
+        return tuple(made)
+
+    def take_prompts(self, named: SettledNames) -> None:
+        for original, item, inner, local in named.items:
+            segments, below = self._way(inner)
+            qualified = qualify(segments, local)
+            if isinstance(qualified, Withheld):
+                self.withheld.append(Withheld(name=original, reason=qualified.reason))
+                continue
+            meta = _meta(item)
+            self.prompts.append(
+                Route(
+                    link=self._link,
+                    qualified=qualified,
+                    alias=alias(qualified),
+                    local=local,
+                    original=original,
+                    wire_name=Raw(encode_value(original)),
+                    head=modern_head(PROMPTS_GET) + b"mcp-name: %b\r\n" % encode_header(original),
+                    item=_without_ax_keys(item, meta, read_below(meta, self._offer)),
+                    segments=segments,
+                    below=below,
+                    onward=self._onward(below, local),
+                    timeout_s=self._link.timeout_s,
+                )
+            )
+
+    def places(self, items: Items, withheld: list[Withheld]) -> tuple[Place, ...]:
+        aggregator = self._offer.is_aggregator
+        found: dict[str, Place] = {}
+        for uri, item in items.items:
+            if aggregator and uri.startswith(SCHEME) and not is_nested(uri):
+                withheld.append(Withheld(name=uri, reason=_BAD_URI, code=NAMES[NAMESPACE_INVALID]))
+                continue
+            shown = show_uri(self._path, uri, aggregator=aggregator)
+            bare = bare_uri(uri) if aggregator else uri
+            meta = _meta(item)
+            told = _without_ax_keys(item, meta, read_below(meta, self._offer)) if meta else item
+            found[uri] = Place(link=self._link, uri=uri, bare=bare, shown=shown, item=told)
+        return tuple(sorted(found.values(), key=lambda place: place.shown))
+
+    def _tool(self, original: str, item: Item, inner: tuple[str, ...], local: str) -> Route | Withheld:
+        segments, below = self._way(inner)
+        qualified = qualify(segments, local)
+        if isinstance(qualified, Withheld):
+            return Withheld(name=original, reason=qualified.reason)
+        rule = _rule(self._plan.tools, qualified)
+        if rule is not None and rule.hide:
+            return unlisted_tools.hidden(original)
+        meta = _meta(item)
+        told = read_below(meta, self._offer)
+        if told.hops > self._plan.ax.max_hops:
+            return unlisted_tools.too_many_hops(original, told.hops, self._plan.ax.max_hops)
+        annotations = maybe_value(item, "annotations")
+        is_open = self._is_open(original, told, annotations, rule)
+        snapshot = DefinitionSnapshot(
+            qualified, original, item, told.capability, told.declared, is_open=is_open, is_flagged=told.flagged
+        )
+        look = self._look(snapshot)
+        if (unwanted := _maybe_unwanted(look, original, rule)) is not None:
+            return unwanted
+        if snapshot.is_flagged and not told.flagged:
+            told = msgspec.structs.replace(told, flagged=True)
+        accepted = self._maybe_stricter(look, snapshot)
+        if accepted is not None and accepted.is_open and snapshot.claims.severity < accepted.severity:
+            is_open = self._may_be_open(original, rule)
+        ruling = self._rulings.get(qualified, snapshot.digest) if self._rulings.knows(qualified) else None
+        is_open = is_open and ruling is None
+        judged = self._judge(original, told, item, annotations, rule, ruling, accepted)
+        if isinstance(judged, Invalid):
+            return unlisted_tools.capability_invalid(original, judged.reason)
+        capability = judged.capability
+        # AX-4.2-7, AX-4.2-11
+        if capability.mutable and not self._offer.proved and self._plan.ax.require_proof != "never":
+            return unlisted_tools.authority_unproved(original)
+        scope = implied_scope(capability)
+        if self._offer.scope < scope:  # AX-10.2-1, AX-10.2-2
+            self.out_of_scope.append(qualified)
+            return unlisted_tools.out_of_scope(original, scope, self._offer.scope)
+        mirrored = (
+            mirrored_arguments(maybe_value(item, "inputSchema"))
+            if _MIRROR_MARK in bytes(item.get("inputSchema", b""))
+            else ()
+        )
+        if isinstance(mirrored, str):
+            return Withheld(name=original, reason=mirrored)
+        irreversible = judged.irreversible
+        if irreversible and not is_open and not self._link.is_checked:  # AX-8.N-3
+            return unlisted_tools.link_unchecked(original)
+        asked = original in self._link.asks
+        hold = self._hold(qualified, told, irreversible=irreversible, is_open=is_open, asked=asked)
+        gated = told.gated or hold is not None  # AX-11.3-17, AX-11.3-18
+        surface = self._surface(qualified, original, local, item, meta)
+        route = Route(
+            link=self._link,
+            qualified=qualified,
+            alias=alias(qualified),
+            local=local,
+            original=original,
+            wire_name=Raw(encode_value(original)),
+            head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(original),
+            item=_without_ax_keys(item, meta, told),
+            source=item,
+            segments=segments,
+            below=below,
+            onward=self._onward(below, local),
+            capability=capability,
+            said=told.capability,
+            meta=_with_surface(self._notes(told, judged, gated=gated), surface),
+            hints=judged.hints,
+            hops=told.hops,
+            irreversible=irreversible,
+            gated=gated,
+            gate=gate_of(
+                hold,
+                relays=self._offer.is_aggregator and (told.gated or irreversible),
+                shows_holder=self._plan.gate.show_holder,
+                by_contract=asked,
+            ),
+            is_open=is_open,
+            is_classified=ruling is not None or self._link.checks_input or self._reclassify(original, rule),
+            is_unaccepted=accepted is not None,
+            timeout_s=timeout_s(
+                capability.latency_class if judged.has_class else None, told.hops, self._link.timeout_s
+            ),
+            scope=scope.value,
+            price=judged.price,
+            mirrored=mirrored,
+            needs_task=not self._link.modern and self._link.tasks and needs_task(item),
+            surface=surface,
+        )
+        checks = self._checks_for(route)
+        if checks:
+            msgspec.structs.force_setattr(route, "checks", checks)  # no other part has seen it yet
+        return route
+
+    def _surface(self, qualified: str, original: str, local: str, item: Item, meta: dict[str, Raw]) -> Surface | None:
+        """By the name that its own server gives it, and by the one that it is listed under (REG-4.2-7)."""
+        own = local if self._offer.is_aggregator else original
+        names = (own,) if own == local else (own, local)
+        return self._surfaces.judge(self._link.segment, qualified, names, item, meta, self._effort)
+
+    def _is_open(self, original: str, told: Below, annotations: object, rule: ToolRule | None) -> bool:
+        """An aggregator has said it of every tool it lists, in its own name where the tool's server was silent."""
+        if told.flagged or not self._may_be_open(original, rule):
+            return False
+        return not says_its_effect(as_declared(told.capability, {}), annotations)
+
+    def _may_be_open(self, original: str, rule: ToolRule | None) -> bool:
+        return not (self._offer.is_aggregator or self._reclassify(original, rule))
+
+    def _look(self, snapshot: DefinitionSnapshot) -> DefinitionState:
+        look = self._rulings.look(self._link.segment, snapshot)
+        if look is not DefinitionState.SAME or snapshot.tool in self._waits:
+            self.seen.append((snapshot, look))
+        return look
+
+    def _maybe_stricter(self, look: DefinitionState, snapshot: DefinitionSnapshot) -> Claims | None:
+        """What was accepted, where the changed definition claims less: a server does not lift its own gate. A node that
+        `defer` believes is believed: a person said it there."""
+        is_left_to_it = self._plan.gate.mode == "defer" and self._offer.is_aggregator and self._offer.proved
+        if look is not DefinitionState.CHANGED or is_left_to_it:
+            return None
+        accepted = self._rulings.maybe_accepted(self._link.segment, snapshot.tool)
+        return accepted if accepted is not None and is_looser(snapshot.claims, accepted) else None
+
+    def _hold(self, qualified: str, told: Below, *, irreversible: bool, is_open: bool, asked: bool) -> Hold | None:
+        gate = self._plan.gate
+        return hold_of(
+            mode=gate.mode,
+            unannotated=gate.unannotated,
+            also=any(fnmatchcase(qualified, pattern) for pattern in gate.also),
+            irreversible=irreversible,
+            is_open=is_open,
+            gated_below=told.gated and self._offer.is_aggregator and self._offer.proved,
+            asked=asked,
+        )
+
+    def _judge(
+        self,
+        original: str,
+        told: Below,
+        item: Item,
+        annotations: object,
+        rule: ToolRule | None,
+        ruling: ToolClass | None,
+        accepted: Claims | None,
+    ) -> _Assessment | Invalid:
+        """Most tools of a server say the same of themselves: that is judged once, and they share what came of it."""
+        if rule is not None or ruling is not None or accepted is not None or original in self._link.classes:
+            return self._judge_one(original, told, annotations, rule, ruling, accepted)
+        said = (
+            None if told.capability is None else bytes(told.capability),
+            bytes(item.get("annotations", b"")),
+            *sorted(told.declared.items()),
+            told.hops,
+            told.flagged,
+        )
+        judged = self._judged.get(said)
+        if judged is None:
+            judged = self._judged[said] = self._judge_one(original, told, annotations, None, None, None)
+        return judged
+
+    def _judge_one(
+        self,
+        original: str,
+        told: Below,
+        annotations: object,
+        rule: ToolRule | None,
+        ruling: ToolClass | None,
+        accepted: Claims | None,
+    ) -> _Assessment | Invalid:
+        read = self._capability(original, told, annotations, rule, ruling, accepted)
+        if isinstance(read, Invalid):
+            return read
+        capability = raise_to_hop(read, self._least)
+        said = as_declared(told.capability, {})
+        has_class = isinstance(said, dict) and "latency_class" in said
+        if self._offer.is_aggregator and read.latency_class is LatencyClass.STANDARD:
+            has_class = False  # it lists tools without a class so, and gives up on the others first
+        # What an unproved registrant, or an unaccepted change, says itself is not left alone: its hints are ours.
+        published = hints(capability, annotations if self._offer.proved and accepted is None else None)
+        return _Assessment(
+            read=read,
+            capability=capability,
+            irreversible=safety(capability) is not None
+            or (told.flagged and (self._offer.is_aggregator or not self._reclassify(original, rule))),
+            hints=published,
+            has_class=has_class or (rule is not None and "latency_class" in rule.capability),
+            changed=changed_claims(said, annotations, capability, published),
+            price=self._price(capability, rule),
+            notes={},
+        )
+
+    def _capability(
+        self,
+        original: str,
+        told: Below,
+        annotations: object,
+        rule: ToolRule | None,
+        ruling: ToolClass | None,
+        accepted: Claims | None,
+    ) -> Capability | Invalid:
+        """An overlay is the operator's word on a leaf; what an aggregator says passes as it is (MCP-AX 11.3)."""
+        declared: object = msgspec.UNSET
+        if told.capability is not None:
+            try:
+                declared = decode_value(told.capability)
+            except CodecError:
+                return Invalid(reason="the capability annotation cannot be read")
+        if self._offer.kind == "leaf":
+            declared = over_transport(declared, self._offer.transport)
+            if isinstance(declared, Invalid):
+                return declared
+        private = None if self._offer.is_aggregator else self._plan.ax.transport_classes
+        if not self._offer.proved:
+            said = read_capability(declared, annotations=annotations, private=private)
+            if isinstance(said, Invalid):
+                return said
+            declared, annotations = as_object(at_its_strictest(said, annotations)), None
+        if accepted is not None:
+            said = read_capability(declared, annotations=annotations, private=private)
+            if isinstance(said, Invalid):
+                return said
+            declared, annotations = as_object(no_looser(said, accepted)), None
+        if self._offer.is_aggregator:
+            return read_capability(declared, annotations=annotations, private=private)
+        return read_capability(
+            declared,
+            annotations=annotations,
+            private=private,
+            tool_class=self._link.classes.get(original, ruling),
+            overrides=rule.capability if rule is not None else None,
+        )
+
+    def _price(self, capability: Capability, rule: ToolRule | None) -> Price:
+        units: int | None = None if rule is None else rule.cost_units
+        if units is None:
+            units = getattr(self._plan.budget.units, capability.cost_class.value)
+        return Price(mutable=capability.mutable, units=units, limits=None if rule is None else rule.budget)
+
+    def _reclassify(self, original: str, rule: ToolRule | None) -> bool:
+        return original in self._link.classes or (
+            rule is not None and not rule.capability.keys().isdisjoint(("mutable", "reversible"))
+        )
+
+    def _notes(self, told: Below, judged: _Assessment, *, gated: bool) -> dict[str, Any]:
+        notes = judged.notes.get(gated)
+        if notes is not None:
+            return notes
+        capability = judged.capability
+        notes = judged.notes[gated] = {CAPABILITY: published_annotation(told.capability, capability), HOPS: told.hops}
+        declared = declared_values({**judged.changed, **told.declared}, judged.read, capability)
+        if declared:
+            notes[DECLARED] = declared
+        if judged.irreversible:
+            notes[SAFETY] = IRREVERSIBLE
+        if gated:
+            notes[GATED] = True
+        return notes
+
+    def _way(self, inner: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        way = self._ways.get(inner)
+        if way is None:
+            below = (*self._link.path, *inner)
+            way = self._ways[inner] = ((*self._root, *below), below)
+        return way
+
+    def _onward(self, below: tuple[str, ...], local: str) -> dict[str, Raw] | None:
+        if self._offer.kind == "adopted":
+            return None
+        return ax_route.as_meta(ax_route.start(self._own, (*below, local)))
+
+
+_MIRROR_MARK: Final = b'"x-mcp-header"'
+_BAD_URI: Final = "its URI in the tree must be mcpax://, segments joined by dots, / and the server's own URI"
+
+
+def _with_surface(notes: dict[str, Any], surface: Surface | None) -> dict[str, Any]:
+    told = None if surface is None else surface.meta
+    return notes if told is None else {**notes, SURFACE: told}
+
+
+def _meta(item: Item) -> dict[str, Raw]:
+    return (decode_object(item["_meta"]) if "_meta" in item else None) or {}
+
+
+def _without_ax_keys(item: Item, meta: dict[str, Raw], told: Below) -> Item:
+    """The item without the MCP-AX keys its server wrote: what holds of them is written by us."""
+    return item if len(told.rest) == len(meta) else {**item, "_meta": Raw(encode_value(told.rest))}
+
+
+def _maybe_unwanted(look: DefinitionState, original: str, rule: ToolRule | None) -> Withheld | None:
+    if look is DefinitionState.DENIED:
+        return unlisted_tools.definition_denied(original)
+    if look is DefinitionState.CHANGED and rule is not None and rule.pin:
+        return unlisted_tools.definition_pinned(original)
+    return None
+
+
+def _rule(rules: tuple[ToolRule, ...], qualified: str) -> ToolRule | None:
+    return next((rule for rule in rules if fnmatchcase(qualified, rule.match)), None)

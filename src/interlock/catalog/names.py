@@ -1,0 +1,83 @@
+"""The names of one list, settled by who offers it (MCP-AX 4.1, 4.3).
+
+An unmodified server's names are normalised. A leaf that registered may have no dots in them; an aggregator's are
+dotted, and every part must be valid as it is. Names that MCP-AX forbids a registrant end its registration.
+"""
+
+from collections import Counter
+from typing import Final
+
+import msgspec
+
+from interlock.ax.protocol.errors import NAMESPACE_INVALID, refusal
+from interlock.ax.protocol.hop_metadata import Offer
+from interlock.ax.protocol.names import Withheld, listed_twice, read_dotted, resolve_locals
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.mcp.items import Item
+from interlock.links.listing import Items
+
+INVALID_NAMES_MAX: Final = 100  # how many of them a refusal repeats
+INVALID_NAME_CHARS_MAX: Final = 128
+
+
+class SettledNames(msgspec.Struct, frozen=True):
+    """One list with its names settled: (original, item, segments below the server, local name)."""
+
+    items: list[tuple[str, Item, tuple[str, ...], str]]
+    withheld: tuple[Withheld, ...]
+    invalid: list[str]
+
+
+def settle_names(offer: Offer, items: Items) -> SettledNames:
+    named = _distinct(items)
+    if offer.is_aggregator:
+        return _dotted_names(named)
+    invalid = [name for name, _ in named if "." in name] if offer.kind == "leaf" else []  # AX-4.3-1
+    resolution = resolve_locals([name for name, _ in named])
+    locals_ = resolution.local_names
+    return SettledNames(
+        [(original, item, (), locals_[original]) for original, item in named if original in locals_],
+        resolution.withheld,
+        invalid,
+    )
+
+
+def _dotted_names(named: list[tuple[str, Item]]) -> SettledNames:
+    times = Counter(name for name, _ in named)
+    ways: dict[tuple[str, ...], tuple[str, ...]] = {}  # thousands of tools share a way
+    settled, invalid = [], []
+    for name, item in named:
+        parts = read_dotted(name)
+        if parts is None:  # AX-4.3-1, AX-4.3-2
+            invalid.append(name)
+        elif times[name] == 1:
+            settled.append((name, item, ways.setdefault(parts[:-1], parts[:-1]), parts[-1]))
+    twice = sorted(name for name, count in times.items() if count > 1)
+    return SettledNames(settled, tuple(listed_twice(name, times[name]) for name in twice), invalid)
+
+
+def refuse_names(offer: Offer, names: list[str]) -> Fault:
+    why = (
+        "each part of a name that an aggregator lists must be 1 to 63 characters of a-z, 0-9, _ and -"
+        if offer.is_aggregator
+        else "a leaf's names hold no dots: register as an aggregator, or rename the tools"
+    )
+    shown = [name[:INVALID_NAME_CHARS_MAX] for name in names[:INVALID_NAMES_MAX]]
+    return refusal(NAMESPACE_INVALID, why, names=shown)  # AX-4.3-1
+
+
+def _distinct(items: Items) -> list[tuple[str, Item]]:
+    """A repeat that is the same to the byte is one item; a differing repeat stays, and its name is refused."""
+    seen: dict[str, Item] = {}
+    kept = []
+    for name, item in items.items:
+        if name in seen and _same(seen[name], item):
+            continue
+        seen[name] = item
+        kept.append((name, item))
+    return kept
+
+
+def _same(one: Item, other: Item) -> bool:
+    return encode_value(one) == encode_value(other)

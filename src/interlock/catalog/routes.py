@@ -1,0 +1,194 @@
+"""Routes: where each item of the namespace leads, and what holds for a call of it."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import ToolClass
+from interlock.ax.protocol.budget import Price
+from interlock.ax.protocol.capability import Capability, LatencyClass
+from interlock.gate.protocol.claims import Claims
+from interlock.gate.protocol.policy import GateRule
+from interlock.ax.protocol.hop_metadata import ADOPTED, DECLARED, Offer, as_declared
+from interlock.ax.protocol.names import Withheld
+from interlock.ax.protocol.uris import SCHEME
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsontext.canonical import tool_digest
+from interlock.mcp.eras import Era
+from interlock.mcp.headers import Mirrored
+from interlock.mcp.items import Item
+from interlock.core.calls.check import Check
+from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
+from interlock.catalog.surface import Surface
+from interlock.links.link import Link
+
+
+class Rulings(Protocol):
+    """The rulings of operators on tools that do not say it themselves."""
+
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        """`digest` is that of the definition they were shown."""
+
+    def knows(self, tool: str) -> bool:
+        """Whether they said anything of a tool of this name."""
+
+    def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
+        """What the definition is, compared with what was accepted before. A flag that it had then is set again."""
+
+    def maybe_accepted(self, segment: str, tool: str) -> Claims | None:
+        """What the definition claimed that was last accepted."""
+
+    def waits(self, segment: str) -> frozenset[str]:
+        """Tools that an operator asked about."""
+
+    def took(
+        self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
+    ) -> None:
+        """The list was taken over; `seen` is to be remembered or asked about."""
+
+
+class _NoRulings:
+    def get(self, tool: str, digest: str) -> ToolClass | None:
+        return None
+
+    def knows(self, tool: str) -> bool:
+        return False
+
+    def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
+        return DefinitionState.SAME
+
+    def maybe_accepted(self, segment: str, tool: str) -> Claims | None:
+        return None
+
+    def waits(self, segment: str) -> frozenset[str]:
+        return frozenset()
+
+    def took(
+        self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
+    ) -> None:
+        """Nothing is remembered."""
+
+
+NO_RULINGS: Final = _NoRulings()
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """The way from a name to its server, and all a call needs to take it without looking anything up again."""
+
+    link: Link
+    qualified: str  # segments and local name, joined by dots
+    alias: str
+    local: str
+    original: str  # downstream_name of MCP-AX 7.1
+    wire_name: Raw
+    head: bytes  # routing headers for a 2026-07-28 server
+    item: Item
+    segments: tuple[str, ...]  # from the root
+    below: tuple[str, ...]  # from here: the segments without our own
+    source: Item | None = None  # of a tool: the item as it was listed, with what its server may not say
+    onward: dict[str, Raw] | None = None  # route and cursor of a call that begins here; None for unmodified servers
+    capability: Capability | None = None  # None for prompts
+    said: Raw | None = None  # the capability annotation as it came
+    meta: dict[str, Any] = {}
+    hints: dict[str, bool] = {}
+    hops: int = 1
+    irreversible: bool = False  # flagged so here or below
+    gated: bool = False  # as listed: here or by a hop below
+    gate: GateRule | None = None  # what a call meets before it is sent, or instead of the tool's own answer
+    is_open: bool = False  # neither server nor operator says whether it changes anything
+    is_classified: bool = False  # what it does is the word of this node's operator or of a contract, not its server's
+    is_unaccepted: bool = False  # its server claims less than what was accepted, which does not count yet
+    timeout_s: float | None = None
+    scope: str = "read"
+    price: Price = Price()  # what a call counts for in budgets
+    mirrored: tuple[Mirrored, ...] = ()
+    needs_task: bool = False  # a legacy server's tool that can be called only as a task
+    surface: Surface | None = None  # what the registry of names says of it
+    checks: "Checks" = ()  # of the guard, those that apply to its calls; empty for a plain tool
+
+    @property
+    def is_refused(self) -> bool:
+        return self.surface is not None and self.surface.is_refused
+
+    @property
+    def refusal(self) -> Fault | None:
+        """By the registry of names: it is not listed, and this is what every call is answered."""
+        return self.surface.refusal if self.surface is not None else None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a call waits for a person here."""
+        return self.gate is not None and self.gate.hold is not None
+
+    @property
+    def digest(self) -> str:
+        """Of the definition as declared (MCP-AX 11.3)."""
+        declared = as_declared(self.said, self.meta.get(DECLARED, {}))
+        return tool_digest(self.item, downstream_name=self.original, declared=declared)
+
+
+Checks = tuple[Check[Route], ...]
+ChecksFor = Callable[[Route], Checks]  # what the guard says of a route that is being listed
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A resource or a template and the server that has it."""
+
+    link: Link
+    uri: str  # as the server says it; a template for templates
+    bare: str  # the same without the segments an aggregator put before it
+    shown: str  # as clients see it
+    item: Item
+
+
+class LinkItems(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    link: Link
+    offer: Offer = ADOPTED
+    least_latency: LatencyClass = LatencyClass.REALTIME  # no tool behind this link is faster (MCP-AX 9.2)
+    tools: tuple[Route, ...] = ()  # sorted by qualified name
+    prompts: tuple[Route, ...] = ()
+    resources: tuple[Place, ...] = ()  # sorted by shown URI
+    templates: tuple[Place, ...] = ()
+    withheld: tuple[Withheld, ...] = ()
+    out_of_scope: frozenset[str] = frozenset()  # qualified names withheld because the registration may not have them
+    digests: dict[str, bytes] = {}
+    ttl_s: float | None = None
+    private: bool = True
+    degraded: bool = False  # the link is gone; what it offered stays listed for a while (MCP-AX 13.2)
+    stale: bool = False  # an operator has said something new of its tools since it was made
+    seen: tuple[
+        tuple[DefinitionSnapshot, DefinitionState], ...
+    ] = ()  # definitions that are to be remembered or asked about
+
+
+class ChangedDefinition(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A tool whose definition is not what it was when the server last listed it."""
+
+    name: str
+    before: Route
+    after: Route
+
+
+RESOURCE_SCHEME: Final = SCHEME
+
+
+def changes(old: LinkItems | None, new: LinkItems) -> tuple[ChangedDefinition, ...]:
+    """Tools that are listed as before and defined otherwise. Only where the bytes differ is a digest made."""
+    if old is None or old is new or old.tools is new.tools:
+        return ()
+    same = set(old.tools).intersection(new.tools)
+    before = {route.qualified: route for route in old.tools if route not in same}
+    found = []
+    for after in new.tools if before else ():
+        was = before.get(after.qualified)
+        if was is None or (was.item == after.item and was.original == after.original and was.said == after.said):
+            continue
+        if was.digest != after.digest:
+            found.append(ChangedDefinition(name=after.qualified, before=was, after=after))
+    return tuple(found)
+
+
+def era_of(link: Link) -> Era:
+    return link.facts.era if link.facts is not None else Era.LEGACY

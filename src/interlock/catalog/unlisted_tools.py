@@ -1,0 +1,60 @@
+"""Why a tool is not listed: each reason as a `Withheld`, with the text that `interlock status` shows.
+
+`routes` decides which reason applies. Names that collide have their reasons in `protocol.ax.names`, because they depend
+on the whole list and not on one tool.
+"""
+
+from typing import Final
+
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.protocol.errors import AUTHORITY_UNVERIFIED, NAMES, SCOPE_DENIED
+from interlock.ax.protocol.names import Withheld
+
+HIDDEN: Final = "hidden by [[tool]]"
+CHANGED: Final = "definition_changed"  # the code of a tool whose changed definition is not accepted
+_PINNED: Final = "its definition changed, and [[tool]] pin withholds it until an operator accepts: interlock approvals"
+_DENIED: Final = "an operator denied its definition as it now is"
+_UNPROVED: Final = (
+    "it changes something, and the authority of this registrant is not proved: "
+    "let it send a proof (authority_proof, authority_key), vouch for it with authority in its [[access]] entry,"
+    ' or set ax.require_proof = "never"'
+)
+
+
+def hidden(name: str) -> Withheld:
+    return Withheld(name=name, reason=HIDDEN)
+
+
+def link_unchecked(name: str) -> Withheld:
+    reason = 'it cannot be undone, and its link has no checksum: write crc = "crc16", or allow_unchecked = true'
+    return Withheld(name=name, reason=reason, code="link_unchecked")
+
+
+def too_many_hops(name: str, hops: int, hops_max: int) -> Withheld:
+    return Withheld(name=name, reason=f"it is {hops} hops away; ax.max_hops is {hops_max}", code="hops_exceeded")
+
+
+def definition_denied(name: str) -> Withheld:
+    return Withheld(name=name, reason=_DENIED, code=CHANGED)
+
+
+def definition_pinned(name: str) -> Withheld:
+    return Withheld(name=name, reason=_PINNED, code=CHANGED)
+
+
+def capability_invalid(name: str, reason: str) -> Withheld:
+    return Withheld(name=name, reason=reason, code="capability_invalid")  # AX-9.1-1
+
+
+def authority_unproved(name: str) -> Withheld:
+    return Withheld(name=name, reason=_UNPROVED, code=NAMES[AUTHORITY_UNVERIFIED])  # AX-4.2-7
+
+
+def out_of_scope(name: str, needed: AuthScope, registered: AuthScope) -> Withheld:
+    reason = f"it needs scope {needed.value}; this server is registered for {registered.value}"
+    return Withheld(name=name, reason=reason, code=NAMES[SCOPE_DENIED])
+
+
+def surface_refused(name: str, reason: str, code: str) -> Withheld:
+    """By the registry of names (REG-8.1-2)."""
+    return Withheld(name=name, reason=reason, code=code)

@@ -1,0 +1,154 @@
+"""The table of verbs, and the program around them.
+
+A verb's module is imported when the verb is named (or when help lists them all), so that one verb does not pay for
+another.
+"""
+
+import sys
+from importlib import import_module
+from typing import Annotated, Any, cast
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command as compiled
+
+from interlock.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, BadUsage
+from interlock.cli.terminal.output import Output
+from interlock.cli.terminal.text import one_line
+
+VERBS = {
+    name: f"interlock.cli.verbs.{name}"
+    for name in (
+        "init",
+        "serve",
+        "check",
+        "status",
+        "open",
+        "add",
+        "discover",
+        "tools",
+        "approvals",
+        "approve",
+        "deny",
+        "grants",
+        "agents",
+        "rooms",
+        "names",
+        "links",
+        "device",
+        "drivers",
+        "secrets",
+        "skills",
+        "export",
+        "access",
+        "audit",
+        "explain",
+        "doctor",
+        "version",
+    )
+} | {"import": "interlock.cli.verbs.import_"}  # a word of Python's own
+OTHER_NUMBER = {  # nouns, singular or plural
+    "tool": "tools",
+    "approval": "approvals",
+    "grant": "grants",
+    "agent": "agents",
+    "room": "rooms",
+    "name": "names",
+    "link": "links",
+    "devices": "device",
+    "driver": "drivers",
+    "secret": "secrets",
+    "skill": "skills",
+    "accesses": "access",
+    "audits": "audit",
+}
+
+SHARED_OPTIONS = ("--config", "--data", "--url", "--json", "--debug")  # of every verb, none of the program's own
+
+EXAMPLES = """\b
+Start here:
+  interlock init            write interlock.toml
+  interlock serve           run the node; it prints how to connect a client
+  interlock status --watch  see every server, how it stands and why
+  interlock tools call TOOL --arg name=value
+  interlock approvals       what waits for you to decide
+  interlock doctor          find what is wrong, and how to mend it
+
+\b
+Every command takes --json, and --help shows its examples.
+Exit codes: 0 done, 1 refused, 2 usage, 3 waits for a decision, 4 unreachable."""
+
+
+class Verbs(TyperGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        # The names alone, for listing and for suggestions; get_command puts the command to them.
+        self.commands = cast(Any, dict.fromkeys(VERBS))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        name = OTHER_NUMBER.get(cmd_name, cmd_name)
+        if name not in VERBS:
+            return None
+        return compiled(import_module(VERBS[name]).app)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return OTHER_NUMBER.get(name or "", name), command, rest
+
+
+app = typer.Typer(
+    name="interlock",
+    cls=Verbs,
+    help="Many MCP servers, one namespace, one guard.",
+    epilog=EXAMPLES,
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        from interlock import __version__
+
+        Output(as_json=False).line(f"interlock {__version__}")
+        raise typer.Exit(EXIT_DONE)
+
+
+@app.callback()
+def interlock(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", show_default=False, is_eager=True, callback=_show_version
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command line and returns its exit code."""
+    try:
+        code = compiled(app).main(arguments, prog_name="interlock", standalone_mode=False)
+    except typer.TyperException as misuse:
+        return _report(misuse, arguments)
+    except typer.Abort:
+        return EXIT_REFUSED
+    return code if isinstance(code, int) else EXIT_DONE
+
+
+def _report(misuse: typer.TyperException, arguments: list[str]) -> int:
+    context = getattr(misuse, "ctx", None)
+    if type(misuse).__name__ == "NoArgsIsHelpError" and context is not None:
+        print(context.get_help(), file=sys.stderr)
+        return misuse.exit_code
+    path = context.command_path if context is not None else "interlock"
+    message = one_line(misuse.format_message())
+    hint = f"{path} --help"
+    option = getattr(misuse, "option_name", None)
+    if option in SHARED_OPTIONS:
+        message = f"{option} comes after the verb"
+        hint = "for instance interlock status --json" if path == "interlock" else f"for instance {path} list --json"
+    failed = BadUsage("usage", message[:1].lower() + message[1:].rstrip("."), hint=hint)
+    Output(as_json="--json" in arguments).failure(failed)
+    return failed.exit_code

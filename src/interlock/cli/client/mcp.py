@@ -1,0 +1,239 @@
+"""A plain MCP client of the 2026-07-28 form at a node's public endpoint: one POST per request, no session.
+
+Blocking, over http.client. Results keep their bytes. The stream form of an answer (SSE) is read too, its progress
+notifications handed to the caller as they come.
+"""
+
+import http.client
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import msgspec
+from msgspec import Raw
+
+from interlock import __version__
+from interlock.mcp.eras import LATEST_MODERN
+from interlock.mcp.headers import encode_header, mirror_text, mirrored_arguments
+from interlock.mcp.methods import (
+    META_CAPABILITIES,
+    META_CLIENT,
+    META_VERSION,
+    NAMED_BY,
+    PROGRESS,
+    TOOLS_CALL,
+    TOOLS_LIST,
+)
+from interlock.cli.client.operator import check_url, http_connection, unreachable
+from interlock.cli.terminal.errors import CommandFailed, Refused
+
+PAGES_MAX = 10_000  # a server that pages for ever must not keep us for ever
+LINE_BYTES_MAX = 64 * 1024 * 1024
+FLAT = "/mcp/flat"
+
+PUBLIC_URL = "for this command --url takes the public URL of a node, port 7411 unless configured"
+
+Progress = Callable[[float, float | None, str | None], None]
+
+
+_ABSENT = Raw()
+
+OUTCOMES = {  # MCP-AX 13.1: what is known of a call that failed on its way
+    "unknown": "; it was sent, and whether it was carried out is not known",
+    "not_sent": "; it was not sent",
+}
+
+
+class Error(msgspec.Struct, frozen=True):
+    code: int
+    message: str
+    data: Any = None
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: Any = None
+    method: str | None = None
+    params: Raw = Raw(b"{}")
+    result: Raw = _ABSENT
+    error: Error | None = None
+
+
+class ListedTool(msgspec.Struct, frozen=True, rename={"input_schema": "inputSchema", "meta": "_meta"}):
+    name: str
+    input_schema: Any = None
+    meta: dict[str, Any] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        qualified = self.meta.get("x-mcpax-name")
+        return (self.name, qualified) if isinstance(qualified, str) else (self.name,)
+
+
+class _Page(msgspec.Struct, frozen=True, rename="camel"):
+    tools: tuple[ListedTool, ...] = ()
+    next_cursor: str | None = None
+
+
+class _ProgressParams(msgspec.Struct, frozen=True):
+    progress: float = 0
+    total: float | None = None
+    message: str | None = None
+
+
+class McpClient:
+    def __init__(self, url: str, token: str | None, *, timeout: float) -> None:
+        """`url`: of the node, whose flat list is then used whatever surface its clients get, or of an endpoint."""
+        parts = urlsplit(check_url(url))
+        self.url = parts._replace(path=FLAT).geturl() if parts.path in ("", "/", "/mcp") else url
+        self._token = token
+        self._timeout = timeout
+        self._last_id = 0
+
+    def maybe_at_server(self, segment: str) -> "McpClient | None":
+        """The same client at the endpoint where one server's tools have their own names; None: not of a node's list."""
+        parts = urlsplit(self.url)
+        if parts.path != FLAT:
+            return None
+        url = parts._replace(path=f"/mcp/only/{quote(segment, safe='')}").geturl()
+        return McpClient(url, self._token, timeout=self._timeout)
+
+    def tools(self) -> Iterator[ListedTool]:
+        cursor = None
+        for _ in range(PAGES_MAX):
+            params: dict[str, Any] = {} if cursor is None else {"cursor": cursor}
+            page = _decode(self._request(TOOLS_LIST, params), _Page)
+            yield from page.tools
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def call(self, tool: ListedTool, arguments: dict[str, Any], *, on_progress: Progress) -> Raw:
+        mirrored = mirrored_arguments(tool.input_schema)
+        if isinstance(mirrored, str):
+            raise Refused("invalid_tool", f"{tool.name} cannot be called: {mirrored}")
+        headers = {}
+        for one in mirrored:
+            text = mirror_text(arguments, one.path)
+            if text is not None:
+                headers[one.header.decode()] = encode_header(text).decode()
+        params = {"name": tool.name, "arguments": arguments}
+        return self._request(TOOLS_CALL, params, headers=headers, on_progress=on_progress)
+
+    def _request(
+        self,
+        method: str,
+        params: dict[str, Any],
+        *,
+        headers: dict[str, str] | None = None,
+        on_progress: Progress | None = None,
+    ) -> Raw:
+        self._last_id += 1
+        meta: dict[str, Any] = {
+            META_VERSION: LATEST_MODERN,
+            META_CAPABILITIES: {},
+            META_CLIENT: {"name": "interlock-cli", "version": __version__},
+        }
+        if on_progress is not None:
+            meta["progressToken"] = self._last_id
+        body = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": {**params, "_meta": meta}}
+        sent = {
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            "MCP-Protocol-Version": LATEST_MODERN,
+            "Mcp-Method": method,
+            **(headers or {}),
+        }
+        if method in NAMED_BY:
+            sent["Mcp-Name"] = encode_header(params[NAMED_BY[method]]).decode()
+        if self._token:
+            sent["Authorization"] = f"Bearer {self._token}"
+        connection = http_connection(self.url, self._timeout)
+        parts = urlsplit(self.url)
+        target = parts.path + (f"?{parts.query}" if parts.query else "")
+        try:
+            connection.request("POST", target, body=msgspec.json.encode(body), headers=sent)
+            response = connection.getresponse()
+            return self._answer(response, on_progress)
+        except (OSError, http.client.HTTPException) as error:
+            raise unreachable(self.url, error) from error
+        finally:
+            connection.close()
+
+    def _answer(self, response: http.client.HTTPResponse, on_progress: Progress | None) -> Raw:
+        is_stream = response.headers.get_content_type() == "text/event-stream"
+        if 'realm="operator"' in response.headers.get("WWW-Authenticate", ""):
+            raise _wrong_endpoint()
+        for raw in _events(response) if is_stream else (response.read(),):
+            message = _message(raw, response.status)
+            if message.error is not None:
+                raise _call_error(message.error)
+            if bytes(message.result):
+                return message.result
+            if message.method == PROGRESS and on_progress is not None:
+                params = _decode(message.params, _ProgressParams)
+                on_progress(params.progress, params.total, params.message)
+        raise Refused("unexpected_answer", "the node ended its answer before the result")
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[bytes]:
+    data: list[bytes] = []
+    while line := response.readline(LINE_BYTES_MAX):
+        line = line.rstrip(b"\r\n")
+        if line.startswith(b"data:"):
+            data.append(line[5:].removeprefix(b" "))
+        elif not line and data:
+            yield b"\n".join(data)
+            data = []
+
+
+def _message(raw: bytes, status: int) -> Message:
+    try:
+        message = msgspec.json.decode(raw, type=Message)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise _not_mcp(status) from None
+    if status >= 400 and message.error is None:
+        raise _not_mcp(status)
+    return message
+
+
+def _wrong_endpoint() -> CommandFailed:
+    return Refused(
+        "wrong_door", "this is the operator endpoint; tools are called at the public endpoint", hint=PUBLIC_URL
+    )
+
+
+def _not_mcp(status: int) -> CommandFailed:
+    if status in (401, 403):
+        return Refused(
+            "unauthorised",
+            "the public endpoint needs a different credential",
+            hint="set INTERLOCK_TOKEN to a token from interlock access token --for client --name NAME",
+            details={"status": status},
+        )
+    return Refused(
+        "unexpected_answer",
+        f"HTTP {status}, and not from an MCP endpoint",
+        hint=PUBLIC_URL,
+        details={"status": status},
+    )
+
+
+def _call_error(error: Error) -> Refused:
+    data = error.data if isinstance(error.data, dict) else {}
+    reason, detail, outcome = data.get("reason"), data.get("detail"), data.get("outcome")
+    said = f"{error.message} ({reason})" if isinstance(reason, str) and reason != error.message else error.message
+    said += f": {detail}" if isinstance(detail, str) else ""
+    known = OUTCOMES.get(outcome, "") if isinstance(outcome, str) else ""
+    return Refused(
+        "call_failed",
+        f"{said}, code {error.code}{known}",
+        hint=f"interlock explain {error.code}",
+        details={"code": error.code, "data": error.data},
+    )
+
+
+def _decode(raw: Raw, shape: Any) -> Any:
+    try:
+        return msgspec.json.decode(raw, type=shape)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise Refused("unexpected_answer", "the node's answer is not what MCP says it should be") from None

@@ -1,0 +1,210 @@
+"""The store of a data folder, opened by a command itself: for tokens while no node runs, and for the audit log.
+
+Each method opens, does one thing and closes. What the store says no to becomes a refusal with its own words. The
+answers are those of the operator endpoint.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.operator_api.access import IssuedToken, RevokedTokens
+from interlock.access.token_records import token_line
+from interlock.access.tokens import TokenRegistry, issued_token
+from interlock.core.clock import SystemClock
+from interlock.core.store_backends import build_audit, build_audit_reader
+from interlock.credentials.shared_store import build_names_log, build_shared_store
+from interlock.store.audit_chain import ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Mark, Verdict
+from interlock.store.ports import AuditReader, StoreError
+from interlock.store.tokens import BadTokenName, Scope, TokenAudience, TokenRecord, TokenTable
+from interlock.cli.client.operator import Answer
+from interlock.cli.terminal.errors import Refused
+
+T = TypeVar("T")
+
+PAGE = 1000
+LOCAL = "local"  # who changes something in a data folder, as at a node's own socket
+
+
+class StoredTokens:
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+
+    def issue(self, name: str, audience: TokenAudience, scope: Scope | None, days: int | None) -> Answer:
+        async def issue(book: TokenRegistry) -> IssuedToken:
+            token, record = await book.issue(name, audience, scope, days)
+            await self._record("issue", record)
+            return issued_token(token, record)
+
+        return self._with_book(issue)
+
+    def list(self) -> Answer:
+        return self._with_book(TokenRegistry.list_live)
+
+    def revoke(self, ref: str) -> Answer:
+        async def revoke(book: TokenRegistry) -> RevokedTokens:
+            revoked = await book.revoke(ref)
+            if not revoked:
+                raise Refused("not_found", f"there is no token {ref}", hint="interlock access list shows them")
+            await self._record("revoke", *revoked)
+            return RevokedTokens(revoked=tuple(record.id for record in revoked))
+
+        return self._with_book(revoke)
+
+    async def _record(self, event: Literal["issue", "revoke"], *tokens: TokenRecord) -> None:
+        now = SystemClock().wall()
+        await record_stored(self._plan, self._folder, [token_line(event, one, LOCAL, now) for one in tokens])
+
+    def _with_book(self, job: Callable[[TokenRegistry], Awaitable[object]]) -> Answer:
+        async def with_book() -> Answer:
+            store = build_shared_store(self._plan, self._folder)
+            try:
+                await store.open()
+                book = TokenRegistry(TokenTable(store.kv), SystemClock(), self._plan.access, self._plan.auth.token_days)
+                return Answer(msgspec.json.encode(await job(book)))
+            finally:
+                await store.close()
+
+        try:
+            return run_stored(with_book())
+        except BadTokenName as error:
+            raise Refused("bad_token_name", str(error)) from None
+
+
+async def record_stored(plan: Plan, folder: Path, lines: list[bytes]) -> None:
+    """Appends to the audit log of the folder, after what its node wrote. Raises StoreError."""
+    audit = build_audit(plan.store.backend, folder)
+    try:
+        await audit.open()
+        await audit.append(lines)
+    finally:
+        await audit.close()
+
+
+class StoredAudit:
+    """Only ever read, whether a node writes to it meanwhile or not."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+        if not (folder / "audit").is_dir():
+            raise Refused(
+                "no_audit_log",
+                f"there is no audit log in {folder}",
+                hint="a node writes it when it first runs; --data names another folder",
+            )
+
+    def verify(self) -> Verdict:
+        async def verify(audit: AuditReader) -> Verdict:
+            return await audit.verify()
+
+        return self._with_log(verify)
+
+    def verify_names(self) -> Verdict | None:
+        """Of the registry's log, which is chained likewise and whose hashes are in the audit log (REG-5-15).
+
+        None: there is none in this folder, and there never was.
+        """
+        if self._plan.store.backend != "sqlite":  # the nodes that share it check it whenever they read
+            return None
+        kept = self._with_log(_marks_of_names)  # first: what is appended meanwhile is in the registry's log before it
+
+        async def verify() -> Verdict | None:
+            names, check = build_names_log(self._plan, self._folder), ChainCheck(ORIGIN, kept=kept)  # REG-5-15
+            if not names.is_begun and not kept:
+                return None
+            try:
+                at = 0
+                while records := await names.read(at, PAGE):
+                    for record in records:
+                        if not check.add(record):
+                            return check.finish()
+                    at = records[-1].sequence
+                return check.finish()
+            except StoreError as unread:  # what the audit log proves is told all the same
+                read = check.finish()
+                broken = Break(sequence=read.last.sequence + 1, flaw=Flaw.CHANGED, reason=str(unread))
+                is_known = read.broken is not None and read.broken.flaw is not Flaw.TAIL_REMOVED
+                return msgspec.structs.replace(read, broken=read.broken if is_known else broken)
+            finally:
+                await names.close()
+
+        return run_stored(verify())
+
+    def export(self, after: int, write: Callable[[str], object]) -> None:
+        """One JSON object per record, page by page, so that a long log needs no memory."""
+
+        async def export(audit: AuditReader) -> None:
+            at = after
+            while records := await audit.read(at, PAGE):
+                for record in records:
+                    write(_line(record))
+                at = records[-1].sequence
+
+        self._with_log(export)
+
+    def page(self, after: int, limit: int) -> Answer:
+        async def page(audit: AuditReader) -> Answer:
+            lines = [_line(record) for record in await audit.read(after, limit)]
+            last = await audit.last()
+            return Answer(f'{{"records":[{",".join(lines)}],"last":{last}}}'.encode())
+
+        return self._with_log(page)
+
+    def _with_log(self, job: Callable[[AuditReader], Awaitable[T]]) -> T:
+        async def with_log() -> T:
+            audit = build_audit_reader(self._plan.store.backend, self._folder)
+            try:
+                await audit.open()
+                return await job(audit)
+            finally:
+                await audit.close()
+
+        return run_stored(with_log())
+
+
+def run_stored(job: Coroutine[Any, Any, T]) -> T:
+    try:
+        return asyncio.run(job)
+    except StoreError as error:
+        raise Refused("store_refused", str(error), hint="interlock check --effective shows the data folder") from None
+
+
+class _NamesStep(msgspec.Struct):
+    """Of a step of the registry in the audit log: the place it has in the registry's own."""
+
+    via: str = ""
+    record: int = 0
+    record_hash: str = ""
+
+
+async def _marks_of_names(audit: AuditReader) -> tuple[Mark, ...]:
+    found, at = [], 0
+    while records := await audit.read(at, PAGE):
+        for each in records:
+            if b'"record_hash"' in each.data and (mark := _maybe_mark(each.data)) is not None:
+                found.append(mark)
+        at = records[-1].sequence
+    return tuple(found)
+
+
+def _maybe_mark(data: bytes) -> Mark | None:
+    try:
+        step = msgspec.json.decode(data, type=_NamesStep)
+        return Mark(step.record, bytes.fromhex(step.record_hash)) if step.via == "names" else None
+    except (msgspec.DecodeError, ValueError):  # the audit log's own check tells of it
+        return None
+
+
+def _line(record: ChainedRecord) -> str:
+    """The record as it was written, byte for byte in its values, with its place in the chain before it."""
+    try:
+        fields: dict[str, Any] = msgspec.json.decode(record.data, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        fields = {"damaged": record.data.decode("utf-8", "backslashreplace")}
+    return msgspec.json.encode({"seq": record.sequence, "hash": record.hash.hex(), **fields}).decode()

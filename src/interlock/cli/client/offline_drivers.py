@@ -1,0 +1,86 @@
+"""The drivers of a workspace, read and changed by a command itself while no node runs. Answers like a node."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.approvals.enrolments import BUCKET as APPROVERS
+from interlock.core.clock import SystemClock
+from interlock.core.operator_errors import NotFound
+from interlock.core.operator_errors import Refused as NodeRefused
+from interlock.core.store_backends import build_audit, build_store
+from interlock.credentials.shared_store import build_shared_store
+from interlock.drivers.registry.operations import DriverService
+from interlock.drivers.registry.registry import Registry
+from interlock.drivers.workspace.host_facts import this_machine
+from interlock.drivers.workspace.trust_store import Memory
+from interlock.cli.client.offline import run_stored
+from interlock.cli.client.operator import Answer
+from interlock.cli.terminal.errors import Refused
+
+BY = "local"
+
+
+class StoredDrivers:
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan = plan
+        self._folder = folder
+
+    def list(self) -> Answer:
+        return self._with_service(DriverService.list_all)
+
+    def show(self, name: str) -> Answer:
+        return self._with_service(lambda drivers: drivers.get(name))
+
+    def trust(self, name: str, digest: str) -> Answer:
+        return self._with_service(lambda drivers: drivers.trust(name, digest, BY), needs_no_approver=True)
+
+    def allow(self, name: str, host: str, *, revoke: bool) -> Answer:
+        return self._with_service(lambda drivers: drivers.allow(name, host, BY, revoke=revoke))
+
+    def remove(self, name: str, *, forget: bool) -> Answer:
+        return self._with_service(lambda drivers: drivers.remove(name, BY, forget=forget))
+
+    async def _has_approvers(self, now: float) -> bool:
+        """Replicas of the node share them."""
+        shared = build_shared_store(self._plan, self._folder)
+        try:
+            await shared.open()
+            return bool(await shared.kv.entries(APPROVERS, now))
+        finally:
+            await shared.close()
+
+    def _with_service(
+        self, job: Callable[[DriverService], Awaitable[object]], *, needs_no_approver: bool = False
+    ) -> Answer:
+        async def with_service() -> Answer:
+            clock = SystemClock()
+            store = build_store("sqlite", self._folder)
+            audit = build_audit(self._plan.store.backend, self._folder)
+
+            async def record(line: bytes) -> None:
+                await audit.open()
+                await audit.append([line])
+
+            try:
+                await store.open()
+                if needs_no_approver and await self._has_approvers(clock.wall()):
+                    raise NodeRefused("proof_required", "an approver signs for this at a running node")
+                memory = Memory(store.kv, clock)
+                await memory.open()
+                registry = Registry(self._plan, memory, this_machine(self._folder / "packages"))
+                return Answer(msgspec.json.encode(await job(DriverService(registry, clock, record))))
+            finally:
+                await store.close()
+                await audit.close()
+
+        try:
+            return run_stored(with_service())
+        except NotFound as missing:
+            known = f"there is {', '.join(missing.known)}" if missing.known else "interlock drivers list shows them"
+            raise Refused("not_found", f"there is no {missing.what} {missing.name}", hint=known) from None
+        except NodeRefused as refused:
+            hint = "interlock serve starts it" if refused.error == "proof_required" else None
+            raise Refused(refused.error, refused.message, hint=hint, details=refused.details) from None

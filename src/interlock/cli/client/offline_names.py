@@ -1,0 +1,107 @@
+"""The registry of names in a data folder, without its node: two processes share one log."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.names.protocol.model import Entry
+from interlock.names.protocol.publication import Form
+from interlock.names.protocol.records import SourceRegistry
+from interlock.core import operator_errors
+from interlock.core.clock import SystemClock
+from interlock.core.recorder import Recorder
+from interlock.core.store_backends import build_audit
+from interlock.credentials.shared_store import build_names_log
+from interlock.names.document_copies import DocumentCopies
+from interlock.names.publisher import Publisher
+from interlock.names.state import RegistryState
+from interlock.store.ports import StoreError
+from interlock.cli.terminal.errors import Refused
+
+T = TypeVar("T")
+
+
+class ImportedRegistry(msgspec.Struct, frozen=True, kw_only=True):
+    entries: int
+    source: SourceRegistry
+
+
+class AttachedCopy(msgspec.Struct, frozen=True, kw_only=True):
+    request: str
+    subject: str
+    digest: str
+    path: str
+
+
+class StoredNames:
+    def __init__(self, plan: Plan, data: Path) -> None:
+        self._plan = plan
+        self._data = data
+
+    def import_(self, document: bytes, source: str, *, is_trusted: bool, pin: str) -> ImportedRegistry:
+        """Raises Refused."""
+
+        async def work(state: RegistryState) -> ImportedRegistry:
+            publisher = Publisher(state, tuple)
+            entries, made = await publisher.import_("local", document, source, is_trusted=is_trusted, pin=pin)
+            return ImportedRegistry(entries=entries, source=made)
+
+        return asyncio.run(self._with_state(work))
+
+    def entries(self) -> Mapping[str, Entry]:
+        """By name. Nothing is written, and no store of other machines is asked: a shared registry has no entries here.
+        Raises Refused."""
+        if self._plan.store.backend != "sqlite":
+            return {}
+
+        async def read() -> Mapping[str, Entry]:
+            recorder = Recorder(build_audit(self._plan.store.backend, self._data))  # never opened
+            state = RegistryState(build_names_log(self._plan, self._data), recorder, SystemClock())
+            await state.open()
+            await state.close()
+            return state.registry.entries
+
+        return asyncio.run(read())
+
+    def publish(self, form: Form) -> bytes:
+        experts = tuple(sorted(anchor.name for anchor in self._plan.anchors))
+
+        async def work(state: RegistryState) -> bytes:
+            return Publisher(state, lambda: experts).published(form)
+
+        return asyncio.run(self._with_state(work))
+
+    def attach(self, subject: str, document: bytes) -> AttachedCopy:
+        """Raises Refused."""
+
+        async def work(state: RegistryState) -> AttachedCopy:
+            request, path = await DocumentCopies(state, self._data).attach("local", subject, document)
+            digest = request.retrieval.digest if request.retrieval is not None else None
+            return AttachedCopy(request=request.id, subject=request.subject, digest=digest or "", path=str(path))
+
+        return asyncio.run(self._with_state(work))
+
+    async def _with_state(self, work: Callable[[RegistryState], Awaitable[T]]) -> T:
+        audit = build_audit(self._plan.store.backend, self._data)
+        recorder = Recorder(audit)
+        try:
+            await audit.open()
+            state = RegistryState(build_names_log(self._plan, self._data), recorder, SystemClock())
+            await state.open()
+            try:
+                return await work(state)
+            finally:
+                await state.close()
+        except operator_errors.Refused as refused:
+            raise Refused(refused.error, refused.message, details=refused.details) from None
+        except operator_errors.NotFound as missing:
+            raise Refused("not_found", f"no {missing.what} {missing.name[:100]} waits") from None
+        except StoreError as error:
+            raise Refused("store", str(error)) from None
+        finally:
+            await recorder.flush()
+            await audit.close()

@@ -1,0 +1,226 @@
+"""The operator endpoint of a node, seen from a command: HTTP over run/admin.sock, or over a URL with a token.
+
+Blocking, one connection per request. An answer keeps its bytes, so that --json can pass them on as they came.
+"""
+
+import http.client
+import socket
+import ssl
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from interlock.operator_api.errors import ErrorAnswer
+from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused, Unreachable
+
+T = TypeVar("T")
+
+TIMEOUT_S = 15.0
+ANSWER_BYTES_MAX = 256 * 1024 * 1024  # 10,000 tools with long descriptions stay far below
+
+LISTED_BY = {
+    "driver": "interlock drivers list",
+    "approval": "interlock approvals",
+    "tool": "interlock tools list",
+    "token": "interlock access list",
+}
+
+NOT_RUNNING_HINT = "start one with interlock serve, or name its configuration with --config"
+
+
+class Answer:
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+
+    @cached_property
+    def value(self) -> Any:
+        return self.as_(object)
+
+    def as_(self, shape: type[T]) -> T:
+        try:
+            return msgspec.json.decode(self.raw, type=shape)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise Refused(
+                "unexpected_answer",
+                "the node answered in a form this version does not know",
+                hint="compare interlock version with the version of the node",
+            ) from None
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class OperatorClient:
+    """`url` is None for the node of this machine's data folder."""
+
+    def __init__(
+        self,
+        connect: Callable[[float], http.client.HTTPConnection],
+        *,
+        url: str | None = None,
+        token: str | None = None,
+        data: Path | None = None,
+    ) -> None:
+        self._connect = connect
+        self._data = data
+        self._url = url
+        self._token = token
+
+    @classmethod
+    def of_data(cls, folder: Path) -> "OperatorClient":
+        return cls(lambda timeout: _UnixConnection(folder / "run" / "admin.sock", timeout), data=folder)
+
+    @classmethod
+    def at_url(cls, url: str, token: str | None) -> "OperatorClient":
+        checked = check_url(url)
+        return cls(lambda timeout: http_connection(checked, timeout), url=checked, token=token)
+
+    def get(self, *path: str, under: str = "/admin", timeout: float = TIMEOUT_S, **query: object) -> Answer:
+        return self._request("GET", path, under=under, query=query, timeout=timeout)
+
+    def post(
+        self,
+        *path: str,
+        under: str = "/admin",
+        query: dict[str, object] | None = None,
+        body: object = None,
+        timeout: float = TIMEOUT_S,
+    ) -> Answer:
+        return self._request("POST", path, under=under, query=query, body=body, timeout=timeout)
+
+    def delete(self, *path: str, timeout: float = TIMEOUT_S, **query: object) -> Answer:
+        return self._request("DELETE", path, query=query, timeout=timeout)
+
+    def _request(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        *,
+        under: str = "/admin",
+        query: dict[str, object] | None = None,
+        body: object = None,
+        timeout: float = TIMEOUT_S,
+    ) -> Answer:
+        prefix = urlsplit(self._url).path.rstrip("/") if self._url else ""
+        target = prefix + under + "/" + "/".join(quote(part, safe="") for part in path)
+        if query:
+            target += "?" + urlencode(query)
+        headers = {"Accept": "application/json"}
+        if self._token:
+            headers["Authorization"] = f"Bearer {self._token}"
+        encoded = None
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            encoded = msgspec.json.encode(body)
+        connection = self._connect(timeout)
+        try:
+            connection.request(method, target, body=encoded, headers=headers)
+            response = connection.getresponse()
+            raw = response.read(ANSWER_BYTES_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable_error(error) from error
+        finally:
+            connection.close()
+        if 200 <= response.status < 300:
+            return Answer(raw)
+        raise _refusal(response.status, raw)
+
+    def _unreachable_error(self, error: Exception) -> CommandFailed:
+        match error:
+            case PermissionError():
+                return Refused(
+                    "not_permitted",
+                    "this node belongs to another user of the machine",
+                    hint="use --url with an operator token",
+                )
+            case FileNotFoundError() | ConnectionRefusedError() if self._url is None:
+                return Unreachable(
+                    "not_running",
+                    f"no node is running for the data folder {self._data}",
+                    hint=NOT_RUNNING_HINT,
+                    details={"data": str(self._data)},
+                )
+            case OSError() if self._url is None and "too long" in str(error):
+                return Refused(
+                    "path_too_long",
+                    "the data folder's path is too long for a socket in it",
+                    hint="choose a shorter one with --data",
+                )
+        return unreachable(self._url, error)
+
+
+def http_connection(url: str, timeout: float) -> http.client.HTTPConnection:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme == "https":
+        return http.client.HTTPSConnection(host, parts.port, timeout=timeout, context=ssl.create_default_context())
+    return http.client.HTTPConnection(host, parts.port, timeout=timeout)
+
+
+def check_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        usable = usable and url.isascii() and url.isprintable() and " " not in url
+    except ValueError:
+        usable = False
+    if not usable:
+        raise BadUsage(
+            "invalid_url", f"not a URL of a node: {url}", hint="write it as http://HOST:PORT or https://HOST"
+        )
+    return url
+
+
+def unreachable(url: str | None, error: Exception) -> CommandFailed:
+    where = f"the node at {url}" if url else "the node"
+    hint = "is it running, and is the URL right?"
+    match error:
+        case TimeoutError():
+            what = "did not answer in time"
+        case ssl.SSLError():
+            what = "has no certificate that this machine trusts"
+            hint = "SSL_CERT_FILE=ca.pem names the CA; --url must be a name that is in the certificate"
+        case socket.gaierror():
+            what = "has an unknown host name"
+        case ConnectionRefusedError():
+            what = "does not listen"
+        case _:
+            what = "broke off the connection"
+    return Unreachable("unreachable", f"{where} {what}", hint=hint)
+
+
+def _refusal(status: int, raw: bytes) -> CommandFailed:
+    try:
+        body = msgspec.json.decode(raw, type=ErrorAnswer)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return Refused(
+            "unexpected_answer",
+            f"HTTP {status}, and not from an operator endpoint",
+            hint="--url takes the operator URL of a node, port 7412 unless configured",
+            details={"status": status},
+        )
+    hint = None
+    if status == 401:
+        hint = "set INTERLOCK_TOKEN to a token from interlock access token --for operator --name NAME"
+    nearest, known = body.details.get("nearest"), body.details.get("known")
+    if isinstance(nearest, list) and nearest:
+        hint = "did you mean " + " or ".join(str(name) for name in nearest) + "?"
+    elif isinstance(known, list) and known:
+        hint = "there are " + ", ".join(str(name) for name in known)
+    elif status == 404 and nearest is None:
+        hint = "--url takes the operator URL of a node, port 7412 unless configured"
+    elif nearest is not None:
+        hint = next((f"{verb} shows them" for what, verb in LISTED_BY.items() if what in body.details), None)
+    return Refused(body.error, body.message, hint=hint, details=body.details)

@@ -1,0 +1,226 @@
+"""The frame every verb stands in: the options all of them take, and what becomes of a failure.
+
+`verb` registers a function on a typer app. The function takes an `Invocation` and its own typer parameters; the shared
+options are added behind them. An expected failure becomes one line and a hint, an unexpected one an id and a log.
+"""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from interlock.cli.terminal.errors import (
+    EXIT_INTERRUPTED,
+    EXIT_PIPE_CLOSED,
+    EXIT_REFUSED,
+    CommandFailed,
+    Refused,
+)
+from interlock.cli.terminal.output import Output
+
+if TYPE_CHECKING:
+    from interlock.config.load import Loaded
+    from interlock.cli.client.operator import OperatorClient
+
+Body = TypeVar("Body", bound=Callable[..., None])
+
+_Config = Annotated[
+    str | None,
+    typer.Option("--config", metavar="FILE", help="Configuration file.  [env: INTERLOCK_CONFIG]", show_default=False),
+]
+_Data = Annotated[
+    str | None,
+    typer.Option("--data", metavar="FOLDER", help="Data folder.  [env: INTERLOCK_DATA]", show_default=False),
+]
+_Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Another node, with the token in INTERLOCK_TOKEN.  [env: INTERLOCK_URL]",
+        show_default=False,
+    ),
+]
+_Json = Annotated[bool, typer.Option("--json", help="Answer in JSON, on stdout only.", show_default=False)]
+_Debug = Annotated[bool, typer.Option("--debug", help="Show the trace of a failure.", show_default=False)]
+
+_SHARED = [
+    inspect.Parameter("shared_config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_Config),
+    inspect.Parameter("shared_data", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_Data),
+    inspect.Parameter("shared_url", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_Url),
+    inspect.Parameter("shared_json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Json),
+    inspect.Parameter("shared_debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Debug),
+]
+
+
+class Invocation:
+    """One run of a verb: where its node is, and how it answers."""
+
+    def __init__(
+        self,
+        *,
+        config: str | None = None,
+        data: str | None = None,
+        url: str | None = None,
+        as_json: bool = False,
+        debug: bool = False,
+    ) -> None:
+        self.config = config
+        self.data = data
+        self.url = url
+        self.debug = debug
+        self.out = Output(as_json=as_json)
+
+    @property
+    def remote_url(self) -> str | None:
+        """Another node's URL. A flag that names this machine's folder outweighs the environment."""
+        if self.url:
+            return self.url
+        return None if self.data or self.config else os.environ.get("INTERLOCK_URL") or None
+
+    @cached_property
+    def data_folder(self) -> Path:
+        named = self.data or os.environ.get("INTERLOCK_DATA")
+        if named:
+            return Path(named).expanduser().absolute()
+        try:
+            return self.loaded.plan.data
+        except Refused as refused:  # a mistake in the file must not take away the node that runs without it
+            from interlock.cli.config import maybe_running_folder
+
+            folder = maybe_running_folder(self)
+            if folder is None:
+                raise
+            self.out.remark(f"warning: {refused.message}; the node goes on as it was")
+            return folder
+
+    @cached_property
+    def loaded(self) -> "Loaded":
+        """The configuration as a command needs it that asks a node or looks at its folder."""
+        from interlock.cli.config import load_configuration
+
+        return load_configuration(self, starting=False)
+
+    @cached_property
+    def node(self) -> "OperatorClient":
+        """The operator endpoint of the node this command is about."""
+        from interlock.cli.client.operator import OperatorClient
+
+        if self.remote_url is not None:
+            return OperatorClient.at_url(self.remote_url, os.environ.get("INTERLOCK_TOKEN"))
+        return OperatorClient.of_data(self.data_folder)
+
+
+def verb_app(help_text: str, *, examples: str = "") -> typer.Typer:
+    """The app of one verb's module; `examples` when it holds several verbs under one noun."""
+    return typer.Typer(
+        help=help_text,
+        epilog=_epilog(examples) if examples else None,
+        rich_markup_mode=None,
+        add_completion=False,
+        no_args_is_help=True,
+    )
+
+
+def verb(
+    app: typer.Typer, name: str, *, examples: str, context_settings: dict[str, Any] | None = None
+) -> Callable[[Body], Body]:
+    """Registers a verb. `examples` are command lines, one per line, shown as they are."""
+
+    def register(body: Body) -> Body:
+        signature = inspect.signature(body)
+        own = list(signature.parameters.values())[1:]
+
+        def run(
+            shared_config: str | None,
+            shared_data: str | None,
+            shared_url: str | None,
+            shared_json: bool,
+            shared_debug: bool,
+            **arguments: Any,
+        ) -> None:
+            invocation = Invocation(
+                config=shared_config, data=shared_data, url=shared_url, as_json=shared_json, debug=shared_debug
+            )
+            _run_guarded(invocation, lambda: body(invocation, **arguments))
+
+        run.__signature__ = inspect.Signature([*_keyword_only(own), *_SHARED])  # type: ignore[attr-defined]
+        run.__annotations__ = {}
+        run.__doc__ = body.__doc__
+        app.command(name, epilog=_epilog(examples), context_settings=context_settings)(run)
+        return body
+
+    return register
+
+
+def _epilog(examples: str) -> str:
+    lines = "\n".join(f"  {line.strip()}" for line in examples.strip().splitlines())
+    return f"\b\nExamples:\n{lines}"  # \b keeps the formatter from joining the lines
+
+
+def _keyword_only(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+
+
+def _run_guarded(invocation: Invocation, body: Callable[[], None]) -> None:
+    try:
+        body()
+        sys.stdout.flush()
+    except CommandFailed as failed:
+        if invocation.debug:
+            _show_trace()
+        invocation.out.failure(failed)
+        raise typer.Exit(failed.exit_code) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    except BrokenPipeError:
+        # The reader has seen enough. What is still buffered must not fail once more while the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(EXIT_PIPE_CLOSED) from None
+    except (typer.Exit, typer.Abort):
+        raise
+    except Exception:
+        if invocation.debug:
+            _show_trace()
+        invocation.out.failure(unexpected_failure(invocation))
+        raise typer.Exit(EXIT_REFUSED) from None
+
+
+def unexpected_failure(invocation: Invocation | None) -> CommandFailed:
+    """The exception being handled, written to a log under an id that the message names."""
+    import secrets
+    import tempfile
+    import time
+    import traceback
+
+    ref = secrets.token_hex(4)
+    entry = f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} ref {ref}\n{traceback.format_exc()}\n"
+    try:
+        folder = invocation.data_folder / "run" if invocation else None
+        if folder is None or not folder.is_dir():
+            raise FileNotFoundError
+        log = folder / "command.log"
+        handle = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    except Exception:
+        # No data folder to write to, perhaps for the very reason that is being reported.
+        handle, name = tempfile.mkstemp(prefix=f"interlock-{ref}-", suffix=".log")
+        log = Path(name)
+    with os.fdopen(handle, "a", encoding="utf-8") as file:
+        file.write(entry)
+    return Refused(
+        "internal",
+        f"something went wrong inside Interlock (ref {ref})",
+        hint=f"the trace is in {log}; --debug shows it here",
+        details={"ref": ref},
+    )
+
+
+def _show_trace() -> None:
+    import traceback
+
+    traceback.print_exc()

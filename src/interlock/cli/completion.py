@@ -1,0 +1,61 @@
+"""What Tab offers: the names of the running node, and nothing when there is none."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from interlock.cli.client.operator import OperatorClient
+
+PATIENCE_S = 1.0  # longer than this and the person has typed the name
+
+
+def segments(ctx: typer.Context, incomplete: str) -> list[str]:
+    from interlock.operator_api.links import Links
+
+    node = _maybe_node(ctx)
+    try:
+        links = node.get("links", timeout=PATIENCE_S).as_(Links).links if node else ()
+    except Exception:
+        return []
+    return [link.segment for link in links if link.segment.startswith(incomplete)]
+
+
+def tool_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    from interlock.operator_api.tools import Tools
+
+    node = _maybe_node(ctx)
+    try:
+        tools = node.get("tools", timeout=PATIENCE_S).as_(Tools).tools if node else ()
+    except Exception:
+        return []
+    return [tool.name for tool in tools if tool.name.startswith(incomplete)]
+
+
+def approval_ids(ctx: typer.Context, incomplete: str) -> list[str]:
+    from interlock.operator_api.approvals import Approvals
+
+    node = _maybe_node(ctx)
+    try:
+        found = node.get("approvals", under="", timeout=PATIENCE_S).as_(Approvals).approvals if node else ()
+    except Exception:
+        return []
+    return [one.id for one in found if one.id.startswith(incomplete)]
+
+
+def codes(incomplete: str) -> list[str]:
+    from interlock.cli.codes import every_key
+
+    return [key for key in every_key() if key.startswith(incomplete)]
+
+
+def _maybe_node(ctx: typer.Context) -> "OperatorClient | None":
+    from interlock.cli.command import Invocation
+
+    given = ctx.params
+    try:
+        return Invocation(
+            config=given.get("shared_config"), data=given.get("shared_data"), url=given.get("shared_url")
+        ).node
+    except Exception:
+        return None

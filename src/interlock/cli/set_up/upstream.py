@@ -1,0 +1,104 @@
+"""What only the servers themselves can tell (`check --upstream`), as warnings at the place of each in the file.
+
+A server that does not come up, tools that will be withheld and why, and rules about tools that no server has.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from interlock.config.load import Loaded, Problem
+from interlock.config.problems import quoted_word
+from interlock.operator_api.links import Link
+from interlock.ax.protocol.names import QUALIFIED_MAX, normalise
+from interlock.catalog.unlisted_tools import HIDDEN
+from interlock.node.upstream_survey import Survey, survey
+from interlock.store.ports import StoreError
+from interlock.cli.terminal.errors import Refused
+
+PATIENCE_S = 120.0  # a first installation of several packages on a slow line
+USABLE = ("ready", "slow")
+
+
+def survey_of(loaded: Loaded) -> Survey:
+    log = logging.getLogger("interlock")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # what goes wrong with a server is in the report
+    try:
+        return asyncio.run(survey(loaded.plan, patience_s=PATIENCE_S))
+    except StoreError as error:
+        raise Refused("store_refused", str(error), hint="--data names another folder") from None
+    finally:
+        log.setLevel(level)
+
+
+def warnings_of(found: Survey, loaded: Loaded, known: tuple[Problem, ...]) -> tuple[Problem, ...]:
+    """`known` is what was found without asking the servers, and is not said twice."""
+    return (*_servers(found, loaded, known), *_drivers(found), *_rules(found, loaded))
+
+
+def _drivers(found: Survey) -> Iterator[Problem]:
+    """How each stands; what speaks against the files of one is said there."""
+    for one in found.drivers:
+        file = str(Path(one.folder) / "DRIVER.md")
+        for each in one.found:
+            if each.severity == "warning":
+                yield Problem(file=file, message=f"{each.message} [{each.code}]", hint=each.hint)
+        if one.state in ("ready", "kind_unsupported") or (one.state == "rejected" and not one.trusted):
+            continue
+        yield Problem(
+            file=file,
+            message=f"{one.segment} is {one.state}: {one.reason or 'no reason given'}",
+            hint=f"interlock drivers trust {one.segment} shows it" if one.state == "untrusted" else None,
+        )
+
+
+def _servers(found: Survey, loaded: Loaded, known: tuple[Problem, ...]) -> Iterator[Problem]:
+    plans = {server.segment: server for server in loaded.plan.servers}
+    for link in found.links:
+        segment = link.segment
+        if segment not in plans:
+            continue  # a driver's, or a subserver's
+        at = loaded.written["servers", segment]
+        explained = any((one.key or "").startswith(f"servers.{segment}.") for one in known)
+        if link.state != "ready" and not (link.state == "failed" and explained):
+            said = [line for line in found.last_words[segment] if line.strip()]
+            yield at.problem(_state_text(link), f"it wrote: {said[-1].strip()}" if said else None)
+        for one in link.withheld:
+            if one.reason != HIDDEN:
+                what, _, remedy = one.reason.partition("; ")
+                yield at.problem(f"{quoted_word(one.name, QUALIFIED_MAX)} is withheld: {what}", remedy or None)
+        if link.state in USABLE:
+            offered = [tool.original for tool in found.tools if tool.segment == segment]
+            for name in plans[segment].classes:
+                if name not in offered:
+                    near = get_close_matches(name, offered, n=1)
+                    hint = f"did you mean {quoted_word(near[0])}?" if near else "interlock tools list shows what it has"
+                    yield at.inside("tools").inside(name).problem(f"the server has no tool {quoted_word(name)}", hint)
+
+
+def _state_text(link: Link) -> str:
+    if link.state == "connecting":
+        return f"[servers.{link.segment}] is still connecting after {PATIENCE_S:g} s: {link.reason or 'no answer'}"
+    return f"[servers.{link.segment}] is {link.state}: {link.reason or 'no reason given'}"
+
+
+def _rules(found: Survey, loaded: Loaded) -> Iterator[Problem]:
+    """Only when every server is there: otherwise the tool in question may be one of the missing."""
+    if any(link.state not in USABLE for link in found.links):
+        return
+    root = loaded.plan.ax.root_segment
+    above = f"{root}." if root else ""
+    names = [
+        tool.name if tool.withheld is None else f"{above}{tool.segment}.{normalise(tool.original)}"
+        for tool in found.tools
+    ]
+    for index, rule in enumerate(loaded.plan.tools):
+        at = loaded.written.get(("tool", str(index)))
+        if at is not None and not any(fnmatchcase(name, rule.match) for name in names):
+            near = get_close_matches(rule.match, names, n=1)
+            hint = f"did you mean {quoted_word(near[0])}?" if near else "interlock tools list shows what there is"
+            yield at.inside("match").problem(f"no tool is called {quoted_word(rule.match)}", hint)

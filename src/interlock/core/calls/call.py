@@ -1,0 +1,577 @@
+"""Calls in flight: what waits for a server's answer, and how the answer finds its way back.
+
+`Pending` is what a link keeps per request it sent. `Call` is a client's call; `Inquiry` is a question of the link
+itself (handshake, lists). A call ends exactly once, whatever arrives later.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from math import inf
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.ax.protocol.budget import Price
+from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, META_MARK, without_claims
+from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
+from interlock.wire.jsonrpc.codec import (
+    decode_object,
+    decode_value,
+    encode_error,
+    encode_fault,
+    encode_notification,
+    encode_result,
+    encode_result_pieces,
+    encode_value,
+    maybe_string,
+)
+from interlock.wire.jsonrpc.errors import (
+    INTERNAL_ERROR,
+    METHOD_NOT_FOUND,
+    CodecError,
+    Fault,
+    error_body,
+    for_legacy,
+)
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.mcp.ax_errors import maybe_for_modern_edge
+from interlock.mcp.eras import MODERN, Era
+from interlock.mcp.ladder import HTTP_STATUS
+from interlock.mcp.meta import PROGRESS_TOKEN
+from interlock.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, NAMED_BY, PROGRESS
+from interlock.mcp.result_facts import LARGE_BYTES, ResultFacts, maybe_facts
+from interlock.mcp.results import (
+    error_to_legacy,
+    error_to_modern,
+    large_to_legacy,
+    large_to_modern,
+    result_to_legacy,
+    result_to_modern,
+)
+from interlock.core.link_state import Standing
+from interlock.guard.budgets import Account, Charge
+from interlock.core.calls.caller import Asked, Caller, Sink
+from interlock.core.calls.check import Check, Refuse, Release
+from interlock.credentials.consents import Consent
+
+if TYPE_CHECKING:
+    from interlock.guard.guard import Admitted
+
+
+class Outcome(Enum):
+    """How a call ended, as the audit log says it."""
+
+    OK = "ok"
+    TOOL_ERROR = "tool_error"  # a result with isError
+    ERROR = "error"  # a JSON-RPC error of the server
+    REFUSED = "refused"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    LOST = "lost"  # the link went away; what the server did is unknown
+    NOT_SENT = "not_sent"  # the link went away before; the server did nothing
+
+
+OK: Final = Outcome.OK  # names of their own, as in `protocol.mcp.eras`
+REFUSED: Final = Outcome.REFUSED
+
+
+class Pending(Protocol):
+    """What a link holds for a request under way."""
+
+    upstream_id: int
+    handle: object
+
+    def on_response(self, response: Response, era: Era) -> None: ...
+
+    def on_failed(self, fault: Fault, outcome: Outcome) -> None: ...
+
+    def on_progress(self, params: dict[str, Raw]) -> None: ...
+
+    def on_log(self, params: Raw) -> None: ...
+
+    def on_request(self, link: Asked, request: Request) -> None: ...
+
+
+class CallHandler(Protocol):
+    """Callbacks that a call needs from the dispatcher."""
+
+    timing: "Timing | None"
+
+    def finish(self, call: "Call", outcome: Outcome) -> None:
+        """Free what the call took up, and record how it ended."""
+
+    def ask_client(self, call: "Call", link: Asked, request: Request) -> None:
+        """The legacy server of a modern client's call asks something."""
+
+    def withdraw_question(self, call: "Call", upstream_id: bytes) -> None:
+        """... and no longer wants the answer."""
+
+    def prepare_server(self, call: "Call") -> asyncio.Future[Any] | None:
+        """A parked call's client came back, perhaps with other wishes. What its server must have heard first."""
+
+    def suspend(self, call: "Call") -> None:
+        """It waits for its client, not for its server: it takes no room there, and no deadline runs."""
+
+    def resume(self, call: "Call") -> None:
+        """... and goes on."""
+
+    def interview_client(self, call: "Call", result: Raw) -> bool:
+        """The modern server of a legacy client's call asks something. False when the result asks nothing."""
+
+    def ask_consent(self, call: "Call", segment: str, consent: Consent) -> None:
+        """The caller has to agree on a page before this server takes calls of theirs: end the call with that."""
+
+    def translate_error(self, call: "Call", error: Raw) -> tuple[bytes, int] | None:
+        """A legacy server's error that a modern client hears as something else: the whole message and its status."""
+
+    def translate_failure(self, call: "Call", result: Raw) -> tuple[bytes, int] | None:
+        """The same of a result that says that the tool failed."""
+
+
+Timing = Callable[["Call", bytes], bytes]  # writes into a result how long it took (MCP-AX 7.2)
+
+
+class Members(Protocol):
+    """Those whom a link is for, where it is not for everybody: a room's."""
+
+    @property
+    def name(self) -> str:
+        """The same for links that are for the same."""
+
+    def admits(self, principal: str) -> bool:
+        """Whether it is shown to them."""
+
+    def maybe_refusal(self, principal: str) -> Fault | None:
+        """Why one to whom it is shown may not call over it."""
+
+
+class CallLink(Protocol):
+    """A link, as far as calls, the guard and budgets need it."""
+
+    segment: str
+    standing: Standing
+    offer: Offer
+    account: Account | None  # the budget of a registration
+    booked: int  # clients' calls under way
+    queue: "WaitingCalls | None"  # for room here
+    latencies: deque[float]
+    errors: int
+
+    @property
+    def members(self) -> "Members | None":
+        """Whom it is for; None: everybody."""
+
+    def cancel(self, pending: Pending, reason: str) -> None: ...
+
+    def send_again(self, call: "Call") -> None: ...
+
+    def suspend(self, call: "Call") -> None: ...
+
+    def resume(self, call: "Call") -> None: ...
+
+
+class WaitingCalls(Protocol):
+    """Calls that wait until a link has room for them."""
+
+    def join(self, place: Any) -> None: ...
+
+    def forget_left(self, principal: str) -> None: ...
+
+    def on_room(self) -> None: ...
+
+
+class CallRoute(Protocol):
+    """The way from a tool's name to its server; `catalog.routes.Route`."""
+
+    @property
+    def qualified(self) -> str: ...
+
+    @property
+    def digest(self) -> str:
+        """Of the definition as declared (MCP-AX 11.3)."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a call waits for a person here."""
+
+    @property
+    def gated(self) -> bool:
+        """Whether it waits for a person, here or at a hop below."""
+
+    @property
+    def refusal(self) -> Fault | None:
+        """By the registry of names: what every call is answered."""
+
+    @property
+    def checks(self) -> tuple[Check[Any], ...]:
+        """Of the guard, those that apply to its calls, in order; empty where only the common ones do."""
+
+
+class Interviewer(Protocol):
+    """Asks a legacy client what the modern server of its call wants to know."""
+
+    def abandon(self) -> None:
+        """The call has ended: take the open questions back."""
+
+
+class Dialogue(msgspec.Struct, eq=False):
+    """What the server of a call asks its client. Few servers ask: a call has none before the first question."""
+
+    questions: tuple[bytes, ...] = ()  # open, by the server's ids
+    is_gathering: bool = False  # the server has just asked and may ask more
+    lacked: dict[str, Any] | None = None  # the capability for a question that the client does not have
+    request_digest: bytes = b""  # what a retry must repeat, once one is asked for
+    rounds: int = 0  # of input_required
+    interviewer: Interviewer | None = None
+
+
+CallFactory = Callable[..., "Call"]  # takes the first fields of a call, in their order
+
+
+class CallHold(Protocol):
+    """What keeps a call from being sent until a person agrees, and is told its answer and its end.
+
+    It knows the call only while it is asked: neither keeps the other alive.
+    """
+
+    is_waiting: bool  # for a person; once its approval is used it waits no more
+
+    @property
+    def is_asked_first(self) -> bool:
+        """Whether somebody has yet to agree, so that this request is not the one that is sent."""
+
+    def identify(self, call: "Call") -> Fault | None:
+        """Name exactly what is asked, so that an approval holds for nothing else; the fault where that cannot be."""
+
+    def acknowledge(self, call: "Call") -> Refuse | None:
+        """The refusal of a call that its own caller has to confirm first, where that is asked (MCP-AQL)."""
+
+    def refusal(self, call: "Call") -> Refuse:
+        """What the call is answered, where that is known without asking the store; else HELD."""
+
+    async def approval(self, call: "Call") -> Release | Refuse:
+        """The approval that releases the call; asked for where there is none yet."""
+
+    def on_sent(self, call: "Call") -> None:
+        """The released call is on its way."""
+
+    def on_ended(self, call: "Call", outcome: Outcome, message: bytes) -> bytes:
+        """The call is over: the answer on its way to the client, and what the client is to get."""
+
+
+class Call(msgspec.Struct, eq=False):
+    """One client call under way."""
+
+    caller: Caller
+    client_id: bytes
+    method: str
+    params: dict[str, Any]
+    meta: dict[str, Raw]
+    sink: Sink
+    started: float
+    handler: CallHandler
+    target: str = ""  # the qualified name, for people and the audit log
+    timeout_s: float | None = None
+    head: bytes = b""  # the routing headers of a 2026-07-28 server
+    onward: dict[str, Raw] | None = None  # route and cursor (MCP-AX 7.2), where the server is an AX peer
+    price: Price | None = None  # what it counts for in budgets; None: nothing
+    route: CallRoute | None = None  # of a tool
+    done: bool = False
+    progressed: bool = False  # since the deadline was last set
+    reason: str | None = None  # for the record: why it was refused or failed
+    upstream_id: int = 0
+    handle: object = None
+    link: CallLink | None = None
+    booked: CallLink | None = None  # the link whose room it takes
+    ticket: "Admitted[Call] | None" = None  # what let it through, should the link have to send it again
+    deadline: float = inf
+    asking: int = 0  # questions to the client under way: no deadline meanwhile
+    dialogue: Dialogue | None = None
+    renewed: bool = False  # it was refused for its credential once, and sent again with another
+    wished: Raw | None = None  # the name or URI as its client wrote it, where a retry may have to repeat it
+    after: asyncio.Future[Any] | None = None  # what its server must have heard before it
+    forwarded: float | None = None  # when it was sent, where that was not at once
+    charge: Charge | None = None  # what it was charged
+    hold: CallHold | None = None  # of a tool with a gate
+
+    @property
+    def waits_forever(self) -> bool:
+        """Whether it waits for as long as it takes, and loses nothing when it is asked again."""
+        return False
+
+    def open_dialogue(self) -> Dialogue:
+        dialogue = self.dialogue
+        if dialogue is None:
+            dialogue = self.dialogue = Dialogue()
+        return dialogue
+
+    @property
+    def progress_token(self) -> Raw | None:
+        return self.meta.get(PROGRESS_TOKEN)
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if self.done:
+            return
+        mine = self.caller.era
+        if response.error:
+            error = bytes(response.error)
+            if era is not mine:
+                instead = self.handler.translate_error(self, response.error) if mine is Era.MODERN else None
+                if instead is not None:
+                    self._end(instead[0], Outcome.ERROR, instead[1])
+                    return
+                if mine is Era.LEGACY:
+                    error = error_to_legacy(response.error, self.method)
+                elif self.caller.hop is None:  # links to AX peers keep the numbers of the leaf, and the draft's
+                    error = error_to_modern(response.error)
+            elif mine is Era.MODERN and self.caller.hop is None:
+                below = self.link is not None and self.link.offer.is_aggregator  # behind which a leaf may be of any era
+                error = error_to_modern(response.error) if below else maybe_for_modern_edge(response.error) or error
+            self._end(encode_error(self.client_id, error), Outcome.ERROR, _status(error) if mine is Era.MODERN else 200)
+            return
+        result, text = response.result, response.text or bytes(response.result)
+        facts = maybe_facts(result, response.text) if len(text) > LARGE_BYTES else None
+        # `find`, because `in` first takes what it looks for as a number, which costs more than most searches here.
+        if facts is None:
+            may_claim = (
+                text.find(META_MARK) >= 0
+                or text.find(DIGEST_MARK) >= 0
+                or (text.find(b"\\") >= 0 and text.find(ESCAPE_MARK) >= 0)
+            )
+            is_typed = text.find(b'"resultType"') >= 0
+            # Most results say only that they are no error; no string holds this member: its quotes would be escaped.
+            may_fail = text.count(b'"isError"') != text.count(b'"isError":false')
+        else:
+            may_claim, is_typed, may_fail = facts.may_claim, facts.is_typed, facts.is_error
+        if may_claim:
+            text = self._without_claims(bytes(result))
+            result = Raw(text)
+        if era is not mine or (mine is MODERN and not is_typed):
+            if facts is not None and not may_claim and self._end_large(result, facts):
+                return
+            if mine is Era.LEGACY and self.handler.interview_client(self, result):
+                return
+            brought = result_to_modern(result, self.method) if mine is Era.MODERN else result_to_legacy(result)
+            if isinstance(brought, Fault):
+                self.on_failed(brought, Outcome.ERROR)
+                return
+            result = Raw(brought)
+        outcome = OK
+        if may_fail and (facts is not None or _is_error(result)):
+            outcome = Outcome.TOOL_ERROR
+            if era is not mine and mine is MODERN:
+                instead = self.handler.translate_failure(self, result)
+                if instead is not None:
+                    self._end(instead[0], outcome, instead[1])
+                    return
+        if self.handler.timing is not None:
+            result = Raw(self.handler.timing(self, bytes(result)))
+        self._end(encode_result(self.client_id, result), outcome, 200)
+
+    def _end_large(self, result: Raw, facts: ResultFacts) -> bool:
+        """End with a large result of the other era, copied once. False where more than its beginning differs."""
+        if facts.is_error or self.handler.timing is not None:
+            return False
+        if self.caller.era is MODERN:
+            pieces = large_to_modern(result, self.method, facts.names)
+        else:
+            pieces = large_to_legacy(result, facts.names) if facts.is_complete else None
+        if pieces is not None:
+            self._end(encode_result_pieces(self.client_id, pieces), OK, 200)
+        return pieces is not None
+
+    def _without_claims(self, result: bytes) -> bytes:
+        """The result without what only a proved aggregator may say; the gate reads a hop's demand itself."""
+        offer = self.link.offer if self.link is not None else ADOPTED
+        is_aggregator = offer.is_aggregator and offer.proved
+        if is_aggregator and self.hold is not None:
+            return result
+        return without_claims(result, is_aggregator=is_aggregator)
+
+    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
+        if not self.done:
+            self.reason = _reason(fault)
+            was_not_sent = _was_not_sent(fault)
+            if outcome is Outcome.REFUSED or self.link is None or was_not_sent:
+                self.refund()
+            if was_not_sent and outcome is Outcome.LOST:
+                outcome = Outcome.NOT_SENT
+            self._end(encode_fault(self.client_id, self._fault_for_client(fault)), outcome, 200)
+
+    def answer(self, message: bytes, outcome: Outcome) -> None:
+        """End it with an answer of our own."""
+        if not self.done:
+            self._end(message, outcome, 200)
+
+    def refuse(self, fault: Fault, status: int) -> None:
+        self.reason = _reason(fault)
+        self.refund()
+        self._end(encode_fault(self.client_id, self._fault_for_client(fault)), Outcome.REFUSED, status)
+
+    def _fault_for_client(self, fault: Fault) -> Fault:
+        return for_legacy(fault) if self.caller.era is Era.LEGACY or self.caller.hop is not None else fault
+
+    def cancel(self, reason: str) -> None:
+        """The client no longer wants the answer: tell the server, send no answer."""
+        if self.done:
+            return
+        self.done = True
+        if self.link is not None:
+            self.link.cancel(self, reason)
+        else:
+            self.refund()
+        self._let_go()
+        self.sink.drop()
+        self.handler.finish(self, Outcome.CANCELLED)
+        if self.hold is not None:
+            self.hold.on_ended(self, Outcome.CANCELLED, b"")
+
+    def _end(self, message: bytes, outcome: Outcome, status: int) -> None:
+        self.done = True
+        self._let_go()
+        if self.hold is not None:
+            message = self.hold.on_ended(self, outcome, message)
+        self.sink.answer(message, status)
+        self.handler.finish(self, outcome)
+
+    def argument_fault(self) -> Fault | None:
+        """What is wrong with its arguments, where a contract says what they must be; else they are the server's."""
+        return None
+
+    def availability_fault(self) -> Fault | None:
+        """Why nothing beyond its link could serve it, where something has to be chosen there."""
+        return None
+
+    def refund(self) -> None:
+        """It never left (MCP-AX 11.4). One that asked for more did, in the round before."""
+        if self.charge is not None and (self.dialogue is None or not self.dialogue.rounds):
+            self.charge.refund()
+            self.charge = None
+
+    def _let_go(self) -> None:
+        self.ticket = self.handle = None  # they hold the call: without this every call would wait for the collector
+        if self.dialogue is not None and self.dialogue.interviewer is not None:
+            self.dialogue.interviewer.abandon()
+            self.dialogue.interviewer = None
+
+    def on_progress(self, params: dict[str, Raw]) -> None:
+        self.progressed = True
+        token = self.progress_token
+        if token is None or self.done:
+            return
+        params[PROGRESS_TOKEN] = token
+        self.sink.emit(encode_notification(PROGRESS.encode(), encode_value(params)))
+
+    def on_log(self, params: Raw) -> None:
+        caller = self.caller
+        if self.done:
+            return
+        # A modern client names its level with each request, a legacy one once for its session; without one, none.
+        level = caller.log_level if caller.era is Era.LEGACY else maybe_string(self.meta.get(META_LOG_LEVEL))
+        if level is None or not passes_level(params, level):
+            return
+        self.sink.emit(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
+
+    def on_vendor_notification(self, notification: Notification, era: Era) -> None:
+        """What no revision of MCP has means nothing in the other era, and a parent hears of events otherwise."""
+        if not self.done and era is self.caller.era and self.caller.hop is None:
+            self.sink.emit(encode_notification(encode_value(notification.method)[1:-1], bytes(notification.params)))
+
+    def on_request(self, link: Asked, request: Request) -> None:
+        asker = self.caller.asker
+        if self.done:
+            fault = Fault(METHOD_NOT_FOUND, f"the client of this call cannot be asked for {request.method}")
+            link.respond(request.id, b'"error":' + error_body(fault))
+        elif asker is None:
+            self.handler.ask_client(self, link, request)
+        else:
+            self.asking += 1
+            asker.ask(link, request.id, request.method, request.params, self.sink)
+
+    def send_only(self, params: dict[str, Any], meta: dict[str, Raw]) -> None:
+        """Of what its client wrote only this is sent."""
+        self.params, self.meta = params, meta
+
+    def send_as(self, method: str, head: bytes, params: dict[str, Any], meta: dict[str, Raw]) -> None:
+        """What is sent for it is this request."""
+        self.method, self.head, self.params, self.meta = method, head, params, meta
+
+    def tell_below(self, said: dict[str, Raw]) -> None:
+        """An AX peer below is told this too."""
+        self.onward = said if self.onward is None else {**self.onward, **said}
+
+    def as_wished(self) -> dict[str, Any]:
+        """The params as its client wrote them, where `wished` is kept."""
+        return {**self.params, NAMED_BY[self.method]: self.wished}
+
+    def return_to(self, client_id: bytes, meta: dict[str, Raw], sink: Sink) -> None:
+        """The client came back to a parked call with another request; the time it took is not the server's."""
+        self.progressed = True
+        self.client_id = client_id
+        self.meta = meta
+        self.sink = sink
+
+
+class Inquiry:
+    """A question of the link itself."""
+
+    __slots__ = ("future", "handle", "upstream_id")
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[Response | Fault] = asyncio.get_running_loop().create_future()
+        self.upstream_id = 0
+        self.handle: object = None
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if not self.future.done():
+            self.future.set_result(response)
+
+    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
+        if not self.future.done():
+            self.future.set_result(fault)
+
+    def on_progress(self, params: dict[str, Raw]) -> None:
+        pass
+
+    def on_log(self, params: Raw) -> None:
+        pass
+
+    def on_request(self, link: Asked, request: Request) -> None:
+        fault = Fault(METHOD_NOT_FOUND, f"no client can be asked for {request.method} now")
+        link.respond(request.id, b'"error":' + error_body(fault))
+
+
+def passes_level(params: Raw, level: str | None) -> bool:
+    members = decode_object(params)
+    said = maybe_string(members.get("level")) if members is not None else None
+    return LOG_RANK.get(said or "", 0) >= LOG_RANK.get(level or "debug", 0)
+
+
+def _status(error: bytes) -> int:
+    """The HTTP status of a modern error answer. An unknown tool is 200: 404 there means an unknown method."""
+    try:
+        code = decode_value(error)["code"]
+    except (CodecError, KeyError, TypeError):
+        return 200
+    return HTTP_STATUS.get(code, 200) if isinstance(code, int) and code != METHOD_NOT_FOUND else 200
+
+
+def _is_error(result: Raw) -> bool:
+    members = decode_object(result)
+    return members is not None and bytes(members.get("isError", b"")) == b"true"
+
+
+def _reason(fault: Fault) -> str:
+    said = (fault.data or {}).get("reason")
+    return said if isinstance(said, str) else fault.message
+
+
+def _was_not_sent(fault: Fault) -> bool:
+    return (fault.data or {}).get("outcome") == "not_sent"
+
+
+def internal(ref: str) -> Fault:
+    return Fault(INTERNAL_ERROR, "internal error", {"ref": ref})

@@ -1,0 +1,94 @@
+"""What a check of the guard is: its number and name, what it says of a call, what it tells an operator beforehand.
+
+The order and the numbers are those of SURFACE 8. A refusal is a value, and names the check that made it. The type of
+routes is a parameter, because routes are made further up.
+"""
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+
+import msgspec
+
+from interlock.wire.jsonrpc.errors import Fault
+
+if TYPE_CHECKING:
+    from interlock.core.calls.call import Call, CallLink
+    from interlock.core.calls.caller import Principal
+
+
+class CheckNumber(IntEnum):
+    """1 and 2, the endpoint and the envelope, are the front's."""
+
+    OPERATION = 3  # to come: operation, family and parameters of MCP-AQL
+    ROUTE = 4
+    AGENT = 5  # blocked, paused or unreported agents (MCP-AQL 8.6)
+    NAMES = 6  # verdict and pin of the registry of names
+    ARGUMENTS = 7
+    AVAILABILITY = 8
+    BUDGET = 9
+    GATE = 10
+    COMMIT = 11
+    SEND = 12
+
+
+class Refuse(msgspec.Struct, frozen=True):
+    """`result`: what the caller is answered instead of the fault, where a tool's result says it."""
+
+    check: CheckNumber
+    fault: Fault
+    result: bytes | None = None
+
+
+Said = Literal["pass", "refuse", "hold", "later"]
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a check would say of a call that is not made. `later`: only the call itself can tell."""
+
+    check: CheckNumber
+    name: str
+    verdict: Said
+    reason: str
+
+
+class Release(msgspec.Struct, frozen=True):
+    """A person's yes to one call. `is_used`: by an earlier round of the same call. `grant_id`: of the standing grant
+    that says it, where no approval of this very call does."""
+
+    approval_id: str
+    is_used: bool = False
+    grant_id: str | None = None
+
+
+R_contra = TypeVar("R_contra", contravariant=True)
+
+
+class Explained(Protocol[R_contra]):
+    @property
+    def number(self) -> CheckNumber: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def explain(self, route: R_contra, caller: "Principal") -> Verdict:
+        """What a call over this route by this caller would meet now, by the predicate that decides the call."""
+
+
+class Check(Explained[R_contra], Protocol[R_contra]):
+    @property
+    def is_common(self) -> bool:
+        """Whether it is asked of every request, also of those for prompts and resources."""
+
+    def applies_to(self, route: R_contra) -> bool:
+        """Whether it can refuse or hold a call over this route. Asked once, when the route is listed."""
+
+    def check(self, call: "Call", link: "CallLink") -> Refuse | None: ...
+
+
+class Commit(Explained[R_contra], Protocol[R_contra]):
+    async def check(self, call: "Call", link: "CallLink", release: Release) -> Refuse | None:
+        """Exactly one call wins; what it won is on disk, and charged."""
+
+
+class Send(Explained[R_contra], Protocol[R_contra]):
+    def check(self, call: "Call", link: "CallLink") -> Refuse | None: ...

@@ -1,0 +1,104 @@
+"""Where an authenticated parent's request comes in (MCP-AX 7.2, 10.2): its route is followed to the item it leads to.
+
+Only callers that are parents have a Hop; what a client says of routes is dropped on its way, and never read.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.ax.protocol.errors import SCOPE_DENIED, refusal
+from interlock.ax.protocol.route import (
+    CURSOR,
+    ROUTE,
+    Routed,
+    advance,
+    as_meta,
+    check,
+    follow_name,
+    follow_uri,
+    read_untrusted,
+)
+from interlock.wire.jsonrpc.codec import encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import Fault
+
+KNOWN_MAX: Final = 4096  # routes remembered; each is one tool's
+KNOWN_BYTES_MAX: Final = 512  # of a route, and of a name, that is worth remembering
+
+
+class Followed(msgspec.Struct, frozen=True):
+    """What a route leads to."""
+
+    name: str  # of the tool or prompt as our own table has it; the URI of a resource
+    raw: Raw  # the same as JSON
+    onward: dict[str, Raw]  # the route one further, for an AX peer below
+    said: dict[str, Raw]  # the route as it came, as `_meta` has it
+
+
+class Hop:
+    """`segment` is what the parent assigned to us."""
+
+    __slots__ = ("_known", "segment")
+
+    def __init__(self, segment: str) -> None:
+        self.segment = segment
+        self._known: dict[tuple[bytes, bytes, bytes], Followed] = {}
+
+    def follow(self, params: dict[str, Any], meta: dict[str, Raw], name: Raw | None) -> Followed | Fault | None:
+        """`name`: of a tool or prompt, as the parent says it. None where it says nothing of the way, or no name."""
+        if name is None:
+            return None
+        if ROUTE not in meta or CURSOR not in meta or ROUTE in params or CURSOR in params:
+            return self._follow(params, meta, name)
+        said = bytes(meta[ROUTE]), bytes(meta[CURSOR]), bytes(name)
+        known = self._known.get(said)  # a parent says the same of a tool with every call
+        if known is not None:
+            return known
+        followed = self._follow(params, meta, name)
+        if isinstance(followed, Followed) and max(map(len, said)) <= KNOWN_BYTES_MAX:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            self._known[said] = followed
+        return followed
+
+    def _follow(self, params: dict[str, Any], meta: dict[str, Raw], name: Raw) -> Followed | Fault | None:
+        text = maybe_string(name)
+        if text is None:
+            return None
+        routed = _take_route(params, meta)
+        if not isinstance(routed, Routed):
+            return routed
+        found = follow_name(routed, segment=self.segment, name=text)
+        return found if isinstance(found, Fault) else _followed(found, routed)
+
+    def follow_uri(self, params: dict[str, Any], meta: dict[str, Raw], uri: str) -> Followed | Fault | None:
+        """The same for a resource: its URI as our own lists have it."""
+        routed = _take_route(params, meta)
+        if not isinstance(routed, Routed):
+            return routed
+        found = follow_uri(routed, segment=self.segment, uri=uri)
+        return found if isinstance(found, Fault) else _followed(found, routed)
+
+    def check(self, params: dict[str, Any], meta: dict[str, Raw], rest: Sequence[str]) -> Followed | Fault | None:
+        """The same for an item that is known already: `rest` is the segments below us, then its local name."""
+        routed = _take_route(params, meta)
+        if not isinstance(routed, Routed):
+            return routed
+        return check(routed, segment=self.segment, rest=rest) or _followed(".".join(rest), routed)
+
+
+def _take_route(params: dict[str, Any], meta: dict[str, Raw]) -> Routed | Fault | None:
+    """Read in both places, and written only to `_meta`."""
+    routed = read_untrusted(params, meta)
+    params.pop(ROUTE, None)
+    params.pop(CURSOR, None)
+    return routed
+
+
+def _followed(name: str, routed: Routed) -> Followed:
+    return Followed(name, Raw(encode_value(name)), as_meta(advance(routed)), as_meta(routed))
+
+
+OUT_OF_SCOPE: Final = refusal(SCOPE_DENIED, "the tool is there, and needs a wider scope than this registration has")

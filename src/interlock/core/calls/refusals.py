@@ -1,0 +1,73 @@
+"""Refusals that several parts of a node make: a link that cannot be used, a name that is not listed, a held call."""
+
+from typing import Any, Final, assert_never
+
+from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, TOOL_DEGRADED, UNAVAILABLE, Fault
+from interlock.core.clock import rfc3339
+from interlock.core.link_state import LinkState, Standing
+from interlock.core.calls.check import CheckNumber, Refuse
+
+_REASONS: Final = {
+    LinkState.UNAUTHORISED: "unauthorised",
+    LinkState.CONNECTING: "relisting",  # AX-13.2-5
+}
+
+# MCP-AX 5.2: -32601, though MCP itself would say -32602.
+NOT_FOUND: Final = Fault(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_not_found"})  # AX-5.2-2
+
+
+def not_found_fault(near: list[str]) -> Fault:
+    """`near`: names that the caller may use, for a model that misremembered one."""
+    if not near:
+        return NOT_FOUND
+    message = f"tool_not_found: did you mean {' or '.join(near)}?"
+    return Fault(METHOD_NOT_FOUND, message, {"reason": "tool_not_found", "did_you_mean": near})
+
+
+def is_not_found(fault: Fault) -> bool:
+    return (fault.data or {}).get("reason") == "tool_not_found"
+
+
+BUSY: Final = Fault(
+    TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "outcome": "not_sent", "retry_after_ms": 1000}
+)
+
+
+def own_links_full(most: int) -> Fault:
+    """`most`: how many links of their own the clients of a server, or of all servers, may have."""
+    data = {"reason": "own_links_full", "limit": most, "outcome": "not_sent", "retry_after_ms": 60_000}
+    return Fault(TOOL_DEGRADED, "tool_degraded", data)
+
+
+RELISTED: Final = Fault(
+    TOOL_DEGRADED, "tool_degraded", {"reason": "relisting", "outcome": "not_sent", "retry_after_ms": 0}
+)
+
+# A call that waits for a person: the gate says what for (`Guard.release`).
+HELD: Final = Refuse(CheckNumber.GATE, Fault(UNAVAILABLE, "unavailable", {"reason": "confirmation_required"}))
+
+
+def maybe_unusable(standing: Standing) -> Refuse | None:
+    """The refusal of a call to a link that stands so; None where it takes calls."""
+    match standing.state:
+        case LinkState.READY | LinkState.SLOW:
+            return None
+        case LinkState.CONNECTING | LinkState.DEGRADED | LinkState.UNAUTHORISED | LinkState.FAILED:
+            return Refuse(CheckNumber.AVAILABILITY, degraded_fault(standing))
+        case LinkState.STOPPED | LinkState.ASLEEP:
+            return Refuse(CheckNumber.AVAILABILITY, degraded_fault(standing))
+        case _:
+            assert_never(standing.state)
+
+
+def degraded_fault(standing: Standing) -> Fault:
+    unauthorised = standing.state is LinkState.UNAUTHORISED
+    data: dict[str, Any] = {
+        "reason": _REASONS.get(standing.state, standing.gone),
+        "since": rfc3339(standing.since_wall),
+        "retry_after_ms": standing.retry_after_ms,
+        "mcpax_code": -32002,  # the draft's own number, which 2026-07-28 does not let us send as the code
+    }
+    if unauthorised:  # why exactly is for the operator: it may name hosts
+        data["next"] = "an operator looks at it: interlock status"
+    return Fault(TOOL_DEGRADED, "tool_degraded", data)  # AX-13.2-2

@@ -1,0 +1,116 @@
+"""Refused requests in the audit log: one entry per caller, reason and target, however often the request is repeated.
+
+A refusal at an endpoint is a decision like any other and belongs into the audit log, but refused callers could fill the
+disk with it. So the first refusal of a caller for a reason is written, the others of the same minute are counted and
+written as one (of a caller that was recognised, by method); and no more than a few entries are written per second
+altogether, with the number of refusals that have no entry. An admitted call touches nothing of this.
+"""
+
+from typing import Final, Protocol
+
+import msgspec
+
+from interlock.core.clock import Clock
+from interlock.core.recorder import Entry, Made, encode_entry
+
+ENTRIES_PER_S: Final = 5  # a flood costs 100 MB a day at most
+REPEATS_S: Final = 60.0  # how long refusals of one caller for one reason are one matter
+CALLERS_MAX: Final = 1024  # callers and reasons kept apart at a time
+ANY_PEER: Final = "peer:*"  # of refusals that are not written one by one
+
+
+class Log(Protocol):
+    def add(self, entry: Entry) -> None: ...
+
+    def add_made(self, made: Made) -> None: ...
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a caller that was recognised was refused: a room that exists, and who the caller is there."""
+
+    room: str
+    participant: str
+
+
+# Who, reason, target; of a caller that was recognised also where, and the method, of which it has few.
+_Key = tuple[str, str, str, Place | None, str]
+
+
+class _Repeats:
+    __slots__ = ("count", "method", "since", "via")
+
+    def __init__(self, since: float, via: str, method: str) -> None:
+        self.since = since
+        self.via = via
+        self.method = method
+        self.count = 0  # after the first, which is written
+
+
+class Refusals:
+    def __init__(self, log: Log, clock: Clock) -> None:
+        self.total = 0
+        self._log = log
+        self._clock = clock
+        self._repeats: dict[_Key, _Repeats] = {}  # the oldest first
+        self._left = ENTRIES_PER_S
+        self._left_since = clock.now()
+        self._unwritten = 0
+
+    def note(
+        self, who: str, via: str, method: str, reason: str, target: str = "", *, place: Place | None = None
+    ) -> None:
+        """`method` is one of HTTP or MCP-AX, `reason` a word of ours, `target` a segment: none is as long as a stranger
+        likes."""
+        self.total += 1
+        key = (who, reason, target, place, method if place is not None else "")
+        repeats = self._repeats.get(key)
+        if repeats is not None:
+            repeats.count += 1
+            return
+        now = self._clock.now()
+        if not self._may_write(now) or len(self._repeats) >= CALLERS_MAX:
+            self._unwritten += 1
+            return
+        self._repeats[key] = _Repeats(now, via, method)
+        self._write(who, via, method, reason, target, place)
+
+    async def open(self) -> None:
+        """There is nothing to begin."""
+
+    async def close(self) -> None:
+        self.settle(closing=True)
+
+    def settle(self, *, closing: bool = False) -> None:
+        """Called about once a second: write what was only counted."""
+        now = self._clock.now()
+        if self._unwritten and (closing or self._may_write(now)):
+            count, self._unwritten = self._unwritten, 0
+            self._write(ANY_PEER, "http", "-", f"{count} refusals that are not written one by one")
+        for key, repeats in list(self._repeats.items()):
+            if not closing and now - repeats.since < REPEATS_S:
+                break
+            if repeats.count and not (closing or self._may_write(now)):
+                break
+            del self._repeats[key]
+            if repeats.count:
+                who, reason, target, place, _ = key
+                self._write(who, repeats.via, repeats.method, f"{reason}, {repeats.count} times more", target, place)
+
+    def _may_write(self, now: float) -> bool:
+        if now - self._left_since >= 1.0:
+            self._left, self._left_since = ENTRIES_PER_S, now
+        return self._left > 0
+
+    def _write(
+        self, who: str, via: str, method: str, reason: str, target: str = "", place: Place | None = None
+    ) -> None:
+        self._left -= 1
+        entry = (self._clock.wall(), who, via, method, target, None, "refused", "refused", 0.0, reason)
+        if place is None:
+            self._log.add(entry)
+        else:
+            self._log.add_made((_encode_placed, entry, place))
+
+
+def _encode_placed(entry: Entry, place: Place) -> bytes:
+    return encode_entry(entry)[:-1] + b"," + msgspec.json.encode(place)[1:]

@@ -1,0 +1,62 @@
+"""TLS as the configuration has it: files that cannot be used are found before anything listens or dials."""
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+from interlock.config.plan import NodePlan, ParentPlan, Plan
+from interlock.net.tls import tls_1_3
+from interlock.core.start_errors import TlsInvalid
+
+
+def listener_options(node: NodePlan, *, public: bool) -> dict[str, Any]:
+    """The TLS options of uvicorn for one endpoint; the public one takes client certificates. Raises TlsInvalid."""
+    if node.tls_cert is None or node.tls_key is None:
+        return {}
+    _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), node.tls_cert, node.tls_key, "node")
+    options: dict[str, Any] = {"ssl_certfile": node.tls_cert, "ssl_keyfile": node.tls_key}
+    if public and node.client_ca is not None:  # a client may show a certificate and need not
+        options |= {"ssl_ca_certs": node.client_ca, "ssl_cert_reqs": ssl.CERT_OPTIONAL}
+    return options
+
+
+def parent_context(parent: ParentPlan) -> ssl.SSLContext:
+    """For one link upward: whom it trusts and what it shows there is of that link alone. Raises TlsInvalid."""
+
+    try:
+        context = tls_1_3(str(parent.ca_file) if parent.ca_file is not None else None)
+    except ssl.SSLError:
+        raise TlsInvalid(f"{parent.ca_file} (ca_file of {parent.url}) holds no CA certificates in PEM") from None
+    except OSError as error:
+        why = error.strerror or error
+        raise TlsInvalid(f"{parent.ca_file} (ca_file of {parent.url}) cannot be read: {why}") from None
+    if parent.tls_cert is not None and parent.tls_key is not None:
+        _load(context, parent.tls_cert, parent.tls_key, f"parent {parent.url}")
+    return context
+
+
+def check_parents(plan: Plan) -> None:
+    """Raises TlsInvalid."""
+    for parent in plan.ax.parents:
+        if parent.url.startswith("wss:"):
+            parent_context(parent)
+
+
+def _load(context: ssl.SSLContext, certificate: Path, key: Path, whose: str) -> None:
+    for path in (certificate, key):
+        try:
+            with path.open("rb"):
+                pass
+        except OSError as error:
+            raise TlsInvalid(f"{path} of {whose} cannot be read: {error.strerror or error}") from None
+    try:
+        context.load_cert_chain(certificate, key, password=_no_passphrase)
+    except (ssl.SSLError, ValueError):
+        raise TlsInvalid(
+            f"{certificate} and {key} of {whose} are not a certificate and its own key in PEM, without a passphrase"
+        ) from None
+
+
+def _no_passphrase() -> str:
+    """Without it, OpenSSL would ask at the terminal."""
+    return ""

@@ -1,0 +1,99 @@
+"""This node as an OAuth protected resource, and where others publish what they are: RFC 9728, RFC 8707, RFC 8414.
+
+URLs and documents only; nothing is fetched.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit, urlunsplit
+
+import msgspec
+
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.net.protocol.resource_uri import canonical_uri
+
+ENDPOINT: Final = "/mcp"
+WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
+_OAUTH: Final = "/.well-known/oauth-authorization-server"
+_OPENID: Final = "/.well-known/openid-configuration"
+_VISIBLE = re.compile(r"[!-~]+", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", re.ASCII)
+
+
+def resource_of(public_url: str) -> str:
+    """The resource identifier of the node that clients reach at `public_url`."""
+    return canonical_uri(public_url.rstrip("/") + ENDPOINT)
+
+
+def metadata_url(resource: str) -> str:
+    """RFC 9728 3.1: the well-known part goes between the host and the path."""
+    parts = urlsplit(resource)
+    return urlunsplit(parts._replace(path=WELL_KNOWN + parts.path))
+
+
+def metadata_paths(resource: str) -> frozenset[str]:
+    """Where the document may be asked for: at the root, for the endpoint, and behind a proxy that adds a path."""
+    return frozenset((WELL_KNOWN, WELL_KNOWN + ENDPOINT, urlsplit(metadata_url(resource)).path))
+
+
+def metadata_document(resource: str, name: str, issuers: Sequence[str], scopes: Sequence[str]) -> bytes:
+    document: dict[str, Any] = {
+        "resource": resource,
+        "resource_name": name,
+        "authorization_servers": list(issuers),
+        "bearer_methods_supported": ["header"],
+    }
+    return msgspec.json.encode(document | ({"scopes_supported": list(scopes)} if scopes else {}))
+
+
+def discovery_urls(issuer: str) -> tuple[str, ...]:
+    """Where an authorization server may say what it is, in the order MCP gives (RFC 8414 3.1 and 5)."""
+    parts = urlsplit(issuer)
+    path = parts.path.rstrip("/")
+    paths = (_OAUTH + path, _OPENID + path, path + _OPENID) if path else (_OAUTH, _OPENID)
+    return tuple(urlunsplit(parts._replace(path=each)) for each in paths)
+
+
+class BadMetadata(Exception):
+    """The document is not the metadata of that authorization server. Raised only by `read_metadata_untrusted`."""
+
+
+class ServerMetadata(msgspec.Struct, frozen=True):
+    issuer: str
+    jwks_uri: str
+
+
+def read_metadata_untrusted(data: bytes, issuer: str) -> ServerMetadata:
+    try:
+        said = msgspec.json.decode(data, type=ServerMetadata)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadMetadata("the answer is not authorization server metadata with issuer and jwks_uri") from None
+    if said.issuer != issuer:  # RFC 8414 3.3
+        raise BadMetadata("the metadata names another issuer")
+    if not is_protected(said.jwks_uri):
+        raise BadMetadata("the metadata names a jwks_uri that is not https")
+    return said
+
+
+def is_protected(url: str) -> bool:
+    """Whether what is fetched there cannot be changed on the way: https, or http within this machine."""
+    parts = _maybe_split(url) if _VISIBLE.fullmatch(url) else None  # `urlsplit` drops line breaks
+    host = (parts.hostname if parts is not None else None) or ""
+    if parts is None or not _HOST.fullmatch(host) or parts.username is not None or "#" in url:
+        return False
+    return parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))
+
+
+def is_loopback_url(url: str) -> bool:
+    parts = _maybe_split(url)
+    return parts is not None and is_loopback(parts.hostname or "")
+
+
+def _maybe_split(url: str) -> SplitResult | None:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises when it is no port
+    except ValueError:
+        return None
+    return parts

@@ -1,0 +1,50 @@
+"""The resolver of `${secrets.NAME}`: the secret is put in at the last moment, for one use, and not kept here."""
+
+from collections.abc import Mapping
+
+from interlock.config.references import SECRET_REFERENCE, secret_slug
+from interlock.config.value_types import HEADER_VALUE
+from interlock.core.clock import Clock
+from interlock.credentials.errors import Unobtainable
+from interlock.store.sqlite.secrets import Secrets
+
+
+class SecretResolver:
+    def __init__(self, secrets: Secrets, clock: Clock) -> None:
+        self._secrets = secrets
+        self._clock = clock
+
+    async def begin(self) -> None:
+        """Something that needs secrets is about to be started or dialled. Raises Unobtainable, StoreError."""
+
+    async def text(self, text: str) -> str:
+        """The text with its secrets, whatever they hold. Raises Unobtainable naming a secret not set, StoreError."""
+        pieces: list[str] = []
+        end = 0
+        for found in SECRET_REFERENCE.finditer(text):
+            pieces += (text[end : found.start()], await self._secret(found[1]))
+            end = found.end()
+        return "".join((*pieces, text[end:]))
+
+    async def table(self, table: Mapping[str, str]) -> dict[str, str]:
+        return {name: await self.text(text) for name, text in table.items()}
+
+    async def headers(self, table: Mapping[str, str]) -> dict[str, str]:
+        """The table with its secrets; Unobtainable where a value could not stand in a header."""
+        made = await self.table(table)
+        for name, value in made.items():
+            if not HEADER_VALUE.fullmatch(value):
+                raise Unobtainable(f"a secret in its header {name} is no value that a header can carry: set it anew")
+        return made
+
+    async def _secret(self, name: str) -> str:
+        slug = secret_slug(name)
+        value = await self._secrets.get("secret", slug, self._clock.wall())
+        if value is None:
+            raise Unobtainable(f"it needs the secret {slug}: interlock secrets set {slug}")
+        return value.decode("utf-8", "replace")
+
+
+def secrets_named(*texts: str) -> frozenset[str]:
+    """The slugs of the secrets that these texts name."""
+    return frozenset(secret_slug(found[1]) for text in texts for found in SECRET_REFERENCE.finditer(text))

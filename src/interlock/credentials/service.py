@@ -1,0 +1,104 @@
+"""The credentials towards servers in one place: secrets, tokens, the identity of the node, consents.
+
+The node makes one. Neither secrets.db nor `cryptography` is touched before there is a first secret.
+"""
+
+import hmac
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from interlock.config.plan import Dial, ServerPlan, Spawn
+from interlock.config.references import is_slug
+from interlock.credentials.protocol.client import DOCUMENT_PATH, client_document, client_metadata
+from interlock.credentials.protocol.resource import is_loopback_url
+from interlock.core.addresses import Addresses
+from interlock.core.clock import Clock
+from interlock.credentials.client_registration import ClientIdentity, Clients
+from interlock.credentials.consents import Consents, Page, PendingConsent
+from interlock.credentials.secret_references import SecretResolver, secrets_named
+from interlock.credentials.token import TokenHolder, TokenServices
+from interlock.credentials.token_store import TokenStore
+from interlock.store.sqlite.secrets import KINDS, Kind, Secrets
+
+
+def referenced_secrets(plan: ServerPlan) -> frozenset[str]:
+    """The secrets that a server's configuration names."""
+    match plan.reach:
+        case Spawn():
+            return secrets_named(*plan.reach.command, *plan.reach.env.values())
+        case Dial():
+            auth = plan.reach.auth
+            written = (*plan.reach.headers.values(), *plan.reach.query.values())
+            return secrets_named(*written, auth.client_secret or "" if auth is not None else "")
+
+
+class BadSecretName(ValueError):
+    """A secret's name is a slug, so that an environment variable's name can stand for it."""
+
+
+class CredentialService:
+    def __init__(self, data: Path, clock: Clock, node_name: str, addresses: Addresses) -> None:
+        self._clock = clock
+        self.secrets = Secrets(data)
+        self.revealer = SecretResolver(self.secrets, clock)
+        self._identity = ClientIdentity(f"Interlock {node_name}", addresses)
+        self._consents = Consents(clock)
+        records = TokenStore(self.secrets, clock)
+        clients = Clients(records, self._identity, self.revealer)
+        self._services = TokenServices(records=records, consents=self._consents, clients=clients, clock=clock)
+
+    async def open(self) -> None:
+        await self.secrets.open()
+
+    async def close(self) -> None:
+        await self.secrets.close()
+
+    def documents(self) -> dict[str, bytes]:
+        """The document about this node that anybody may read, by its path; the sockets are bound."""
+        identity = self._identity
+        callback = identity.callback or ""
+        metadata = client_metadata(callback, identity.name, "none", native=is_loopback_url(callback))
+        return {DOCUMENT_PATH: client_document(identity.document_url, metadata)}
+
+    def holder(self, segment: str, dial: Dial, revealer: SecretResolver | None = None) -> TokenHolder | None:
+        """None for a server whose credential stands in the configuration. `revealer`: where its secrets are its own."""
+        if any(name.lower() == "authorization" for name in dial.headers):
+            return None
+        services = self._services
+        if revealer is not None:
+            clients = Clients(services.records, self._identity, revealer)
+            services = TokenServices(
+                records=services.records, consents=self._consents, clients=clients, clock=self._clock
+            )
+        return TokenHolder(services, segment, dial)
+
+    def holder_for(self, node_own: TokenHolder, dial: Dial, principal: str) -> TokenHolder:
+        """A user's own token, beside the one of the node."""
+        return TokenHolder(self._services, node_own.segment, dial, principal=principal, node_own=node_own)
+
+    async def finish_consent(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, PendingConsent | None]:
+        return await self._consents.finish(parameters)
+
+    # Secrets by name
+
+    async def secret_names(self) -> list[tuple[Kind, str]]:
+        """(kind, name) of all that is kept: what a person set, tokens, registrations."""
+        now = self._clock.wall()
+        return [(kind, name) for kind in KINDS for name in await self.secrets.names(kind, now)]
+
+    async def set_secret(self, name: str, value: str) -> None:
+        if not is_slug(name):
+            raise BadSecretName("a secret's name has 2 to 80 small letters, digits and dashes, like github-token")
+        await self.secrets.put("secret", name, value.encode(), self._clock.wall())
+
+    async def keep_secret(self, name: str, value: str) -> Literal["new", "same", "differs"]:
+        """Keeps it unless there is one of that name already, which stays; says which of the two values there is."""
+        before = await self.secrets.get("secret", name, self._clock.wall())
+        if before is not None:
+            return "same" if hmac.compare_digest(before, value.encode()) else "differs"
+        await self.set_secret(name, value)
+        return "new"
+
+    async def remove_secret(self, kind: Kind, name: str) -> bool:
+        return await self.secrets.remove(kind, name)

@@ -1,0 +1,118 @@
+"""Verification of JWT signatures and passkey assertions with `cryptography`. Imported only where one is verified.
+
+`protocol.jose.jwks` has checked what the key may be used for; this module builds the key from its numbers.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Final, assert_never
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, SECP256R1, EllipticCurvePublicNumbers
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS, PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPublicNumbers
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
+
+from interlock.crypto.jose.base64url import maybe_decode
+from interlock.crypto.jose.errors import Invalid, Reason
+from interlock.crypto.jose.jwks import Jwk
+from interlock.crypto.jose.jwt import Algorithm, Jwt
+from interlock.crypto.webauthn.ceremonies import Assertion
+from interlock.crypto.webauthn.passkeys import algorithm_of
+
+RSA_BITS_MIN: Final = 2048  # RFC 7518 3.3
+RSA_BITS_MAX: Final = 8192  # a verification takes longer with the square of it
+RSA_EXPONENT_BYTES_MAX: Final = 4
+P256_BYTES: Final = 32
+
+Verify = Callable[[bytes, bytes], None]  # signature, what was signed
+
+
+def check_signature(token: Jwt, key: Jwk) -> Invalid | None:
+    return _check(token.alg, key, token.signature, token.signed)
+
+
+def check_assertion_signature(assertion: Assertion, key: Jwk) -> Invalid | None:
+    """Authenticators write ECDSA as ASN.1 (WebAuthn 6.5.5), tokens as two numbers."""
+    alg = algorithm_of(key)
+    signature = assertion.signature if alg != "ES256" else _maybe_two_numbers(assertion.signature)
+    return _check(alg, key, signature, assertion.signed) if signature else Invalid(Reason.SIGNATURE)
+
+
+def _check(alg: Algorithm, key: Jwk, signature: bytes, signed: bytes) -> Invalid | None:
+    verify = _verifier(key, alg)
+    if verify is None:
+        return Invalid(Reason.KEY_UNFIT)
+    try:
+        verify(signature, signed)
+    except InvalidSignature:
+        return Invalid(Reason.SIGNATURE)
+    return None
+
+
+def _maybe_two_numbers(signature: bytes) -> bytes | None:
+    try:
+        r, s = decode_dss_signature(signature)
+        return r.to_bytes(P256_BYTES) + s.to_bytes(P256_BYTES)
+    except (ValueError, OverflowError):
+        return None
+
+
+@functools.lru_cache(maxsize=256)
+def _verifier(key: Jwk, alg: Algorithm) -> Verify | None:
+    """None when the numbers are no key of that kind."""
+    try:
+        match alg:
+            case "EdDSA":
+                return Ed25519PublicKey.from_public_bytes(_bytes(key.x)).verify
+            case "ES256":
+                return _es256(key)
+            case "RS256":
+                rsa = _rsa(key)
+                return lambda signature, signed: rsa.verify(signature, signed, PKCS1v15(), SHA256())
+            case "PS256":
+                rsa = _rsa(key)
+                pss = PSS(mgf=MGF1(SHA256()), salt_length=PSS.DIGEST_LENGTH)  # RFC 7518 3.5
+                return lambda signature, signed: rsa.verify(signature, signed, pss, SHA256())
+            case _:
+                assert_never(alg)
+    except (ValueError, UnsupportedAlgorithm):
+        return None
+
+
+def _es256(key: Jwk) -> Verify:
+    public = EllipticCurvePublicNumbers(_number(key.x), _number(key.y), SECP256R1()).public_key()
+
+    def verify(signature: bytes, signed: bytes) -> None:
+        if len(signature) != 2 * P256_BYTES:  # RFC 7518 3.4
+            raise InvalidSignature
+        r, s = int.from_bytes(signature[:P256_BYTES]), int.from_bytes(signature[P256_BYTES:])
+        public.verify(encode_dss_signature(r, s), signed, ECDSA(SHA256()))
+
+    return verify
+
+
+def _rsa(key: Jwk) -> RSAPublicKey:
+    modulus, exponent = _bytes(key.n), _bytes(key.e)
+    if len(modulus) * 8 > RSA_BITS_MAX or len(exponent) > RSA_EXPONENT_BYTES_MAX:
+        raise ValueError("too large")
+    public = RSAPublicNumbers(int.from_bytes(exponent), int.from_bytes(modulus)).public_key()
+    if public.key_size < RSA_BITS_MIN:
+        raise ValueError("too small")
+    return public
+
+
+def _number(text: str) -> int:
+    data = _bytes(text)
+    if len(data) != P256_BYTES:  # RFC 7518 6.2.1.2
+        raise ValueError("not a coordinate")
+    return int.from_bytes(data)
+
+
+def _bytes(text: str) -> bytes:
+    data = maybe_decode(text)
+    if data is None:
+        raise ValueError("not base64url")
+    return data

@@ -1,0 +1,22 @@
+"""Public keys in PEM, by `cryptography`, as the JWKs that everything else knows."""
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+from interlock.crypto.keys.signing import jwk_of
+from interlock.crypto.jose.jwks import Jwk
+from interlock.crypto.jose.public_key import PRIVATE, BadKey, maybe_pem_label
+
+
+def read_pem_untrusted(text: str) -> Jwk:
+    """Raises BadKey."""
+    label = maybe_pem_label(text) or ""
+    if "PRIVATE" in label:
+        raise BadKey(PRIVATE)
+    if label not in ("PUBLIC KEY", "RSA PUBLIC KEY"):
+        raise BadKey(f"it is PEM with {label}, and PUBLIC KEY is needed")
+    try:
+        key = load_pem_public_key(text.encode())
+    except (ValueError, UnsupportedAlgorithm):
+        raise BadKey("its PEM block cannot be read") from None
+    return jwk_of(key)

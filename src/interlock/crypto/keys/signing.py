@@ -1,0 +1,161 @@
+"""Private keys that sign, each in a PEM file of its own (0600): an aggregator's, a leaf's, an operator's.
+
+In: a path, and the passphrase where the file has one. Out: a key that signs JWS in compact form (RFC 7515) and shows
+its public half. A file that cannot be used is a refusal that says what to do; what it holds is never repeated.
+"""
+
+import contextlib
+import os
+import secrets
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from interlock.ax.protocol.messages import Proof
+from interlock.ax.protocol.registration.authority import audience_of, proof_claims
+from interlock.crypto.jose.base64url import encode
+from interlock.crypto.jose.jwks import Jwk
+from interlock.crypto.jose.jwt import Algorithm
+from interlock.crypto.jose.public_key import UNFIT, BadKey, ed25519_key, named
+from interlock.store.ports import Damaged, FolderUnusable, StoreRefused
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+FILE_BYTES_MAX: Final = 64 * 1024
+P256_BYTES: Final = 32
+JTI_BYTES: Final = 16
+OTHERS: Final = 0o077  # permissions of everybody but the owner
+_ALGORITHMS: Final[dict[str, Algorithm]] = {"OKP": "EdDSA", "EC": "ES256", "RSA": "RS256"}
+
+
+class PassphraseWrong(StoreRefused):
+    """The file is sealed, and not with this passphrase."""
+
+
+class SigningKey:
+    def __init__(self, private: "PrivateKeyTypes", path: Path) -> None:
+        """Raises Damaged for a kind of key that nothing here verifies."""
+        self._private = private
+        try:
+            self.public = jwk_of(private.public_key())
+        except BadKey as bad:
+            raise Damaged(f"{path} holds a key of another kind: {bad}") from None
+        self.alg = _ALGORITHMS[self.public.kty]
+
+    def sign(self, typ: str, claims: Mapping[str, Any]) -> str:
+        header = {"alg": self.alg, "kid": self.public.kid, "typ": typ}
+        signed = f"{encode(msgspec.json.encode(header))}.{encode(msgspec.json.encode(claims))}"
+        return f"{signed}.{encode(self._signature(signed.encode()))}"
+
+    def prove(self, authority: str, url: str, now: float) -> Proof:
+        """A proof of authority for one registration at the aggregator that is dialled at `url` (MCP-AX 4.2)."""
+        claims = proof_claims(authority, audience_of(url), now=now, jti=secrets.token_urlsafe(JTI_BYTES))
+        return Proof(type="jwt", token=self.sign("JWT", claims))
+
+    def _signature(self, signed: bytes) -> bytes:
+        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePrivateKey
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+        from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+        from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+        from cryptography.hazmat.primitives.hashes import SHA256
+
+        match self._private:
+            case Ed25519PrivateKey():
+                return self._private.sign(signed)
+            case EllipticCurvePrivateKey():
+                r, s = decode_dss_signature(self._private.sign(signed, ECDSA(SHA256())))
+                return r.to_bytes(P256_BYTES) + s.to_bytes(P256_BYTES)  # RFC 7518 3.4
+            case RSAPrivateKey():
+                return self._private.sign(signed, PKCS1v15(), SHA256())
+            case _:
+                raise TypeError("no key that signs")  # `jwk_of` has refused it
+
+
+def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
+    """Raises a StoreError."""
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key as load
+
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise FolderUnusable(f"the key {path} cannot be read: {error.strerror or error}") from None
+    if mode & OTHERS:
+        raise StoreRefused(f"others may read the key {path}; take it for known to them, or run: chmod 600 {path}")
+    try:
+        private = load(text[:FILE_BYTES_MAX], passphrase)
+    except TypeError:  # one is given and not needed, or the other way round
+        sealed = passphrase is None
+        raise PassphraseWrong(f"the key {path} {'needs its' if sealed else 'has no'} passphrase") from None
+    except ValueError:
+        if passphrase is not None:
+            raise PassphraseWrong(f"the key {path} cannot be opened with this passphrase") from None
+        raise Damaged(f"{path} does not hold a private key in PEM; restore it, or remove it and make another") from None
+    return SigningKey(private, path)
+
+
+def make_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
+    """The Ed25519 key in this file, made where there is none. Raises a StoreError."""
+    if not path.exists():
+        _make(path, passphrase)
+    return read_signing_key(path, passphrase)
+
+
+def _make(path: Path, passphrase: bytes | None) -> None:
+    """Whole or not at all, and never over one that another process made first."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    sealing: serialization.KeySerializationEncryption = serialization.NoEncryption()
+    if passphrase is not None:
+        sealing = serialization.BestAvailableEncryption(passphrase)
+    text = Ed25519PrivateKey.generate().private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, sealing
+    )
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_once(path, text)
+    except OSError as error:
+        raise FolderUnusable(f"the key {path} cannot be written: {error.strerror or error}") from None
+
+
+def write_once(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Raises OSError, but not for a file that is there already, which stays as it is."""
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(handle, mode)
+            os.fsync(handle)
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        os.unlink(draft)  # noqa: PTH108
+
+
+def jwk_of(public: object) -> Jwk:
+    """A public key of `cryptography` as everything else knows it. Raises BadKey."""
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+    match public:
+        case Ed25519PublicKey():
+            return ed25519_key(public.public_bytes_raw())
+        case EllipticCurvePublicKey() if isinstance(public.curve, SECP256R1):
+            at = public.public_numbers()
+            x, y = (encode(number.to_bytes(P256_BYTES)) for number in (at.x, at.y))
+            return named(Jwk(kty="EC", crv="P-256", x=x, y=y))
+        case RSAPublicKey():
+            made = public.public_numbers()
+            n, e = (encode(number.to_bytes((number.bit_length() + 7) // 8)) for number in (made.n, made.e))
+            return named(Jwk(kty="RSA", n=n, e=e))
+        case _:
+            raise BadKey(UNFIT)

@@ -1,0 +1,204 @@
+"""The two ceremonies of WebAuthn Level 3, as far as they are the same for every relying party: reading and checking.
+
+`read_registration_untrusted` (7.1) turns what a browser made into a key. `check_assertion` (7.2) says whether an
+assertion was made for a challenge, on the right page, by a person who was verified; the caller checks the signature
+over `Assertion.signed`. Every refusal is `Wrong` with a word and a sentence.
+
+What make an authenticator is of is not looked at: an attestation is neither asked for nor believed.
+"""
+
+import hashlib
+from typing import Any, Final
+
+import msgspec
+
+from interlock.crypto.jose.base64url import encode, maybe_decode
+from interlock.crypto.jose.jwks import Jwk
+from interlock.crypto.jose.public_key import BadKey
+from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.crypto.webauthn import cbor
+from interlock.crypto.webauthn.party import Party
+from interlock.crypto.webauthn.passkeys import CREDENTIAL_BYTES_MAX, EXPONENT, passkey
+
+CREATE: Final = "webauthn.create"
+GET: Final = "webauthn.get"
+ALGORITHMS: Final = (-8, -7, -257)  # EdDSA, ES256 (RFC 9053), RS256 (RFC 8812); the best first
+CLIENT_DATA_BYTES_MAX: Final = 4096  # a challenge, an origin, and what browsers add
+PARTS: Final = 4  # of an assertion as text
+SIGNATURE_BYTES_MAX: Final = 1024  # RSA with 8192 bits
+
+# Authenticator data, 6.1
+_PRESENT, _VERIFIED, _CREDENTIAL, _EXTENSIONS = 0x01, 0x04, 0x40, 0x80
+_FIXED_BYTES: Final = 37
+_KEY_ID_AT: Final = 18  # of the attested credential data: AAGUID, length
+
+
+class Wrong(msgspec.Struct, frozen=True):
+    reason: str
+    why: str
+
+
+class Assertion(msgspec.Struct, frozen=True, kw_only=True):
+    credential: str  # its id, in base64url
+    client_data: bytes
+    authenticator_data: bytes
+    signature: bytes
+
+    @property
+    def signed(self) -> bytes:
+        return self.authenticator_data + hashlib.sha256(self.client_data).digest()
+
+
+class PasskeyRegistration(msgspec.Struct, frozen=True, kw_only=True):
+    key: Jwk
+    counter: int
+
+
+class _Authenticator(msgspec.Struct, frozen=True, kw_only=True):
+    party_hash: bytes
+    flags: int
+    counter: int
+    attested: bytes
+
+
+def as_text(assertion: Assertion) -> str:
+    parts = (assertion.client_data, assertion.authenticator_data, assertion.signature)
+    return ".".join((assertion.credential, *map(encode, parts)))
+
+
+def is_assertion(token: str) -> bool:
+    """A signed token has three parts (RFC 7515 3.1)."""
+    return token.count(".") == PARTS - 1
+
+
+def read_assertion_untrusted(token: str) -> Assertion | Wrong:
+    parts = token.split(".")
+    decoded = [maybe_decode(part) for part in parts]
+    if len(parts) != PARTS or not all(decoded):
+        return Wrong("malformed", "the proof is not CREDENTIAL.CLIENT_DATA.AUTHENTICATOR_DATA.SIGNATURE in base64url")
+    credential, client_data, authenticator_data, signature = (part or b"" for part in decoded)
+    if (
+        len(credential) > CREDENTIAL_BYTES_MAX
+        or len(client_data) > CLIENT_DATA_BYTES_MAX
+        or len(signature) > SIGNATURE_BYTES_MAX
+    ):
+        return Wrong("too_long", "a part of the proof is longer than any that authenticators make")
+    return Assertion(
+        credential=parts[0], client_data=client_data, authenticator_data=authenticator_data, signature=signature
+    )
+
+
+def maybe_challenge(client_data: bytes) -> bytes | None:
+    """What it answers to, unchecked; None where it cannot be read."""
+    said = _maybe_said(client_data)
+    text = said.get("challenge") if said is not None else None
+    return maybe_decode(text) if isinstance(text, str) else None
+
+
+def check_assertion(assertion: Assertion, *, challenge: bytes, party: Party) -> int | Wrong:
+    """The signature counter, which means nothing before the signature is checked."""
+    if (wrong := _check_client_data(assertion.client_data, GET, challenge, party)) is not None:
+        return wrong
+    read = _read_authenticator(assertion.authenticator_data)
+    if isinstance(read, Wrong) or (wrong := _check_authenticator(read, party)) is not None:
+        return read if isinstance(read, Wrong) else wrong or _UNREADABLE
+    if read.flags & _CREDENTIAL:
+        return Wrong("authenticator_data", "the passkey answered as if it were being made")
+    if read.attested and not read.flags & _EXTENSIONS:
+        return _UNREADABLE
+    return read.counter
+
+
+def read_registration_untrusted(
+    client_data: bytes, attestation: bytes, *, challenge: bytes, party: Party
+) -> PasskeyRegistration | Wrong:
+    if (wrong := _check_client_data(client_data, CREATE, challenge, party)) is not None:
+        return wrong
+    try:
+        said, rest = cbor.read_untrusted(attestation)
+    except cbor.BadCbor:
+        said, rest = None, b""
+    data = said.get("authData") if isinstance(said, dict) and not rest else None
+    read = _read_authenticator(data) if isinstance(data, bytes) else _UNREADABLE
+    if isinstance(read, Wrong):
+        return read
+    if (wrong := _check_authenticator(read, party)) is not None:
+        return wrong
+    if not read.flags & _CREDENTIAL:
+        return Wrong("authenticator_data", "no passkey was made")
+    key = _read_credential(read.attested)
+    return key if isinstance(key, Wrong) else PasskeyRegistration(key=key, counter=read.counter)
+
+
+_UNREADABLE: Final = Wrong("authenticator_data", "what the authenticator wrote cannot be read")
+
+
+def _maybe_said(client_data: bytes) -> dict[str, Any] | None:
+    if len(client_data) > CLIENT_DATA_BYTES_MAX:
+        return None
+    try:
+        said = read_untrusted(client_data, exact=False)
+    except AmbiguousJson:
+        return None
+    return said if isinstance(said, dict) else None
+
+
+def _check_client_data(client_data: bytes, kind: str, challenge: bytes, party: Party) -> Wrong | None:
+    said = _maybe_said(client_data)
+    if said is None:
+        return Wrong("client_data", "what the browser wrote cannot be read")
+    if said.get("type") != kind:
+        return Wrong("type", f"what the browser wrote is not of the type {kind}")
+    if said.get("challenge") != encode(challenge):
+        return Wrong("challenge", "the passkey answered to another challenge")
+    if said.get("origin") != party.origin:
+        return Wrong("origin", f"the passkey was used on another page than those of {party.origin}")
+    if said.get("crossOrigin") not in (None, False) or "topOrigin" in said:
+        return Wrong("origin", "the passkey was used on a page inside another page")
+    return None
+
+
+def _read_authenticator(data: bytes) -> _Authenticator | Wrong:
+    if len(data) < _FIXED_BYTES:
+        return _UNREADABLE
+    return _Authenticator(
+        party_hash=data[:32],
+        flags=data[32],
+        counter=int.from_bytes(data[33:_FIXED_BYTES]),
+        attested=data[_FIXED_BYTES:],
+    )
+
+
+def _check_authenticator(read: _Authenticator, party: Party) -> Wrong | None:
+    if read.party_hash != party.id_hash:
+        return Wrong("party", f"the passkey is of another site than {party.id}")
+    if not read.flags & _PRESENT:
+        return Wrong("presence", "the authenticator was not touched")
+    if not read.flags & _VERIFIED:
+        return Wrong("verification", "the authenticator did not verify who used it, by a PIN or otherwise")
+    return None
+
+
+def _read_credential(attested: bytes) -> Jwk | Wrong:
+    length = int.from_bytes(attested[_KEY_ID_AT - 2 : _KEY_ID_AT])
+    credential, rest = attested[_KEY_ID_AT : _KEY_ID_AT + length], attested[_KEY_ID_AT + length :]
+    if not 0 < length <= CREDENTIAL_BYTES_MAX or len(credential) != length:
+        return _UNREADABLE
+    try:
+        cose, _ = cbor.read_untrusted(rest)
+        return _key(encode(credential), cose)
+    except (cbor.BadCbor, BadKey):
+        return Wrong("key", "the passkey's key is none of Ed25519, P-256 and RSA with 2048 bits")
+
+
+def _key(credential: str, cose: Any) -> Jwk:
+    """RFC 9053 7: 1 is the kind of key, 3 the algorithm, -1 the curve, -2 and -3 its numbers."""
+    members = [cose.get(label) for label in (3, 1, -1, -2, -3)] if isinstance(cose, dict) else []
+    match members:
+        case [-7, 2, 1, bytes(x), bytes(y)] if len(x) == len(y):
+            return passkey("ES256", credential, x + y)
+        case [-8, 1, 6, bytes(x), None]:
+            return passkey("EdDSA", credential, x)
+        case [-257, 3, bytes(n), bytes(e), None] if encode(e) == EXPONENT:
+            return passkey("RS256", credential, n)
+    raise BadKey("unknown")

@@ -1,0 +1,60 @@
+"""A passkey as a configuration holds it: `ALGORITHM:CREDENTIAL:KEY`, everything a node must know to believe it.
+
+    es256:CREDENTIAL:X Y        the 64 bytes of a point on P-256
+    ed25519:CREDENTIAL:X        32 bytes
+    rs256:CREDENTIAL:N          the modulus; the exponent is 65537
+
+CREDENTIAL and KEY are base64url. None of it is secret. It becomes a Jwk whose `kid` is the credential's id.
+"""
+
+from typing import Final
+
+from interlock.crypto.jose.base64url import encode, maybe_decode
+from interlock.crypto.jose.jwks import Jwk
+from interlock.crypto.jose.jwt import Algorithm
+from interlock.crypto.jose.public_key import BadKey
+
+CREDENTIAL_BYTES_MAX: Final = 1023  # WebAuthn 3, 4: credential id
+EXPONENT: Final = encode((65537).to_bytes(3))
+RSA_BYTES: Final = range(256, 1025)  # 2048 to 8192 bits
+TEXT_CHARS_MAX: Final = 3000
+ALGORITHMS: Final[dict[str, Algorithm]] = {"es256": "ES256", "ed25519": "EdDSA", "rs256": "RS256"}
+_POINT_BYTES: Final = 32
+_NAMES: Final = {alg: name for name, alg in ALGORITHMS.items()}
+
+
+def read_passkey_untrusted(text: str) -> Jwk:
+    """Raises BadKey."""
+    name, _, rest = text.strip().partition(":")
+    credential, _, key_text = rest.partition(":")
+    if name not in ALGORITHMS or len(text) > TEXT_CHARS_MAX:
+        raise BadKey(f"it does not begin with {', '.join(f'{known}:' for known in ALGORITHMS)}")
+    id_bytes, key = maybe_decode(credential), maybe_decode(key_text)
+    if not id_bytes or len(id_bytes) > CREDENTIAL_BYTES_MAX:
+        raise BadKey("what stands before the second colon is not the id of a credential in base64url")
+    if key is None:
+        raise BadKey("what stands behind the second colon is not base64url")
+    return passkey(ALGORITHMS[name], credential, key)
+
+
+def passkey(alg: Algorithm, credential: str, key: bytes) -> Jwk:
+    """`key` is laid out as above. Raises BadKey."""
+    match alg:
+        case "ES256" if len(key) == 2 * _POINT_BYTES:
+            x, y = encode(key[:_POINT_BYTES]), encode(key[_POINT_BYTES:])
+            return Jwk(kty="EC", crv="P-256", x=x, y=y, kid=credential, alg=alg)
+        case "EdDSA" if len(key) == _POINT_BYTES:
+            return Jwk(kty="OKP", crv="Ed25519", x=encode(key), kid=credential, alg=alg)
+        case "RS256" if len(key) in RSA_BYTES and key[0] != 0:
+            return Jwk(kty="RSA", n=encode(key), e=EXPONENT, kid=credential, alg=alg)
+    raise BadKey(f"its key is no key of the kind {_NAMES.get(alg, alg)}: {len(key)} bytes")
+
+
+def written(key: Jwk) -> str:
+    """As a person pastes it into a configuration."""
+    material = key.n if key.kty == "RSA" else encode((maybe_decode(key.x) or b"") + (maybe_decode(key.y) or b""))
+    return f"{_NAMES[algorithm_of(key)]}:{key.kid}:{material}"
+
+
+def algorithm_of(key: Jwk) -> Algorithm:
+    return next(alg for alg in _NAMES if key.fits(alg))

@@ -1,0 +1,126 @@
+"""The life of a device's link: there when its session says so, degraded when not, and back without a word of anybody.
+
+The session polls the device and opens its transport again; the keeper only waits for it.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.config.plan import DevicePlan
+from interlock.devices.transports.connections import Connections
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.mcp.methods import TOOLS_LIST
+from interlock.core.link_state import LinkState
+from interlock.core.calls.call import Members
+from interlock.devices.device_link import DeviceLink
+from interlock.devices.session import DeviceSession
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.connector import ConnectFailed, Connector, ConnectorParts
+from interlock.links.keeper import Keeper, StockCatalog
+from interlock.links.link import Link
+from interlock.links.link_events import LinkEvents
+
+log = logging.getLogger("interlock.devices")
+
+PRESENT_S: Final = 3.0  # for the first sign of life, before the node says that there is none
+LOOK_AGAIN_S: Final = 30.0  # the session says when it is there; this only ends the grace of its tools
+
+
+class _Presence(Connector):
+    """There is nothing to launch or dial: the session finds the device."""
+
+    _link: DeviceLink
+
+    async def connect(self, start: AsyncExitStack) -> None:
+        if self._link.fault is not None:
+            raise ConnectFailed(self._link.fault)
+        session = self._link.device
+        if not await session.present_within(PRESENT_S):
+            raise ConnectFailed(session.reason or "it does not answer")
+        self._link.arrive()
+
+
+class DeviceKeeper(Keeper):
+    link: DeviceLink
+    reads = (TOOLS_LIST,)
+    is_reread = False
+
+    def __init__(
+        self,
+        plan: DevicePlan,
+        connector_parts: ConnectorParts,
+        connections: Connections,
+        stock: StockCatalog,
+        events: LinkEvents,
+        tell: Callable[[DeviceLink], None],
+        lost: Callable[[DeviceLink], None],
+        members: Members | None = None,
+    ) -> None:
+        """`tell` hears how the link stands, `lost` of a device that was there and went. `members`: as of the link."""
+        self._tell = tell
+        self._lost = lost
+        clock, revealer = connector_parts.clock, connector_parts.revealer
+        self.session = DeviceSession(plan.segment, plan.description, clock, self, connections, revealer)
+        super().__init__(
+            lambda keeper: DeviceLink(plan, keeper, clock, self.session, members), connector_parts, stock, events
+        )
+        self._connector = _Presence(self.link, connector_parts, self.stderr, self._loss)
+
+    @property
+    def may_return_soon(self) -> bool:
+        return False
+
+    def start(self) -> None:
+        if self.link.fault is None:
+            self.session.open()
+        super().start()
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self.session.close()
+
+    async def restart(self) -> None:
+        """Its transport is opened anew."""
+        if self.link.fault is None:
+            self.session.reopen()
+
+    def _backoff_s(self) -> float:
+        return LOOK_AGAIN_S
+
+    def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
+        """It is looked for all the time, and said once."""
+        state = LinkState.FAILED if self.listing is None else LinkState.DEGRADED
+        is_news = self.link.standing.state is not state
+        if is_news:
+            log.warning("device %s: %s", self.link.segment, reason)
+        self.link.stand(state, reason)
+        if is_news and state is LinkState.DEGRADED:
+            self._lost(self.link)
+
+    def on_standing(self, link: Link) -> None:
+        super().on_standing(link)
+        self._tell(self.link)
+
+    def on_unreachable(self, link: ConnectedLink) -> None:
+        """Whether it is there is the session's to say."""
+
+    # What the session says (SessionOwner)
+
+    def on_present(self) -> None:
+        self._wake.set()
+
+    def on_absent(self, reason: str) -> None:
+        if self._usable.is_set():
+            self.lose(reason)
+
+    def on_tools(self) -> None:
+        if self._usable.is_set():
+            self.on_changed(self.link, "tools")
+
+    def on_event(self, name: str, content: dict[str, Any]) -> None:
+        said = {"level": "info", "logger": self.link.segment, "data": {**content, "event": name}}
+        self._events.on_log(self.link, Raw(encode_value(said)))

@@ -1,0 +1,68 @@
+"""The tools of a device: what its description, or its own announcement, makes of its command numbers."""
+
+from typing import Any
+
+import msgspec
+
+from interlock.ax.protocol.capability import Invalid, hints, read_capability
+from interlock.ax.protocol.hop_metadata import CAPABILITY
+from interlock.ax.protocol.transport_classes import NATIVE, TRANSPORT_CLASSES
+from interlock.devices.protocol.description import DeviceDescription, Tool
+from interlock.devices.protocol.tool_schemas import input_schema, output_schema
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.wire.schemas.validators import Compiled, compile_schema
+
+_CLASSES = frozenset(one.id for one in TRANSPORT_CLASSES)
+
+
+class DeviceTool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    tool: Tool
+    input: Compiled
+    output: Compiled | None
+    item: bytes  # its entry in tools/list
+
+    @property
+    def may_repeat(self) -> bool:
+        """Whether sending it twice does no more than sending it once."""
+        return self.tool.mutable is False or self.tool.idempotent
+
+
+def transport_class(description: DeviceDescription) -> str:
+    """Modbus is no class of MCP-AX: such a device is a leaf like any other (AX-C.2-1)."""
+    transport = description.link.transport
+    return transport if transport in _CLASSES else NATIVE
+
+
+def device_tool(segment: str, description: DeviceDescription, tool: Tool) -> DeviceTool:
+    """Raises ValueError for schemas that are none, and a capability that is none."""
+    takes, gives = input_schema(tool), output_schema(tool)
+    compiled = compile_schema(takes)
+    output = None if gives is None else compile_schema(gives)
+    if compiled is None or (gives is not None and output is None):
+        raise ValueError(f"a schema of {tool.name} is no JSON Schema")
+    item: dict[str, Any] = {
+        "name": tool.name,
+        "description": tool.description or f"Command {tool.id} of the device {segment}.",
+        "inputSchema": takes,
+    }
+    if gives is not None:
+        item["outputSchema"] = gives
+    capability = _capability(description, tool)
+    if tool.mutable is not None:  # else a person is asked what it does
+        read = read_capability(capability, private=None)
+        if isinstance(read, Invalid):
+            raise ValueError(f"the capability of {tool.name} is wrong: {read.reason}")
+        item["annotations"] = hints(read)
+    item["_meta"] = {CAPABILITY: capability}
+    return DeviceTool(tool=tool, input=compiled, output=output, item=encode_value(item))
+
+
+def _capability(description: DeviceDescription, tool: Tool) -> dict[str, Any]:
+    said: dict[str, Any] = {"transport": transport_class(description)}
+    for key in ("mutable", "reversible", "latency_class"):
+        value = getattr(tool, key)
+        if value is not None:
+            said[key] = value
+    if tool.idempotent or tool.mutable is False:
+        said["idempotent"] = True
+    return {**tool.capability, **said}

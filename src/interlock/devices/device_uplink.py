@@ -1,0 +1,71 @@
+"""The registration of one device at a parent of this node, and what serves the parent there."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from uuid import NAMESPACE_URL, uuid5
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.ax.protocol.messages import VERSION, Register
+from interlock.ax.protocol.registration.registrant import Joined
+from interlock.core.clock import Clock
+from interlock.core.calls.caller import Principal, principal_for
+from interlock.devices.on_behalf_members import MARK, PARENT
+from interlock.links.connected_link import ConnectedLink
+from interlock.ax.parents.front import UpwardFront
+from interlock.ax.parents.parents import parent_opener, worded_for
+from interlock.ax.uplink import Uplink
+
+if TYPE_CHECKING:
+    from interlock.crypto.keys.signing import SigningKey
+
+log = logging.getLogger("interlock.devices")
+
+MakeFront = Callable[[Principal, str, Callable[[bytes], bool], str], UpwardFront]
+
+
+class DeviceUplink(Uplink):
+    def __init__(
+        self,
+        plan: Plan,
+        link: ConnectedLink,
+        own_id: str,
+        make_front: MakeFront,
+        clock: Clock,
+        signer: "SigningKey | None",
+    ) -> None:
+        """Raises TlsInvalid."""
+        self._plan = plan
+        self._segment = link.segment
+        self._make_front = make_front
+        self._clock = clock
+        self._signer = signer
+        register = Register(
+            subserver_id=str(uuid5(NAMESPACE_URL, f"{own_id}/{link.segment}")),
+            segment=link.segment,
+            tools=True,
+            notifications=True,
+            heartbeat_interval_ms=max(link.retry_after_ms, plan.ax.heartbeat_min_ms),
+            transport_class=link.offer.transport,
+            version=VERSION,
+        )
+        parents = plan.ax.parents
+        super().__init__(register, [(one.url, parent_opener(one, plan.limits.message_bytes)) for one in parents], log)
+
+    def _register_message(self, parent: int, register: Register) -> Register:
+        plan = self._plan.ax.parents[parent]
+        return worded_for(register, plan, self._segment, self._signer, self._clock.wall())
+
+    def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> UpwardFront:
+        given = step.registered.auth_scope
+        name = f"{PARENT}{self._plan.ax.parents[step.parent].url}"
+        known = principal_for(name, given.value if given is not None else None, self._plan.access)
+        principal = msgspec.structs.replace(known, name=f"{name}{MARK}{self._segment}")
+        return self._make_front(principal, step.registered.assigned_segment, send, self._segment)
+
+    def leave(self) -> None:
+        if self._tenant is not None:
+            self._tenant.leave()
+            self._tenant = None

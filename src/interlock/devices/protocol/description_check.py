@@ -1,0 +1,389 @@
+"""The check of a device's description: what no type can say, each fault with the place that it is at.
+
+In: the table as a person wrote it. Out: the description, or every fault found in it. Places are paths into that table,
+so that a reader of the file can name the line.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from math import isfinite
+from typing import Any, Final
+
+import msgspec
+
+from interlock.ax.protocol.capability import Invalid, read_capability
+from interlock.ax.protocol.names import is_segment
+from interlock.devices.protocol.description import (
+    TOOLS_MAX,
+    DeviceDescription,
+    Event,
+    Field,
+    LinkDescription,
+    Profile,
+    Register,
+    Tool,
+)
+from interlock.devices.protocol.frame_codec import HEAD_BYTES, STATUS_BYTES, message_max
+from interlock.devices.protocol.layouts import is_number, layout_size, size_of, type_limits
+from interlock.devices.protocol.modbus_codec import register_faults
+from interlock.devices.protocol.wire_formats import framing_name
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.wire.schemas.validators import compile_schema
+
+Path = tuple[str | int, ...]
+
+BAUD_MIN_B: Final = 9600  # MCP-AX B.2
+TLV_HEAD_BYTES: Final = 2
+
+_EVERY: Final = ("transport", "max_frame", "heartbeat_ms", "timeout_ms", "retries", "in_flight", "allow_unchecked")
+_CBOR: Final = ("emit_jsonrpc", "allow_values")
+_LINE: Final = ("port", "baud", "parity")
+_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "uart_cbor": (
+        *_CBOR,
+        *_LINE,
+        "framing",
+        "sof",
+        "len",
+        "crc",
+        "status",
+        "gap_ms",
+        "presence",
+        "gpio",
+        "reset_on_open",
+    ),
+    "ble_cbor": (*_CBOR, "address", "service", "write", "notify"),
+    "spi_cbor": (*_CBOR, "bus", "chip", "speed_hz", "poll_ms", "gpio"),
+    "can_cbor": (*_CBOR, "interface", "channel", "rx_id", "tx_id"),
+    "mqtt_json": ("host", "tcp_port", "username", "password", "tls", "topic", "allow_values"),
+    "modbus_tcp": ("host", "tcp_port", "unit"),
+    "modbus_rtu": (*_LINE, "unit", "echo"),
+}
+_NEEDS: Final[Mapping[str, tuple[tuple[str, str], ...]]] = {  # with an example of each
+    "uart_cbor": (("port", '"/dev/ttyUSB0"'),),
+    "ble_cbor": (("address", '"C0:FF:EE:00:00:01"'),),
+    "spi_cbor": (),
+    "can_cbor": (("channel", '"can0"'), ("rx_id", "0x123"), ("tx_id", "0x456")),
+    "mqtt_json": (("host", '"localhost"'),),
+    "modbus_tcp": (("host", '"192.168.0.10"'),),
+    "modbus_rtu": (("port", '"/dev/ttyUSB0"'),),
+}
+_TRANSPORTS_OF: Final[Mapping[Profile, tuple[str, ...]]] = {
+    "a": ("uart_cbor",),
+    "b": ("uart_cbor", "ble_cbor", "spi_cbor", "can_cbor"),
+    "json": ("mqtt_json",),
+    "modbus": ("modbus_tcp", "modbus_rtu"),
+}
+_PLACE: Final = re.compile(r"(?P<message>.*?)(?: - at `\$(?P<place>[^`]*)`)?", re.DOTALL)
+_UUID: Final = re.compile(r"[0-9A-Fa-f]{4}|[0-9A-Fa-f]{8}|[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_STEP: Final = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*)|\[(\d+|\.\.\.)\]")
+
+
+class DescriptionFault(msgspec.Struct, frozen=True, kw_only=True):
+    path: Path
+    message: str
+    hint: str | None = None
+    unknown: str | None = None  # a key that does not exist,
+    known: tuple[str, ...] = ()  # ... of these
+
+
+def read_description(table: Mapping[str, Any]) -> DeviceDescription | tuple[DescriptionFault, ...]:
+    """What `.devices/SEGMENT.toml` says."""
+    unknown = tuple(_unknown_keys(table, DeviceDescription, ()))
+    if unknown:
+        return unknown
+    try:
+        description = msgspec.convert(table, DeviceDescription)
+    except msgspec.ValidationError as error:
+        return (_as_fault(str(error)),)
+    link = table.get("link")
+    faults = tuple(check_description(description, link if isinstance(link, dict) else {}))
+    return faults or description
+
+
+def is_checked(description: DeviceDescription) -> bool:
+    """Whether a wrong byte on its link is found out: by a checksum of ours, or by the link itself."""
+    link = description.link
+    match link.transport:
+        case "uart_cbor":
+            is_frame = framing_name(link, description.profile) == "frame"
+            return link.crc in ("crc8", "crc16") or is_frame
+        case "spi_cbor":
+            return False
+        case _:
+            return True
+
+
+def check_description(description: DeviceDescription, written: Mapping[str, Any]) -> Iterator[DescriptionFault]:
+    """`written`: the keys of [link] as they are in the file, where defaults are not."""
+    yield from _check_link(description, written)
+    yield from _check_tools(description)
+    yield from _check_names("event", description.events)
+
+
+def _fault(path: Path, message: str, hint: str | None = None) -> DescriptionFault:
+    return DescriptionFault(path=path, message=message, hint=hint)
+
+
+def _check_link(description: DeviceDescription, written: Mapping[str, Any]) -> Iterator[DescriptionFault]:
+    link, profile = description.link, description.profile
+    may = _TRANSPORTS_OF[profile]
+    if link.transport not in may:
+        message = f"a device of profile '{profile}' has no transport {link.transport}"
+        yield _fault(("link", "transport"), message, f"write one of {', '.join(may)}")
+    for key in written:
+        if key not in _EVERY and key not in _KEYS[link.transport]:
+            homes = ", ".join(name for name, keys in _KEYS.items() if key in keys)
+            yield _fault(("link", key), f"'{key}' is no key of {link.transport}", f"it belongs to {homes}")
+    for key, example in _NEEDS[link.transport]:
+        if getattr(link, key) is None:
+            yield _fault(("link",), f"{link.transport} needs '{key}'", f"for instance {key} = {example}")
+    if link.transport == "uart_cbor":
+        yield from _check_line(description)
+    if link.transport == "can_cbor" and link.rx_id is not None and link.rx_id == link.tx_id:
+        yield _fault(("link", "tx_id"), "rx_id and tx_id are the same", "the device sends with rx_id and hears tx_id")
+    for key in ("service", "write", "notify"):
+        uuid = getattr(link, key)
+        if uuid is not None and _UUID.fullmatch(uuid) is None:
+            hint = f'for instance {key} = "4d435041-5800-4b1e-9c52-7f0a6b1d3e20"'
+            yield _fault(("link", key), f"{uuid[:64]!r} is no UUID of Bluetooth", hint)
+    if link.transport == "mqtt_json" and link.host is not None and link.tls is None and not is_loopback(link.host):
+        message = "a broker beyond this machine is reached with TLS"  # AX-10.4-2
+        yield _fault(("link", "host"), message, "write tls = true, or tls = false where anybody may read and write")
+
+
+def _check_line(description: DeviceDescription) -> Iterator[DescriptionFault]:
+    link = description.link
+    if description.profile == "b" and link.baud < BAUD_MIN_B:  # AX-B.2-2
+        yield _fault(("link", "baud"), f"a device of profile 'b' has {BAUD_MIN_B} baud or more, not {link.baud}")
+    elif link.baud < 1:
+        yield _fault(("link", "baud"), f"no line has {link.baud} baud")
+    if link.crc == "none" and framing_name(link, description.profile) == "frame":
+        yield _fault(("link", "crc"), "a frame has a checksum", 'write crc = "crc8" or crc = "crc16", or leave it out')
+    if description.profile == "a" and link.framing == "cobs":
+        yield _fault(("link", "framing"), "a device of profile 'a' speaks in frames", "leave 'framing' out")
+    if description.profile == "b" and link.presence != "poll":
+        message = f"presence = '{link.presence}' is for profile 'a': a device of profile 'b' announces itself"
+        yield _fault(("link", "presence"), message, "leave it out")
+    if link.presence == "gpio" and link.gpio is None:
+        yield _fault(
+            ("link", "presence"), "presence = 'gpio' needs 'gpio'", "name the file that reads 1 while it is there"
+        )
+    if link.presence == "cts" and (link.port or "").startswith("socket://"):
+        yield _fault(("link", "presence"), "a socket has no CTS", "write presence = 'poll'")
+
+
+def _check_tools(description: DeviceDescription) -> Iterator[DescriptionFault]:
+    if len(description.tools) > TOOLS_MAX:
+        yield _fault(("tool",), f"a device has at most {TOOLS_MAX} tools, not {len(description.tools)}")
+    if not description.tools and description.profile != "b":
+        yield _fault((), "it has no tools", "write [[tool]] for each of its commands")
+    yield from _check_names("tool", description.tools)
+    for index, tool in enumerate(description.tools):
+        at: Path = ("tool", index)
+        yield from _check_class(description, tool, at)
+        yield from _check_layout(tool, tool.request, "request", tool.req_len, at)
+        yield from _check_layout(tool, tool.response, "response", tool.resp_len, at)
+        if description.profile == "a":
+            yield from _check_frame(description, tool, at)
+        yield from _check_words(tool, at)
+        if tool.registers and description.profile != "modbus":
+            yield _fault((*at, "registers"), "registers belong to a device of profile 'modbus'")
+        if not tool.registers and description.profile == "modbus":
+            yield _fault(at, f"{tool.name!r} has no registers", "write registers = [{ table, address, field }]")
+        for number, register in enumerate(tool.registers):
+            for message in register_faults(register):
+                yield _fault((*at, "registers", number), message)
+        yield from _check_fields(
+            tuple(register.field for register in tool.registers), (*at, "registers"), is_tlv=False, is_row=False
+        )
+
+
+def _check_class(description: DeviceDescription, tool: Tool, at: Path) -> Iterator[DescriptionFault]:
+    for key in ("mutable", "reversible"):  # AX-B.1-1: no default is safe for hardware
+        if getattr(tool, key) is None and description.profile in ("a", "modbus"):
+            hint = f"write {key} = true or {key} = false"
+            yield _fault(at, f"{tool.name!r} does not say whether it is {key}", hint)
+    is_final = tool.mutable is True and tool.reversible is False
+    if is_final and not description.link.allow_unchecked and not is_checked(description):  # AX-8.1-2, AX-8.N-3
+        message = f"{tool.name!r} cannot be undone, and nothing on this link finds a wrong byte"
+        yield _fault(at, message, 'write crc = "crc16" in [link], or allow_unchecked = true')
+
+
+def _check_words(tool: Tool, at: Path) -> Iterator[DescriptionFault]:
+    """What is said of a tool beside its layout."""
+    said = {key: getattr(tool, key) for key in ("mutable", "reversible", "latency_class")}
+    known = {key: value for key, value in said.items() if value is not None}
+    capability = read_capability({**tool.capability, **known}, private=None)
+    if isinstance(capability, Invalid):
+        yield _fault(at, f"the capability of {tool.name!r} is wrong: {capability.reason}")
+    for number in tool.status:
+        if not number.removeprefix("-").isdecimal() or int(number) == 0:
+            hint = 'for instance status = { "3" = "overheated" }'
+            yield _fault((*at, "status"), f"{number[:64]!r} is no status", hint)
+    for key in ("input_schema", "output_schema"):
+        schema = getattr(tool, key)
+        if schema is not None and (schema.get("type") != "object" or compile_schema(schema) is None):
+            yield _fault((*at, key), f"{key} of {tool.name!r} is no JSON Schema of an object")
+
+
+def _check_names(kind: str, entries: Iterable[Tool | Event]) -> Iterator[DescriptionFault]:
+    entries = tuple(entries)
+    for key in ("id", "name"):
+        seen: dict[Any, int] = {}
+        for index, entry in enumerate(entries):
+            value = getattr(entry, key)
+            if value in seen:
+                message = f"{key} {value!r} is that of {kind} number {seen[value] + 1} already"
+                yield _fault((kind, index, key), message, "give each its own")
+            seen.setdefault(value, index)
+    for index, entry in enumerate(entries):
+        if not is_segment(entry.name):
+            message = f"the name {entry.name[:64]!r} is not 1 to 63 characters of a-z, 0-9, _ and -"
+            yield _fault((kind, index, "name"), message)
+        if isinstance(entry, Event):
+            yield from _check_fields(entry.response, (kind, index, "response"), is_tlv=False)
+
+
+def _check_layout(
+    tool: Tool, fields: tuple[Field, ...], side: str, length: int | None, at: Path
+) -> Iterator[DescriptionFault]:
+    path = (*at, side)
+    yield from _check_fields(fields, path, is_tlv=tool.payload == "tlv")
+    if length is None or tool.payload != "struct":
+        return
+    key = "req_len" if side == "request" else "resp_len"
+    fixed, least = layout_size("struct", fields), sum(size_of(field) or 0 for field in fields)
+    if least > length or (fixed is not None and fixed != length):
+        some, size = (" at least", least) if fixed is None else ("", fixed)
+        yield _fault((*at, key), f"the {side} of {tool.name!r} is{some} {size} bytes long, and {key} says {length}")
+
+
+def _check_frame(description: DeviceDescription, tool: Tool, at: Path) -> Iterator[DescriptionFault]:
+    """What no frame of Profile A can carry."""
+    most = message_max(description)
+    for side, fields, beside in (
+        ("request", tool.request, HEAD_BYTES),
+        ("response", tool.response, HEAD_BYTES + STATUS_BYTES),
+    ):
+        needed = [field for field in fields if not field.optional]
+        size = beside + sum((size_of(field) or 0) + TLV_HEAD_BYTES * (tool.payload == "tlv") for field in needed)
+        if size > most:
+            message = f"the {side} of {tool.name!r} makes a message of {size} bytes, and the link takes {most}"
+            yield _fault((*at, side), message, "make 'max_frame' of [link] larger, or the fields shorter")
+        for index, field in enumerate(fields):
+            size = field.size or 1
+            for name, number in field.values.items():
+                if field.type == "enum" and (number < 0 or number.bit_length() > 8 * size):
+                    message = f"{name[:64]!r} of {field.name!r} is {number}, which {size} bytes do not hold"
+                    yield _fault((*at, side, index, "values"), message)
+
+
+def _check_fields(
+    fields: tuple[Field, ...], path: Path, *, is_tlv: bool, is_row: bool = True
+) -> Iterator[DescriptionFault]:
+    """`is_row`: one follows the other in the same bytes."""
+    names: set[str] = set()
+    tags = Counter(field.tag for field in fields)
+    for index, field in enumerate(fields):
+        at = (*path, index)
+        if not field.name:
+            yield _fault((*at, "name"), "a field needs a name")
+        if field.name in names:
+            yield _fault((*at, "name"), f"two fields have the name {field.name!r}", "give each its own")
+        names.add(field.name)
+        yield from _check_limits(field, at)
+        if field.type == "enum" and not field.values:
+            yield _fault(at, f"{field.name!r} is an enum without values", "for instance values = { off = 0, on = 1 }")
+        if field.size is not None and field.type not in ("bytes", "text", "enum"):
+            yield _fault((*at, "size"), f"only bytes, text and enum have a size of their own, not {field.type}")
+        if (field.scale != 1.0 or field.offset != 0.0) and not is_number(field):
+            yield _fault(at, f"only numbers have a scale or an offset, not {field.type}")
+        if field.scale == 0:
+            yield _fault((*at, "scale"), "a scale of 0 leaves nothing of the value")
+        if is_tlv and (field.tag is None or tags[field.tag] > 1):
+            yield _fault(at, f"{field.name!r} needs a tag of its own, as each field of a TLV")
+        if not is_tlv and field.tag is not None:
+            yield _fault((*at, "tag"), "tags belong to payload = 'tlv'")
+        if not is_tlv and field.optional:
+            yield _fault((*at, "optional"), "only a field of a TLV can be left out")
+        is_open = field.type in ("bytes", "text") and field.size is None
+        if is_row and not is_tlv and is_open and index < len(fields) - 1:
+            yield _fault(at, f"{field.name!r} has no size, so that it must be the last", "write its size")
+
+
+def _check_limits(field: Field, at: Path) -> Iterator[DescriptionFault]:
+    """What lies outside the type of the field, or has one number under two names."""
+    least, greatest = type_limits(field) if field.scale != 0 else (None, None)
+    for key, limit in (("minimum", field.minimum), ("maximum", field.maximum)):
+        if limit is None:
+            continue
+        is_below, is_above = least is not None and limit < least, greatest is not None and limit > greatest
+        if is_below or is_above or not isfinite(limit):
+            ends = "" if least is None else f", which has {least:.10g} to {greatest:.10g}"
+            yield _fault((*at, key), f"{key} {limit:.10g} of {field.name!r} is no {field.type}{ends}")
+    if field.minimum is not None and field.maximum is not None and field.minimum > field.maximum:
+        message = f"minimum {field.minimum:.10g} of {field.name!r} is more than its maximum {field.maximum:.10g}"
+        yield _fault((*at, "minimum"), message)
+    numbers: dict[int, str] = {}
+    for name, number in field.values.items():
+        if number in numbers:
+            message = f"{numbers[number][:64]!r} and {name[:64]!r} of {field.name!r} are both {number}"
+            yield _fault((*at, "values"), message, "give each its own number")
+        numbers.setdefault(number, name)
+
+
+_INSIDE: Final[Mapping[tuple[type, str], type]] = {
+    (DeviceDescription, "link"): LinkDescription,
+    (DeviceDescription, "tool"): Tool,
+    (DeviceDescription, "event"): Event,
+    (Tool, "request"): Field,
+    (Tool, "response"): Field,
+    (Tool, "registers"): Register,
+    (Event, "response"): Field,
+    (Register, "field"): Field,
+}
+
+
+def _unknown_keys(value: object, kind: type, path: Path) -> Iterator[DescriptionFault]:
+    if isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from _unknown_keys(one, kind, (*path, index))
+    elif isinstance(value, dict):
+        known = tuple(field.encode_name for field in msgspec.structs.fields(kind))
+        for key, inside in value.items():
+            if key not in known:
+                message = f"unknown key {key[:64]!r}"
+                yield DescriptionFault(path=(*path, key), message=message, unknown=key, known=known)
+            elif (kind, key) in _INSIDE:
+                yield from _unknown_keys(inside, _INSIDE[kind, key], (*path, key))
+
+
+_EXPECTED: Final = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
+_WORDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a string",
+    "bool": "true or false",
+    "object": "a table",
+    "array": "a list",
+    "null": "nothing",
+}
+
+
+def _as_fault(error: str) -> DescriptionFault:
+    """What msgspec says of a value, in the words of a person who writes TOML."""
+    found = _PLACE.fullmatch(error)
+    place = (found["place"] if found is not None else None) or ""
+    message = found["message"] if found is not None else error
+    steps = [name or (int(index) if index.isdigit() else index) for name, index in _STEP.findall(place)]
+    path = tuple(step for step in steps if step != "...")
+    kinds = _EXPECTED.fullmatch(message)
+    if kinds is not None:
+        wanted = " or ".join(_WORDS.get(kind.strip(), kind) for kind in kinds[1].split("|") if kind.strip() != "null")
+        message = f"must be {wanted}, not {_WORDS.get(kinds[2], kinds[2])}"
+    names = [step for step in path if isinstance(step, str)]
+    plain = message.replace("`", "'")
+    named = f"'{names[-1]}': " if names else ""
+    return _fault(path, f"{named}{plain[:1].lower()}{plain[1:]}")

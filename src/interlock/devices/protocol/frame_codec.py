@@ -1,0 +1,130 @@
+"""Messages of Profile A (AX-B.1-5, AX-B.1-8): TYPE, TOOL_ID, SEQ, PAYLOAD.
+
+The layouts of payloads are the description's. `FramedCborCodec` is for a device of Profile B that uses the same
+frame: its PAYLOAD is the CBOR message, and TYPE, TOOL_ID and SEQ repeat what that says.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.devices.protocol.cbor_codec import CborCodec
+from interlock.devices.protocol.description import DeviceDescription, Tool
+from interlock.devices.protocol.layouts import decode_payload, encode_payload
+from interlock.devices.protocol.messages import Answer, DeviceFault, Notice, Received, Registration
+from interlock.devices.protocol.metadata import without_metadata
+
+CALL: Final = 0x01
+RESPONSE: Final = 0x02
+REGISTRATION: Final = 0x03
+HEARTBEAT: Final = 0x04
+
+HEAD_BYTES: Final = 3
+STATUS_BYTES: Final = 1  # of a response
+SEQ_MAX: Final = 255
+ONE_BYTE_LEN_MAX: Final = 255  # bytes of a message where len = 1
+UNASKED: Final = 0  # the SEQ of events
+
+
+class FrameCodec:
+    id_max = SEQ_MAX
+
+    def __init__(self, description: DeviceDescription) -> None:
+        self._max_bytes = message_max(description)
+        self._is_status_first = description.link.status == "first"
+        self._events = {event.id: event for event in description.events}
+
+    def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
+        payload = encode_payload(tool.payload, tool.order, tool.request, without_metadata(arguments))
+        message = bytes((CALL, tool.id, request_id)) + payload
+        if len(message) > self._max_bytes:
+            raise DeviceFault("too_large", f"a call of {len(message)} bytes; the link takes {self._max_bytes}")
+        return message
+
+    def encode_heartbeat(self, request_id: int) -> bytes:
+        return bytes((HEARTBEAT, 0, request_id))
+
+    def encode_registration_request(self) -> None:
+        return None
+
+    def decode_untrusted(self, message: bytes) -> Received:
+        kind, tool_id, seq, payload = split_untrusted(message, self._max_bytes)
+        if kind == HEARTBEAT:
+            if tool_id or payload or seq == UNASKED:
+                raise DeviceFault("malformed", "a heartbeat with an id or a payload, or without a SEQ")
+            return Answer(request_id=seq, is_heartbeat=True)
+        if kind != RESPONSE:
+            raise DeviceFault("unexpected", f"TYPE {kind} from a device of Profile A")
+        if seq == UNASKED:
+            if tool_id not in self._events:
+                raise DeviceFault("unexpected", f"an event {tool_id} that is not described")
+            return Notice(event_id=tool_id, payload=payload)
+        if not payload:
+            raise DeviceFault("malformed", "a response without its status byte")
+        status, payload = (
+            (payload[0], payload[1:]) if self._is_status_first else (payload[-1], payload[:-1])
+        )  # AX-B.1-8
+        return Answer(request_id=seq, tool_id=tool_id, payload=payload, status=status, is_heartbeat=False)
+
+    def result(self, tool: Tool, payload: Any) -> dict[str, Any]:
+        return decode_payload(tool.payload, tool.order, tool.response, payload)
+
+    def notice(self, event_id: int, payload: Any) -> dict[str, Any] | None:
+        event = self._events.get(event_id)
+        return None if event is None else decode_payload("struct", event.order, event.response, payload)
+
+
+class FramedCborCodec:
+    id_max = SEQ_MAX
+
+    def __init__(self, description: DeviceDescription) -> None:
+        self._max_bytes = message_max(description)
+        self._cbor = CborCodec(description, max_bytes=self._max_bytes - HEAD_BYTES)
+
+    def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
+        return bytes((CALL, tool.id, request_id)) + self._cbor.encode_call(request_id, tool, arguments)
+
+    def encode_heartbeat(self, request_id: int) -> bytes:
+        return bytes((HEARTBEAT, 0, request_id)) + self._cbor.encode_heartbeat(request_id)
+
+    def encode_registration_request(self) -> bytes:
+        return bytes((REGISTRATION, 0, UNASKED)) + self._cbor.encode_registration_request()
+
+    def decode_untrusted(self, message: bytes) -> Received:
+        kind, tool_id, seq, payload = split_untrusted(message, self._max_bytes)
+        if kind not in (RESPONSE, REGISTRATION, HEARTBEAT):
+            raise DeviceFault("unexpected", f"TYPE {kind} from a device")
+        received = self._cbor.decode_untrusted(payload)
+        match received:
+            case Registration():
+                agrees = kind == REGISTRATION
+            case Notice(event_id=event_id):
+                agrees = kind == RESPONSE and seq == UNASKED and tool_id == event_id
+            case Answer(request_id=request_id):
+                agrees = kind != REGISTRATION and seq == request_id
+        if not agrees:
+            raise DeviceFault("malformed", "TYPE, TOOL_ID or SEQ differ from the CBOR message")
+        if isinstance(received, Answer) and kind == HEARTBEAT:
+            return msgspec.structs.replace(received, is_heartbeat=True)
+        return received
+
+    def result(self, tool: Tool, payload: Any) -> dict[str, Any]:
+        return self._cbor.result(tool, payload)
+
+    def notice(self, event_id: int, payload: Any) -> dict[str, Any] | None:
+        return self._cbor.notice(event_id, payload)
+
+
+def message_max(description: DeviceDescription) -> int:
+    link = description.link
+    return min(link.max_frame, ONE_BYTE_LEN_MAX) if link.len == 1 else link.max_frame
+
+
+def split_untrusted(message: bytes, max_bytes: int) -> tuple[int, int, int, bytes]:
+    """TYPE, TOOL_ID, SEQ and PAYLOAD. Raises DeviceFault (malformed, too_large)."""
+    if len(message) > max_bytes:
+        raise DeviceFault("too_large", f"a message of {len(message)} bytes; the link takes {max_bytes}")
+    if len(message) < HEAD_BYTES:
+        raise DeviceFault("malformed", "a message without TYPE, TOOL_ID and SEQ")
+    return message[0], message[1], message[2], message[HEAD_BYTES:]

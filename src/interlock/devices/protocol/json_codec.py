@@ -1,0 +1,118 @@
+"""Messages of a device on MQTT (AX-8.1-6): plain JSON-RPC with the device's own tool names.
+
+A call is `tools/call`; its result is the structured content itself, or MCP's result with `structuredContent`. A
+heartbeat is `ping`. An event is a notification whose method is the event's name.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.devices.protocol.description import DeviceDescription, Tool
+from interlock.devices.protocol.messages import Answer, DeviceFault, Notice, Received
+from interlock.devices.protocol.metadata import without_metadata
+from interlock.devices.protocol.tool_schemas import object_schema
+from interlock.wire.schemas.validators import compile_schema
+
+MESSAGE_BYTES_MAX: Final = 65536
+DEPTH_MAX: Final = 16
+ID_MAX: Final = 2**31 - 1
+TOOL_FAILED: Final = 1  # the status of a result with isError
+STATUS_MAX: Final = 2**31
+
+
+class JsonCodec:
+    id_max = ID_MAX
+
+    def __init__(self, description: DeviceDescription) -> None:
+        self._allows_values = description.link.allow_values
+        self._events = {event.name: event.id for event in description.events}
+        self._schemas = {
+            event.id: compile_schema(object_schema(event.response)) for event in description.events if event.response
+        }
+
+    def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
+        params = {"name": tool.name, "arguments": without_metadata(arguments)}
+        return _encoded({"jsonrpc": "2.0", "id": request_id, "method": "tools/call", "params": params})
+
+    def encode_heartbeat(self, request_id: int) -> bytes:
+        return _encoded({"jsonrpc": "2.0", "id": request_id, "method": "ping"})
+
+    def encode_registration_request(self) -> None:
+        return None
+
+    def decode_untrusted(self, message: bytes) -> Received:
+        if len(message) > MESSAGE_BYTES_MAX:
+            raise DeviceFault("too_large", f"a message of {len(message)} bytes; {MESSAGE_BYTES_MAX} at most")
+        try:
+            members = msgspec.json.decode(message)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise DeviceFault("malformed", "no JSON") from None
+        if not isinstance(members, dict) or members.get("jsonrpc") != "2.0":
+            raise DeviceFault("malformed", "no JSON-RPC")
+        _check_depth(members, 0)
+        return self._notice(members) if "method" in members else _answer(members)
+
+    def result(self, tool: Tool, payload: Any) -> dict[str, Any]:
+        if isinstance(payload, dict):
+            content = payload.get("structuredContent", payload)
+            if isinstance(content, dict):
+                return content
+        if not self._allows_values:
+            raise DeviceFault("response_invalid", "no object")
+        return {"value": payload}
+
+    def notice(self, event_id: int, payload: Any) -> dict[str, Any] | None:
+        if event_id not in self._events.values():
+            return None
+        if not isinstance(payload, dict):
+            raise DeviceFault("response_invalid", "no object")
+        schema = self._schemas.get(event_id)
+        wrong = None if schema is None else schema.maybe_fault(payload)
+        if wrong is not None:
+            raise DeviceFault("response_invalid", wrong.reason, wrong.pointer)
+        return payload
+
+    def _notice(self, members: dict[str, Any]) -> Notice:
+        method = members["method"]
+        if "id" in members:
+            raise DeviceFault("unexpected", "a request from a device")
+        if not isinstance(method, str) or method not in self._events:
+            raise DeviceFault("unexpected", "an event that is not described")
+        return Notice(event_id=self._events[method], payload=members.get("params", {}))
+
+
+def _answer(members: dict[str, Any]) -> Answer:
+    request_id = members.get("id")
+    if isinstance(request_id, bool) or not isinstance(request_id, int) or not 1 <= request_id <= ID_MAX:
+        raise DeviceFault("malformed", "an answer without an id")
+    if ("result" in members) == ("error" in members):
+        raise DeviceFault("malformed", "an answer needs either a result or an error")
+    if "result" in members:
+        result = members["result"]
+        has_failed = isinstance(result, dict) and result.get("isError") is True
+        return Answer(request_id=request_id, payload=result, status=TOOL_FAILED if has_failed else 0)
+    code = members["error"].get("code") if isinstance(members["error"], dict) else None
+    if isinstance(code, bool) or not isinstance(code, int) or code == 0 or abs(code) > STATUS_MAX:
+        raise DeviceFault("malformed", "an error without a number")
+    return Answer(request_id=request_id, status=code)
+
+
+def _encoded(members: dict[str, Any]) -> bytes:
+    try:
+        message = msgspec.json.encode(members)
+    except (UnicodeEncodeError, RecursionError, OverflowError):
+        detail = "not Unicode text, nested too deeply, or an integer of more than 64 bits"
+        raise DeviceFault("argument_invalid", detail) from None
+    if len(message) > MESSAGE_BYTES_MAX:
+        raise DeviceFault("too_large", f"a call of {len(message)} bytes; {MESSAGE_BYTES_MAX} at most")
+    return message
+
+
+def _check_depth(value: Any, depth: int) -> None:
+    if isinstance(value, dict | list):
+        if depth == DEPTH_MAX:
+            raise DeviceFault("malformed", f"nested deeper than {DEPTH_MAX}")
+        for member in value.values() if isinstance(value, dict) else value:
+            _check_depth(member, depth + 1)

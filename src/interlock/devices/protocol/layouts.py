@@ -1,0 +1,293 @@
+"""Layouts of Profile A (AX-B.1-6): arguments to the bytes a device knows, and its bytes to a result.
+
+A payload is a fixed struct, TLV (tag, length, value; one byte each for tag and length) or raw bytes. Numbers on the
+wire are what a person reads less `offset`, divided by `scale`; bytes are base64 in JSON. What does not fit exactly is
+refused and never rounded, cut or wrapped: before it is sent as argument_invalid, when it is received as
+response_invalid.
+"""
+
+import base64
+import binascii
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final, Literal
+
+from interlock.devices.protocol.description import Field, Order
+from interlock.devices.protocol.messages import DeviceFault
+
+Kind = Literal["struct", "tlv", "raw"]
+Code = Literal["argument_invalid", "response_invalid"]
+
+INTEGERS: Final[dict[str, tuple[int, int, int]]] = {  # bytes, least, greatest
+    **{f"u{8 * size}": (size, 0, 2 ** (8 * size) - 1) for size in (1, 2, 4)},
+    **{f"i{8 * size}": (size, -(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1) for size in (1, 2, 4)},
+}
+TLV_VALUE_MAX: Final = 255
+_F32_BYTES: Final = 4
+_F32_DIGITS: Final = 9  # enough for every f32
+_OUT_OF_TEN: Final = Decimal(10) ** -6  # how far a scaled number may lie from a whole one: what floats do to decimals
+
+
+def is_number(field: Field) -> bool:
+    return field.type in INTEGERS or field.type == "f32"
+
+
+def is_whole(field: Field) -> bool:
+    """Is what a person reads always an integer?"""
+    return field.type in INTEGERS and float(field.scale).is_integer() and float(field.offset).is_integer()
+
+
+def size_of(field: Field) -> int | None:
+    """In bytes; None: as long as its value."""
+    if field.type in INTEGERS:
+        return INTEGERS[field.type][0]
+    if field.type == "f32":
+        return _F32_BYTES
+    if field.type == "bool":
+        return 1
+    if field.type == "enum":
+        return field.size or 1
+    return field.size
+
+
+def layout_size(kind: Kind, fields: Sequence[Field]) -> int | None:
+    """In bytes; None: payloads of this layout have no fixed length."""
+    sizes = [size_of(field) for field in fields]
+    if kind == "tlv":
+        return None if fields else 0
+    return None if None in sizes else sum(size for size in sizes if size is not None)
+
+
+def limits(field: Field) -> tuple[float | None, float | None]:
+    """The least and the greatest number that a person may write, by its type and its description."""
+    least, greatest = field.minimum, field.maximum
+    low, high = type_limits(field)
+    if low is not None:
+        least = low if least is None else max(least, low)
+    if high is not None:
+        greatest = high if greatest is None else min(greatest, high)
+    return least, greatest
+
+
+def type_limits(field: Field) -> tuple[float | None, float | None]:
+    """The least and the greatest number that its type has, as a person reads it."""
+    if field.type not in INTEGERS:
+        return None, None
+    _, low, high = INTEGERS[field.type]
+    ends = sorted((_shown(field, low), _shown(field, high)))
+    return ends[0], ends[1]
+
+
+def encode_payload(kind: Kind, order: Order, fields: Sequence[Field], arguments: Mapping[str, Any]) -> bytes:
+    """Raises DeviceFault (argument_invalid)."""
+    known = {field.name for field in fields}
+    for name in arguments:
+        if name not in known:
+            raise DeviceFault("argument_invalid", f"there is no argument {name[:64]!r}", name[:64])
+    out = bytearray()
+    for field in fields:
+        if field.name not in arguments:
+            if field.optional and kind == "tlv":
+                continue
+            raise DeviceFault("argument_invalid", f"the argument {field.name!r} is missing", field.name)
+        value = _packed(field, order, arguments[field.name])
+        if kind == "tlv":
+            if len(value) > TLV_VALUE_MAX:
+                raise DeviceFault("argument_invalid", f"longer than {TLV_VALUE_MAX} bytes", field.name)
+            out += bytes((field.tag or 0, len(value)))
+        out += value
+    return bytes(out)
+
+
+def decode_payload(kind: Kind, order: Order, fields: Sequence[Field], payload: bytes) -> dict[str, Any]:
+    """Raises DeviceFault (response_invalid)."""
+    return _decoded_tlv(order, fields, payload) if kind == "tlv" else _decoded_struct(order, fields, payload)
+
+
+def _decoded_struct(order: Order, fields: Sequence[Field], payload: bytes) -> dict[str, Any]:
+    members = {}
+    at = 0
+    for field in fields:
+        size = size_of(field)
+        end = len(payload) if size is None else at + size
+        if end > len(payload):
+            raise DeviceFault("response_invalid", f"{len(payload)} bytes are too few", field.name)
+        members[field.name] = _unpacked(field, order, payload[at:end])
+        at = end
+    if at != len(payload):
+        raise DeviceFault("response_invalid", f"{len(payload)} bytes instead of {at}")
+    return members
+
+
+def _decoded_tlv(order: Order, fields: Sequence[Field], payload: bytes) -> dict[str, Any]:
+    by_tag = {field.tag: field for field in fields}
+    members: dict[str, Any] = {}
+    at = 0
+    while at < len(payload):
+        field = by_tag.get(payload[at])
+        if field is None:
+            raise DeviceFault("response_invalid", f"unknown tag {payload[at]}")
+        if field.name in members:
+            raise DeviceFault("response_invalid", f"tag {payload[at]} twice", field.name)
+        end = at + 2 + payload[at + 1] if at + 1 < len(payload) else len(payload) + 1
+        if end > len(payload):
+            raise DeviceFault("response_invalid", "a length beyond the payload", field.name)
+        members[field.name] = _unpacked(field, order, payload[at + 2 : end])
+        at = end
+    for field in fields:
+        if field.name not in members and not field.optional:
+            raise DeviceFault("response_invalid", f"the tag {field.tag} is missing", field.name)
+    return members
+
+
+def wire_number(field: Field, value: Any, code: Code = "argument_invalid") -> int | float:
+    """The number on the wire for what a person wrote. Raises DeviceFault."""
+    number = checked_number(field, value, code)
+    if field.type == "f32":
+        try:
+            scaled = (number - field.offset) / field.scale
+            if math.isinf(scaled):
+                raise OverflowError
+            struct.pack("<f", scaled)
+        except OverflowError:
+            raise DeviceFault(code, f"{field.name} is out of range", field.name) from None
+        return scaled
+    try:
+        exact = (Decimal(repr(number)) - Decimal(repr(field.offset))) / Decimal(repr(field.scale))
+        whole = int(exact.to_integral_value())
+    except InvalidOperation:
+        raise DeviceFault(code, f"{number} is out of range", field.name) from None
+    if abs(exact - whole) > _OUT_OF_TEN:
+        step = "a whole number" if field.scale == 1 else f"a multiple of {field.scale:g}"
+        raise DeviceFault(code, f"{number} is not {step}", field.name)
+    _, low, high = INTEGERS[field.type]
+    if not low <= whole <= high:
+        raise DeviceFault(code, f"{number} is out of range", field.name)
+    return whole
+
+
+def shown_number(field: Field, number: int | float, code: Code = "response_invalid") -> int | float:
+    """What a person reads for a number from the wire. Raises DeviceFault where the description forbids it."""
+    return checked_number(field, _shown(field, number), code)
+
+
+def checked_number(field: Field, value: Any, code: Code) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise DeviceFault(code, "not a number", field.name)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise DeviceFault(code, "not a finite number", field.name)
+    if field.minimum is not None and value < field.minimum:
+        raise DeviceFault(code, f"{value} is below {field.minimum}", field.name)
+    if field.maximum is not None and value > field.maximum:
+        raise DeviceFault(code, f"{value} is above {field.maximum}", field.name)
+    return value
+
+
+def enum_number(field: Field, value: Any, code: Code = "argument_invalid") -> int:
+    if not isinstance(value, str) or value not in field.values:
+        raise DeviceFault(code, f"not one of {', '.join(field.values)}", field.name)
+    return field.values[value]
+
+
+def enum_name(field: Field, number: Any, code: Code = "response_invalid") -> str:
+    for name, known in field.values.items():
+        if known == number:
+            return name
+    raise DeviceFault(code, f"{number!r} has no name", field.name)
+
+
+def bytes_of(field: Field, value: Any, code: Code = "argument_invalid") -> bytes:
+    """Base64, strictly, to bytes."""
+    if isinstance(value, str):
+        try:
+            data = base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            data = None
+        if data is not None:
+            return data
+    raise DeviceFault(code, "not base64", field.name)
+
+
+def _shown(field: Field, number: int | float) -> int | float:
+    if field.scale == 1 and field.offset == 0:
+        return number
+    if field.type == "f32":
+        return number * field.scale + field.offset
+    exact = Decimal(int(number)) * Decimal(repr(field.scale)) + Decimal(repr(field.offset))
+    return int(exact) if is_whole(field) else float(exact)
+
+
+def _packed(field: Field, order: Order, value: Any) -> bytes:
+    if field.type in INTEGERS:
+        number = wire_number(field, value)
+        return int(number).to_bytes(INTEGERS[field.type][0], order, signed=field.type[0] == "i")
+    if field.type == "f32":
+        return struct.pack("<f" if order == "little" else ">f", wire_number(field, value))
+    if field.type == "bool":
+        if not isinstance(value, bool):
+            raise DeviceFault("argument_invalid", "neither true nor false", field.name)
+        return bytes((value,))
+    if field.type == "enum":
+        return enum_number(field, value).to_bytes(field.size or 1, order)
+    if field.type == "bytes":
+        data = bytes_of(field, value)
+        if field.size is not None and len(data) != field.size:
+            raise DeviceFault("argument_invalid", f"{len(data)} bytes instead of {field.size}", field.name)
+        return data
+    return _packed_text(field, value)
+
+
+def _packed_text(field: Field, value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise DeviceFault("argument_invalid", "not text", field.name)
+    try:
+        data = value.encode()
+    except UnicodeEncodeError:  # half a surrogate pair
+        raise DeviceFault("argument_invalid", "not Unicode text", field.name) from None
+    if field.size is None:
+        return data
+    if len(data) > field.size:
+        raise DeviceFault("argument_invalid", f"longer than {field.size} bytes", field.name)
+    if b"\0" in data:  # which ends the text within its field
+        raise DeviceFault("argument_invalid", "a NUL within the text", field.name)
+    return data.ljust(field.size, b"\0")
+
+
+def _unpacked(field: Field, order: Order, data: bytes) -> Any:
+    size = size_of(field)
+    if size is not None and len(data) != size:
+        raise DeviceFault("response_invalid", f"{len(data)} bytes instead of {size}", field.name)
+    if field.type in INTEGERS:
+        return shown_number(field, int.from_bytes(data, order, signed=field.type[0] == "i"))
+    if field.type == "f32":
+        return shown_number(field, _shortest_f32(struct.unpack("<f" if order == "little" else ">f", data)[0]))
+    if field.type == "bool":
+        if data not in (b"\0", b"\1"):
+            raise DeviceFault("response_invalid", "neither true nor false", field.name)
+        return data == b"\1"
+    if field.type == "enum":
+        return enum_name(field, int.from_bytes(data, order))
+    if field.type == "bytes":
+        return base64.b64encode(data).decode()
+    if field.size is not None:
+        data = data.rstrip(b"\0")
+        if b"\0" in data:
+            raise DeviceFault("response_invalid", "a NUL within the text", field.name)
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise DeviceFault("response_invalid", "not UTF-8", field.name) from None
+
+
+def _shortest_f32(value: float) -> float:
+    """The decimal number with the fewest digits that is this f32: 0.1, and not 0.10000000149011612."""
+    if not math.isfinite(value) or value.is_integer():
+        return value
+    packed = struct.pack("<f", value)
+    for digits in range(1, _F32_DIGITS):
+        shorter = float(f"{value:.{digits}g}")
+        if struct.pack("<f", shorter) == packed:
+            return shorter
+    return float(f"{value:.{_F32_DIGITS}g}")

@@ -1,0 +1,153 @@
+"""Messages of devices as text for people: what was said, by which side, in the names of the description.
+
+An answer of Profile B says only the id of its request: what was asked is remembered, message by message.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+from interlock.devices.protocol import cbor_codec
+from interlock.devices.protocol import frame_codec
+from interlock.devices.protocol.cbor import read_untrusted
+from interlock.devices.protocol.description import DeviceDescription, Tool
+from interlock.devices.protocol.layouts import decode_payload
+from interlock.devices.protocol.messages import DeviceFault
+from interlock.devices.protocol.wire_formats import framing_name
+
+TEXT_MAX: Final = 200  # characters
+
+
+class MessageTexts:
+    """The texts of one line's messages, in their order."""
+
+    def __init__(self, description: DeviceDescription, tools: Mapping[int, Tool]) -> None:
+        self._description = description
+        self._tools = tools
+        self._asked: dict[Any, Any] = {}  # the method of each id
+
+    def text(self, message: bytes) -> str:
+        """One line; what cannot be read is told as its bytes."""
+        try:
+            text = self._text(message)
+        except DeviceFault as fault:
+            text = f"unreadable ({fault.detail}): {message.hex(' ')}"
+        return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"
+
+    def _text(self, message: bytes) -> str:
+        link = self._description.link
+        match self._description.profile:
+            case "a":
+                return _frame_text(self._description, self._tools, message)
+            case "b" if framing_name(link, "b") == "frame" and link.transport == "uart_cbor":
+                return self._cbor_text(frame_codec.split_untrusted(message, len(message))[3])
+            case "b":
+                return self._cbor_text(message)
+            case "json":
+                return message.decode(errors="backslashreplace")
+            case _:
+                return message.hex(" ")
+
+    def _cbor_text(self, message: bytes) -> str:
+        members = read_untrusted(message)
+        if not isinstance(members, dict):
+            raise DeviceFault("malformed", "no CBOR map")
+        method, request_id = members.get(cbor_codec.METHOD), members.get(cbor_codec.ID)
+        if cbor_codec.METHOD not in members:
+            return self._answer_text(members, request_id)
+        if isinstance(request_id, int):
+            self._asked[request_id] = method
+        return _asked_text(self._description, self._tools, members, method)
+
+    def _answer_text(self, members: dict[Any, Any], request_id: Any) -> str:
+        asked = self._asked.get(request_id) if isinstance(request_id, int) else None
+        tool = self._tools.get(asked) if isinstance(asked, int) else None
+        if asked == cbor_codec.HEARTBEAT:
+            return f"heartbeat #{request_id} answered"
+        named = f"answer {_name(self._tools, asked)}" if isinstance(asked, int) else "answer"
+        if cbor_codec.ERROR in members:
+            error = members[cbor_codec.ERROR]
+            known = tool.status.get(str(error)) if tool is not None else None
+            return f"{named} #{request_id} error {error}{f' ({known})' if known else ''}"
+        result = members.get(cbor_codec.RESULT)
+        if tool is not None and isinstance(result, dict):
+            try:
+                result = cbor_codec.CborCodec(self._description).result(tool, result)
+            except DeviceFault as fault:
+                return f"{named} #{request_id} {_pairs(result)} (not as described: {fault.detail})"
+        return f"{named} #{request_id} {_pairs(result) if isinstance(result, dict) else result}".rstrip()
+
+
+def _name(tools: Mapping[int, Tool], tool_id: int) -> str:
+    return tools[tool_id].name if tool_id in tools else f"tool {tool_id}"
+
+
+def _frame_text(description: DeviceDescription, tools: Mapping[int, Tool], message: bytes) -> str:
+    kind, tool_id, seq, payload = frame_codec.split_untrusted(message, len(message))
+    name, tool = _name(tools, tool_id), tools.get(tool_id)
+    match kind:
+        case frame_codec.CALL:
+            return f"call {name} #{seq} {_values(tool, payload, is_request=True)}".rstrip()
+        case frame_codec.RESPONSE if seq == frame_codec.UNASKED:
+            return _event_text(description, tool_id, payload)
+        case frame_codec.RESPONSE if payload:
+            is_first = description.link.status == "first"
+            status, rest = (payload[0], payload[1:]) if is_first else (payload[-1], payload[:-1])
+            if status == 0:
+                return f"answer {name} #{seq} {_values(tool, rest, is_request=False)}".rstrip()
+            named = tool.status.get(str(status)) if tool is not None else None
+            return f"answer {name} #{seq} status {status}{f' ({named})' if named else ''}"
+        case frame_codec.HEARTBEAT:
+            return f"heartbeat #{seq}"
+        case _:
+            return f"TYPE {kind} {name} #{seq} {payload.hex(' ')}".rstrip()
+
+
+def _values(tool: Tool | None, payload: bytes, *, is_request: bool) -> str:
+    if tool is None:
+        return payload.hex(" ")
+    try:
+        fields = tool.request if is_request else tool.response
+        return _pairs(decode_payload(tool.payload, tool.order, fields, payload))
+    except DeviceFault:
+        return f"unreadable: {payload.hex(' ')}"
+
+
+def _pairs(values: Mapping[Any, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _event_text(description: DeviceDescription, event_id: int, payload: Any) -> str:
+    event = next((event for event in description.events if event.id == event_id), None)
+    raw = _pairs(payload) if isinstance(payload, dict) else payload.hex(" ") if isinstance(payload, bytes) else ""
+    if event is None:
+        return f"event {event_id} {raw}".rstrip()
+    try:
+        if isinstance(payload, bytes):
+            said = decode_payload("struct", event.order, event.response, payload)
+        else:
+            said = cbor_codec.CborCodec(description).notice(event_id, payload) or {}
+    except DeviceFault as fault:
+        return f"event {event.name} {raw} (not as described: {fault.detail})"
+    return f"event {event.name} {_pairs(said)}".rstrip()
+
+
+def _asked_text(description: DeviceDescription, tools: Mapping[int, Tool], members: dict[Any, Any], method: Any) -> str:
+    number, given = f"#{members.get(cbor_codec.ID)}", members.get(cbor_codec.PARAMS)
+    if method == cbor_codec.HEARTBEAT:
+        return f"heartbeat {number}"
+    if method == cbor_codec.REGISTRATION:
+        if not isinstance(given, list):
+            return "asks for its tools"
+        ids = ", ".join(str(entry.get(0)) for entry in given if isinstance(entry, dict))
+        more = ", more follow" if members.get(cbor_codec.MORE) else ""
+        return f"announces tools {ids}{more}"
+    if not isinstance(method, int):
+        raise DeviceFault("malformed", "neither an answer, a registration nor a call")
+    if cbor_codec.ID not in members:
+        return _event_text(description, method, given)
+    said: Mapping[Any, Any] = given if isinstance(given, dict) else {}
+    if method in tools:
+        with contextlib.suppress(DeviceFault):
+            said = cbor_codec.named_arguments(tools[method], said)
+    return f"call {_name(tools, method)} {number} {_pairs(said)}".rstrip()

@@ -1,0 +1,90 @@
+"""What a device and its gateway say to each other, whatever carries it.
+
+A codec turns these values into the bytes of one message and back: `FrameCodec` for Profile A, `CborCodec` for
+Profile B, `JsonCodec` for MQTT. Framing and transports carry messages as bytes and know nothing of them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from interlock.devices.protocol.description import Tool
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """To a call or a heartbeat. `payload` is decoded as far as that can be done without knowing the tool."""
+
+    request_id: int
+    tool_id: int | None = None  # where the message names it
+    payload: Any = None
+    status: int = 0  # other than 0: it failed
+    name: str | None = None  # of that status, where the protocol itself has one
+    is_heartbeat: bool | None = None  # None: the message does not tell it from the answer to a call
+
+
+class Announced(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as a self-describing device announces it: CBOR major types."""
+
+    id: int
+    arg_types: tuple[int, ...]
+    ret_type: int
+    name: str | None = None
+
+
+class Registration(msgspec.Struct, frozen=True, kw_only=True):
+    tools: tuple[Announced, ...]
+    more: bool = False  # further frames of the same announcement follow
+    part: int = 0
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True):
+    """Something said unasked, under the id of an event."""
+
+    event_id: int
+    payload: Any = None
+
+
+Received = Answer | Registration | Notice
+
+
+class DeviceFault(Exception):
+    """What a device sent, or is to be sent, is not what it should be. `code` says how, in one word of the list."""
+
+    def __init__(
+        self,
+        code: Literal["malformed", "too_large", "unexpected", "response_invalid", "argument_invalid"],
+        detail: str,
+        path: str = "",
+    ) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.path = path  # the argument or member at fault
+
+
+class AnnouncementFault(DeviceFault):
+    """An announcement that is refused, as a whole."""
+
+
+class Codec(Protocol):
+    """Messages of one device, as bytes and back. Request ids run from 1 to `id_max`."""
+
+    id_max: int
+
+    def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
+        """Raises DeviceFault (argument_invalid, too_large): nothing may be sent."""
+
+    def encode_heartbeat(self, request_id: int) -> bytes: ...
+
+    def encode_registration_request(self) -> bytes | None:
+        """None: the device does not describe itself."""
+
+    def decode_untrusted(self, message: bytes) -> Received:
+        """Raises DeviceFault (malformed, too_large, unexpected): the message is dropped and counted."""
+
+    def result(self, tool: Tool, payload: Any) -> dict[str, Any]:
+        """The structured content of a successful answer. Raises DeviceFault (response_invalid)."""
+
+    def notice(self, event_id: int, payload: Any) -> dict[str, Any] | None:
+        """What an event says; None: no such event is described."""

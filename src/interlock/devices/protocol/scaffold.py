@@ -1,0 +1,285 @@
+"""The scaffold of a device: out of one description, its table and handlers in C, and the description for the gateway.
+
+The C file is for the stub of firmware/: it compiles as it is. Until its handlers are filled in, reads answer zeros, and
+whatever may change something fails: a board that does nothing does not say that it acted.
+The description is the same as the source, with what the table says of lengths or types.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from interlock.devices.protocol.cbor_codec import ARGUMENTS_MAX, MAP
+from interlock.devices.protocol.description import DeviceDescription, Event, Field, Tool
+from interlock.devices.protocol.layouts import layout_size, size_of
+from interlock.devices.protocol.tool_schemas import FIELD_TYPES
+
+UNFINISHED: Final = 252  # the greatest status that is not the stub's own (firmware/mcpax.h)
+FRAME_MAX: Final = 96  # MCPAX_B_FRAME_MAX of firmware/mcpax.h
+_C_TYPES: Final = {
+    number: f"CBOR_{name}"
+    for number, name in ((0, "UINT"), (1, "INT"), (2, "BYTES"), (3, "TEXT"), (4, "ARRAY"), (MAP, "MAP"), (7, "SIMPLE"))
+}
+
+# The draft's, with the words of firmware/mcpax.h that are empty but on an 8051
+_PARAMETERS_B: Final = "const uint8_t MCPAX_IN_RAM *args, uint8_t MCPAX_IN_RAM *resp, uint16_t MCPAX_IN_RAM *resp_len"
+
+
+class CannotScaffold(Exception):
+    """What the stub does not do, for people."""
+
+
+def scaffold(segment: str, description: DeviceDescription) -> dict[str, str]:
+    """Files by their path. Raises CannotScaffold."""
+    _check(description)
+    written = _completed(description)
+    source = _source_a(segment, written) if written.profile == "a" else _source_b(segment, written)
+    return {f"{_identifier(segment)}.c": source, f".devices/{segment}.toml": toml(written)}
+
+
+def _check(description: DeviceDescription) -> None:
+    link = description.link
+    if description.profile not in ("a", "b"):
+        raise CannotScaffold(f"there is no stub for a device of profile '{description.profile}'")
+    if not description.tools:
+        raise CannotScaffold("it describes no tools")
+    if description.profile == "a" and (link.len == 2 or link.crc == "crc16" or link.status == "first"):
+        raise CannotScaffold("the stub has a LEN of one byte, CRC-8 and the status last: leave out len, crc and status")
+    if description.profile == "b" and link.framing == "frame":
+        raise CannotScaffold("the stub of profile 'b' has COBS frames: leave out framing")
+    for entries in (description.tools, description.events):
+        names: dict[str, str] = {}
+        for entry in entries:
+            other = names.setdefault(_identifier(entry.name), entry.name)
+            if other != entry.name:
+                raise CannotScaffold(f"{other!r} and {entry.name!r} have one name in C")
+    for tool in description.tools:
+        if description.profile == "b" and len(tool.request) > ARGUMENTS_MAX:
+            raise CannotScaffold(f"{tool.name!r} has more than {ARGUMENTS_MAX} arguments")
+
+
+def _completed(description: DeviceDescription) -> DeviceDescription:
+    if description.profile == "a":
+        tools = tuple(
+            msgspec.structs.replace(
+                tool, req_len=_length(tool, tool.request, "req_len"), resp_len=_length(tool, tool.response, "resp_len")
+            )
+            for tool in description.tools
+        )
+        return msgspec.structs.replace(description, tools=tools)
+    link = msgspec.structs.replace(description.link, max_frame=min(description.link.max_frame, FRAME_MAX))
+    tools = tuple(
+        msgspec.structs.replace(
+            tool,
+            arg_types=tool.arg_types or tuple(FIELD_TYPES[field.type][0] for field in tool.request),
+            ret_type=tool.ret_type if tool.ret_type is not None else MAP,
+        )
+        for tool in description.tools
+    )
+    return msgspec.structs.replace(description, link=link, tools=tools)
+
+
+def _length(tool: Tool, fields: tuple[Field, ...], key: str) -> int:
+    said: int | None = getattr(tool, key)
+    length = said if said is not None else layout_size(tool.payload, fields)
+    if length is None:
+        raise CannotScaffold(f"{tool.name!r} has no fixed length: write {key}, or a size for each field")
+    return length
+
+
+def _identifier(name: str) -> str:
+    plain = name.replace("-", "_")
+    return f"tool_{plain}" if plain[0].isdigit() else plain
+
+
+def _head(segment: str, what: str) -> list[str]:
+    return [
+        f"/* {segment}: {what}. A scaffold for firmware/mcpax.h: the handlers are yours. */",
+        '#include "mcpax.h"',
+        "",
+    ]
+
+
+def _main(table: str, macro: str, profile: str) -> list[str]:
+    announce = [f"    mcpax_b_announce({table}, {macro});"] if profile == "b" else []
+    return [
+        f"#define {macro} (sizeof {table} / sizeof {table}[0])",
+        "",
+        "int main(void)",
+        "{",
+        "    mcpax_port_init();",
+        *announce,
+        "    for (;;) {",
+        f"        mcpax_{profile}_poll({table}, {macro});",
+        "    }",
+        "}",
+        "",
+    ]
+
+
+def _constants(description: DeviceDescription) -> Iterator[str]:
+    """The ids of events, and the status of handlers that are not filled in: one that no tool gives a meaning."""
+    for event in description.events:
+        yield from ("", *_event_comment(event, description.profile))
+        yield f"#define EVENT_{event.name.replace('-', '_').upper()} 0x{event.id:02X}"
+    if any(tool.mutable is not False for tool in description.tools):
+        taken = {int(number) for tool in description.tools for number in tool.status}
+        unfinished = next(number for number in range(UNFINISHED, 0, -1) if number not in taken)
+        yield from ("", "/* Goes when every handler is filled in. */", f"#define UNFINISHED {unfinished}")
+
+
+def _return(tool: Tool) -> list[str]:
+    if tool.mutable is False:
+        return ["    return 0; /* TODO: write what was read in place of the zeros */"]
+    return [
+        "    /* TODO: do it, write the answer, and return 0 once it is done, or the status of what failed. */",
+        "    return UNFINISHED;",
+    ]
+
+
+def _demand(condition: str, instead: str) -> list[str]:
+    return [f"#if {condition}", f'#error "build with {instead}"', "#endif"]
+
+
+def _source_a(segment: str, description: DeviceDescription) -> str:
+    longest = max(max(tool.req_len or 0, tool.resp_len or 0) for tool in description.tools)
+    sof = f"0x{description.link.sof:02X}"
+    lines = _head(segment, "commands of Profile A")
+    lines += _demand(f"MCPAX_A_SOF != {sof}", f"-DMCPAX_A_SOF={sof}")
+    lines += _demand(f"MCPAX_A_PAYLOAD_MAX < {longest}", f"-DMCPAX_A_PAYLOAD_MAX={longest}")
+    lines += _constants(description)
+    for tool in description.tools:
+        lines += [
+            "",
+            *_comment(tool),
+            f"static int {_identifier(tool.name)}_handler(const uint8_t *req, uint8_t *resp)",
+        ]
+        lines += ["{", "    (void)req;"]
+        if tool.resp_len:
+            lines += ["    uint8_t at;", f"    for (at = 0; at < {tool.resp_len}; at++) {{", "        resp[at] = 0;"]
+            lines += ["    }"]
+        else:
+            lines.append("    (void)resp;")
+        lines += [*_return(tool), "}"]
+    lines += ["", "static const mcpax_cmd_t commands[] MCPAX_ROM = {"]
+    for tool in description.tools:
+        lines.append(f"    {{ 0x{tool.id:02X}, {tool.req_len}, {tool.resp_len}, {_identifier(tool.name)}_handler }},")
+    return "\n".join([*lines, "};", *_main("commands", "COMMANDS", "a")])
+
+
+def _source_b(segment: str, description: DeviceDescription) -> str:
+    bits = {"crc8": 8, "crc16": 16}.get(description.link.crc, 0)
+    lines = _head(segment, "tools of Profile B")
+    lines += _demand(f"MCPAX_B_CRC != {bits}", f"-DMCPAX_B_CRC={bits}")
+    most = description.link.max_frame
+    lines += _demand(f"MCPAX_B_FRAME_MAX < {most}", f"-DMCPAX_B_FRAME_MAX={most}")
+    lines += _constants(description)
+    for tool in description.tools:
+        lines += ["", *_comment(tool)]
+        lines += [f"static int {_identifier(tool.name)}_handler(", f"    {_PARAMETERS_B}) MCPAX_HANDLER"]
+        lines += ["{", "    uint8_t MCPAX_IN_RAM *at = resp;", "    (void)args;"]
+        lines.append(f"    *at++ = (uint8_t)(CBOR_MAP << 5 | {len(tool.response)});")
+        for position, field in enumerate(tool.response):
+            lines.append(f"    at = mcpax_put_head(at, CBOR_UINT, {position}); /* {field.name} */")
+            lines += _zero(field)
+        lines += ["    *resp_len = (uint16_t)(at - resp);", *_return(tool), "}"]
+    lines += ["", "static const mcpax_tool_t tools[] MCPAX_ROM = {"]
+    for tool in description.tools:
+        types = ", ".join(_C_TYPES[major] for major in tool.arg_types or ()) or "0"
+        count, returned = len(tool.arg_types or ()), _C_TYPES[MAP if tool.ret_type is None else tool.ret_type]
+        lines.append(f"    {{ 0x{tool.id:02X}, {count}, {{{types}}}, {returned}, {_identifier(tool.name)}_handler }},")
+    return "\n".join([*lines, "};", *_main("tools", "TOOLS", "b")])
+
+
+def _zero(field: Field) -> Iterator[str]:
+    match field.type:
+        case "bool":
+            yield "    *at++ = 0xF4; /* false */"
+        case "f32":
+            yield "    *at++ = 0xF9; /* 0.0, of 16 bits */"
+            yield "    *at++ = 0;"
+            yield "    *at++ = 0;"
+        case "enum":
+            yield f"    at = mcpax_put_head(at, CBOR_UINT, {next(iter(field.values.values()))});"
+        case "text":
+            yield "    at = mcpax_put_head(at, CBOR_TEXT, 0);"
+        case "bytes":
+            yield f"    at = mcpax_put_head(at, CBOR_BYTES, {field.size or 0});"
+            for _ in range(field.size or 0):
+                yield "    *at++ = 0;"
+        case _:
+            yield "    at = mcpax_put_head(at, CBOR_UINT, 0);"
+
+
+def _comment(tool: Tool) -> list[str]:
+    order = tool.order if tool.payload == "struct" and tool.arg_types is None else None
+    said = [f"{tool.name}: {tool.description or 'no description'}"]
+    said += [*_layout("in", tool.request, order), *_layout("out", tool.response, order)]
+    return _commented([*said, *(f"status {number}: {name}" for number, name in tool.status.items())])
+
+
+def _event_comment(event: Event, profile: str) -> list[str]:
+    said = [f"The event {event.name}: {event.description or 'no description'}; sent by mcpax_{profile}_event"]
+    return _commented([*said, *_layout("out", event.response, event.order if profile == "a" else None)])
+
+
+def _layout(word: str, fields: tuple[Field, ...], order: str | None) -> Iterator[str]:
+    """By byte where there is an order of bytes, by position where there is none."""
+    at = 0
+    for position, field in enumerate(fields):
+        scaled = f", times {field.scale:g}" if field.scale != 1 else ""
+        place = f"byte {at}, {order}-endian" if order else f"{position}"
+        yield f"{word}, {place}: {field.name}, {field.type}{scaled}"
+        at += size_of(field) or 0
+
+
+def _commented(said: list[str]) -> list[str]:
+    """What is said cannot end the comment."""
+    plain = [" ".join(line.replace("*/", "* /").replace("/*", "/ *").split()) for line in said]
+    return [f"/* {plain[0]}", *(f" * {line}" for line in plain[1:]), " */"]
+
+
+def toml(description: DeviceDescription) -> str:
+    """As a person would write it: what is not the default."""
+    tables = msgspec.to_builtins(description)
+    lines = [f"profile = {_value(description.profile)}"]
+    if description.description is not None:
+        lines.append(f"description = {_value(description.description)}")
+    lines += ["", "[link]", *_pairs(tables["link"], _defaults(type(description.link)))]
+    for kind, entries in (("tool", tables["tool"]), ("event", tables["event"])):
+        for entry in entries:
+            fields = {key: entry.pop(key) for key in ("request", "response") if key in entry}
+            entry.pop("registers", None)
+            defaults = _defaults(Tool)
+            lines += ["", f"[[{kind}]]", *_pairs(entry, defaults)]
+            for key, each in ((key, each) for key, many in fields.items() for each in many):
+                lines += ["", f"[[{kind}.{key}]]", *_pairs(each, _defaults(Field))]
+    return "\n".join([*lines, ""])
+
+
+def _defaults(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    found = {}
+    for field in msgspec.structs.fields(kind):
+        if field.default_factory is not msgspec.NODEFAULT:
+            found[field.encode_name] = field.default_factory()
+        elif field.default is not msgspec.NODEFAULT:
+            found[field.encode_name] = field.default
+    return found
+
+
+def _pairs(table: dict[str, Any], defaults: dict[str, Any]) -> Iterator[str]:
+    for key, value in table.items():
+        if value is not None and not (key in defaults and defaults[key] == value):
+            yield f"{key} = {_value(value)}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_value(each)}" for key, each in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(each) for each in value) + "]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value)

@@ -1,0 +1,214 @@
+"""A simulated device: the other end of a link, out of the same description.
+
+In: messages of a gateway; out: what the device says to each. It remembers what it is given: a response that has a
+field of the name of an earlier argument says that value, in the scale of its own; other numbers rise with each reading,
+within their limits.
+Profile A answers in the layouts of its description; Profile B announces the described tools and speaks CBOR.
+"""
+
+import base64
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from interlock.devices.protocol import cbor_codec
+from interlock.devices.protocol import frame_codec
+from interlock.devices.protocol.cbor import encoded, read_untrusted
+from interlock.devices.protocol.description import DeviceDescription, Event, Field
+from interlock.devices.protocol.layouts import (
+    INTEGERS,
+    bytes_of,
+    decode_payload,
+    encode_payload,
+    enum_number,
+    is_number,
+    is_whole,
+    limits,
+    shown_number,
+    wire_number,
+)
+from interlock.devices.protocol.messages import DeviceFault
+from interlock.devices.protocol.wire_formats import framing_name
+
+BAD_REQUEST: Final = 1  # the status of a call that the device cannot read
+ENTRIES_PER_FRAME: Final = 8  # of an announcement
+_BYTES: Final = 4  # of a field of bytes that says no size
+_MAJOR_TYPES: Final = {"bytes": 2, "text": 3, "f32": 7, "bool": 7, "i8": 1, "i16": 1, "i32": 1}
+
+
+class SimulatedDevice:
+    def __init__(self, description: DeviceDescription) -> None:
+        """Raises ValueError for a profile that cannot be simulated."""
+        if description.profile not in ("a", "b"):
+            raise ValueError(f"a device of profile '{description.profile}' cannot be simulated")
+        self._description = description
+        self._tools = {tool.id: tool for tool in description.tools}
+        self._is_framed = framing_name(description.link, description.profile) == "frame"
+        self._given: dict[str, Any] = {}
+        self._readings = 0
+        self.calls = 0
+
+    def boot(self) -> list[bytes]:
+        """What it says when it is switched on."""
+        return list(self._announcement()) if self._description.profile == "b" else []
+
+    def answer(self, message: bytes) -> list[bytes]:
+        """What it cannot read it does not answer, or with an error."""
+        try:
+            if self._description.profile == "a":
+                return list(self._answer_frame(message))
+            if self._is_framed:
+                kind, _, _, payload = frame_codec.split_untrusted(message, len(message))
+                return [self._framed(kind, answer) for answer in self._answer_cbor(payload)]
+            return list(self._answer_cbor(message))
+        except DeviceFault:
+            return []
+
+    def event(self, event: Event) -> bytes:
+        """What it says unasked. Raises DeviceFault."""
+        values = self._values(event.response)
+        head = bytes((frame_codec.RESPONSE, event.id, frame_codec.UNASKED))
+        if self._description.profile == "a":
+            return head + encode_payload("struct", event.order, event.response, values)
+        message = encoded({cbor_codec.METHOD: event.id, cbor_codec.PARAMS: _positional(event.response, values)})
+        return head + message if self._is_framed else message
+
+    # Profile A
+
+    def _answer_frame(self, message: bytes) -> Iterator[bytes]:
+        kind, tool_id, seq, payload = frame_codec.split_untrusted(message, len(message))
+        if kind == frame_codec.HEARTBEAT:
+            yield message
+        if kind != frame_codec.CALL:
+            return
+        head = bytes((frame_codec.RESPONSE, tool_id, seq))
+        tool = self._tools.get(tool_id)
+        status, response = BAD_REQUEST, b""
+        if tool is not None:
+            try:
+                self._take(decode_payload(tool.payload, tool.order, tool.request, payload))
+                response = encode_payload(tool.payload, tool.order, tool.response, self._values(tool.response))
+                status = 0
+            except DeviceFault:
+                response = b""
+        is_first = self._description.link.status == "first"
+        yield head + (bytes((status,)) + response if is_first else response + bytes((status,)))
+
+    # Profile B
+
+    def _answer_cbor(self, message: bytes) -> Iterator[bytes]:
+        members = read_untrusted(message)
+        if not isinstance(members, dict):
+            return
+        method, request_id = members.get(cbor_codec.METHOD), members.get(cbor_codec.ID)
+        if method == cbor_codec.REGISTRATION:
+            yield from self._announcement(is_framed=False)
+        elif not isinstance(request_id, int):
+            return  # it asks for no answer
+        elif not isinstance(request_id, int):
+            return
+        elif method == cbor_codec.HEARTBEAT:
+            yield encoded({cbor_codec.ID: request_id, cbor_codec.RESULT: {}})
+        elif isinstance(method, int):
+            try:
+                result = self._result(method, members.get(cbor_codec.PARAMS))
+                yield encoded({cbor_codec.ID: request_id, cbor_codec.RESULT: result})
+            except DeviceFault:
+                yield encoded({cbor_codec.ID: request_id, cbor_codec.ERROR: BAD_REQUEST})
+
+    def _result(self, tool_id: int, params: Any) -> dict[int, Any]:
+        tool = self._tools.get(tool_id)
+        if tool is None or not isinstance(params, dict):
+            raise DeviceFault("argument_invalid", "no such tool, or no arguments")
+        self._take(cbor_codec.named_arguments(tool, params))
+        return _positional(tool.response, self._values(tool.response))
+
+    def _announcement(self, *, is_framed: bool | None = None) -> Iterator[bytes]:
+        entries = [
+            {
+                0: tool.id,
+                1: [_MAJOR_TYPES.get(field.type, 0) for field in tool.request],
+                2: cbor_codec.MAP,
+                3: tool.name,
+            }
+            for tool in self._description.tools
+        ]
+        parts = [entries[at : at + ENTRIES_PER_FRAME] for at in range(0, len(entries), ENTRIES_PER_FRAME)] or [[]]
+        for number, part in enumerate(parts):
+            members: dict[int, Any] = {cbor_codec.METHOD: cbor_codec.REGISTRATION, cbor_codec.PARAMS: part}
+            if len(parts) > 1:
+                members |= {cbor_codec.PART: number, cbor_codec.MORE: number < len(parts) - 1}
+            message = encoded(members)
+            wrapped = self._is_framed if is_framed is None else is_framed
+            yield self._framed(frame_codec.REGISTRATION, message) if wrapped else message
+
+    def _framed(self, kind: int, message: bytes) -> bytes:
+        members = read_untrusted(message)
+        if cbor_codec.METHOD in members:
+            return bytes((frame_codec.REGISTRATION, 0, frame_codec.UNASKED)) + message
+        is_beat = kind == frame_codec.HEARTBEAT
+        return bytes((kind if is_beat else frame_codec.RESPONSE, 0, members[cbor_codec.ID])) + message
+
+    # Values
+
+    def _take(self, given: dict[str, Any]) -> None:
+        self.calls += 1
+        self._given |= given
+
+    def _values(self, fields: Sequence[Field]) -> dict[str, Any]:
+        self._readings += 1
+        return {field.name: self._value(field) for field in fields}
+
+    def _value(self, field: Field) -> Any:
+        """What was given under its name, as near as this field can say it, else a reading."""
+        if field.name in self._given:
+            try:
+                value = _nearest(field, self._given[field.name])
+                encode_payload("struct", "little", (field,), {field.name: value})
+            except DeviceFault:
+                pass  # it means something else
+            else:
+                return value
+        return _nearest(field, self._reading(field))
+
+    def _reading(self, field: Field) -> Any:
+        if is_number(field):
+            least, greatest = limits(field)
+            low = 0.0 if least is None or least < 0 <= (greatest or 0) else least
+            value = low + self._readings * field.scale
+            high = value if greatest is None else greatest
+            value = low if value > high else value
+            return round(value) if is_whole(field) else value
+        match field.type:
+            case "bool":
+                return self._readings % 2 == 1
+            case "enum":
+                names = list(field.values)
+                return names[self._readings % len(names)]
+            case "bytes":
+                return base64.b64encode(bytes(_BYTES if field.size is None else field.size)).decode()
+            case _:
+                return "ready"[: field.size]
+
+
+def _nearest(field: Field, value: Any) -> Any:
+    """The nearest number that the field has. Raises DeviceFault."""
+    if field.type not in INTEGERS or isinstance(value, bool) or not isinstance(value, int | float):
+        return value
+    return shown_number(field, round((value - field.offset) / field.scale))
+
+
+def _positional(fields: Sequence[Field], values: dict[str, Any]) -> dict[int, Any]:
+    """Raises DeviceFault."""
+    return {position: _on_the_wire(field, values[field.name]) for position, field in enumerate(fields)}
+
+
+def _on_the_wire(field: Field, value: Any) -> Any:
+    if is_number(field):
+        return wire_number(field, value)
+    match field.type:
+        case "enum":
+            return enum_number(field, value)
+        case "bytes":
+            return bytes_of(field, value)
+        case _:
+            return value

@@ -1,0 +1,121 @@
+"""Schemas of a device's tools: JSON Schema out of layouts (Profile A) or CBOR major types (Profile B, AX-8.2-7)."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from interlock.devices.protocol.cbor_codec import MAP, argument_names
+from interlock.devices.protocol.description import Field, LinkDescription, Tool
+from interlock.devices.protocol.layouts import is_number, is_whole, limits
+from interlock.devices.protocol.messages import Announced, DeviceFault
+
+_MAJOR_TYPES: Final[dict[int, dict[str, Any]]] = {
+    0: {"type": "integer", "minimum": 0},
+    1: {"type": "integer"},
+    2: {"type": "string", "contentEncoding": "base64"},
+    3: {"type": "string"},
+    4: {"type": "array"},
+    5: {"type": "object"},
+    7: {"type": ["number", "boolean", "null"]},
+}
+# Which major types a described field may have: what it is on the wire.
+FIELD_TYPES: Final[dict[str, tuple[int, ...]]] = {
+    **dict.fromkeys(("u8", "u16", "u32", "enum"), (0, 1)),
+    **dict.fromkeys(("i8", "i16", "i32"), (1,)),
+    "f32": (7,),
+    "bool": (7,),
+    "bytes": (2,),
+    "text": (3,),
+}
+
+
+def field_schema(field: Field) -> dict[str, Any]:
+    """What a person writes or reads; the unit is said in the description."""
+    schema: dict[str, Any] = {}
+    if is_number(field):
+        least, greatest = limits(field)
+        schema["type"] = "integer" if is_whole(field) else "number"
+        if least is not None:
+            schema["minimum"] = least
+        if greatest is not None:
+            schema["maximum"] = greatest
+    elif field.type == "bool":
+        schema["type"] = "boolean"
+    elif field.type == "enum":
+        schema |= {"type": "string", "enum": list(field.values)}
+    elif field.type == "bytes":
+        schema |= {"type": "string", "contentEncoding": "base64"}
+        if field.size is not None:
+            length = (field.size + 2) // 3 * 4
+            schema |= {"minLength": length, "maxLength": length}
+    else:
+        schema["type"] = "string"
+        if field.size is not None:
+            schema["maxLength"] = field.size
+    said = [text for text in (field.description, field.unit and f"in {field.unit}") if text]
+    if said:
+        schema["description"] = ", ".join(said)
+    return schema
+
+
+def input_schema(tool: Tool) -> dict[str, Any]:
+    """As the description has it, else out of its layout or the announced types."""
+    if tool.input_schema is not None:
+        return tool.input_schema
+    if tool.arg_types is None:
+        written = tuple(register.field for register in tool.registers if register.write)
+        return object_schema(tool.request or written)
+    properties = {
+        name: field_schema(tool.request[position]) if position < len(tool.request) else _MAJOR_TYPES[major]
+        for position, (name, major) in enumerate(zip(argument_names(tool), tool.arg_types, strict=True))
+    }
+    optional = {field.name for field in tool.request if field.optional}
+    return _closed(properties, [name for name in properties if name not in optional])
+
+
+def output_schema(tool: Tool) -> dict[str, Any] | None:
+    """None: only the announced type is known (AX-10.4-3), which says no more than that it is an object."""
+    if tool.output_schema is not None:
+        return tool.output_schema
+    if tool.arg_types is None or tool.response:
+        read = tuple(register.field for register in tool.registers if not register.write)
+        return object_schema(tool.response or read)
+    if tool.ret_type in (None, MAP):
+        return None
+    return _closed({"value": _MAJOR_TYPES[tool.ret_type or 0]}, ["value"])
+
+
+def announced_tool(announced: Announced, described: Tool | None, link: LinkDescription) -> Tool:
+    """A tool of Profile B: what the device announced, named and narrowed by its description (AX-B.2-5).
+
+    Raises DeviceFault (unexpected) where the two contradict each other, or results are no maps (AX-B.2-3).
+    """
+    if announced.ret_type != MAP and not link.allow_values:
+        raise DeviceFault("unexpected", f"tool {announced.id} returns no map, and allow_values is not set")
+    tool = described or Tool(id=announced.id, name=announced.name or f"tool_{announced.id}")
+    for said, announced_types in ((tool.arg_types, announced.arg_types), (tool.ret_type, announced.ret_type)):
+        if said is not None and said != announced_types:
+            raise DeviceFault("unexpected", f"tool {tool.id} announces {announced_types}; its description has {said}")
+    if len(tool.request) > len(announced.arg_types):
+        raise DeviceFault(
+            "unexpected",
+            f"tool {tool.id} takes {len(announced.arg_types)} arguments; its description has {len(tool.request)}",
+        )
+    for field, major in zip(tool.request, announced.arg_types, strict=False):
+        if major not in FIELD_TYPES[field.type]:
+            raise DeviceFault("unexpected", f"tool {tool.id} takes {field.name!r} as CBOR type {major}", field.name)
+    return msgspec.structs.replace(tool, arg_types=announced.arg_types, ret_type=announced.ret_type)
+
+
+def object_schema(fields: Sequence[Field]) -> dict[str, Any]:
+    return _closed(
+        {field.name: field_schema(field) for field in fields}, [field.name for field in fields if not field.optional]
+    )
+
+
+def _closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
+    if required:
+        schema["required"] = required
+    return schema

@@ -1,0 +1,220 @@
+"""The requests to one device: calls and heartbeats that wait, are in flight, are sent again, and end.
+
+One is in flight at a time unless the description says more, heartbeats included, so that a stub with one buffer is
+never overrun. After a call that was not answered, no further call is sent before the device has shown that it hears.
+Whether a device is there, and what its answers mean, is its session's.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
+from interlock.devices.protocol.description import LinkDescription
+from interlock.devices.protocol.messages import Codec, DeviceFault
+from interlock.devices.counters import DeviceCounters
+from interlock.devices.device_tools import DeviceTool
+from interlock.devices.outcomes import Busy, CallOutcome, Failed, Lost
+
+QUEUE_MAX: Final = 16  # AX-B.1-8
+BATCH_S: Final = 3600.0  # of a tool whose caller manages the time
+
+OnDone = Callable[[CallOutcome], None]
+
+
+class RequestSender(Protocol):
+    """The transport of the moment."""
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def is_reliable(self) -> bool: ...
+
+    def send(self, message: bytes) -> None: ...
+
+    def withdraw(self, message: bytes) -> None:
+        """It does not reach the device any more, where it still waits behind other messages."""
+
+
+class Request:
+    """A call, or a heartbeat where `tool` is None."""
+
+    __slots__ = ("arguments", "attempts", "id", "message", "on_done", "timer", "tool", "tries")
+
+    def __init__(self, tool: DeviceTool | None, arguments: Mapping[str, Any], attempts: int, on_done: OnDone | None):
+        self.tool = tool
+        self.arguments = arguments
+        self.attempts = attempts  # that are left,
+        self.tries = attempts  # ... of all
+        self.on_done = on_done  # None: no call waits for it
+        self.id = 0
+        self.message = b""
+        self.timer: asyncio.TimerHandle | None = None
+
+    def end(self, outcome: CallOutcome) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        on_done, self.on_done = self.on_done, None
+        if on_done is not None:
+            on_done(outcome)
+
+
+class Requests:
+    def __init__(
+        self,
+        link: LinkDescription,
+        codec: Codec,
+        counters: DeviceCounters,
+        sender: RequestSender,
+        *,
+        has_heartbeats: bool,
+    ) -> None:
+        self._link = link
+        self._codec = codec
+        self._counters = counters
+        self._sender = sender
+        self._has_heartbeats = has_heartbeats
+        self._timeout_s = link.timeout_ms / 1000
+        self._queue: deque[Request] = deque()
+        self._in_flight: dict[int, Request] = {}
+        self._last_id = secrets.randbelow(codec.id_max)  # a late answer to another process is none to this one
+        self._is_unanswered = False  # a call had no answer since the device was last heard
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    @property
+    def are_in_flight(self) -> bool:
+        return bool(self._in_flight)
+
+    @property
+    def is_at_work(self) -> bool:
+        """A device that answered before may be busy with a call."""
+        return self.are_in_flight and not self._is_unanswered
+
+    def maybe_in_flight(self, request_id: int) -> Request | None:
+        return self._in_flight.get(request_id)
+
+    def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> Request | None:
+        """None: too many wait."""
+        if len(self._queue) >= QUEUE_MAX:
+            on_done(Busy())
+            return None
+        repeats = self._link.retries if tool.may_repeat and not self._sender.is_reliable else 0  # AX-B.4-6
+        request = Request(tool, arguments, 1 + repeats, on_done)
+        self._enqueue(request)
+        return request
+
+    def ask_for_life(self, repeats: int) -> None:
+        """A heartbeat, unless something else will be answered first."""
+        if not self._in_flight and not self._queue:
+            self._enqueue(Request(None, {}, 1 + repeats, None))
+
+    def note_life(self) -> None:
+        self._is_unanswered = False
+
+    def answer(self, request: Request, outcome: CallOutcome) -> None:
+        del self._in_flight[request.id]
+        request.end(outcome)
+        if request.attempts < request.tries - 1:
+            self._withdraw(request)  # sent again, and answered before that went out
+
+    def abandon(self, request: Request) -> None:
+        """Its caller has left. What was sent keeps its place until it is answered or its time is over."""
+        request.on_done = None
+        request.attempts = 0
+        if request in self._queue:
+            self._queue.remove(request)
+        else:
+            self._withdraw(request)
+
+    def end_all(self, reason: str) -> None:
+        """What was sent has no answer, and what waits is not sent."""
+        sent, self._in_flight = list(self._in_flight.values()), {}
+        waiting = list(self._queue)
+        self._queue.clear()
+        for request in sent:
+            self._withdraw(request)
+            request.end(Lost(reason, was_sent=True))
+        for request in waiting:
+            request.end(Lost(reason, was_sent=False))
+
+    def send_next(self) -> None:
+        while self._queue and len(self._in_flight) < self._link.in_flight and self._sender.is_open:
+            if self._is_unanswered and self._has_heartbeats and self._queue[0].tool is not None:
+                if all(request.tool is not None for request in self._in_flight.values()):
+                    self._send_first(Request(None, {}, 1, None))
+                return
+            self._send_first(self._queue.popleft())
+
+    def _enqueue(self, request: Request) -> None:
+        self._queue.append(request)
+        self.send_next()
+
+    def _withdraw(self, request: Request) -> None:
+        if request.message:
+            self._sender.withdraw(request.message)
+
+    def _send_first(self, request: Request) -> None:
+        request.id = self._next_id()
+        try:
+            if request.tool is None:
+                request.message = self._codec.encode_heartbeat(request.id)
+            else:
+                request.message = self._codec.encode_call(request.id, request.tool.tool, request.arguments)
+        except DeviceFault as fault:
+            is_large = fault.code == "too_large"
+            request.end(Failed("too_large" if is_large else "argument_invalid", fault.detail, path=fault.path))
+            return
+        self._in_flight[request.id] = request
+        try:
+            self._send_attempt(request)
+        except ValueError as error:  # the framing takes no message of that length
+            self._in_flight.pop(request.id, None)
+            request.end(Failed("too_large", str(error)))
+
+    def _next_id(self) -> int:
+        while True:
+            self._last_id = self._last_id % self._codec.id_max + 1
+            if self._last_id not in self._in_flight:
+                return self._last_id
+
+    def _send_attempt(self, request: Request) -> None:
+        request.attempts -= 1
+        request.timer = asyncio.get_running_loop().call_later(self.attempt_s(request), self._on_timeout, request)
+        self._sender.send(request.message)
+
+    def attempt_s(self, request: Request) -> float:
+        """A tool that says how long it may take is given that time, however it is divided (AX-B.4-6)."""
+        tool = request.tool
+        if tool is None or tool.tool.latency_class is None:
+            return self._timeout_s
+        try:
+            whole_s = TIMEOUT_S[LatencyClass(tool.tool.latency_class)]
+        except ValueError:
+            return self._timeout_s
+        if whole_s is None:  # batch: the caller manages the time
+            return BATCH_S
+        share_s = whole_s / request.tries
+        if self._timeout_s >= whole_s:  # one such attempt would leave no time for another
+            return share_s
+        return max(self._timeout_s, share_s)
+
+    def _on_timeout(self, request: Request) -> None:
+        request.timer = None
+        if self._in_flight.get(request.id) is not request:
+            return
+        if request.attempts > 0:
+            self._counters.count_retry()
+            self._send_attempt(request)
+            return
+        del self._in_flight[request.id]
+        self._withdraw(request)
+        self._is_unanswered = True
+        request.end(Lost("it did not answer in time", was_sent=True))
+        self.send_next()

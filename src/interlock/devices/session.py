@@ -1,0 +1,470 @@
+"""The session with one device: its transport held open, its presence watched, its calls sent and answered.
+
+Theory of operation. A session has one task, which opens the transport, waits until it is lost, and opens it again; all
+else happens in callbacks of the loop. A device is there or not:
+
+    absent    no transport, or no sign of life: polled (heartbeats, or {1:"r"} of one that describes itself)
+    present   its tools are known, and a valid message came within three intervals
+
+A request is queued, then in flight until its answer, its last timeout or the end of the transport (`requests`). While
+a call is in flight its device is not asked for a sign of life: it may be at work. One that stays silent has its
+transport opened anew, so that nothing of what its callers gave up is left in between.
+
+Nothing that comes is believed: what cannot be decoded, answers nothing, or answers with the number of another tool is
+counted and dropped, and the request goes on waiting.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from math import inf
+from typing import Any, Final, Protocol, assert_never
+
+import msgspec
+
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.transport import LineSignals, SendQueue, Transport, TransportFailed
+from interlock.devices.transports.transports import make_transport
+from interlock.ax.protocol.registration.sessions import LossReason
+from interlock.devices.protocol.description import DeviceDescription
+from interlock.devices.protocol.messages import AnnouncementFault, Answer, DeviceFault, Notice, Received, Registration
+from interlock.devices.protocol.metadata import without_metadata
+from interlock.devices.protocol.wire_formats import codec_of
+from interlock.core.clock import Clock
+from interlock.credentials.errors import Unobtainable
+from interlock.credentials.secret_references import SecretResolver
+from interlock.devices.announcements import Announcements, TooOften
+from interlock.devices.counters import DeviceCounters
+from interlock.devices.device_tools import DeviceTool, device_tool
+from interlock.devices.outcomes import CallOutcome, Failed, Lost, Succeeded
+from interlock.devices.requests import OnDone, Request, Requests
+from interlock.devices.traffic import Traffic
+from interlock.store.ports import StoreError
+
+log = logging.getLogger("interlock.devices")
+
+INTERVALS_MAX: Final = 3  # without a sign of life (MCP-AX 6.3)
+ASK_S: Final = 5.0  # between two requests for a registration (AX-8.3-3)
+REOPEN_S: Final = 1.0  # between two attempts to open a transport
+SETTLE_S: Final = 1.0  # an announcement so soon after one that was asked for is the same one again
+EVENTS_PER_S: Final = 20  # that are passed on; the others are counted
+
+
+class SessionOwner(Protocol):
+    def on_present(self) -> None: ...
+
+    def on_absent(self, reason: str) -> None: ...
+
+    def on_tools(self) -> None:
+        """What a present device offers has changed."""
+
+    def on_event(self, name: str, content: dict[str, Any]) -> None: ...
+
+
+class DeviceSession:
+    def __init__(
+        self,
+        segment: str,
+        description: DeviceDescription,
+        clock: Clock,
+        owner: SessionOwner,
+        connections: Connections,
+        revealer: SecretResolver | None = None,
+    ) -> None:
+        self.segment = segment
+        self.description = description
+        self.counters = DeviceCounters()
+        self.tools: dict[str, DeviceTool] = {}
+        self.loss: LossReason = "connection_lost"  # how it last went
+        self.reason: str | None = None  # why it is absent; None: it is there, or it is not known yet
+        self.is_present = False
+        self.missing: tuple[str, ...] = ()  # described tools that it did not announce
+        self.traffic = Traffic()
+        self._clock = clock
+        self._owner = owner
+        self._connections = connections
+        self._revealer = revealer
+        link = description.link
+        self._codec = codec_of(description)
+        self._asks_registration = description.profile == "b"
+        self._interval_s = link.heartbeat_ms / 1000
+        self._presence = link.presence if link.transport == "uart_cbor" and description.profile == "a" else "poll"
+        self._announcements = Announcements(segment, description)
+        self._events = {event.id: event.name for event in description.events}
+        self._events_heard: deque[float] = deque(maxlen=EVENTS_PER_S)
+        self._requests = Requests(link, self._codec, self.counters, self, has_heartbeats=self._presence == "poll")
+        self._discarded = 0
+        self._last_discarded = ""
+        self._asked = -inf  # for its registration
+        self._asks_open = 0
+        self._answered_ask = -inf
+        self._transport: Transport | None = None
+        self._discarded_before: dict[str, int] = {}  # by transports that are closed
+        self._lost: asyncio.Future[str] | None = None
+        self._tick: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._reopen = asyncio.Event()
+        self._rest_s = 0.0  # before the transport is opened again
+        self._settled = asyncio.Event()  # it is known whether it is there
+
+    # Life
+
+    def open(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"device {self.segment}")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._leave("the node is stopping")
+
+    def reopen(self) -> None:
+        """Close the transport and open it again, now."""
+        self._reopen.set()
+        self.on_transport_lost("reopened by the operator")
+
+    async def present_within(self, seconds: float) -> bool:
+        try:
+            await asyncio.wait_for(self._settled.wait(), seconds)
+        except TimeoutError:
+            return False
+        return self.is_present
+
+    @property
+    def discarded(self) -> dict[str, int]:
+        """By reason: of the framing and of the messages."""
+        now = self._transport.discarded if self._transport is not None else {}
+        found = dict(self.counters.discarded)
+        for counted in (self._discarded_before, now):
+            for reason, count in counted.items():
+                found[reason] = found.get(reason, 0) + count
+        return found
+
+    @property
+    def now(self) -> float:
+        return self._clock.now()
+
+    @property
+    def waiting(self) -> int:
+        return self._requests.waiting
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                reason = await self._hold_transport()
+            except Exception as error:  # of a library below: it is tried again all the same
+                reason = f"its transport failed: {str(error) or type(error).__name__}"
+                if reason != self.reason:
+                    log.exception("device %s: its transport failed", self.segment)
+            self._leave(reason)
+            try:
+                async with asyncio.timeout(max(REOPEN_S, self._rest_s)):
+                    await self._reopen.wait()
+            except TimeoutError:
+                pass
+            self._reopen.clear()
+            self._rest_s = 0.0
+
+    async def _hold_transport(self) -> str:
+        """Until it is lost; the reason."""
+        self._lost = asyncio.get_running_loop().create_future()
+        transport: Transport | None = None
+        try:
+            self._codec.encode_registration_request()  # loads what the codec needs
+            transport = make_transport(self.segment, await self._revealed(), self, self._connections)
+            await transport.open()
+        except ImportError as missing:
+            return f"it needs the library {missing.name}: install the extra interlock[devices]"
+        except TransportFailed as failed:
+            if transport is not None:
+                await transport.close()
+            return str(failed)
+        except (Unobtainable, StoreError) as failed:  # a secret that is not set, or cannot be read
+            return str(failed)
+        except Exception:
+            if transport is not None:
+                await transport.close()
+            raise
+        self._transport = transport
+        try:
+            self._begin()
+            return await self._lost
+        finally:
+            self._transport = None
+            if self._tick is not None:
+                self._tick.cancel()
+            for reason, count in transport.discarded.items():
+                self._discarded_before[reason] = self._discarded_before.get(reason, 0) + count
+            await transport.close()
+
+    async def _revealed(self) -> DeviceDescription:
+        link = self.description.link
+        if self._revealer is None or link.password is None:
+            return self.description
+        await self._revealer.begin()
+        password = await self._revealer.text(link.password)
+        return msgspec.structs.replace(self.description, link=msgspec.structs.replace(link, password=password))
+
+    def _begin(self) -> None:
+        """The transport is open."""
+        self._asks_open = 0
+        self._announcements.reset()
+        if self._presence == "assume":
+            self._arrive()
+        self._look()
+
+    # Presence
+
+    def _look(self) -> None:
+        """Once per period: ask for a sign of life, or find that there was none for too long."""
+        loop = asyncio.get_running_loop()
+        is_polled = self._presence == "poll"
+        period_s = self._interval_s if self._asks_registration else self._interval_s / 2  # AX-B.3-1
+        if not self.is_present and self._asks_registration:
+            period_s = min(period_s, ASK_S)
+        self._tick = loop.call_later(period_s, self._look)
+        now = self._clock.now()
+        if self._presence in ("cts", "gpio"):
+            if self._looking is None or self._looking.done():
+                self._looking = loop.create_task(self._look_at_signal())
+        elif self.is_present and is_polled and self._is_silent(now):
+            silent_s = INTERVALS_MAX * self._interval_s
+            self._reopen.set()
+            self._lose_transport(f"no sign of life for {silent_s:g} s", "heartbeat_timeout")
+            return
+        if not self.is_present and self._asks_registration:
+            self._ask_registration()
+        elif is_polled:
+            self._requests.ask_for_life(self.description.link.retries if self.is_present else 0)
+
+    def _is_silent(self, now: float) -> bool:
+        return not self._requests.is_at_work and now - self.counters.seen > INTERVALS_MAX * self._interval_s
+
+    async def _look_at_signal(self) -> None:
+        transport = self._transport
+        if not isinstance(transport, LineSignals):
+            return
+        try:
+            is_there = await transport.is_signalled()
+        except OSError as error:
+            is_there = False
+            log.info("device %s: its line cannot be read: %s", self.segment, error)
+        if transport is not self._transport:
+            return
+        if is_there and not self.is_present:
+            self._arrive()
+        elif not is_there:
+            self._leave(f"its {self._presence} line says that it is not there")
+
+    def _ask_registration(self) -> None:
+        message = self._codec.encode_registration_request()
+        if message is not None:
+            self._asked = self._clock.now()
+            self._asks_open += 1
+            self.send(message)
+
+    def _arrive(self) -> None:
+        """It is there, and what it offers is known."""
+        if self.is_present:
+            return
+        if not self._asks_registration and not self.tools:
+            tools = (device_tool(self.segment, self.description, tool) for tool in self.description.tools)
+            self.tools = {one.tool.name: one for one in tools}
+        self.is_present, self.reason = True, None
+        self._requests.note_life()
+        self._settled.set()
+        self._owner.on_present()
+
+    def _leave(self, reason: str, loss: LossReason = "connection_lost") -> None:
+        """It is gone: what was sent has no answer, and what waits is not sent."""
+        was_present, self.is_present = self.is_present, False
+        self.reason = reason
+        if was_present:
+            self.loss = loss
+            self.counters.count_unplugged()
+        self._settled.set()
+        self._requests.end_all(reason)
+        if was_present:
+            self._settled.clear()
+        self._owner.on_absent(reason)
+
+    # Calls
+
+    def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> Request | None:
+        """None: it ended at once. Nothing is sent unless the arguments are what the tool takes."""
+        arguments = without_metadata(arguments)
+        fault = tool.input.maybe_fault(arguments)
+        if fault is not None:
+            on_done(Failed("argument_invalid", fault.reason, path=fault.pointer))
+            return None
+        if not self.is_present:
+            on_done(Lost(self.reason or "it is not there", was_sent=False))
+            return None
+        return self._requests.call(tool, arguments, on_done)
+
+    def abandon(self, request: Request) -> None:
+        """Its caller has left."""
+        self._requests.abandon(request)
+
+    # What requests need (RequestSender)
+
+    @property
+    def is_open(self) -> bool:
+        return self._transport is not None
+
+    @property
+    def is_reliable(self) -> bool:
+        return self._transport is not None and self._transport.is_reliable
+
+    def withdraw(self, message: bytes) -> None:
+        if isinstance(self._transport, SendQueue):
+            self._transport.withdraw(message)
+
+    def send(self, message: bytes) -> None:
+        if self._transport is not None:
+            self.counters.count_sent()
+            if self.traffic.is_watched(self._clock.now()):
+                self.traffic.add(self._clock.wall(), message, is_sent=True)
+            self._transport.send(message)
+
+    # What the transport says (TransportOwner)
+
+    def on_traffic(self, sent: bool, data: bytes) -> None:
+        """Whole messages are what is watched."""
+
+    def on_transport_lost(self, reason: str, rest_s: float = 0.0) -> None:
+        self._rest_s = rest_s
+        self._lose_transport(reason, "connection_lost")
+
+    def _lose_transport(self, reason: str, loss: LossReason) -> None:
+        if self._lost is not None and not self._lost.done():
+            self._lost.set_result(reason)
+            self._leave(reason, loss)
+
+    def on_message(self, message: bytes) -> None:
+        self.counters.count_received()
+        before = self._discarded
+        try:
+            self._take_message(self._codec.decode_untrusted(message))
+        except DeviceFault as fault:
+            self._discard(fault.code)
+            if isinstance(fault, AnnouncementFault):
+                self._note_refused(fault)
+        if self.traffic.is_watched(self._clock.now()):
+            verdict = self._last_discarded if self._discarded > before else None
+            self.traffic.add(self._clock.wall(), message, is_sent=False, verdict=verdict)
+        self._requests.send_next()
+
+    def _take_message(self, received: Received) -> None:
+        match received:
+            case Answer():
+                self._on_answer(received)
+            case Registration():
+                self._on_registration(received)
+            case Notice():
+                self._on_notice(received)
+            case _:
+                assert_never(received)
+
+    def _discard(self, reason: str) -> None:
+        self._discarded += 1
+        self._last_discarded = reason
+        self.counters.discarded[reason] += 1
+
+    def _note_life(self) -> None:
+        self.counters.note_life(self._clock.now(), self._clock.wall())
+        self._requests.note_life()
+
+    def _on_answer(self, answer: Answer) -> None:
+        request = self._requests.maybe_in_flight(answer.request_id)
+        if request is None:
+            self._discard("no_request")  # a duplicate, a late one, or one of another's
+            return
+        asked = None if request.tool is None else request.tool.tool.id
+        if answer.tool_id is not None and answer.tool_id != asked:
+            self._discard("wrong_tool")
+            return
+        if answer.is_heartbeat is not None and answer.is_heartbeat != (request.tool is None):
+            self._discard("wrong_type")
+            return
+        self._note_life()
+        if request.tool is not None:
+            self._requests.answer(request, self._outcome(request.tool, answer))
+            return
+        self._requests.answer(request, Succeeded({}))
+        if not self._asks_registration and self._presence == "poll":
+            self._arrive()
+
+    def _outcome(self, tool: DeviceTool, answer: Answer) -> CallOutcome:
+        if answer.status != 0:
+            name = tool.tool.status.get(str(answer.status), answer.name)
+            return Failed("status", "the device refused or failed", status=answer.status, name=name)
+        try:
+            content = self._codec.result(tool.tool, answer.payload)
+            wrong = None if tool.output is None else tool.output.maybe_fault(content)
+        except DeviceFault as fault:
+            return Failed("response_invalid", fault.detail, path=fault.path)
+        except Exception:  # no answer may leave its call without an end
+            log.exception("device %s: an answer of %s", self.segment, tool.tool.name)
+            return Failed("response_invalid", "it cannot be read")
+        if wrong is not None:  # AX-10.4-3
+            return Failed("response_invalid", wrong.reason, path=wrong.pointer)
+        return Succeeded(content)
+
+    def _on_registration(self, registration: Registration) -> None:
+        now = self._clock.now()
+        try:
+            tools = self._announcements.take(registration, now)
+        except TooOften:
+            self._discard("too_many_announcements")
+            if self.is_present:
+                self._leave("it announces other tools too often")
+            return
+        except DeviceFault as fault:
+            self._discard(fault.code)
+            self._note_refused(fault)
+            if now - self._asked > SETTLE_S:
+                self._ask_registration()  # a part of it was lost
+            return
+        self._note_life()
+        if tools is None:
+            return  # more of it follows
+        former, is_asked = self.tools, self._asks_open > 0
+        is_changed = {name: one.tool for name, one in tools.items()} != {n: o.tool for n, o in former.items()}
+        is_reset = not is_asked and now - self._answered_ask > SETTLE_S and self._requests.are_in_flight
+        if is_asked:
+            self._asks_open, self._answered_ask = 0, now
+        self.missing = self._announcements.missing
+        if is_changed:
+            self.tools = tools
+        if is_changed or is_reset:  # a number may mean another tool now
+            self._requests.end_all("it was reset")  # AX-B.3-3
+        if not self.is_present:
+            self._arrive()
+        elif {name: one.item for name, one in tools.items()} != {n: o.item for n, o in former.items()}:
+            self._owner.on_tools()
+
+    def _note_refused(self, fault: DeviceFault) -> None:
+        """A device that is there keeps the tools it announced before."""
+        if not self.is_present:
+            self.reason = f"its announcement was refused: {fault.detail}"
+
+    def _on_notice(self, notice: Notice) -> None:
+        try:
+            content = self._codec.notice(notice.event_id, notice.payload)
+        except DeviceFault as fault:
+            self._discard(fault.code)
+            return
+        name = self._events.get(notice.event_id)
+        if content is None or name is None or not self.is_present:
+            self._discard("unexpected")
+            return
+        self._note_life()
+        now = self._clock.now()
+        if len(self._events_heard) == EVENTS_PER_S and now - self._events_heard[0] < 1.0:
+            self._discard("too_many_events")
+            return
+        self._events_heard.append(now)
+        self._owner.on_event(name, content)

@@ -1,0 +1,299 @@
+"""CAN: whole messages as ISO-TP (ISO 15765-2) over classical CAN, normal addressing, one pair of ids for each device.
+
+Devices of one bus share one bus object. Reading and writing it may block, so each has a thread; ISO-TP itself runs in
+the event loop. Options of an interface that a description does not have (its bit rate) come from python-can's own
+configuration file.
+
+What a device sends faster than its rate is dropped, beside what it was asked for: each message that is sent allows as
+many frames as flow control for it and the longest answer take.
+"""
+
+import asyncio
+import logging
+import queue
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+
+import can
+import isotp
+
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.transport import TransportFailed, TransportOwner
+from interlock.devices.protocol.description import DeviceDescription
+
+MESSAGE_MAX = 4095  # bytes: what the 12 bits of a first frame count
+STANDARD_ID_MAX = 0x7FF  # above it: 29 bits
+READ_S = 0.2  # after which the reading thread looks whether it is to end
+WRITE_S = 1.0  # in which a full buffer of the interface has to take a frame
+FRAMES_WAITING_MAX = 4096  # of a bus, between its thread and the event loop
+FRAMES_PER_S = 2000  # of one device, beside its answers; half of what a bus of 500 kbit/s carries
+BURST_FRAMES = 2048  # of one device at once: three of the longest messages
+BUS_FRAMES_PER_S = 10_000  # of all; more than 1 Mbit/s carries
+REST_S = 0.05  # of the thread, where a bus that is none of wires carries more
+FRAMES_AT_ONCE = 256  # before others have their turn
+
+LOGGER = "interlock.devices.isotp"
+logging.getLogger(LOGGER).setLevel(logging.CRITICAL)  # what it warns of is counted
+
+REASONS: dict[type[Exception], str] = {
+    isotp.WrongSequenceNumberError: "sequence",
+    isotp.UnexpectedConsecutiveFrameError: "sequence",
+    isotp.ReceptionInterruptedWithSingleFrameError: "interrupted",
+    isotp.ReceptionInterruptedWithFirstFrameError: "interrupted",
+    isotp.ConsecutiveFrameTimeoutError: "incomplete",
+    isotp.FlowControlTimeoutError: "flow_control",
+    isotp.UnexpectedFlowControlError: "flow_control",
+    isotp.MaximumWaitFrameReachedError: "flow_control",
+    isotp.UnsupportedWaitFrameError: "flow_control",
+    isotp.OverflowError: "flow_control",
+    isotp.FrameTooLongError: "too_large",
+}
+
+
+class CanTransport:
+    is_reliable = False
+
+    def __init__(
+        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: Connections
+    ) -> None:
+        link = description.link
+        self.rx_id, self.tx_id = link.rx_id, link.tx_id
+        self._link = link
+        self._owner = owner
+        self._connections = connections
+        self._key = ("can", link.interface, link.channel)
+        self._bus: CanBus | None = None
+        self._layer: isotp.TransportLayerLogic | None = None
+        self._frames: deque[isotp.CanMessage] = deque()
+        self._to_send: deque[bytes] = deque()  # behind the one that is on its way
+        self._timer: asyncio.TimerHandle | None = None
+        self._discarded: Counter[str] = Counter()
+        self._answer_frames = frames_of(min(link.max_frame, MESSAGE_MAX))
+        self._due_max = link.in_flight * 2 * self._answer_frames  # flow control for the longest request, and an answer
+        self._frames_asked = 0  # of all messages sent
+        self._frames_given = 0  # of those, come or given up; this and the next are the reading thread's
+        self._paid_until = 0.0
+        self._overruns = 0
+
+    @property
+    def discarded(self) -> dict[str, int]:
+        return {**self._discarded, "overrun": self._overruns} if self._overruns else dict(self._discarded)
+
+    async def open(self) -> None:
+        link = self._link
+        if self.rx_id is None or self.tx_id is None:
+            raise TransportFailed("a device on CAN needs rx_id and tx_id")
+        self._bus = await self._connections.acquire(self._key, lambda: CanBus(link.interface, link.channel))
+        self._frames.clear()
+        self._to_send.clear()
+        is_extended = max(self.rx_id, self.tx_id) > STANDARD_ID_MAX
+        mode = isotp.AddressingMode.Normal_29bits if is_extended else isotp.AddressingMode.Normal_11bits
+        try:
+            self._bus.join(self.rx_id, self)
+            self._layer = isotp.TransportLayerLogic(
+                rxfn=self._next_frame,
+                txfn=self._put_frame,
+                address=isotp.Address(mode, rxid=self.rx_id, txid=self.tx_id),
+                error_handler=self._count,
+                params={"max_frame_size": min(link.max_frame, MESSAGE_MAX), "logger_name": LOGGER},
+            )
+        except BaseException:
+            await self.close()
+            raise
+
+    def send(self, message: bytes) -> None:
+        if len(message) > MESSAGE_MAX:
+            raise ValueError(f"a message on CAN has at most {MESSAGE_MAX} bytes")
+        if self._layer is not None:
+            self._frames_asked += frames_of(len(message)) + self._answer_frames
+            self._to_send.append(message)
+            self._process()
+
+    def withdraw(self, message: bytes) -> None:
+        self._to_send = deque(each for each in self._to_send if each != message)
+
+    async def close(self) -> None:
+        bus, self._bus, self._layer = self._bus, None, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if bus is not None:
+            bus.leave(self)
+            await self._connections.release(bus, self._key)
+
+    def receive_untrusted(self, frame: can.Message) -> None:
+        """A frame with the id of this device."""
+        if self._layer is not None and not frame.is_remote_frame and not frame.is_error_frame:
+            self._owner.on_traffic(False, bytes(frame.data))
+            self._frames.append(
+                isotp.CanMessage(frame.arbitration_id, frame.dlc, bytes(frame.data), frame.is_extended_id, frame.is_fd)
+            )
+            self._process()
+
+    def is_borne(self, now: float, waiting: int) -> bool:
+        """Whether one more of its frames is, where so many wait; in the thread that reads the bus."""
+        self._paid_until = max(now, self._paid_until)
+        self._frames_given = max(self._frames_given, self._frames_asked - self._due_max)
+        if waiting < FRAMES_WAITING_MAX:
+            if self._frames_given < self._frames_asked:
+                self._frames_given += 1
+                return True
+            if self._paid_until - now <= BURST_FRAMES / FRAMES_PER_S:
+                self._paid_until += 1 / FRAMES_PER_S
+                return True
+        self._overruns += 1
+        return False
+
+    def lose(self, reason: str) -> None:
+        if self._layer is not None:
+            self._layer = None
+            self._owner.on_transport_lost(reason)
+
+    def _next_frame(self, timeout: float) -> isotp.CanMessage | None:
+        return self._frames.popleft() if self._frames else None
+
+    def _put_frame(self, frame: isotp.CanMessage) -> None:
+        self._owner.on_traffic(True, bytes(frame.data))
+        if self._bus is not None:
+            self._bus.put(
+                can.Message(arbitration_id=frame.arbitration_id, data=frame.data, is_extended_id=frame.is_extended_id)
+            )
+
+    def _count(self, error: Exception) -> None:
+        self._discarded[REASONS.get(type(error), "malformed")] += 1
+
+    def _process(self) -> None:
+        """Let ISO-TP do what is due, hand over what is whole, and come back when its next time is up."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        layer = self._layer
+        if layer is None:
+            return
+        layer.process()
+        while self._to_send and not layer.transmitting():
+            layer.send(self._to_send.popleft())
+            layer.process()
+        while (message := layer.recv()) is not None:
+            self._owner.on_message(bytes(message))
+        if self._layer is None:  # the owner has closed it
+            return
+        delays = [timer.remaining() for timer in (layer.timer_rx_fc, layer.timer_rx_cf) if not timer.is_stopped()]
+        if (delay := layer.next_cf_delay()) is not None:
+            delays.append(delay)
+        if delays:
+            self._timer = asyncio.get_running_loop().call_later(min(delays) + 0.001, self._process)
+
+
+class CanBus:
+    """One bus and the devices on it, by the id with which each of them sends."""
+
+    def __init__(self, interface: str, channel: str | None) -> None:
+        self.is_lost = False
+        self._interface = interface
+        self._channel = channel
+        self._stations: dict[int, CanTransport] = {}
+        self._received: deque[can.Message] = deque()
+        self._to_send: queue.SimpleQueue[can.Message | None] = queue.SimpleQueue()
+        self._is_draining = False
+        self._is_closed = False
+        self._bus: can.BusABC | None = None
+        self._threads: list[threading.Thread] = []
+
+    async def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        try:
+            self._bus = await asyncio.to_thread(can.Bus, channel=self._channel, interface=self._interface)
+        except (can.CanError, OSError, ValueError, ImportError, NotImplementedError) as error:
+            raise TransportFailed(f"the CAN bus {self._interface} {self._channel} cannot be opened: {error}") from error
+        for run in (self._read, self._write):
+            thread = threading.Thread(target=run, args=(self._bus,), name=f"can {self._channel}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    async def close(self) -> None:
+        self._is_closed = True
+        self._to_send.put(None)
+        threads, self._threads = self._threads, []
+        bus, self._bus = self._bus, None
+        if bus is not None:
+            await asyncio.to_thread(_end, threads, bus)
+
+    def join(self, rx_id: int, station: CanTransport) -> None:
+        """Raises TransportFailed where another device sends with that id."""
+        if rx_id in self._stations:
+            raise TransportFailed(f"another device on this bus has the rx_id {rx_id:#x}")
+        self._stations[rx_id] = station
+
+    def leave(self, station: CanTransport) -> None:
+        self._stations = {rx_id: other for rx_id, other in self._stations.items() if other is not station}
+
+    def put(self, frame: can.Message) -> None:
+        self._to_send.put(frame)
+
+    def _read(self, bus: can.BusABC) -> None:
+        """In a thread of its own. What is of no device here, or too much of one, does not wake the event loop."""
+        paid_until = 0.0
+        try:
+            while not self._is_closed:
+                frame = bus.recv(READ_S)
+                now = self._loop.time()
+                paid_until = max(now, paid_until) + 1 / BUS_FRAMES_PER_S
+                if paid_until - now > REST_S:
+                    time.sleep(REST_S)
+                if frame is None or (station := self._stations.get(frame.arbitration_id)) is None:
+                    continue
+                if not station.is_borne(now, len(self._received)):
+                    continue
+                self._received.append(frame)
+                if not self._is_draining:
+                    self._is_draining = True
+                    self._call(self._drain)
+        except (can.CanError, OSError, ValueError) as error:
+            self._lose_from_thread(error)
+
+    def _write(self, bus: can.BusABC) -> None:
+        """In a thread of its own."""
+        try:
+            while not self.is_lost and (frame := self._to_send.get()) is not None:
+                bus.send(frame, timeout=WRITE_S)
+        except (can.CanError, OSError, ValueError) as error:
+            self._lose_from_thread(error)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback)
+
+    def _lose_from_thread(self, error: Exception) -> None:
+        if not self._is_closed:
+            self._call(lambda: self._lose(f"the CAN bus {self._interface} {self._channel} failed: {error}"))
+
+    def _drain(self) -> None:
+        self._is_draining = False
+        for _ in range(FRAMES_AT_ONCE):
+            if not self._received:
+                return
+            frame = self._received.popleft()
+            if (station := self._stations.get(frame.arbitration_id)) is not None:
+                station.receive_untrusted(frame)
+        self._is_draining = True
+        self._loop.call_soon(self._drain)
+
+    def _lose(self, reason: str) -> None:
+        if not self.is_lost:
+            self.is_lost = True
+            for station in list(self._stations.values()):
+                station.lose(reason)
+
+
+def frames_of(length: int) -> int:
+    """In which a message of so many bytes is sent: 7 in a single frame or a consecutive one, 6 in a first one."""
+    return 1 if length <= 7 else 1 + -(-(length - 6) // 7)
+
+
+def _end(threads: list[threading.Thread], bus: can.BusABC) -> None:
+    for thread in threads:
+        thread.join()
+    bus.shutdown()

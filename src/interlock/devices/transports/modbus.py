@@ -1,0 +1,239 @@
+"""Modbus: the requests of a message, one after the other, over TCP or a serial line (RTU), through pymodbus.
+
+Units of one address or line share it, with one request in flight. A message whose requests have no turn, or not all
+their answers, in its time is given up in silence: its sender knows that time, and nothing is sent after it. On a serial
+line answers have no number, and a late one must not be taken for the next: a unit whose answer did not come rests until
+one and a half times that time after the request, and is then asked to echo two random bytes. Units answer in the order
+in which they are asked, so that after the echo, or the exception of a unit that has none, nothing late can come. Until
+then it is asked nothing else.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections import Counter
+from collections.abc import Callable
+
+from pymodbus import FramerType, ModbusException
+from pymodbus.client import AsyncModbusSerialClient, AsyncModbusTcpClient
+from pymodbus.pdu import DecodePDU, ModbusPDU
+
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.transport import TransportFailed, TransportOwner
+from interlock.devices.protocol.description import DeviceDescription, LinkDescription
+from interlock.devices.protocol.modbus_codec import EXCEPTION, is_answer, split_untrusted
+
+PORT = 502
+CONNECT_S = 5.0
+DRAIN_S = 0.05  # for what was asked before to arrive and be dropped
+REST = 1.5  # times the time of a message: how long after a request a late answer may come
+ECHO = b"\x08\0\0"  # diagnostics, return query data
+PARITIES = {"none": "N", "even": "E", "odd": "O"}
+_REQUESTS = DecodePDU(True)
+
+logging.getLogger("pymodbus.logging").setLevel(logging.CRITICAL)  # what it says is an answer, a time or a loss here
+
+
+class ModbusTransport:
+    is_reliable = False
+
+    def __init__(
+        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: Connections
+    ) -> None:
+        link = self._link = description.link
+        self._unit = link.unit
+        self._timeout_s = link.timeout_ms / 1000
+        self._owner = owner
+        self._connections = connections
+        self._key = (
+            (link.transport, link.host, link.tcp_port)
+            if link.transport == "modbus_tcp"
+            else (link.transport, link.port, link.baud, link.parity)
+        )
+        self._line: ModbusLine | None = None
+        self._is_open = False
+        self._executing: set[asyncio.Task[None]] = set()
+        self._discarded: Counter[str] = Counter()
+
+    @property
+    def discarded(self) -> dict[str, int]:
+        return dict(self._discarded)
+
+    async def open(self) -> None:
+        self._line = await self._connections.acquire(self._key, lambda: ModbusLine(self._link))
+        self._line.stations.append(self)
+        self._is_open = True
+
+    def send(self, message: bytes) -> None:
+        if self._is_open and self._line is not None:
+            ends = asyncio.get_running_loop().time() + self._timeout_s
+            task = asyncio.create_task(self._execute(self._line, message, ends))
+            self._executing.add(task)
+            task.add_done_callback(self._executing.discard)
+
+    async def close(self) -> None:
+        self._is_open = False
+        executing = list(self._executing)
+        for task in executing:
+            task.cancel()
+        if executing:
+            await asyncio.wait(executing)
+        line, self._line = self._line, None
+        if line is not None:
+            line.stations.remove(self)
+            await self._connections.release(line, self._key)
+
+    def lose(self, reason: str) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._owner.on_transport_lost(reason)
+
+    async def _execute(self, line: "ModbusLine", message: bytes, ends: float) -> None:
+        _, units = split_untrusted(message)
+        answer = message[:2]
+        for unit in units:
+            answered = await line.answer(self._unit, unit, ends, REST * self._timeout_s, self._owner.on_traffic)
+            if answered is None or not is_answer(unit, answered):
+                self._discarded["no_answer" if answered is None else "wrong_answer"] += 1
+                return
+            answer += bytes((len(answered),)) + answered
+            if answered[0] & EXCEPTION:
+                break
+        if self._is_open:
+            self._owner.on_message(answer)
+
+
+class ModbusLine:
+    def __init__(self, link: LinkDescription) -> None:
+        self.is_lost = False
+        self.stations: list[ModbusTransport] = []
+        self._link = link
+        self._client: AsyncModbusTcpClient | AsyncModbusSerialClient | None = None
+        self._turn = asyncio.Lock()
+        self._rests: dict[int, float] = {}  # by unit of which a late answer may come: until when it is not asked
+        self._on_traffic: Callable[[bool, bytes], None] | None = None
+
+    async def open(self) -> None:
+        try:
+            client = self._client = self._make_client()
+            is_connected = await client.connect()
+        except (ModbusException, OSError, ValueError) as error:
+            raise TransportFailed(f"{self._name} cannot be opened: {error}") from error
+        if not is_connected:
+            raise TransportFailed(f"{self._name} cannot be opened")
+        client.ctx.comm_params.timeout_connect = 3600.0  # of its answers too; each request has its own time
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            self.is_lost = True  # before it says so itself
+            client.close()
+
+    async def answer(
+        self, unit: int, request: bytes, ends: float, rest_s: float, on_traffic: Callable[[bool, bytes], None]
+    ) -> bytes | None:
+        """None: there was none until `ends`."""
+        pdu = _REQUESTS.decode(request)
+        if pdu is None:
+            return None
+        pdu.dev_id = unit
+        try:
+            async with asyncio.timeout_at(ends):
+                await self._take_turn(unit)
+                try:
+                    if unit in self._rests and self._link.echo and not await self._has_echoed(unit, ends, on_traffic):
+                        return None
+                    response = await self._response(pdu, ends, rest_s, on_traffic)
+                finally:
+                    self._turn.release()
+        except (TimeoutError, ModbusException, OSError):
+            return None
+        if response is None or response.transaction_id != pdu.transaction_id:
+            return None
+        answered = bytes((response.function_code,)) + bytes(response.encode())
+        if is_answer(request, answered):
+            self._rests.pop(unit, None)
+        return answered
+
+    async def _take_turn(self, unit: int) -> None:
+        """A unit of which a late answer may come waits for that; the others do not."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._turn.acquire()
+            rest_s = self._rests.get(unit, 0.0) - loop.time()
+            if rest_s <= 0:
+                return
+            self._turn.release()
+            await asyncio.sleep(rest_s)
+
+    async def _has_echoed(self, unit: int, ends: float, on_traffic: Callable[[bool, bytes], None]) -> bool:
+        """Whatever else it says meanwhile is late. Raises TimeoutError of the caller's time."""
+        while True:
+            wanted = ECHO + secrets.token_bytes(2)
+            pdu = _REQUESTS.decode(wanted)
+            if pdu is None:
+                return False
+            pdu.dev_id = unit
+            response = await self._response(pdu, ends, 0.0, on_traffic)
+            if response is None:
+                return False
+            answered = bytes((response.function_code,)) + bytes(response.encode())
+            if answered == wanted or answered[0] == ECHO[0] | EXCEPTION:
+                return True
+            await asyncio.sleep(DRAIN_S)  # the echo itself is still to come
+
+    async def _response(
+        self, pdu: ModbusPDU, ends: float, rest_s: float, on_traffic: Callable[[bool, bytes], None]
+    ) -> ModbusPDU | None:
+        client = self._client
+        begun = asyncio.get_running_loop().time()
+        if client is None or self.is_lost or begun >= ends:
+            return None
+        self._on_traffic = on_traffic
+        if self._link.transport == "modbus_rtu" and rest_s:
+            self._rests[pdu.dev_id] = begun + rest_s  # before another has the turn
+        try:
+            response: ModbusPDU = await client.execute(False, pdu)
+            return response
+        finally:
+            self._on_traffic = None
+
+    @property
+    def _name(self) -> str:
+        link = self._link
+        return f"{link.host}:{link.tcp_port or PORT}" if link.transport == "modbus_tcp" else str(link.port)
+
+    def _make_client(self) -> AsyncModbusTcpClient | AsyncModbusSerialClient:
+        link = self._link
+        if link.transport == "modbus_tcp":
+            return AsyncModbusTcpClient(
+                link.host or "localhost",
+                port=link.tcp_port or PORT,
+                timeout=CONNECT_S,
+                retries=0,
+                reconnect_delay=0,
+                trace_packet=self._trace,
+                trace_connect=self._note_connection,
+            )
+        return AsyncModbusSerialClient(
+            link.port or "",
+            framer=FramerType.RTU,
+            baudrate=link.baud,
+            parity=PARITIES[link.parity],
+            timeout=CONNECT_S,
+            retries=0,
+            reconnect_delay=0,
+            trace_packet=self._trace,
+            trace_connect=self._note_connection,
+        )
+
+    def _trace(self, sent: bool, data: bytes) -> bytes:
+        if self._on_traffic is not None:
+            self._on_traffic(sent, data)
+        return data
+
+    def _note_connection(self, is_connected: bool) -> None:
+        if not is_connected and not self.is_lost:
+            self.is_lost = True
+            for station in list(self.stations):
+                station.lose(f"the connection to {self._name} ended")

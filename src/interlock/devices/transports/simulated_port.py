@@ -1,0 +1,175 @@
+"""A simulated device at a port of its own: a pty with a name, or a TCP socket, for gateways in other processes.
+
+Noise changes bits of single bytes, loss drops whole messages, both in both directions and by chance. The port of one
+that is still played is not taken.
+"""
+
+import asyncio
+import contextlib
+import errno
+import os
+import random
+import tty
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from interlock.devices.protocol.description import DeviceDescription, Event
+from interlock.devices.protocol.simulation import SimulatedDevice
+from interlock.devices.protocol.wire_formats import framing_of
+
+READ_BYTES: Final = 4096
+_SOCKET: Final = "socket://"
+_PTYS: Final = "/dev/pts/"
+
+Happened = Literal["lost", "spoiled"]
+Heard = Callable[[bool, bytes, Happened | None], None]  # whether the device said it, the message, what befell it
+
+
+class Faults(msgspec.Struct, frozen=True, kw_only=True):
+    noise: float = 0.0  # the chance of each byte
+    loss: float = 0.0  # of each message
+    seed: int | None = None
+
+
+class SimulatedPort:
+    def __init__(self, description: DeviceDescription, faults: Faults, heard: Heard) -> None:
+        """Raises ValueError for a device that cannot be simulated."""
+        self._description = description
+        self._faults = faults
+        self._heard = heard
+        self._chance = random.Random(faults.seed)  # noqa: S311  (no secret)
+        self.device = SimulatedDevice(description)
+        self._descriptors: tuple[int, ...] = ()
+        self._name: tuple[Path, str] | None = None  # and what it leads to
+        self._lines: set[_Line] = set()
+        self._server: asyncio.Server | None = None
+
+    async def open(self, port: str) -> str:
+        """Where it can be reached. Raises OSError, ValueError."""
+        if port.startswith(_SOCKET):
+            place = urlsplit(port)
+            self._server = await asyncio.start_server(self._serve, place.hostname, place.port)
+            return port
+        return self._open_pty(Path(port))
+
+    async def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        if self._descriptors:
+            asyncio.get_running_loop().remove_reader(self._descriptors[0])
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        if self._name is not None:
+            name, path = self._name
+            with contextlib.suppress(OSError):
+                if str(name.readlink()) == path:
+                    name.unlink()
+
+    def say(self, event: Event) -> None:
+        """On each connection that there is. Raises DeviceFault."""
+        message = self.device.event(event)
+        for line in self._lines:
+            line.say([message])
+
+    def _open_pty(self, name: Path) -> str:
+        _clear(name)
+        master, slave = os.openpty()
+        self._descriptors = (master, slave)
+        tty.setraw(slave)
+        os.set_blocking(master, False)
+        path = os.ttyname(slave)
+        name.symlink_to(path)
+        self._name = (name, path)
+        line = _Line(self, lambda data: self._write(master, data))
+        self._lines.add(line)
+        asyncio.get_running_loop().add_reader(master, lambda: line.receive(self._read(master)))
+        line.boot()
+        return path
+
+    def _read(self, master: int) -> bytes:
+        try:
+            return os.read(master, READ_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return b""
+
+    def _write(self, master: int, data: bytes) -> None:
+        with contextlib.suppress(BlockingIOError):  # it is not read: a line forgets
+            os.write(master, data)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = _Line(self, writer.write)
+        self._lines.add(line)
+        line.boot()
+        try:
+            with contextlib.suppress(OSError):
+                while data := await reader.read(READ_BYTES):
+                    line.receive(data)
+        finally:
+            self._lines.discard(line)
+            writer.close()
+
+    def spoiled(self, data: bytes) -> bytes:
+        if not self._faults.noise:
+            return data
+        chance = self._chance
+        noise = self._faults.noise
+        return bytes(byte ^ (1 << chance.randrange(8)) if chance.random() < noise else byte for byte in data)
+
+    def is_lost(self) -> bool:
+        return self._chance.random() < self._faults.loss
+
+    def tell(self, is_ours: bool, message: bytes, happened: Happened | None = None) -> None:
+        self._heard(is_ours, message, happened)
+
+    @property
+    def description(self) -> DeviceDescription:
+        return self._description
+
+
+def _clear(name: Path) -> None:
+    """The link of one that was simulated before is removed. Raises OSError."""
+    if not name.is_symlink():
+        return
+    path = str(name.readlink())
+    if not path.startswith(_PTYS):
+        raise FileExistsError(errno.EEXIST, f"it is a link to {path}, which no simulated device made")
+    if Path(path).exists():
+        why = f"another simulated device answers there ({path}); end it, or remove {name} if there is none"
+        raise FileExistsError(errno.EEXIST, why)
+    name.unlink()
+
+
+class _Line:
+    """The device's end of one connection."""
+
+    def __init__(self, port: SimulatedPort, write: Callable[[bytes], None]) -> None:
+        self._port = port
+        self._write = write
+        self._framing = framing_of(port.description.link, port.description.profile)
+
+    def boot(self) -> None:
+        self.say(self._port.device.boot())
+
+    def receive(self, data: bytes) -> None:
+        now = asyncio.get_running_loop().time()
+        came = self._port.spoiled(data)
+        if came != data:
+            self._port.tell(False, came, "spoiled")
+        for message in self._framing.feed_untrusted(came, now):
+            is_lost = self._port.is_lost()
+            self._port.tell(False, message, "lost" if is_lost else None)
+            if not is_lost:
+                self.say(self._port.device.answer(message))
+
+    def say(self, messages: list[bytes]) -> None:
+        for message in messages:
+            data = self._framing.encode(message)
+            sent = self._port.spoiled(data)
+            is_lost = self._port.is_lost()
+            self._port.tell(True, message, "lost" if is_lost else "spoiled" if sent != data else None)
+            if not is_lost:
+                self._write(sent)

@@ -1,0 +1,149 @@
+"""SPI: messages behind their length, clocked by the gateway as master, in mode 0 (AX-8.1-4).
+
+Three kinds of transfers, each with its own chip select:
+
+    request   length, message                what the device shifts out meanwhile says nothing
+    poll      two zeros                      it shifts out the length of its next message; 0: nothing yet
+    fetch     as many zeros as it said       it shifts out that message
+
+A transfer blocks, so each device has a thread, which polls it every `poll_ms`, or looks at its ready line (a file) and
+polls only while that reads 1.
+"""
+
+import asyncio
+import queue
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.transport import TransportFailed, TransportOwner
+from interlock.devices.protocol.description import DeviceDescription
+from interlock.devices.protocol.length_framing import PREFIX_BYTES, LengthFraming
+from interlock.devices.protocol.wire_formats import framing_of
+
+STUCK = 0xFFFF  # a data line that no device drives
+
+
+class SpiDevice(Protocol):
+    def xfer2(self, data: list[int]) -> list[int]:
+        """As many bytes as were sent, with the chip selected throughout. Raises OSError."""
+
+    def close(self) -> None: ...
+
+
+class SpiTransport:
+    is_reliable = False
+
+    def __init__(
+        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: Connections
+    ) -> None:
+        link = description.link
+        framing = framing_of(link, description.profile)
+        assert isinstance(framing, LengthFraming)  # noqa: S101  # for the type checker
+        self._framing = framing
+        self._link = link
+        self._owner = owner
+        self._poll_s = link.poll_ms / 1000
+        self._ready = None if link.gpio is None else Path(link.gpio)
+        self._to_send: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._is_open = False
+        self._discarded: Counter[str] = Counter()
+
+    @property
+    def discarded(self) -> dict[str, int]:
+        return dict(self._discarded)
+
+    async def open(self) -> None:
+        link = self._link
+        self._loop = asyncio.get_running_loop()
+        self._to_send = queue.SimpleQueue()
+        try:
+            device = await asyncio.to_thread(open_device, link.bus, link.chip, link.speed_hz)
+        except OSError as error:
+            raise TransportFailed(f"the SPI device {link.bus}.{link.chip} cannot be opened: {error}") from error
+        self._is_open = True
+        name = f"spi {link.bus}.{link.chip}"
+        self._thread = threading.Thread(target=self._run, args=(device, self._to_send), name=name, daemon=True)
+        self._thread.start()
+
+    def send(self, message: bytes) -> None:
+        if self._is_open:
+            data = self._framing.encode(message)
+            self._owner.on_traffic(True, data)
+            self._to_send.put(data)
+
+    async def close(self) -> None:
+        self._is_open = False
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._to_send.put(None)
+            await asyncio.to_thread(thread.join)
+
+    def _run(self, device: SpiDevice, to_send: "queue.SimpleQueue[bytes | None]") -> None:
+        """In a thread of its own, until it is closed or lost."""
+        try:
+            while True:
+                try:
+                    data = to_send.get(timeout=self._poll_s)
+                except queue.Empty:
+                    data = b""
+                if data is None:
+                    return
+                if data:
+                    device.xfer2(list(data))
+                elif self._ready is None or self._ready.read_text().strip() == "1":
+                    self._poll(device)
+        except (OSError, _Unusable) as error:
+            reason = f"the SPI device {self._link.bus}.{self._link.chip} failed: {error}"
+            self._call(lambda: self._lose(reason))
+        finally:
+            device.close()
+
+    def _poll(self, device: SpiDevice) -> None:
+        prefix = bytes(device.xfer2([0] * PREFIX_BYTES))
+        length = int.from_bytes(prefix, "big")
+        if length == 0:
+            return
+        if length == STUCK:
+            self._discarded["stuck"] += 1
+            raise _Unusable("its data line is stuck at 0xFF")
+        if length > self._framing.max_message:
+            self._discarded["too_large"] += 1
+            raise _Unusable(f"it announced {length} bytes, and max_frame is {self._framing.max_message}")
+        message = bytes(device.xfer2([0] * length))
+        self._call(lambda: self._receive_untrusted(prefix, message))
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback)
+
+    def _receive_untrusted(self, prefix: bytes, message: bytes) -> None:
+        if self._is_open:
+            self._owner.on_traffic(False, prefix + message)
+            self._owner.on_message(message)
+
+    def _lose(self, reason: str) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._owner.on_transport_lost(reason)
+
+
+class _Unusable(Exception):
+    pass
+
+
+def open_device(bus: int, chip: int, speed_hz: int) -> SpiDevice:
+    """Raises OSError, and TransportFailed without spidev."""
+    try:
+        import spidev  # type: ignore[import-not-found,unused-ignore]
+    except ModuleNotFoundError:
+        raise TransportFailed("spi_cbor needs the library spidev: install it beside interlock") from None
+    device = spidev.SpiDev(bus, chip)
+    device.mode = 0
+    device.max_speed_hz = speed_hz
+    found: SpiDevice = device
+    return found

@@ -1,0 +1,177 @@
+"""Serial lines: a device file, a pty, or the TCP socket of an emulator.
+
+What is read is handled a slice at a time, and a device that talks without end is read more slowly: others on the node
+have their turn.
+"""
+
+import asyncio
+from pathlib import Path
+from typing import Final, cast
+from urllib.parse import urlsplit
+
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.simulated_line import SimulatedLine
+from interlock.devices.transports.transport import TransportFailed, TransportOwner
+from interlock.devices.protocol.description import SIMULATED, DeviceDescription
+from interlock.devices.protocol.wire_formats import framing_of
+
+OPEN_S: Final = 5.0
+SLICE_BYTES: Final = 1024  # handled at once; some milliseconds of work where every byte is noise
+BYTES_PER_S: Final = 100_000  # more than a line of 921600 baud carries; what pours more is read more slowly
+BURST_S: Final = 0.1  # of that rate may come at once
+SENT_BYTES_MAX: Final = 16 * 1024  # waiting to be sent: a line that takes nothing is lost
+_PARITIES: Final = {"none": "N", "even": "E", "odd": "O"}
+_SOCKET: Final = "socket://"
+
+
+class UartTransport(asyncio.Protocol):
+    is_reliable = False  # noise loses frames without a word
+
+    def __init__(
+        self, segment: str, description: DeviceDescription, owner: TransportOwner, connections: Connections
+    ) -> None:
+        self._description = description
+        self._link = description.link
+        self._owner = owner
+        self._framing = framing_of(description.link, description.profile)
+        self._transport: asyncio.Transport | None = None
+        self._unread = b""  # what is not handled yet; nothing more is read meanwhile
+        self._turn: asyncio.TimerHandle | None = None
+        self._gap: asyncio.TimerHandle | None = None
+        self._paid_until = 0.0  # the time that what was read takes at BYTES_PER_S
+        self._is_over = False
+
+    @property
+    def discarded(self) -> dict[str, int]:
+        return dict(self._framing.discarded)
+
+    async def open(self) -> None:
+        port = self._link.port or ""
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(OPEN_S):
+                if port == SIMULATED:
+                    self.connection_made(SimulatedLine(self._description, self))
+                elif port.startswith(_SOCKET):
+                    await self._open_socket(loop, port)
+                else:
+                    await self._open_line(loop, port)
+        except TimeoutError:
+            raise TransportFailed(f"{port} did not open within {OPEN_S:g} s") from None
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise TransportFailed(f"{port}: {why}") from error
+
+    async def _open_socket(self, loop: asyncio.AbstractEventLoop, port: str) -> None:
+        place = urlsplit(port)
+        if place.hostname is None or place.port is None:
+            raise TransportFailed(f"{port} is not socket://HOST:PORT")
+        await loop.create_connection(lambda: self, place.hostname, place.port)
+
+    async def _open_line(self, loop: asyncio.AbstractEventLoop, port: str) -> None:
+        try:
+            import serialx
+        except ImportError as missing:
+            raise TransportFailed(
+                "a serial port needs the library serialx: install the extra interlock[devices]"
+            ) from missing
+        closed = serialx.PinState.LOW if self._link.reset_on_open else serialx.PinState.UNDEFINED
+        try:
+            await serialx.create_serial_connection(
+                loop,
+                lambda: self,
+                port,
+                self._link.baud,
+                serialx.Parity(_PARITIES[self._link.parity]),
+                dtr_on_close=closed,  # with HUPCL the next opening raises DTR, which resets many boards
+                rts_on_close=closed,
+            )
+        except serialx.SerialException as error:
+            raise TransportFailed(f"{port}: {error}") from error
+
+    def send(self, message: bytes) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        data = self._framing.encode(message)
+        if transport.get_write_buffer_size() > SENT_BYTES_MAX:
+            self._lose("it does not read what is sent")
+            return
+        self._owner.on_traffic(True, data)
+        try:
+            transport.write(data)
+        except OSError as error:
+            self._lose(error.strerror or str(error))
+
+    async def is_signalled(self) -> bool:
+        """CTS, or the GPIO that the description names. Raises OSError."""
+        if self._link.presence == "gpio" and self._link.gpio is not None:
+            return await asyncio.to_thread(_is_high, Path(self._link.gpio))
+        pins = getattr(self._transport, "get_modem_pins", None)
+        return pins is not None and (await pins()).cts.to_bool() is True  # None: the line has none (AX-B.3-1)
+
+    async def close(self) -> None:
+        self._is_over = True
+        for timer in (self._turn, self._gap):
+            if timer is not None:
+                timer.cancel()
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    # What the line says (asyncio.Protocol)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # those of uvloop are of no class of asyncio
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
+        self._owner.on_traffic(False, data)
+        self._unread += data
+        if self._turn is None:
+            self._take_turn()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        why = getattr(error, "strerror", None) or (str(error) if error is not None else "")
+        self._lose(f"the line is gone: {why}" if why else "the line is gone")
+
+    def _take_turn(self) -> None:
+        """One slice; what is left, and what comes above the rate, waits while nothing more is read."""
+        self._turn = None
+        some, self._unread = self._unread[:SLICE_BYTES], self._unread[SLICE_BYTES:]
+        loop, transport = asyncio.get_running_loop(), self._transport
+        now = loop.time()
+        self._paid_until = max(now, self._paid_until) + len(some) / BYTES_PER_S
+        rest_s = self._paid_until - now - BURST_S
+        if self._unread or rest_s > 0:
+            if transport is not None:
+                transport.pause_reading()
+            self._turn = loop.call_later(max(rest_s, 0.0), self._take_turn)
+        elif transport is not None:
+            transport.resume_reading()
+        self._feed(some)
+        self._await_silence(loop)
+
+    def _feed(self, data: bytes) -> None:
+        for message in self._framing.feed_untrusted(data, asyncio.get_running_loop().time()):
+            if not self._is_over:
+                self._owner.on_message(message)
+
+    def _await_silence(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A frame that was begun is given up after the gap, so that a good one inside it is found."""
+        gap_s = getattr(self._framing, "gap_s", None)
+        if gap_s is None:
+            return
+        if self._gap is not None:
+            self._gap.cancel()
+        self._gap = loop.call_later(gap_s * 1.01, self._feed, b"")
+
+    def _lose(self, reason: str) -> None:
+        if not self._is_over:
+            self._is_over = True
+            self._owner.on_transport_lost(reason)
+
+
+def _is_high(path: Path) -> bool:
+    return path.read_bytes()[:1] == b"1"

@@ -1,0 +1,117 @@
+"""Servers that have yet to arrive: lists, and calls of what is not listed, wait for them within a bound.
+
+A server has arrived when its first attempt has ended, well or not. The bound counts from the moment a server was begun
+with, so that one that never comes holds nothing up later on. What is not there when it is over is named as missing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
+
+import msgspec
+
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock
+from interlock.core.link_state import LinkState
+from interlock.core.calls.call import Call
+from interlock.core.calls.failures import answer_failures
+from interlock.catalog.catalog import View
+from interlock.links.keeper import Keeper
+
+Settle = Callable[[], Awaitable[Any]]
+
+
+class MissingServer(msgspec.Struct, frozen=True):
+    server: str
+    state: str
+
+
+class ArrivingCall(Call, eq=False, kw_only=True):
+    """A call of something that is not listed yet. When its server had its time, the call made then is in its place."""
+
+    made: Call | None = None
+
+    def cancel(self, reason: str) -> None:
+        if self.made is not None:
+            self.made.cancel(reason)
+        else:
+            super().cancel(reason)
+
+
+class Arrivals:
+    def __init__(self, keepers: Mapping[str, Keeper], clock: Clock, wait_s: float) -> None:
+        self.wait_s = wait_s
+        self._keepers = keepers
+        self._clock = clock
+        self._started = clock.now()
+        self._expected: list[tuple[Callable[[], bool], Settle]] = []
+        self._tasks = BackgroundTasks()
+        self._waiting: asyncio.Task[None] | None = None  # one for all, so that answers come in the order of requests
+
+    def expect(self, is_settled: Callable[[], bool], settle: Settle) -> None:
+        """Servers that have no keeper before they are found."""
+        self._expected.append((is_settled, settle))
+
+    def maybe_wait(self) -> Coroutine[Any, Any, None] | None:
+        """The wait for what has yet to arrive, unless that is over."""
+        if not self._pending():
+            return None
+        if self._waiting is None or self._waiting.done():
+            self._waiting = self._tasks.begin(self._wait())
+        return _wait_for(self._waiting)
+
+    def missing(self, view: View) -> list[MissingServer]:
+        """The servers of which nothing is listed for this caller, because they are not there."""
+        return [
+            MissingServer(keeper.link.segment, keeper.link.standing.state.value)
+            for keeper in self._keepers.values()
+            if keeper.listing is None
+            and (keeper.is_offered or not keeper.settled.is_set())
+            and keeper.link.standing.state is not LinkState.STOPPED
+            and view.may_hold(keeper.link.segment)
+        ]
+
+    def postpone(self, call: ArrivingCall, make: Callable[[], Call]) -> bool:
+        """Whether the call is made later, when servers have arrived."""
+        waits = self.maybe_wait()
+        if waits is None:
+            return False
+        if call.caller.calls is not None:
+            call.caller.calls[call.client_id] = call
+        self._tasks.begin(answer_failures(call, self._make_later(call, waits, make)))
+        return True
+
+    async def _make_later(self, call: ArrivingCall, waits: Coroutine[Any, Any, None], make: Callable[[], Call]) -> None:
+        await waits
+        if call.done:
+            return
+        call.done = True
+        if call.caller.calls is not None:
+            call.caller.calls.pop(call.client_id, None)
+        call.made = make()
+
+    def _pending(self) -> list[tuple[float, Settle]]:
+        """For how long, and what is waited for."""
+        now = self._clock.now()
+        left = self.wait_s - (now - self._started)
+        pending = [(left, settle) for is_settled, settle in self._expected if left > 0 and not is_settled()]
+        for keeper in self._keepers.values():
+            if not keeper.settled.is_set() and (left := self.wait_s - (now - keeper.made_at)) > 0:
+                pending.append((left, keeper.settled.wait))
+        return pending
+
+    async def _wait(self) -> None:
+        """Again after each: what has arrived may bring others."""
+        loop = asyncio.get_running_loop()
+        pending = self._pending()
+        deadline = loop.time() + max((left for left, _ in pending), default=0.0)
+        while pending and (rest := deadline - loop.time()) > 0:
+            tasks = [asyncio.ensure_future(settle()) for _, settle in pending]
+            _, late = await asyncio.wait(tasks, timeout=min(rest, max(left for left, _ in pending)))
+            for task in late:
+                task.cancel()
+            pending = self._pending()
+
+
+async def _wait_for(task: asyncio.Task[None]) -> None:
+    await asyncio.shield(task)

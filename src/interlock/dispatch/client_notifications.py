@@ -1,0 +1,68 @@
+"""Clients' notifications that no revision of MCP has: passed to the server they are meant for, where that is plain.
+
+They are no calls, so no check of the guard looks at them. Hence the rules here: only where one server can be meant (the
+client sees it alone, or it is the only one of the client's era), never from a client that may only read or whose agent
+the safety loop watches, only under names that no request has, at a bounded rate, and each on the record.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from interlock.wire.jsonrpc.messages import Notification
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import is_vendor_method
+from interlock.core.clock import Clock
+from interlock.core.recorder import Recorder
+from interlock.core.calls.caller import Caller, ViewKey
+from interlock.catalog.catalog import View
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.server_link import ServerLink
+
+PER_S: Final = 100  # of all clients together; the rest of a second is dropped
+_PREFIX: Final = "notifications/"  # a name without it could be a request's, which a server may act upon
+
+
+class ClientNotifications:
+    def __init__(
+        self, view: Callable[[ViewKey], View], recorder: Recorder, clock: Clock, may_notify: Callable[[Caller], bool]
+    ) -> None:
+        """`may_notify`: what the safety loop says of a client."""
+        self._view = view
+        self._may_notify = may_notify
+        self._recorder = recorder
+        self._clock = clock
+        self._since = 0.0
+        self._count = 0
+
+    def pass_on(self, caller: Caller, notification: Notification) -> None:
+        method = notification.method
+        if not method.startswith(_PREFIX) or not is_vendor_method(method) or caller.principal.scope == "read":
+            return
+        if not self._may_notify(caller):
+            return
+        link = _maybe_meant(caller, self._view(caller.key))
+        if link is None or self._is_too_much():
+            return
+        link.pass_on(notification)
+        at, said = self._clock.wall(), notification.params or None
+        who, via = caller.principal.name, caller.via
+        self._recorder.add((at, who, via, method[:128], link.segment, said, "admitted", "ok", 0.0, None))
+
+    def _is_too_much(self) -> bool:
+        now = self._clock.now()
+        if now - self._since >= 1.0:
+            self._since, self._count = now, 0
+        self._count += 1
+        return self._count > PER_S
+
+
+def _maybe_meant(caller: Caller, view: View) -> ConnectedLink | None:
+    """The server that a client with this view means; a client's own link to it, where it has one."""
+    is_modern = caller.era is Era.MODERN
+    seen = [link for link in view.links if isinstance(link, ServerLink) and view.shows(link)]
+    meant = [link for link in seen if link.modern is is_modern and link.is_connected]
+    if len(meant) != 1:
+        return None
+    own = meant[0].own
+    link = meant[0] if own is None else own.ready(caller)
+    return link if isinstance(link, ConnectedLink) else None

@@ -1,0 +1,413 @@
+"""From a client's request to a server: find the route, make the call, and pass it on to the guard and the link.
+
+One function per routed method; all of them end in `go`. A call that needs no waiting goes from the front to the link
+without a task, a future or a timer of its own.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
+from interlock.ax.protocol.route import ROUTE
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import HEADER_MISMATCH, INVALID_PARAMS, RESOURCE_NOT_FOUND, CodecError, Fault
+from interlock.mcp.eras import LEGACY, MODERN, Era
+from interlock.mcp.headers import encode_header, mirror_headers, mirror_mismatch
+from interlock.mcp.methods import COMPLETE, NAMED_BY, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
+from interlock.mcp.tasks import tool_across_eras
+from interlock.core.clock import Clock
+from interlock.core.recorder import Recorder
+from interlock.guard.budgets import READING, Budgets
+from interlock.core.calls.call import Call, CallHold
+from interlock.core.calls.caller import Caller, Sink
+from interlock.core.calls.check import CheckNumber
+from interlock.guard.guard import Guard
+from interlock.core.calls.incoming_route import Followed
+from interlock.catalog.catalog import EVERYTHING, Catalog, View
+from interlock.catalog.routes import Route
+from interlock.dispatch.arrivals import Arrivals, ArrivingCall
+from interlock.guard.checks.availability import AvailabilityCheck
+from interlock.guard.checks.route import RouteCheck
+from interlock.dispatch.sender import Sender
+from interlock.dispatch.task_table import Tasks
+from interlock.gate.confirm import Confirmations, Deciding
+from interlock.gate.gate import Gate
+from interlock.gate.hold import Back, GateHold
+from interlock.links.handshake import modern_head
+from interlock.links.keeper import Keeper
+from interlock.links.link import Link
+
+STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD]
+REF_PREFIX: Final = "mcp_"  # of every kind of reference to a driver's resource (AIP-resources-2)
+
+_OBJECT: Final = ord("{")
+
+
+class Dispatch(Sender):
+    def __init__(
+        self,
+        catalog: Catalog,
+        keepers: Mapping[str, Keeper],
+        recorder: Recorder,
+        clock: Clock,
+        *,
+        guard: Guard[Route],
+        route_check: RouteCheck,
+        availability: AvailabilityCheck,
+        budgets: Budgets,
+        gate: Gate,
+        deciding: Deciding,
+        arrivals: Arrivals,
+        latency_meta: bool = False,
+    ) -> None:
+        """`deciding` takes the proofs that clients bring."""
+        super().__init__(
+            catalog,
+            keepers,
+            recorder,
+            clock,
+            budgets,
+            guard=guard,
+            route_check=route_check,
+            availability=availability,
+            latency_meta=latency_meta,
+        )
+        self.arrivals = arrivals
+        self._gate = gate
+        self.confirmations = Confirmations(gate, deciding, self, clock, partial(route_check.maybe_route, EVERYTHING))
+        self.tasks = Tasks(clock)
+
+    # One function per routed method
+
+    def call_tool(
+        self,
+        caller: Caller,
+        client_id: bytes,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+        headers: Mapping[bytes, bytes] | None = None,
+        *,
+        as_task: bool = False,
+        ack: CallHold | None = None,
+        released_by: str | None = None,
+    ) -> Call:
+        """`as_task`: a legacy client asks for a task. `ack`: what the caller itself has to confirm (MCP-AQL).
+        `released_by`: the approval of a proposal to make this very call (MCPx)."""
+        way: Followed | None = None
+        if caller.hop is not None:
+            followed = caller.hop.follow(params, meta, params.get("name"))
+            if isinstance(followed, Fault):
+                return self.refuse(self._new(caller, client_id, TOOLS_CALL, params, meta, sink), followed)
+            if followed is not None:
+                way, params["name"], meta = followed, followed.raw, _with_route(meta, followed)
+        back: Back | None = None
+        if "requestState" in params:
+            came = self._came_back(caller, client_id, params, meta, sink)
+            if isinstance(came, Call):
+                return came
+            back = came
+        namespace = self._catalog.namespace
+        if caller.seen is not namespace:
+            caller.seen, caller.view = namespace, namespace.view(caller.key)
+        view: View = caller.view
+        try:
+            route = view.tools[bytes(params["name"])]
+        except KeyError:  # spelled otherwise, or unknown
+            name = maybe_string(params.get("name"))
+            known = view.find_tool(name) if name is not None else None
+            if known is None:
+                make = partial(self.call_tool, headers=headers, as_task=as_task, ack=ack)
+                later = self._maybe_later(make, caller, client_id, TOOLS_CALL, params, meta, sink)
+                if later is not None:
+                    return later
+                return self._refuse_unknown_tool(self._new(caller, client_id, TOOLS_CALL, params, meta, sink), name)
+            route = known
+        arguments = params.get("arguments")
+        if arguments is not None and memoryview(arguments)[0] != _OBJECT and not _may_be_null(arguments, route):
+            call = self._new(caller, client_id, TOOLS_CALL, params, meta, sink, route.qualified)
+            return self._invalid(call, "params.arguments must be an object")
+        head, onward = route.head, route.onward
+        if way is not None and onward is not None:
+            onward = way.onward
+        if route.mirrored:
+            mirrored = self._mirror_headers(route, arguments, headers)
+            if isinstance(mirrored, Fault):
+                call = self._new(caller, client_id, TOOLS_CALL, params, meta, sink, route.qualified)
+                return self.refuse(call, mirrored)
+            head = mirrored
+        link = route.link
+        call = (link.task_call_type if as_task else link.call_type)(
+            caller,
+            client_id,
+            TOOLS_CALL,
+            params,
+            meta,
+            sink,
+            self._clock.now(),
+            self,
+            route.qualified,
+            route.timeout_s,
+            head,
+            onward,
+            route.price,
+            route,
+        )
+        if not link.modern:
+            fault = self._across(call, link, route)
+            if fault is not None:
+                return self.refuse(call, fault)
+        if route.gate is not None:
+            if call.hold is None:  # else its link holds it
+                hold = call.hold = self._gate.hold(call, route, back, released_by)
+                if back is not None and back.declined:
+                    return self._take_back(call, hold, back)
+        elif ack is not None and call.hold is None:
+            call.hold = ack
+        params["name"] = route.wire_name
+        return self.go(call, link)
+
+    def _take_back(self, call: Call, hold: GateHold, back: Back) -> Call:
+        """The client's person does not want it: nothing will be sent, so that nothing beyond the arguments counts."""
+        refused = self.guard.maybe_refusal(call, hold.route.link, CheckNumber.AVAILABILITY)
+        if refused is not None:
+            return self.refuse(call, refused.fault)
+        self._gate.take_back(call, hold, back)
+        return call
+
+    def _maybe_later(
+        self,
+        make: Callable[..., Call],
+        caller: Caller,
+        client_id: bytes,
+        method: str,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+    ) -> Call | None:
+        """A request for what is not listed, while servers have yet to arrive: it is looked at again when they have."""
+        if caller.hop is not None or "requestState" in params:
+            return None
+        call = ArrivingCall(caller, client_id, method, params, meta, sink, self._clock.now(), self)
+        return call if self.arrivals.postpone(call, partial(make, caller, client_id, params, meta, sink)) else None
+
+    def _refuse_unknown_tool(self, call: Call, name: str | None) -> Call:
+        if name is None:
+            return self._invalid(call, "params.name must be a string")
+        call.target = name[:255]
+        return self.refuse(call, self._route_check.unlisted(call.caller, name))
+
+    def get_prompt(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call:
+        way = caller.hop.follow(params, meta, params.get("name")) if caller.hop is not None else None
+        if isinstance(way, Fault):
+            return self.refuse(self._new(caller, client_id, PROMPTS_GET, params, meta, sink), way)
+        if way is not None:
+            params["name"] = way.raw
+        resumed = self._maybe_resume(caller, client_id, PROMPTS_GET, params, meta, sink)
+        if resumed is not None:
+            return resumed
+        name = maybe_string(params.get("name"))
+        route = self.view(caller.key).find_prompt(name) if name is not None else None
+        if route is None:
+            later = self._maybe_later(self.get_prompt, caller, client_id, PROMPTS_GET, params, meta, sink)
+            if later is not None:
+                return later
+            call = self._new(caller, client_id, PROMPTS_GET, params, meta, sink, (name or "")[:255])
+            if name is None:
+                return self._invalid(call, "params.name must be a string")
+            return self._invalid(call, "unknown prompt", {"reason": "prompt_not_found"})
+        onward = _onward(route.onward, way)
+        common = caller, client_id, PROMPTS_GET, params, meta, sink, self._clock.now(), self, route.qualified
+        link = route.link
+        call = link.new_request(route.original, *common, route.timeout_s, route.head, onward, READING)
+        return self._request(call, link, "name", route.wire_name)
+
+    def read_resource(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call:
+        uri = maybe_string(params.get("uri"))
+        way = caller.hop.follow_uri(params, meta, uri) if caller.hop is not None and uri is not None else None
+        if isinstance(way, Fault):
+            return self.refuse(self._new(caller, client_id, RESOURCES_READ, params, meta, sink), way)
+        if way is not None:
+            uri, params["uri"] = way.name, way.raw
+        resumed = self._maybe_resume(caller, client_id, RESOURCES_READ, params, meta, sink)
+        if resumed is not None:
+            return resumed
+        if uri is None:
+            call = self._new(caller, client_id, RESOURCES_READ, params, meta, sink)
+            return self._invalid(call, "params.uri must be a string")
+        target = uri[:255]
+        found = self.view(caller.key).find_resource(uri)
+        if isinstance(found, list):
+            later = self._maybe_later(self.read_resource, caller, client_id, RESOURCES_READ, params, meta, sink)
+            if later is not None:
+                return later
+            call = self._new(caller, client_id, RESOURCES_READ, params, meta, sink, target)
+            return self.refuse(call, resource_not_found(uri, found, caller.era))
+        link, downstream = found
+        onward = _onward(self._onward_to_place(link, downstream), way)
+        head = modern_head(RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(downstream)
+        common = caller, client_id, RESOURCES_READ, params, meta, sink, self._clock.now(), self, target
+        call = link.new_request(downstream, *common, link.timeout_s, head, onward, READING)
+        return self._request(call, link, "uri", Raw(encode_value(downstream)))
+
+    def complete(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call:
+        ref: dict[str, Any] | None = decode_object(params["ref"]) if "ref" in params else None
+        kind = maybe_string((ref or {}).get("type"))
+        link: Link | None = None
+        what = target = ""
+        onward: dict[str, Raw] | None = None
+        way: Followed | Fault | None = None
+        if ref is not None and kind == "ref/prompt":
+            way = caller.hop.follow(params, meta, ref.get("name")) if caller.hop is not None else None
+            name = way.name if isinstance(way, Followed) else maybe_string(ref.get("name")) or ""
+            target = name[:255]
+            route = self.view(caller.key).find_prompt(name)
+            if route is not None:
+                link, ref["name"], what = route.link, route.wire_name, route.original
+                onward = route.onward
+        elif ref is not None and kind == "ref/resource":
+            uri = maybe_string(ref.get("uri")) or ""
+            way = caller.hop.follow_uri(params, meta, uri) if caller.hop is not None else None
+            uri = way.name if isinstance(way, Followed) else uri
+            target = uri[:255]
+            place = self.view(caller.key).find_template(uri)
+            if place is not None:
+                link, ref["uri"] = place
+                what = place[1]
+                onward = self._onward_to_place(*place)
+        else:
+            call = self._new(caller, client_id, COMPLETE, params, meta, sink)
+            return self._invalid(call, "params.ref must be a ref/prompt or a ref/resource")
+        if link is None or isinstance(way, Fault):
+            call = self._new(caller, client_id, COMPLETE, params, meta, sink, target)
+            if isinstance(way, Fault):
+                return self.refuse(call, way)
+            return self._invalid(call, "params.ref names nothing here", {"reason": "reference_not_found"})
+        params["ref"] = ref
+        common = caller, client_id, COMPLETE, params, meta, sink, self._clock.now(), self, target
+        call = link.new_request(what, *common, link.timeout_s, modern_head(COMPLETE), _onward(onward, way), READING)
+        return call if call.done else self.go(call, link)
+
+    def _request(self, call: Call, link: Link, member: str, wire_name: Raw) -> Call:
+        """`member`: of its params, which its server calls `wire_name`."""
+        if call.done:
+            return call
+        fault = self._across(call, link)
+        if fault is not None:
+            return self.refuse(call, fault)
+        call.params[member] = wire_name
+        return self.go(call, link)
+
+    def confirm(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call:
+        """mcpax/confirm, from anybody."""
+        return self.confirmations.confirm(caller, client_id, params, meta, sink)
+
+    def _onward_to_place(self, link: Link, uri: str) -> dict[str, Raw] | None:
+        """The route of a request for a resource, where an AX peer has it."""
+        return self._catalog.namespace.onward(link, uri) if link.offer.kind != "adopted" else None
+
+    # The common way
+
+    def _new(
+        self,
+        caller: Caller,
+        client_id: bytes,
+        method: str,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+        target: str = "",
+    ) -> Call:
+        """A request that is refused, or answered here."""
+        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self, target)
+
+    def _mirror_headers(
+        self, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
+    ) -> bytes | Fault:
+        """Arguments that a 2026-07-28 tool wants repeated as headers: checked where they came so, written anew."""
+        try:
+            values = decode_value(arguments) if arguments is not None else {}
+        except CodecError:
+            return Fault(INVALID_PARAMS, "params.arguments cannot be read")
+        if headers is not None:
+            mismatch = mirror_mismatch(route.mirrored, values, headers)
+            if mismatch is not None:
+                return Fault(HEADER_MISMATCH, mismatch)
+        return route.head + mirror_headers(route.mirrored, values)
+
+    def _invalid(self, call: Call, message: str, data: dict[str, Any] | None = None) -> Call:
+        return self.refuse(call, Fault(INVALID_PARAMS, message, data))
+
+    # Across eras (`CallHandler`)
+
+    def _across(self, call: Call, link: Link, tool: Route | None = None) -> Fault | None:
+        """A modern client's call to a legacy server: note what a retry must repeat, and the log level it wants."""
+        if call.caller.era is LEGACY or link.facts is None or link.facts.era is MODERN:
+            return None
+        if "requestState" in call.params:  # only we make one for this server
+            data = {"reason": "state_invalid"}
+            return Fault(INVALID_PARAMS, "this requestState was not made here, or was changed", data)
+        if tool is not None and tool.needs_task:
+            return tool_across_eras(Era.MODERN)
+        call.wished = call.params.get(NAMED_BY[call.method])
+        call.params.pop("inputResponses", None)  # of no round that this server knows
+        call.params.pop("task", None)  # a wish of 2025-11-25, which servers of 2026-07-28 overlook
+        call.after = self._tell_level(call, link)
+        return None
+
+    def _came_back(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call | Back | None:
+        """A tools/call with a state: of a call that is held, of one that is parked, or of its server's own."""
+        back = self._gate.returned(caller, params)
+        if isinstance(back, Fault):
+            return self.refuse(self._new(caller, client_id, TOOLS_CALL, params, meta, sink), back)
+        return back or self._maybe_resume(caller, client_id, TOOLS_CALL, params, meta, sink)
+
+    def _maybe_resume(
+        self, caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call | None:
+        """The parked call a retry takes up, or the refusal as an ended call; None for every other request."""
+        if caller.era is Era.LEGACY or "requestState" not in params:
+            return None
+        resumed = self.parking.resume(caller, client_id, method, params, meta, sink)
+        if isinstance(resumed, Fault):
+            return self.refuse(self._new(caller, client_id, method, params, meta, sink), resumed)
+        return resumed
+
+
+def _onward(own: dict[str, Raw] | None, way: Followed | None) -> dict[str, Raw] | None:
+    """What an AX peer below reads of the route (MCP-AX 7.2): `own`, where the request began here."""
+    return own if own is None or way is None else way.onward
+
+
+def _with_route(meta: dict[str, Raw], way: Followed) -> dict[str, Raw]:
+    """A parent may say its route beside `_meta`. What it says in there is the same with many calls, and shared."""
+    return meta if ROUTE in meta else {**meta, **way.said}
+
+
+def resource_not_found(uri: str, candidates: list[str], era: Era) -> Fault:
+    if candidates:
+        data = {"reason": "ambiguous_uri", "uri": uri, "candidates": candidates}
+        return Fault(INVALID_PARAMS, "several servers have this URI; name one of the candidates", data)
+    if uri.startswith(REF_PREFIX):
+        data = {"reason": "ref_invalid", "uri": uri}
+        return Fault(INVALID_PARAMS, "ref_invalid: no driver has this kind of reference", data)
+    return Fault(RESOURCE_NOT_FOUND if era is Era.LEGACY else INVALID_PARAMS, "Resource not found", {"uri": uri})
+
+
+def _may_be_null(arguments: Raw, route: Route) -> bool:
+    """Some clients write null for no arguments: what that means is the server's affair, where nothing here reads it."""
+    is_read = route.gate is not None or route.mirrored or route.link.checks_input
+    return not is_read and bytes(arguments) == b"null"

@@ -1,0 +1,113 @@
+"""A legacy client and a 2026-07-28 server: when the server answers `input_required`, the client is asked in its own way
+and the request is sent again with what it said, until the server is content or has asked too often.
+"""
+
+import asyncio
+import secrets
+from typing import Final
+
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import INTERNAL_ERROR, Fault
+from interlock.mcp.capabilities import may_be_asked
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import ELICIT
+from interlock.mcp.mrtr import ROUNDS_MAX, InputRequired, Question
+from interlock.core.calls.call import Call, Outcome
+
+# A server that only wants its state back waits for something: it is asked again, but not at once.
+PAUSE_S: Final = 0.05
+PAUSE_MAX_S: Final = 0.25
+_RESULT: Final = b'"result":'
+
+
+class Interview:
+    """One round of questions. To the client's session it looks like a link that waits for answers."""
+
+    def __init__(self, call: Call, wanted: InputRequired) -> None:
+        self._call = call
+        self._wanted = wanted
+        self._answers: dict[str, Raw] = {}
+        self._open = {key: b'"%d"' % number for number, key in enumerate(wanted.questions)}
+        self._ended = False
+
+    def start(self) -> None:
+        call = self._call
+        asker = call.caller.asker
+        dialogue = call.open_dialogue()
+        dialogue.rounds += 1
+        if asker is None or dialogue.rounds > ROUNDS_MAX:
+            reason = "the client cannot be asked" if asker is None else f"the server asked more than {ROUNDS_MAX} times"
+            call.on_failed(Fault(INTERNAL_ERROR, reason, {"reason": "input_required"}), Outcome.ERROR)
+            return
+        for question in self._wanted.questions.values():
+            if not may_be_asked(call.caller.modern_capabilities, question.method, question.params):
+                self._on_unanswered(f"it does not support {question.method}")
+                return
+        dialogue.interviewer = self
+        call.asking += 1  # people take their time: no deadline while they are asked
+        if not self._open:
+            pause_s = min(PAUSE_MAX_S, PAUSE_S * 2 ** (dialogue.rounds - 1))
+            asyncio.get_running_loop().call_later(pause_s, self._finish)
+            return
+        for key, name in list(self._open.items()):
+            if not self._ended:
+                question = self._wanted.questions[key]
+                asker.ask(self, name, question.method, _for_legacy(question), call.sink)
+
+    def respond(self, upstream_id: bytes, payload: bytes) -> None:
+        """A client's answer to one question (`Asked`)."""
+        key = next((key for key, name in self._open.items() if name == upstream_id), None)
+        if key is None or self._ended:
+            return
+        if not payload.startswith(_RESULT):
+            self._on_refused(payload)
+            return
+        del self._open[key]
+        self._answers[key] = Raw(payload[len(_RESULT) :])
+        if not self._open:
+            self._finish()
+
+    def abandon(self) -> None:
+        """The call has ended: take the open questions back."""
+        self._ended = True
+        asker = self._call.caller.asker
+        if asker is not None:
+            for name in self._open.values():
+                asker.withdraw(self, name, RAW_EMPTY)
+
+    def _on_refused(self, payload: bytes) -> None:
+        """A client that answers a question with an error ends its call: the server has no way to hear of it."""
+        error = decode_object(payload.partition(b":")[2]) or {}
+        self._on_unanswered(maybe_string(error.get("message")) or "refused")
+
+    def _on_unanswered(self, why: str) -> None:
+        fault = Fault(INTERNAL_ERROR, f"the client did not answer the server: {why}", {"reason": "input_refused"})
+        self._call.on_failed(fault, Outcome.ERROR)
+
+    def _finish(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        call = self._call
+        call.open_dialogue().interviewer = None
+        call.asking -= 1
+        if self._answers:
+            call.params["inputResponses"] = self._answers
+        else:
+            call.params.pop("inputResponses", None)
+        if self._wanted.state is None:
+            call.params.pop("requestState", None)
+        else:
+            call.params["requestState"] = self._wanted.state
+        if call.link is not None and not call.done:
+            call.link.send_again(call)
+
+
+def _for_legacy(question: Question) -> Raw:
+    """2025-11-25 wants an id for each page to visit; 2026-07-28 has none."""
+    params = decode_object(question.params) if question.method == ELICIT else None
+    if params is None or maybe_string(params.get("mode")) != "url" or "elicitationId" in params:
+        return question.params
+    return Raw(encode_value({**params, "elicitationId": secrets.token_urlsafe(16)}))

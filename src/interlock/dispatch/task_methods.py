@@ -1,0 +1,270 @@
+"""What clients ask about tasks: `tasks/*` of their own era, and a legacy client's wish that a call become a task."""
+
+import asyncio
+from typing import Any, Final, Protocol
+
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.codec import encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Fault
+from interlock.wire.jsonrpc.messages import Response
+from interlock.mcp.cursor import decode_cursor_untrusted, encode_cursor
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import (
+    META_CAPABILITIES,
+    TASKS_CANCEL,
+    TASKS_GET,
+    TASKS_RESULT,
+    TASKS_UPDATE,
+    TOOLS_CALL,
+)
+from interlock.mcp.tasks import (
+    NO_ROOM,
+    NOT_DECLARED,
+    TASK_PER_USER,
+    TASK_UNKNOWN,
+    call_across_eras,
+    declares_tasks,
+    lost_task,
+    offers_tasks,
+    read_task,
+    renamed_answer,
+    task_across_eras,
+)
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock
+from interlock.core.link_state import USABLE
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller, Sink
+from interlock.core.calls.refusals import BUSY
+from interlock.catalog.catalog import View
+from interlock.catalog.routes import Route
+from interlock.dispatch.dispatch import STANDARD_S, Dispatch
+from interlock.dispatch.task_calls import TaskAsking, code_of, task_head
+from interlock.dispatch.task_table import Task
+from interlock.dispatch.task_updates import TaskListener, TaskNews
+from interlock.links.keeper import Keeper
+from interlock.links.link import Link
+from interlock.links.listing import LIST_S
+
+PAGE_TASKS: Final = 50
+WAITING_MAX: Final = 256  # of one principal for results of tasks, at once
+FRESH_S: Final = 1.0  # a state heard of less than this ago, or than the server's poll interval, is not asked for again
+ABOUT: Final = {
+    Era.LEGACY: frozenset((TASKS_GET, TASKS_RESULT, TASKS_CANCEL)),
+    Era.MODERN: frozenset((TASKS_GET, TASKS_UPDATE, TASKS_CANCEL)),
+}
+
+
+class Keepers(Protocol):
+    def get(self, segment: str, /) -> Keeper | None: ...
+
+
+class TaskMethods:
+    def __init__(self, dispatch: Dispatch, news: TaskNews, keepers: Keepers, clock: Clock) -> None:
+        self._dispatch = dispatch
+        self._tasks = dispatch.tasks
+        self._news = news
+        self._keepers = keepers
+        self._clock = clock
+        self._running = BackgroundTasks()
+
+    # Making
+
+    def call_tool(
+        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
+    ) -> Call:
+        """A legacy client's tools/call that asks for a task."""
+        dispatch = self._dispatch
+        name = maybe_string(params.get("name"))
+        route = dispatch.view(caller.key).find_tool(name) if name is not None else None
+        if route is None:
+            return dispatch.call_tool(caller, client_id, params, meta, sink)
+        fault = self._unmakeable(caller, route)
+        if fault is not None:
+            started, target = self._clock.now(), route.qualified
+            call = Call(caller, client_id, TOOLS_CALL, params, meta, sink, started, dispatch, target)
+            return dispatch.refuse(call, fault)
+        return dispatch.call_tool(caller, client_id, params, meta, sink, as_task=True)
+
+    def _unmakeable(self, caller: Caller, route: Route) -> Fault | None:
+        if route.link.modern:
+            return call_across_eras(caller.era)
+        if _makes_tasks_for_users(route.link):
+            return TASK_PER_USER
+        if route.link.tasks and not self._tasks.has_room(caller.principal.name):
+            return NO_ROOM  # before anything was begun that no client could ask for
+        return None
+
+    # Asking
+
+    def ask(
+        self,
+        caller: Caller,
+        client_id: bytes,
+        method: str,
+        params: dict[str, Any],
+        meta: dict[str, Raw],
+        sink: Sink,
+    ) -> Call:
+        request = (caller, client_id, method, params, meta, sink, self._clock.now(), self._dispatch)
+        task_id = maybe_string(params.get("taskId"))
+        task = self._find_task(caller, method, task_id, meta)
+        if isinstance(task, Fault):
+            refused = Call(*request, target=(task_id or "")[:255])
+            return self._dispatch.refuse(refused, task)
+        call = TaskAsking(*request, target=task.route.qualified, tasks=self._tasks, task=task)
+        call.timeout_s = None if call.waits_forever else STANDARD_S
+        call.head = task_head(method, task.theirs)
+        params["taskId"] = Raw(encode_value(task.theirs))
+        if caller.era is Era.LEGACY:
+            task.caller = caller
+        if call.waits_forever and self._waits_too_often(caller):
+            return self._dispatch.refuse(call, BUSY)
+        self._dispatch.go(call, task.link)
+        if call.waits_forever and not call.done:
+            self._news.on_result_asked(call)
+        return call
+
+    def _waits_too_often(self, caller: Caller) -> bool:
+        """Waiting has no end of its own, so no caller may take all the room of a link for it."""
+        waiting = [call for call in self._dispatch.in_flight if call.waits_forever]
+        return sum(call.caller.principal.name == caller.principal.name for call in waiting) >= WAITING_MAX
+
+    def _find_task(self, caller: Caller, method: str, task_id: str | None, meta: dict[str, Raw]) -> Task | Fault:
+        task = self._tasks.find(task_id, caller.principal.name) if task_id is not None else TASK_UNKNOWN
+        if isinstance(task, Fault) and not self.offered(caller):
+            return Fault(METHOD_NOT_FOUND, "Method not found", {"method": method})
+        if caller.era is Era.MODERN and not declares_tasks(meta[META_CAPABILITIES]):
+            return NOT_DECLARED
+        if task_id is None:
+            return Fault(INVALID_PARAMS, "params.taskId must be a string")
+        if isinstance(task, Fault):
+            return task
+        return self._refusal(caller, task) or task
+
+    def _refusal(self, caller: Caller, task: Task) -> Fault | None:
+        if not self._may_use(caller, task):
+            return TASK_UNKNOWN
+        if task.era is not caller.era:
+            return task_across_eras(caller.era)
+        if task.link.modern != (caller.era is Era.MODERN):
+            return lost_task("it now speaks another revision of MCP")
+        return None
+
+    def offered(self, caller: Caller) -> bool:
+        return offers(self._dispatch.view(caller.key), caller.era)
+
+    def _may_use(self, caller: Caller, task: Task) -> bool:
+        """What a caller may not call, or not here, it may not ask about either."""
+        key = caller.key
+        return key.only in (None, task.route.link.segment) and self._dispatch.view(key).may_see(task.route)
+
+    # Listing (2025-11-25)
+
+    def list_tasks(self, caller: Caller, params: dict[str, Raw], answer: "Answer") -> None:
+        """The caller's tasks, oldest first, as their servers say they stand, or last said where they do not answer.
+
+        Servers are not asked for their lists: theirs hold everybody's tasks.
+        """
+        after = _after(params)
+        if not self.offered(caller):
+            answer(Fault(METHOD_NOT_FOUND, "Method not found", {"method": "tasks/list"}))
+        elif after is None:
+            answer(Fault(INVALID_PARAMS, "this cursor is not one of ours; list again from the start"))
+        else:
+            left = [
+                task
+                for task in self._tasks.of(caller.principal.name)
+                if task.number > after and task.era is Era.LEGACY and self._may_use(caller, task)
+            ]
+            page = left[:PAGE_TASKS]
+            cursor = encode_cursor(str(page[-1].number)) if len(left) > PAGE_TASKS else None
+            self._running.begin(self._answer_list(page, cursor, answer))
+
+    async def _answer_list(self, page: list[Task], cursor: str | None, answer: "Answer") -> None:
+        states = await asyncio.gather(*(self._state(task) for task in page))
+        result: dict[str, Any] = {"tasks": [Raw(state) for state in states if state is not None]}
+        if cursor is not None:
+            result["nextCursor"] = cursor
+        answer(encode_value(result))
+
+    async def _state(self, task: Task) -> bytes | None:
+        """A task as lists show it; None when its server does not know it."""
+        link = task.link
+        fresh_s = max(FRESH_S, task.poll_s or 0.0)
+        fresh = not task.live or self._clock.now() - task.heard_at < fresh_s
+        if (task.shown is not None and fresh) or link.standing.state not in USABLE or link.modern:
+            return task.shown
+        inquiry = link.ask(TASKS_GET, {"taskId": task.theirs})
+        try:
+            reply = await asyncio.wait_for(inquiry.future, LIST_S)
+        except TimeoutError:
+            link.cancel(inquiry, "timeout")
+            return task.shown
+        if not isinstance(reply, Response):
+            return task.shown
+        if reply.error:
+            return None if code_of(reply.error) == INVALID_PARAMS else task.shown
+        members = renamed_answer(reply.result, TASKS_GET, task.theirs, lambda _: task.id)
+        facts = members if isinstance(members, str) else read_task(members, Era.LEGACY)
+        if isinstance(members, str) or isinstance(facts, str):
+            return task.shown
+        self._tasks.heard(task, facts, members)
+        members.pop("_meta", None)
+        return encode_value(members)
+
+    # Being told (2026-07-28)
+
+    async def watch(self, listener: TaskListener, ids: list[str]) -> list[str]:
+        """Which of these tasks the client will be told about: its own, at servers that agree to tell."""
+        caller = listener.caller
+        wanted: dict[str, list[Task]] = {}
+        for task_id in dict.fromkeys(ids):
+            task = self._tasks.find(task_id, caller.principal.name)
+            if not isinstance(task, Fault) and self._refusal(caller, task) is None:
+                wanted.setdefault(task.link.segment, []).append(task)
+        agreed: list[str] = []
+        for segment, tasks in wanted.items():
+            for task in tasks:
+                self._news.watch(task, listener)
+            keeper = self._keepers.get(segment)
+            told = await keeper.task_listening.watch({task.theirs for task in tasks}) if keeper is not None else ()
+            agreed += [task.id for task in tasks if task.theirs in told]
+            self._unwatch([task for task in tasks if task.theirs not in told], listener)
+        return agreed
+
+    def unwatch(self, listener: TaskListener) -> None:
+        self._unwatch(self._news.watched_by(listener), listener)
+
+    def _unwatch(self, tasks: list[Task], listener: TaskListener) -> None:
+        unheard: dict[str, set[str]] = {}
+        for task in tasks:
+            if self._news.unwatch(task, listener):
+                unheard.setdefault(task.link.segment, set()).add(task.theirs)
+        for segment, ids in unheard.items():
+            keeper = self._keepers.get(segment)
+            if keeper is not None:
+                keeper.task_listening.unwatch(ids)
+
+
+class Answer(Protocol):
+    def __call__(self, outcome: bytes | Fault, /) -> None: ...
+
+
+def offers(view: View, era: Era) -> bool:
+    """Whether a server of this era, among those a caller sees, makes tasks."""
+    return any(link.tasks and link.modern == (era is Era.MODERN) for link in view.links)
+
+
+def _makes_tasks_for_users(link: Link) -> bool:
+    facts = link.facts if link.own is not None and not link.own.is_whole else None
+    return facts is not None and offers_tasks(facts.capabilities, facts.era)
+
+
+def _after(params: dict[str, Raw]) -> int | None:
+    """The number after which a list goes on; None for a cursor that is not ours."""
+    if "cursor" not in params:
+        return 0
+    after = decode_cursor_untrusted(maybe_string(params["cursor"]) or "")
+    return int(after) if after is not None and after.isdecimal() and len(after) <= 18 else None

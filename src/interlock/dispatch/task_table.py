@@ -1,0 +1,231 @@
+"""The tasks that servers made for clients: which client id stands for which task of which server, and whose it is.
+
+Servers may give the same id, so clients see one of ours: the server's segment, and more chance than can be guessed. A
+task belongs to the principal that made it; for everybody else it does not exist. All is in memory: a task made before
+the node was started is known by its id to be one, and by nothing else.
+"""
+
+import re
+import secrets
+from typing import Any, Final
+
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.mcp.tasks import (
+    ID_BYTES_MAX,
+    TASK_FORGOTTEN,
+    TASK_REPLACED,
+    TASK_UNKNOWN,
+    TERMINAL,
+    TaskFacts,
+)
+from interlock.core.clock import Clock
+from interlock.core.calls.caller import Caller
+from interlock.catalog.routes import Route
+from interlock.links.connected_link import ConnectedLink
+
+TASKS_MAX: Final = 20_000
+TASKS_PER_PRINCIPAL_MAX: Final = 2_000
+KEPT_S: Final = 86_400.0  # a task without a time to live, after it was last heard of
+GRACE_S: Final = 60.0  # servers may keep a task longer than its time to live, and clients come late
+TIDY_S: Final = 60.0
+SHOWN_BYTES_MAX: Final = 2 * 1024  # of a task's state kept for lists; a longer one is asked for again
+_SHAPE: Final = re.compile(r"[a-z0-9_-]+\.([0-9a-f]{8})[A-Za-z0-9_-]{24}")
+
+
+class Task:
+    """One task, and the names it has on both sides."""
+
+    __slots__ = (
+        "caller",
+        "connection",
+        "era",
+        "expires_at",
+        "heard_at",
+        "id",
+        "link",
+        "live",
+        "made_at",
+        "number",
+        "poll_s",
+        "principal",
+        "progress_id",
+        "progress_token",
+        "replaced",
+        "route",
+        "shown",
+        "theirs",
+    )
+
+    def __init__(
+        self, task_id: str, number: int, link: ConnectedLink, theirs: str, route: Route, caller: Caller
+    ) -> None:
+        self.id = task_id
+        self.number = number  # the order in which they were made
+        self.link = link
+        self.connection = link.connection
+        self.theirs = theirs
+        self.route = route
+        self.principal = caller.principal.name
+        self.era = caller.era
+        self.caller = caller  # of the session that last spoke of it: news of the task go there
+        self.live = False  # it may still run
+        self.replaced = False
+        self.made_at = self.heard_at = self.expires_at = 0.0
+        self.poll_s: float | None = None
+        self.progress_id = 0  # what the server knows its progress by
+        self.progress_token: Any = None  # what the client does
+        self.shown: bytes | None = None  # its newest state, under our id
+
+
+class Tasks:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._run = secrets.token_hex(4)
+        self._made = 0
+        self._tidied_at = 0.0
+        self.by_id: dict[str, Task] = {}
+        self._theirs: dict[tuple[str, str], Task] = {}  # (segment, the server's id)
+        self._progress: dict[tuple[str, int], Task] = {}
+        self._of: dict[str, dict[str, Task]] = {}  # principal -> its tasks, oldest first
+        self._live: dict[str, dict[str, int]] = {}  # segment -> principals with tasks that may still run, and how many
+
+    # Making
+
+    def has_room(self, principal: str) -> bool:
+        self._tidy()
+        return self._make_room(principal)
+
+    def make(self, caller: Caller, link: ConnectedLink, route: Route, facts: TaskFacts) -> Task | None:
+        """A server made a task for this caller. None when there are too many."""
+        principal = caller.principal.name
+        known = self._theirs.get((link.segment, facts.id))
+        if known is not None and known.principal == principal and known.era is caller.era:
+            known.route, known.caller, known.connection = route, caller, link.connection
+            known.made_at = self._clock.now()
+            return known  # to a client that has the one id, the other would tell nothing
+        if not self.has_room(principal):
+            return None
+        if known is not None:  # a server that forgot what it has made: the old id must not show the new task
+            self._retire(known)
+        self._made += 1
+        task_id = f"{route.link.segment}.{self._run}{secrets.token_urlsafe(18)}"
+        task = Task(task_id, self._made, link, facts.id, route, caller)
+        task.made_at = self._clock.now()
+        self.by_id[task_id] = self._theirs[link.segment, facts.id] = task
+        self._of.setdefault(principal, {})[task_id] = task
+        self._set_live(task, live=True)
+        return task
+
+    def follow_progress(self, task: Task, progress_id: int, token: Any) -> None:
+        """The token of the call that made a task is good for as long as the task (2025-11-25)."""
+        self._progress.pop((task.link.segment, task.progress_id), None)
+        task.progress_id, task.progress_token = progress_id, token
+        self._progress[task.link.segment, progress_id] = task
+
+    def heard(self, task: Task, facts: TaskFacts, shown: dict[str, Any] | None) -> None:
+        """The newest state of a task."""
+        now = self._clock.now()
+        task.heard_at, task.poll_s = now, facts.poll_s
+        task.expires_at = now + KEPT_S if facts.ttl_s is None else task.made_at + facts.ttl_s + GRACE_S
+        self._set_live(task, live=facts.status not in TERMINAL)
+        if shown is not None:
+            state = encode_value({key: value for key, value in shown.items() if key != "_meta"})
+            task.shown = state if len(state) <= SHOWN_BYTES_MAX else None
+
+    # Finding
+
+    def find(self, task_id: str, principal: str) -> Task | Fault:
+        """What a principal means by this id; anything but its own is unknown."""
+        task = self.by_id.get(task_id) if len(task_id) <= ID_BYTES_MAX else None
+        if task is None or task.principal != principal:
+            return TASK_FORGOTTEN if self._is_of_another_run(task_id) else TASK_UNKNOWN
+        return TASK_REPLACED if task.replaced else task
+
+    def maybe_theirs(self, link: ConnectedLink, theirs: str) -> Task | None:
+        return self._theirs.get((link.segment, theirs))
+
+    def maybe_ours(self, task: Task, theirs: str) -> str | None:
+        """What the owner of `task` calls another task of that server: nothing, unless that is its own too."""
+        known = self.maybe_theirs(task.link, theirs)
+        return known.id if known is not None and known.principal == task.principal else None
+
+    def maybe_progressing(self, link: ConnectedLink, progress_id: int) -> Task | None:
+        return self._progress.get((link.segment, progress_id))
+
+    def of(self, principal: str) -> list[Task]:
+        return [task for task in self._of.get(principal, {}).values() if not task.replaced]
+
+    def principals(self, link: ConnectedLink) -> set[str]:
+        """Whose tasks may still run at this server: what it says of its own accord may be about any of them."""
+        return set(self._live.get(link.segment, ()))
+
+    def _is_of_another_run(self, task_id: str) -> bool:
+        shaped = _SHAPE.fullmatch(task_id) if len(task_id) <= ID_BYTES_MAX else None
+        return shaped is not None and shaped[1] != self._run
+
+    # Forgetting
+
+    def lost(self, task: Task) -> None:
+        """The server no longer knows it."""
+        self._set_live(task, live=False)
+
+    def lose_all(self, link: ConnectedLink) -> None:
+        """The link is gone for good."""
+        for task in [task for task in self.by_id.values() if task.link is link]:
+            self._set_live(task, live=False)
+            self._cut(task)
+        self._live.pop(link.segment, None)
+
+    def _tidy(self) -> None:
+        now = self._clock.now()
+        if now - self._tidied_at >= TIDY_S:
+            self._tidied_at = now
+            for task in [task for task in self.by_id.values() if task.expires_at <= now]:
+                self._forget(task)
+
+    def _make_room(self, principal: str) -> bool:
+        """Tasks that have ended make way, those of the same principal first; those that may still run do not."""
+        mine = self._of.get(principal, {})
+        if len(mine) >= TASKS_PER_PRINCIPAL_MAX and not self._drop_ended(mine):
+            return False
+        return len(self.by_id) < TASKS_MAX or self._drop_ended(mine) or self._drop_ended(self.by_id)
+
+    def _drop_ended(self, tasks: dict[str, Task]) -> bool:
+        ended = next((task for task in tasks.values() if not task.live), None)
+        if ended is not None:
+            self._forget(ended)
+        return ended is not None
+
+    def _retire(self, task: Task) -> None:
+        """Its id goes on to say what became of it."""
+        task.replaced = True
+        self._set_live(task, live=False)
+        self._cut(task)
+
+    def _forget(self, task: Task) -> None:
+        self._set_live(task, live=False)
+        self._cut(task)
+        self.by_id.pop(task.id, None)
+        mine = self._of.get(task.principal, {})
+        mine.pop(task.id, None)
+        if not mine:
+            self._of.pop(task.principal, None)
+
+    def _cut(self, task: Task) -> None:
+        segment = task.link.segment
+        if self._theirs.get((segment, task.theirs)) is task:
+            del self._theirs[segment, task.theirs]
+        if self._progress.get((segment, task.progress_id)) is task:
+            del self._progress[segment, task.progress_id]
+
+    def _set_live(self, task: Task, *, live: bool) -> None:
+        if task.live == live:
+            return
+        task.live = live
+        principals = self._live.setdefault(task.link.segment, {})
+        count = principals.get(task.principal, 0) + (1 if live else -1)
+        if count:
+            principals[task.principal] = count
+        else:
+            del principals[task.principal]

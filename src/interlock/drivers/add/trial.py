@@ -1,0 +1,193 @@
+"""A trial of a driver outside any node: installed, started once in its sandbox, its tools listed and compared, stopped.
+
+A trial runs the same provider that a node runs, so that it finds what a node will find. It calls no tool and opens no
+endpoint, and nothing of it is left running when it ends. The store is the node's own,
+which takes several writers: what was installed is on record for the node that runs it later.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.process.orphan_reaper import OrphanReaper
+from interlock.process.stderr_summary import words_of
+from interlock.drivers.protocol.model import Problem
+from interlock.wire.jsonrpc.codec import decode_value
+from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, Fault
+from interlock.core.addresses import Addresses
+from interlock.core.clock import SystemClock
+from interlock.core.recorder import Entry, Recorder
+from interlock.core.store_backends import build_audit, build_store
+from interlock.core.calls.caller import Asking
+from interlock.credentials.service import CredentialService
+from interlock.drivers.install.outcome import Installed
+from interlock.drivers.interfaces import DriverState
+from interlock.drivers.provider.factory import ProviderFactory
+from interlock.drivers.workspace.declaration import Declared
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.connector import ConnectorParts
+from interlock.links.era_memory import EraMemory
+from interlock.links.keeper import Keeper
+from interlock.links.link import ServerFacts
+from interlock.links.link_events import LinkEvents
+from interlock.process.sandbox.sandbox import Sandboxes, outer_rules, private_paths
+
+LAST_WORDS: Final = 8  # lines of stderr that say something
+
+Say = Callable[[str], None]
+
+
+class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a trial. `tools`: what its server listed, decoded; empty unless it came up."""
+
+    state: DriverState
+    code: str | None
+    reason: str | None
+    problems: tuple[Problem, ...]
+    tools: tuple[dict[str, Any], ...] = ()
+    facts: ServerFacts | None = None
+    transport: str = ""
+    installed: Installed | None = None
+    last_words: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()  # hosts that its sandbox kept it from reaching, with ports where these are known
+
+    @property
+    def is_up(self) -> bool:
+        return self.state in (DriverState.READY, DriverState.PARTIAL, DriverState.REJECTED) and self.facts is not None
+
+
+class TrialRunner:
+    """Runs trials of drivers; used with `async with`. What their servers say goes to no client."""
+
+    def __init__(self, plan: Plan, *, anew: bool = False) -> None:
+        """`anew`: what is installed is the newest, whatever is on record, and nothing is recorded of it."""
+        self.plan = plan
+        self._anew = anew
+        self.clock = SystemClock()
+        self.store = build_store("sqlite", plan.data)
+        self._credentials = CredentialService(plan.data, self.clock, plan.node.name, Addresses(plan.node))
+        self._audit = build_audit(plan.store.backend, plan.data)
+        self._recorder = Recorder(self._audit)
+        self._keepers: dict[str, Keeper] = {}
+        self._denied: list[str] = []
+        self._eras = EraMemory(self.store.kv, self.clock)
+        self._reaper = OrphanReaper()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Raises StoreError."""
+        plan = self.plan
+        await self.store.open()
+        self._stack.push_async_callback(self.store.close)
+        await self._audit.open()
+        self._stack.push_async_callback(self._audit.close)
+        self._stack.push_async_callback(self._recorder.flush)
+        await self._credentials.open()
+        self._stack.push_async_callback(self._credentials.close)
+        await self._eras.open()
+        self._stack.push_async_callback(self._eras.close)
+        await self._reaper.open()
+        self._stack.push_async_callback(self._reaper.close)
+        connector_parts = ConnectorParts(
+            packages=plan.data / "packages",
+            message_bytes=plan.limits.message_bytes,
+            reaper=self._reaper,
+            eras=self._eras,
+            clock=self.clock,
+            revealer=self._credentials.revealer,
+            sandboxes=Sandboxes(
+                state=plan.data,
+                workspace=plan.workspace,
+                user_home=Path.home(),
+                clock=self.clock,
+                record=self._on_record,
+                rules=outer_rules(plan.drivers),
+                private=private_paths(plan),
+            ),
+        )
+        # Whatever was found earlier, it is looked at now.
+        eager = msgspec.structs.replace(plan, drivers=msgspec.structs.replace(plan.drivers, registration="eager"))
+        self._make = ProviderFactory(
+            kv=self.store.kv,
+            clock=self.clock,
+            recorder=self._recorder,
+            keepers=self._keepers,
+            link_events=_TrialEvents(),
+            credentials=self._credentials,
+            connector_parts=connector_parts,
+            plan=lambda: eager,
+            anew=self._anew,
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def stand(self, declared: Declared, say: Say) -> TrialResult:
+        """Run a trial, with one attempt. `say` is told of each step of installing and starting."""
+        driver = declared.driver
+        assert driver is not None  # noqa: S101  (only a driver that was read is stood up)
+        once = msgspec.structs.replace(driver, connection=msgspec.structs.replace(driver.connection, max_retries=0))
+        told: list[str] = []
+        self._denied.clear()
+
+        def on_step(state: DriverState, reason: str | None) -> None:
+            text = _step(state, reason)
+            if text is not None and told[-1:] != [text]:
+                told.append(text)
+                say(text)
+
+        provider = self._make(msgspec.structs.replace(declared, driver=once), on_step=on_step)
+        provider.start()
+        try:
+            await provider.settled.wait()
+            keeper = self._keepers.get(driver.key)
+            return TrialResult(
+                state=provider.state,
+                code=provider.code,
+                reason=provider.reason,
+                problems=provider.problems,
+                tools=_decode_items(provider.listing.tools.raws) if provider.listing is not None else (),
+                facts=keeper.link.facts if keeper is not None else None,
+                transport=keeper.link.transport if keeper is not None else "",
+                installed=provider.installed,
+                last_words=_words(keeper) if keeper is not None else (),
+                denied=tuple(dict.fromkeys(self._denied)),
+            )
+        finally:
+            await provider.stop(at_once=True)
+            await asyncio.sleep(0)  # the end of its tasks
+
+    def _on_record(self, entry: Entry) -> None:
+        text = entry[-1]
+        if isinstance(text, str):
+            self._denied.append(text.removeprefix("egress_denied: ").partition(": ")[0])
+
+
+class _TrialEvents(LinkEvents):
+    """Link events of a trial, which has no client: no question is answered, and every message is dropped."""
+
+    def on_question(self, link: ConnectedLink, asking: Asking) -> Fault | None:
+        return Fault(METHOD_NOT_FOUND, "no client can be asked during a trial run")
+
+
+def _step(state: DriverState, reason: str | None) -> str | None:
+    match state:
+        case DriverState.INSTALLING:
+            return reason or "installing it"
+        case DriverState.CHECKING:
+            return "starting it, and asking for its tools"
+    return None
+
+
+def _words(keeper: Keeper) -> tuple[str, ...]:
+    return words_of([line.text for line in keeper.stderr.tail(8 * LAST_WORDS)])[-LAST_WORDS:]
+
+
+def _decode_items(raws: tuple[bytes, ...]) -> tuple[dict[str, Any], ...]:
+    return tuple(item for raw in raws if isinstance(item := decode_value(raw), dict))

@@ -1,0 +1,473 @@
+"""A contract call: tries one driver after another until one answers, within the contract's time.
+
+In comes a call that the guard admitted, with input that satisfies the contract. Out comes one result, of the contract's
+form whatever server gave it, or one error. A call is sent a second time only where nothing can happen twice: it never
+left, or the contract is idempotent and the failure passing (AIP-30.resolve-7, AIP-14.rules-2).
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.gate.protocol.reserved_claims import without_claims
+from interlock.drivers.protocol.binding import request_state as round_state
+from interlock.drivers.protocol.binding.call_result import error_result, value_result, with_structured
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.selection.resolver import SelectionChoice
+from interlock.drivers.protocol.server_name import server_name
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    RESULT_TOO_LARGE,
+    URL_ELICITATION_REQUIRED,
+    CodecError,
+    Fault,
+)
+from interlock.wire.jsonrpc.messages import Notification, Response
+from interlock.mcp.capabilities import may_be_asked
+from interlock.mcp.eras import MODERN, Era
+from interlock.mcp.headers import mirror_headers
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import META_CAPABILITIES
+from interlock.mcp.mrtr import read_input_required
+from interlock.core.calls.call import OK, Call, Outcome
+from interlock.guard.guard import Admitted
+from interlock.drivers.contracts import audit_rows as call_records
+from interlock.drivers.contracts.contract import CompiledContract, Decision, PreparedBinding
+from interlock.drivers.contracts.leased_call import (
+    INTERNAL,
+    MESSAGE_CHARS_MAX,
+    UNREACHABLE,
+    LeasedCall,
+    as_fault,
+    unreachable,
+)
+from interlock.drivers.contracts.uri_check import maybe_denied
+from interlock.drivers.interfaces import Hooks, Provider
+from interlock.drivers.provider.context import context_of
+from interlock.links.lost_fault import LostFault
+from interlock.links.server_link import ServerLink
+
+log = logging.getLogger("interlock.drivers")
+
+_PASSING_CODES: Final = range(-32099, -32000 + 1)  # JSON-RPC's for the server's own troubles
+
+
+class ContractCall(LeasedCall, eq=False, kw_only=True):
+    served: CompiledContract
+    given: dict[str, Any] = msgspec.field(default_factory=dict)  # the arguments, decoded and as the contract has them
+    pinned: str | None = None  # the driver that asked for the round this call answers
+    state: Raw | None = None  # ... and what that server wants back
+    choices: tuple[SelectionChoice, ...] = ()
+    providers: tuple[Provider, ...] = ()
+    facts: tuple[bytes, ...] = ()
+    at: int = 0
+    tries: int = 0  # with the driver it is at
+    prepared: PreparedBinding | None = None
+    sent_at: float | None = None  # while it is with a server
+    left: bool = False  # some server has had it
+
+    # Before it is admitted
+
+    def argument_fault(self) -> Fault | None:
+        """The fault of the arguments, on any driver. Checked first: no person approves what cannot be sent."""
+        params = self.params
+        try:
+            self.given = decode_value(params["arguments"]) if "arguments" in params else {}
+        except CodecError:
+            return _ARGUMENTS_UNREADABLE
+        if "requestState" in params:
+            opened = round_state.open_untrusted(params["requestState"])
+            if opened is None:
+                return _STATE_INVALID
+            self.pinned, self.state = opened
+        error = self.served.maybe_fault(self.given, self.caller)
+        return None if error is None else as_fault(error)
+
+    def availability_fault(self) -> Fault | None:
+        decision = self.served.decide(self.given, self.pinned, self.services.clock)
+        if decision.resolution.error is None:
+            return None
+        self._record(decision)
+        return as_fault(decision.resolution.error)
+
+    def _record(self, decision: Decision) -> None:
+        services, caller, error = self.services, self.caller, decision.resolution.error
+        services.recorder.add_made(
+            (
+                call_records.resolved_row,
+                services.clock.wall(),
+                caller.principal.name,
+                caller.via,
+                self.target,
+                self.served.workspace,
+                decision.row,
+                None if error is None else error.code,
+            )
+        )
+
+    def send_only(self, params: dict[str, Any], meta: dict[str, Raw]) -> None:
+        super().send_only(params, meta)
+        if "requestState" not in params:
+            self.state = None  # which driver serves it is the node's affair: that one is still the pinned one
+
+    # Out
+
+    def depart(self, admitted: Admitted[Call]) -> None:
+        self.admitted = admitted
+        decision = self.served.decide(self.given, self.pinned, self.services.clock)
+        error = decision.resolution.error
+        self._record(decision)
+        if error is not None:
+            self.fail(error)
+            return
+        self.choices = decision.resolution.ranked
+        self.providers = decision.providers
+        self.facts = decision.facts
+        self._try()
+
+    @property
+    def provider(self) -> Provider:
+        return self.providers[self.at]
+
+    def _try(self) -> None:
+        self.tries += 1
+        if self.choices[self.at].check_first:
+            self.begin(self._try_if_healthy(self.provider))
+        else:
+            self.borrow(self.provider)
+
+    async def _try_if_healthy(self, provider: Provider) -> None:
+        """AIP-30.resolve-2: a failed check that no longer counts is made anew before the driver is used."""
+        why = await provider.look()
+        if self.done:
+            return
+        if why is None:
+            self.borrow(provider)
+        else:
+            cause = {"reason": why}
+            self.on_lease_failed(
+                provider,
+                DriverError(code="tool_unavailable", message="its health check fails", retryable=True, cause=cause),
+            )
+
+    def on_leased(self, provider: Provider, link: ServerLink) -> None:
+        prepared = self.prepared = self.served.prepared(provider)
+        if prepared is None:
+            self.give_back()
+            self.on_lease_failed(provider, _MISMATCH)
+            return
+        hooks = provider.hooks
+        if hooks is None and prepared.is_plain(self.given):
+            self._on_arguments(prepared, link, self.given)
+            return
+        context = context_of(self.caller, self.served.workspace) if prepared.wants_context else {}
+        if hooks is not None and hooks.makes_arguments(prepared.bound):
+            context = context_of(self.caller, self.served.workspace)
+            self.begin(self._apply_hooks(hooks, prepared, link, context))
+            return
+        context = context_of(self.caller, self.served.workspace) if prepared.wants_context else {}
+        try:
+            arguments = prepared.bound.arguments(self.given, context)
+        except Exception:
+            log.exception("%s: its arguments could not be made", self.target)
+            arguments = INTERNAL
+        self._on_arguments(prepared, link, arguments)
+
+    async def _apply_hooks(
+        self, hooks: Hooks, prepared: PreparedBinding, link: ServerLink, context: Mapping[str, str]
+    ) -> None:
+        arguments = await hooks.arguments(prepared.bound, self.given, context)
+        if not self.done:
+            self._on_arguments(prepared, link, arguments)
+
+    def _on_arguments(
+        self, prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any] | DriverError
+    ) -> None:
+        if isinstance(arguments, DriverError):
+            self.fail(arguments)
+            return
+        named = prepared.uris(self.given, arguments)
+        if named:
+            self.begin(self._send_if_permitted(named, prepared, link, arguments))
+        else:
+            self._forward(prepared, link, arguments)
+
+    async def _send_if_permitted(
+        self, uris: list[str], prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any]
+    ) -> None:
+        denied = await asyncio.to_thread(maybe_denied, uris, link.plan, self.provider.driver)
+        if self.done:
+            return
+        if denied is not None:  # AIP-security-6: nothing is sent
+            self.fail(denied)
+        else:
+            self._forward(prepared, link, arguments)
+
+    def _forward(self, prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any]) -> None:
+        self.timeout_s = prepared.timeout_s
+        head = prepared.head
+        if prepared.mirrored:
+            head += mirror_headers(prepared.mirrored, arguments)
+        params: dict[str, Any] = {"name": prepared.wire_name, "arguments": Raw(encode_value(arguments))}
+        asked = self.asked
+        for member in ("_meta", "inputResponses"):
+            if member in asked:
+                params[member] = asked[member]
+        if self.state is not None:
+            params["requestState"] = self.state
+        self.sent_at = self.services.clock.now()
+        if self.send_over(link, params, head) is not None:
+            self.sent_at = None
+            self._go_on_unsent(_GONE)
+
+    def on_lease_failed(self, provider: Provider, error: DriverError) -> None:
+        log.info("%s: %s cannot take a call: %s %s", self.target, provider.driver.segment, error.code, error.message)
+        self._go_on_unsent(error)
+
+    def _go_on_unsent(self, error: DriverError) -> None:
+        if self._try_next_driver():
+            return
+        if error.retryable and error.code in UNREACHABLE:
+            self._degrade(error)
+        else:
+            self.fail(error)
+
+    def _try_next_driver(self) -> bool:
+        """Try the next driver. Returns whether there is one."""
+        if self.at + 1 >= len(self.choices):  # AIP-30.resolve-7
+            return False
+        self.at += 1
+        self.tries = 0
+        self._try()
+        return True
+
+    # Back
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if self.done:
+            return
+        self.left = True
+        if response.error:
+            self._on_error(response, era)
+            return
+        try:
+            result = decode_value(response.result)
+        except CodecError:
+            self.fail(_UNREADABLE)
+            return
+        if not isinstance(result, dict):
+            self.fail(_NO_OBJECT)
+            return
+        kind = result.get("resultType", "complete") if era is MODERN else "complete"
+        prepared, hooks = self.prepared, self.provider.hooks
+        assert prepared is not None  # noqa: S101  (it was sent)
+        if kind != "complete":
+            self._on_other_kind(kind, response, era)
+        elif hooks is not None and hooks.reads_results(prepared.bound):
+            self.begin(self._read_by(hooks, prepared, response, result, era))
+        else:
+            try:
+                value = prepared.bound.value(result)
+            except Exception:
+                log.exception("%s: its result could not be read", self.target)
+                value = INTERNAL
+            self._on_value(value, response, era, keeps=prepared.keeps_result, result=result)
+
+    async def _read_by(
+        self, hooks: Hooks, prepared: PreparedBinding, response: Response, result: dict[str, Any], era: Era
+    ) -> None:
+        value = await hooks.value(prepared.bound, result)
+        if not self.done:
+            self._on_value(value, response, era, keeps=False, result=result)
+
+    def _on_value(self, value: Any, response: Response, era: Era, *, keeps: bool, result: dict[str, Any]) -> None:
+        if isinstance(value, DriverError):
+            self.fail(value, _blocks(response.result) if value.code == "upstream_error" else ())
+            return
+        self._record_invocation(None)
+        if not keeps:
+            self.answer_result(without_claims(value_result(value)), OK)
+        elif "structuredContent" in result:
+            super().on_response(response, era)
+        else:
+            whole = Raw(with_structured(response.result, value))
+            super().on_response(Response(response.id, whole, response.error), era)
+
+    def _on_error(self, response: Response, era: Era) -> None:
+        members = decode_object(response.error) or {}
+        try:
+            code = decode_value(members["code"])
+        except (KeyError, CodecError):
+            code = None
+        if code == URL_ELICITATION_REQUIRED:  # not a failure: a page has to be visited first
+            self._record_invocation("input_required")
+            super().on_response(response, era)
+            return
+        passing = code == INTERNAL_ERROR or code in _PASSING_CODES
+        said = maybe_string(members.get("message")) or "unknown"
+        self._on_server_error(
+            DriverError(
+                code="upstream_error",
+                message=said[:MESSAGE_CHARS_MAX],
+                retryable=passing,
+                cause={"code": code if isinstance(code, int) else None},  # AIP-tools-13
+            )
+        )
+
+    def _on_other_kind(self, kind: object, response: Response, era: Era) -> None:
+        """AIP-proto-7."""
+        if kind != "input_required":  # AIP-proto-7: an unknown one
+            self.fail(DriverError(code="upstream_error", message="the server's result is of a kind not known here"))
+            return
+        if self.caller.era is not MODERN:
+            if not self.handler.interview_client(self, response.result):
+                self.fail(_UNANSWERABLE)
+            return
+        wanted = read_input_required(response.result)
+        able = self.meta.get(META_CAPABILITIES, RAW_EMPTY)
+        if (
+            wanted is None
+            or isinstance(wanted, str)
+            # AIP-proto-7
+            or not all(may_be_asked(able, each.method, each.params) for each in wanted.questions.values())
+        ):
+            self.fail(_UNANSWERABLE)
+            return
+        self._record_invocation("input_required")
+        result = round_state.seal(response.result, self.provider.driver.key)
+        super().on_response(Response(response.id, result, response.error), era)
+
+    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
+        if self.done:
+            return
+        if self.sent_at is None or outcome in (Outcome.TIMEOUT, Outcome.CANCELLED):
+            self._record_invocation(outcome.value)
+            super().on_failed(fault, outcome)
+            return
+        data = fault.data or {}
+        sent = data.get("outcome") != "not_sent"
+        self.left = self.left or sent
+        if not sent:
+            self.sent_at = None
+        if data.get("reason") == "unauthorised":
+            self.fail(_AUTH_FAILED)
+        elif fault.code == RESULT_TOO_LARGE:
+            limit = f"the server's answer is larger than {data.get('limit_bytes')} bytes, the limit of this driver"
+            self.fail(DriverError(code="result_too_large", message=f"{limit}; ask for less at a time"))
+        elif outcome is Outcome.ERROR:
+            asked = data.get("reason") in ("input_required", "input_refused")
+            self._on_server_error(_UNANSWERABLE if asked else _MALFORMED)
+        elif not self._retry(sent=sent):
+            self._lose(fault, data, outcome)
+
+    def _on_server_error(self, error: DriverError) -> None:
+        if not error.retryable or not self._retry(sent=True):
+            self.fail(error)
+
+    def _retry(self, *, sent: bool) -> bool:
+        """Try the same driver as its retry says, or the next, where nothing can happen twice. False: it may not."""
+        if sent and not self.served.contract.idempotent:  # AIP-14.rules-2, AIP-30.resolve-7
+            return False
+        if sent and self.approved:  # AIP-14.rules-2
+            return False
+        self._record_invocation("upstream_error")
+        self.give_back()
+        retry = self.prepared.retry if self.prepared is not None else None
+        if retry is not None and self.tries < retry.max_attempts:  # AIP-14.rules-2
+            delay_s = (retry.initial_ms or 0) / 1000
+            if retry.backoff == "exponential":
+                delay_s *= 2 ** (self.tries - 1)
+            if self.services.clock.now() + delay_s < self.deadline:  # AIP-14.rules-2: inside the contract's time
+                asyncio.get_running_loop().call_later(delay_s, self._try_again)
+                return True
+        return self._try_next_driver()
+
+    def _try_again(self) -> None:
+        if not self.done:
+            self._try()
+
+    def cancel(self, reason: str) -> None:
+        if not self.done:
+            self._record_invocation("cancelled")
+        super().cancel(reason)  # AIP-30.errors-2
+
+    def on_vendor_notification(self, notification: Notification, era: Era) -> None:
+        """Its client knows the contract, not the server."""
+
+    def on_progress(self, params: dict[str, Raw]) -> None:
+        """Pass progress on; the contract's time is the whole of it (AIP-30.implements-5)."""
+        before = self.progressed
+        super().on_progress(params)
+        self.progressed = before  # AIP-30.implements-5
+
+    # The end
+
+    def fail(self, error: DriverError, content: Sequence[Raw] = ()) -> None:
+        ref = self._log_ref(error)
+        self._record_invocation(error.code)
+        self.reason = error.code
+        if not self.left:
+            self.refund()
+        self.answer_result(error_result(error, ref, content), Outcome.TOOL_ERROR if self.left else Outcome.REFUSED)
+
+    def _lose(self, fault: Fault, data: dict[str, Any], outcome: Outcome) -> None:
+        """AIP-transport-13: what is on record under the ref is more than the client is told."""
+        detail = fault.detail if isinstance(fault, LostFault) else fault.message
+        ref = self._log_ref(DriverError(code="upstream_error", message=detail))
+        self._record_invocation("upstream_error")
+        # AIP-transport-13
+        super().on_failed(Fault(fault.code, fault.message, {**data, "ref": ref}), outcome)
+
+    def _degrade(self, error: DriverError) -> None:
+        super().on_failed(unreachable(self._log_ref(error)), Outcome.LOST)
+
+    def _log_ref(self, error: DriverError) -> str:
+        return self.log_failure(
+            server_name(self.choices[self.at].candidate.key) if self.choices else "no driver", error
+        )
+
+    def _record_invocation(self, code: str | None) -> None:
+        """Record one row for each time the call was sent to a server."""
+        if self.sent_at is None:
+            return
+        clock, caller = self.services.clock, self.caller
+        self.services.recorder.add_made(
+            (
+                call_records.invoked_row,
+                clock.wall(),
+                caller.principal.name,
+                caller.via,
+                self.target,
+                self.served.workspace,
+                self.facts[self.at],
+                tuple(self.given),
+                clock.now() - self.sent_at,
+                code,
+            )
+        )
+        self.sent_at = None
+
+
+def _blocks(result: Raw) -> Sequence[Raw]:
+    return decode_array((decode_object(result) or {}).get("content", RAW_EMPTY)) or ()
+
+
+_STATE_INVALID: Final = Fault(
+    INVALID_PARAMS, "this requestState was not made here, or was changed", {"reason": "state_invalid"}
+)
+_ARGUMENTS_UNREADABLE: Final = Fault(INVALID_PARAMS, "params.arguments cannot be read")
+_MISMATCH: Final = DriverError(code="contract_mismatch", message="the server behind this tool no longer fits it")
+_UNREADABLE: Final = DriverError(code="output_parse_failed", message="the server's result cannot be read")
+_NO_OBJECT: Final = DriverError(code="upstream_error", message="the server's result is no object")
+_GONE: Final = DriverError(code="tool_unavailable", message="the server went away", retryable=True)
+_AUTH_FAILED: Final = DriverError(code="auth_failed", message="the server behind this tool refuses our credential")
+_MALFORMED: Final = DriverError(code="upstream_error", message="the server's answer cannot be read", retryable=True)
+_UNANSWERABLE: Final = DriverError(
+    code="upstream_error", message="input_required: the server asks something that this client cannot answer"
+)

@@ -1,0 +1,336 @@
+"""A compiled contract: its schemas, its providers, and which of them serves a call.
+
+Made once when the registry changes. What the resolver decides depends on how the providers stand and on which inputs a
+call uses that some driver lacks; while neither changes the last decision is good again.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.operator_api.drivers import RankedDriver, RejectedDriver, ServedContract
+from interlock.drivers.protocol.binding.arguments import Feeding
+from interlock.drivers.protocol.binding.listed_tool import Offered
+from interlock.drivers.protocol.binding.uri_access import Watch
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.model import Binding, Contract, Retry
+from interlock.drivers.protocol.selection.resolver import (
+    Candidate,
+    DriverFault,
+    DriverResolution,
+    SelectionPolicy,
+    SelectionRequest,
+    resolve,
+    resolved_row,
+)
+from interlock.drivers.protocol.server_name import server_name
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.mcp.headers import Mirrored, encode_header, mirrored_arguments
+from interlock.mcp.items import maybe_value
+from interlock.mcp.methods import TOOLS_CALL
+from interlock.wire.schemas.validators import Compiled, compile_schema
+from interlock.core.clock import Clock
+from interlock.core.link_state import Outlook
+from interlock.core.calls.caller import Caller
+from interlock.drivers.contracts.audit_rows import facts_of
+from interlock.drivers.interfaces import UNHEALTHY, DriverState, Provider
+from interlock.drivers.provider.context import context_of
+from interlock.links.handshake import modern_head
+
+_NOTHING: Final[frozenset[str]] = frozenset()
+DECISIONS_MAX: Final = 64  # remembered of one contract
+CONTEXT: Final = "context"
+_UNUSABLE: Final = frozenset(
+    (DriverState.UNTRUSTED, DriverState.REJECTED, DriverState.UNAVAILABLE, DriverState.KIND_UNSUPPORTED)
+)
+
+
+class Decision(msgspec.Struct, frozen=True):
+    resolution: DriverResolution
+    providers: tuple[Provider, ...]  # of those that are ranked
+    row: bytes  # of the audit log, without who and when
+    facts: tuple[bytes, ...]  # of those that are ranked: what each record of a call by them says
+
+
+class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
+    """What each call of one binding needs, made once."""
+
+    bound: Any  # protocol.drivers.binding.match.Bound
+    wire_name: Raw
+    head: bytes
+    mirrored: tuple[Mirrored, ...]
+    timeout_s: float
+    retry: Retry | None
+    keeps_result: bool  # the value is the whole of what the server says: its own blocks are passed on
+    plain: frozenset[str] | None  # inputs that pass under their own names, where nothing else is done to them
+    accepts: Callable[[Any], bool]  # the server's inputSchema
+    wants_context: bool
+    watches: tuple[Watch, Watch]  # of the contract's input and of the server's arguments
+    uri_names: tuple[frozenset[str] | None, frozenset[str] | None]  # the members of each that may be one; None: any
+
+    def is_plain(self, given: dict[str, Any]) -> bool:
+        """Whether the input is what the server is sent."""
+        try:
+            return self.plain is not None and self.plain.issuperset(given) and self.accepts(given)
+        except ValueError:  # what the validator cannot look at is told the long way
+            return False
+
+    def uris(self, given: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
+        """AIP-security-6: what is checked before it is forwarded. Most calls hold no text that could be one."""
+        mine, other = self.uri_names
+        if (
+            mine is not None
+            and other is not None
+            and mine.isdisjoint(given)
+            and other.isdisjoint(arguments)
+            and not may_hold_uri(arguments)
+            and (arguments is given or not may_hold_uri(given))
+        ):
+            return []
+        ours, theirs = self.watches
+        return list(dict.fromkeys((*ours.uris(given), *theirs.uris(arguments))))
+
+
+class CompiledContract:
+    def __init__(
+        self,
+        offered: Offered,
+        providers: tuple[Provider, ...],
+        *,
+        policy: SelectionPolicy,
+        pinned: str | None,
+        workspace: str,
+    ) -> None:
+        contract = offered.contract
+        self.offered = offered
+        self.contract: Contract = contract
+        self.timeout_s = contract.timeout_ms / 1000
+        self.workspace = workspace
+        self._providers = {provider.driver.key: provider for provider in providers}
+        self._policy = policy
+        self._pinned = pinned
+        self._inputs = _compile({"type": "object", **contract.inputs})
+        self._context = None if contract.context_schema is None else _compile(contract.context_schema)
+        bindings = [provider.bindings[contract.id] for provider in providers if contract.id in provider.bindings]
+        self._dropped = frozenset(name for each in bindings for name in each.schema_narrowing.drop_inputs)
+        self._all = providers
+        self._checked = [each for each in providers if each.driver.health_check is not None]
+        self._only = providers[0] if len(providers) == 1 and not self._checked else None
+        self._decisions: dict[tuple[object, ...], Decision] = {}
+        self._last: tuple[list[tuple[object, ...]], Decision] | None = None
+        self._prepared: dict[int, PreparedBinding] = {}
+
+    # Check 7 of the guard
+
+    def maybe_fault(self, given: Any, caller: Caller) -> DriverError | None:
+        """AIP-14.rules-4: the host checks input and context before anything is chosen."""
+        if not self._inputs.accepts(given):  # AIP-tools-12, AIP-30.resolve-6
+            fault = self._inputs.maybe_fault(given)
+            return DriverError(code="input_invalid", message=str(fault))
+        if self._context is not None:
+            fault = self._context.maybe_fault(context_of(caller, self.workspace))
+            if fault is not None:  # AIP-14.rules-4
+                return DriverError(code="input_invalid", message=f"{CONTEXT}: {fault}")
+        return None
+
+    # Check 8 of the guard
+
+    def decide(self, given: Mapping[str, Any], pinned: str | None, clock: Clock) -> Decision:
+        dropped = self._dropped.intersection(given) if self._dropped else _NOTHING
+        only, last, ident = self._only, self._last, self.contract.id
+        if only is not None and last is not None and pinned is None and not dropped:
+            state, code, reason, login, serves = last[0][0]
+            if (
+                only.state is state
+                and only.code == code
+                and only.reason == reason
+                and only.login == login
+                and (ident in only.contract_ids) is serves
+            ):
+                return last[1]
+        standing: list[tuple[object, ...]] = [
+            (one.state, one.code, one.reason, one.login, ident in one.contract_ids) for one in self._all
+        ]
+        if self._checked:
+            standing += [(one.passed_at, one.failed_at) for one in self._checked]
+        if last is not None and pinned is None and not dropped and last[0] == standing:
+            return last[1]
+        key = (pinned, *standing, *sorted(dropped))
+        known = self._decisions.get(key)
+        if known is None:
+            known, lasts = self._make_decision(given, pinned, clock.now())
+            if not lasts:
+                return known
+            if len(self._decisions) >= DECISIONS_MAX:
+                self._decisions.clear()
+            self._decisions[key] = known
+        if pinned is None and not dropped:
+            self._last = (standing, known)
+        return known
+
+    def _make_decision(self, given: Mapping[str, Any], pinned: str | None, now: float) -> tuple[Decision, bool]:
+        """The decision, and whether it holds until a provider's state changes: a failed check grows old by itself."""
+        found = [self._candidate(provider) for provider in self._all]
+        candidates = [each for each in found if each is not None]
+        request = SelectionRequest(
+            contract=self.contract,
+            inputs=frozenset(given),
+            now=now,
+            pinned=self._pinned or pinned,  # the operator's word before a round's
+            region=self._policy.region,
+        )
+        resolution = resolve(request, candidates, self._policy)
+        providers = tuple(self._providers[each.candidate.key] for each in resolution.ranked)
+        row = encode_value(resolved_row(request, resolution))
+        facts = tuple(facts_of(self.contract, each) for each in resolution.ranked)
+        made = Decision(resolution, providers, row, facts)
+        return made, not any(each.failed_at is not None for each in candidates)
+
+    def explained(self, name: str, clock: Clock) -> ServedContract:
+        """A view for people: who would serve a call without optional inputs, and why."""
+        resolution = self.decide({}, None, clock).resolution
+        return ServedContract(
+            contract=self.contract.id,
+            version=self.contract.version,
+            name=name,
+            file=self.contract.places.file,
+            pinned=self._pinned,
+            decided_by=resolution.decided_by,
+            ranked=tuple(
+                RankedDriver(driver=each.candidate.key, cost_units=each.cost_units) for each in resolution.ranked
+            ),
+            rejected=tuple(RejectedDriver(**each._asdict()) for each in resolution.rejected),
+            error=None if resolution.error is None else resolution.error.code,
+        )
+
+    def _candidate(self, provider: Provider) -> Candidate | None:
+        binding = provider.bindings.get(self.contract.id)
+        if binding is None:
+            return None
+        fault = None
+        if provider.state in _UNUSABLE and provider.code != UNHEALTHY:  # how long that counts is the resolver's
+            fault = DriverFault(
+                code=provider.code or provider.state.value, reason=provider.reason or provider.state.value
+            )
+        elif provider.state is DriverState.PARTIAL and self.contract.id not in provider.contract_ids:
+            fault = DriverFault(code="contract_mismatch", reason="its server does not fit this contract")
+        unauthed = provider.state is DriverState.UNAUTHED
+        return Candidate(
+            driver=provider.driver,
+            binding=binding,
+            fault=fault,
+            auth="unauthed" if unauthed else "unknown",
+            login=provider.login if unauthed else None,
+            passed_at=provider.passed_at,
+            failed_at=provider.failed_at,
+        )
+
+    def outlook(self, clock: Clock) -> Outlook:
+        """A view for an operator: who would serve a call without optional inputs, and why."""
+        resolution = self.decide({}, None, clock).resolution
+        if resolution.chosen is None:
+            why = [f"{server_name(each.driver)}: {each.reason}" for each in resolution.rejected]
+            code = resolution.error.code if resolution.error is not None else "no_route"
+            return Outlook(False, f"{code}; {'; '.join(why)}" if why else code, self.timeout_s)
+        others = len(resolution.ranked) - 1
+        reason = f"{server_name(resolution.chosen.key)} would serve it ({resolution.decided_by})"
+        return Outlook(True, reason + (f", {others} more could" if others else ""), self.timeout_s)
+
+    # Sending
+
+    def prepared(self, provider: Provider) -> PreparedBinding | None:
+        """The prepared binding; None where the server, once checked, turned out not to serve this contract."""
+        bound = provider.bound.get(self.contract.id)
+        known = self._prepared.get(id(provider))  # which lives as long as this does
+        if known is not None and known.bound is bound:
+            return known
+        if bound is None:
+            return None
+        binding: Binding = bound.binding
+        item = _item(provider, bound.tool_name)
+        schemas = (self.contract.inputs, item.get("inputSchema"))
+        made = self._prepared[id(provider)] = PreparedBinding(
+            bound=bound,
+            wire_name=Raw(encode_value(bound.tool_name)),
+            head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(bound.tool_name),
+            mirrored=_mirrored_arguments(item),
+            timeout_s=_timeout_ms(self.contract, binding, provider) / 1000,
+            retry=binding.retry or provider.driver.retry or self.contract.retry,
+            watches=(Watch(schemas[0]), Watch(schemas[1])),
+            plain=_plain(bound.feeding),
+            accepts=bound.accepted.validator.is_valid,
+            wants_context=bool(binding.context_arguments),
+            uri_names=(_uri_names(schemas[0]), _uri_names(schemas[1])),
+            keeps_result=binding.result_extract == "$"
+            and binding.result_parse is None
+            and binding.result_wrap is None
+            and not binding.schema_narrowing.drop_outputs,
+        )
+        return made
+
+
+def _timeout_ms(contract: Contract, binding: Binding, provider: Provider) -> int:
+    """AIP-30.implements-5: a driver can make the contract's time shorter, never longer."""
+    own = binding.timeout_ms if binding.timeout_ms is not None else provider.driver.timeout_ms
+    return contract.timeout_ms if own is None else min(contract.timeout_ms, own)  # AIP-30.implements-5
+
+
+def _item(provider: Provider, tool_name: str) -> dict[str, Any]:
+    """The tool as its server listed it."""
+    item = dict(provider.listing.tools.items).get(tool_name) if provider.listing is not None else None
+    return {} if item is None else {"inputSchema": maybe_value(item, "inputSchema")}
+
+
+def _mirrored_arguments(item: Mapping[str, Any]) -> tuple[Mirrored, ...]:
+    """Arguments that a 2026-07-28 server wants repeated as headers."""
+    found = mirrored_arguments(item.get("inputSchema"))
+    return () if isinstance(found, str) else found
+
+
+def _plain(feeding: Feeding) -> frozenset[str] | None:
+    if feeding.defaults or feeding.context or feeding.dropped:
+        return None
+    fed = feeding.inputs.items()
+    if any(each.argument in feeding.required and each.default is not msgspec.UNSET for _, each in fed):
+        return None
+    return frozenset(name for name, each in fed if each.argument == name and each.transform is None)
+
+
+def _uri_names(schema: Any) -> frozenset[str] | None:
+    """The members of a plain list of properties that may be URIs; None where a schema says it in another way."""
+    if not isinstance(schema, Mapping):
+        return frozenset()
+    listed = schema.get("properties")
+    properties = listed if isinstance(listed, Mapping) else {}
+    rest = {key: value for key, value in schema.items() if key != "properties"}
+    if _says_uri(rest) or b'"$ref"' in encode_value(schema) or b'"$dynamicRef"' in encode_value(schema):
+        return None
+    return frozenset(name for name, member in properties.items() if _says_uri(member))
+
+
+def _says_uri(schema: Any) -> bool:
+    written = encode_value(schema)
+    return b'"uri' in written or b'"iri' in written
+
+
+def may_hold_uri(value: dict[str, Any]) -> bool:
+    """Whether any text in it has a colon. Written for what most calls hold: a few texts and numbers."""
+    for member in value.values():
+        kind = type(member)
+        if kind is str:
+            if ":" in member:
+                return True
+        elif (kind is dict and may_hold_uri(member)) or (
+            kind is list and may_hold_uri(dict(enumerate(member)))  # type: ignore[arg-type]
+        ):
+            return True
+    return False
+
+
+def _compile(schema: Mapping[str, Any]) -> Compiled:
+    made = compile_schema(dict(schema))
+    if made is None:
+        raise ValueError("a contract's schema was checked when its file was read")
+    return made

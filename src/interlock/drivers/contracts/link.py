@@ -1,0 +1,154 @@
+"""The contract link: offers the contracts of one segment as if one server had them all.
+
+To the catalog, the guard and the clients it is a link that is always there. At its other end is no server: a call that
+was admitted here chooses its driver and goes over a link that it leases. The guard checks its input before the gate is
+asked: the input depends on no driver, and no person approves what cannot be sent.
+"""
+
+from collections.abc import Coroutine, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.drivers.protocol.binding import resource_refs as refs
+from interlock.drivers.protocol.errors import DriverError
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.mcp import methods
+from interlock.mcp.eras import LATEST_MODERN, Era
+from interlock.mcp.headers import encode_header
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock
+from interlock.core.link_state import LinkState, Outlook
+from interlock.core.recorder import Recorder
+from interlock.core.calls.call import Call, CallFactory
+from interlock.guard.guard import Admitted, Guard
+from interlock.core.calls.refusals import RELISTED
+from interlock.catalog.routes import Route
+from interlock.drivers.contracts.call import ContractCall
+from interlock.drivers.contracts.contract import CompiledContract
+from interlock.drivers.contracts.leased_call import LeasedCall
+from interlock.drivers.contracts.passthrough_call import PassthroughCall
+from interlock.drivers.contracts.unbound_items import ExposedItems
+from interlock.drivers.interfaces import Provider
+from interlock.links.handshake import modern_head
+from interlock.links.link import Link, ServerFacts
+from interlock.links.link_events import LinkEvents
+
+_NO_RESOURCE: Final = Fault(INVALID_PARAMS, "Resource not found", {"reason": "resource_unavailable"})
+_METHOD: Final = Call.__struct_fields__.index("method")
+_PARAMS: Final = Call.__struct_fields__.index("params")
+
+
+class ContractLink(Link):
+    checks_input = True
+
+    def __init__(self, segment: str, events: LinkEvents, clock: Clock, guard: Guard[Route], recorder: Recorder) -> None:
+        super().__init__(segment, events, clock, kind="contracts", transport="none")
+        self.guard = guard
+        self.clock = clock
+        self.recorder = recorder
+        self.contracts: Mapping[str, CompiledContract] = {}  # by their local names
+        self.shown = ExposedItems()  # what drivers offer here besides
+        self.kinds: Mapping[str, refs.ResourceKind] = {}  # of references to resources, of all drivers
+        self.providers: Mapping[str, Provider] = {}  # by the drivers' keys
+        self._work = BackgroundTasks()
+        self.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
+        self.stand(LinkState.READY, None)
+
+    def offers(self, capability: str, has: bool) -> None:
+        """What clients are told of it when they are greeted."""
+        assert self.facts is not None  # noqa: S101  (greeted above)
+        known = {name: raw for name, raw in self.facts.capabilities.items() if name != capability}
+        self.facts = msgspec.structs.replace(self.facts, capabilities=known | ({capability: RAW_EMPTY} if has else {}))
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        self._work.begin(work)
+
+    def send(self, admitted: Admitted[Call]) -> None:
+        call = admitted.command
+        self.calls += 1
+        assert isinstance(call, LeasedCall)  # noqa: S101  (the guard refuses a withdrawn tool)
+        call.depart(admitted)
+
+    def maybe_outlook(self, tool: str) -> Outlook | None:
+        served = self.contracts.get(tool)
+        return None if served is None else served.outlook(self.clock)
+
+    @property
+    def call_type(self) -> CallFactory:  # type: ignore[override]
+        return self._new_tool_call
+
+    def _new_tool_call(self, *fields: Any) -> Call:
+        """`fields`: as of a plain call; the route is the last."""
+        route: Route = fields[-1]
+        params: dict[str, Any] = fields[_PARAMS]
+        approved = route.is_held
+        served = self.contracts.get(route.original)
+        if served is not None:
+            call = ContractCall(*fields, services=self, asked=dict(params), served=served, approved=approved)
+            call.timeout_s = served.timeout_s
+            return call
+        exposed = self.shown.tools.get(route.original)
+        if exposed is None:
+            return _WithdrawnToolCall(*fields)
+        says = {"name": route.wire_name}
+        return PassthroughCall(
+            *fields, services=self, asked=dict(params), provider=exposed.provider, says=says, approved=approved
+        )
+
+    def new_request(self, what: str, *fields: Any) -> Call:
+        method = fields[_METHOD]
+        if method == methods.RESOURCES_READ:
+            return self._read(what, *fields)
+        shown = self.shown.prompts.get(what)
+        if method == methods.COMPLETE and shown is None:
+            shown = self.shown.templates.get(what) or self.shown.resources.get(what)
+        if shown is None:
+            return _refuse(Call(*fields), RELISTED)
+        params: dict[str, Any] = fields[_PARAMS]
+        if method == methods.COMPLETE:
+            member = "name" if what in self.shown.prompts else "uri"
+            return self._new_raw_call(shown.provider, {"ref": {**params["ref"], member: shown.theirs}}, *fields)
+        call = self._new_raw_call(shown.provider, {"name": shown.theirs}, *fields)
+        call.head = modern_head(methods.PROMPTS_GET) + b"mcp-name: %b\r\n" % encode_header(shown.theirs)
+        return call
+
+    def _read(self, uri: str, *fields: Any) -> Call:
+        """Of a reference, of a resource that is listed, or of one that a listed template names."""
+        sha256 = None
+        if uri.startswith(refs.PREFIX):
+            ref = refs.parse(uri, self.kinds)
+            if isinstance(ref, DriverError):
+                fault = Fault(INVALID_PARAMS, f"{ref.code}: {ref.message}", {"reason": ref.code})
+                return _refuse(Call(*fields), fault)
+            provider = self.providers.get(self.kinds[ref.kind].driver)
+            uri, sha256 = ref.uri, ref.sha256
+        else:
+            shown = self.shown.resources.get(uri) or next(
+                (one for template, one in self.shown.templates.items() if refs.matches(template, uri)), None
+            )
+            provider = shown.provider if shown is not None else None
+        if provider is None:
+            return _refuse(Call(*fields), _NO_RESOURCE)
+        call = self._new_raw_call(provider, {"uri": uri}, *fields)
+        call.uri, call.sha256 = uri, sha256
+        call.head = modern_head(methods.RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(uri)
+        if provider.listing is not None and not provider.listing.resources.digest:
+            call.fail(DriverError(code="resource_unavailable", message="the server has no resources"))
+        return call
+
+    def _new_raw_call(self, provider: Provider, says: dict[str, Any], *fields: Any) -> PassthroughCall:
+        return PassthroughCall(*fields, services=self, asked=dict(fields[_PARAMS]), provider=provider, says=says)
+
+
+class _WithdrawnToolCall(Call, eq=False):
+    """A call of a tool that was listed and is offered no more."""
+
+    def argument_fault(self) -> Fault:
+        return RELISTED
+
+
+def _refuse(call: Call, fault: Fault) -> Call:
+    call.refuse(fault, 200)
+    return call

@@ -1,0 +1,91 @@
+"""Interfaces between the parts of a driver: providers, which have a server ready, and the calls that go through it.
+
+A provider is one driver (id@major) with everything that brings its server up; it lends a link for one call. Contract
+links take calls that the guard admitted, choose a provider and borrow a link from it. Neither knows the other's ways.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, Final, Protocol
+
+from interlock.drivers.protocol.binding.match import Bound
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.model import Binding, Driver, Problem
+from interlock.core.calls.caller import Caller
+from interlock.links.listing import Listing
+from interlock.links.server_link import ServerLink
+
+UNHEALTHY: Final = "health_check_failed"  # the code of a driver that is unavailable for its own check
+
+
+class DriverState(Enum):
+    """How a driver stands, as `interlock drivers list` says it."""
+
+    UNTRUSTED = "untrusted"  # the folder as it is now is not accepted: nothing of it is installed or started
+    REJECTED = "rejected"  # the file, or what the server offers, does not fit
+    UNAVAILABLE = "unavailable"  # install, version, requirement, sandbox or health failed; may come back
+    INSTALLING = "installing"
+    CHECKING = "checking"  # started, its lists are compared with the contracts
+    READY = "ready"
+    PARTIAL = "partial"  # drivers.on_mismatch = drop_binding
+    UNAUTHED = "unauthed"  # a secret is missing, or the server refused it
+    KIND_UNSUPPORTED = "kind_unsupported"
+
+
+class Lease(Protocol):
+    """A server's link lent for one call: while it is held the server is neither idle nor taken by another tenant."""
+
+    @property
+    def link(self) -> ServerLink: ...
+
+    def release(self) -> None: ...
+
+
+class Hooks(Protocol):
+    """The functions of a driver.py, run in a process of their own, without network."""
+
+    def makes_arguments(self, bound: Bound) -> bool:
+        """Whether any of them has a part in the arguments of this binding: build_arguments, a transform."""
+
+    async def arguments(
+        self, bound: Bound, given: Mapping[str, Any], context: Mapping[str, Any]
+    ) -> dict[str, Any] | DriverError:
+        """What the server is sent; `bound.check_arguments` has taken it."""
+
+    def reads_results(self, bound: Bound) -> bool: ...
+
+    async def value(self, bound: Bound, result: Mapping[str, Any]) -> Any:
+        """The contract's value, which `bound.satisfying` has taken, or a DriverError."""
+
+
+class Provider(Protocol):
+    driver: Driver
+    state: DriverState
+    code: str | None  # of the reason
+    reason: str | None
+    login: str | None  # what it waits for while unauthed, in words a client may read: slugs, a login
+    problems: tuple[Problem, ...]  # of the last check of what the server offers, errors first
+    bindings: Mapping[str, Binding]  # contract id -> its entry of implements[], also before anything was checked
+    contract_ids: frozenset[str]  # what it serves now, also asleep, before `bound` is made
+    bound: Mapping[str, Bound]  # contract id -> the checked binding; complete while a lease is held
+    hooks: Hooks | None  # of its driver.py
+    listing: Listing | None  # what its server listed when it was last checked; None before
+
+    @property
+    def passed_at(self) -> float | None:
+        """When its health check last passed, in the time of the clock."""
+
+    @property
+    def failed_at(self) -> float | None: ...
+
+    async def look(self) -> str | None:
+        """Make its health check now: what is wrong, or None."""
+
+    def maybe_ready(self, caller: Caller) -> Lease | None:
+        """The link of this caller's process where it can be used at once; None: `acquire` it."""
+
+    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lease | DriverError:
+        """The link of this caller's process, started where it sleeps. Nothing has been sent when it fails.
+
+        `timeout_s`: how long to wait where all processes are taken by others.
+        """

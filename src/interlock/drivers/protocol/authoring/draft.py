@@ -1,0 +1,224 @@
+"""Files for a server that has none: its tools as TOOL.md, itself as DRIVER.md (AIP-author-3 to -5).
+
+In come decoded items of tools/list, which a server may have written to deceive; out come texts that have been read
+back, so that what is written is a file, or the problems of what could not be one. Which contracts exist already, where
+files go and whether a person agrees is not asked here.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from interlock.ax.protocol.capability import ToolClass
+from interlock.ax.protocol.names import normalise
+from interlock.drivers.protocol.binding.effects import effects_of
+from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
+from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
+from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.model import Contract, Driver, Problem
+from interlock.drivers.protocol.server_name import exposed_segment
+from interlock.wire.jsontext.pointer import quoted
+from interlock.wire.schemas.dialects import to_2020_12
+
+VERSION: Final = "1.0.0"  # of a file that is written the first time
+NAME_CHARS_MAX: Final = 80  # AIP-14
+ID_CHARS_MAX: Final = 80  # AIP-14
+DESCRIPTION_CHARS_MAX: Final = 2000  # AIP-14
+TEXT_OUTPUTS: Final[Mapping[str, Any]] = {  # of a tool without outputSchema, AIP-author-4
+    "type": "object",
+    "required": ["content"],
+    "properties": {"content": {"type": "string"}},
+}
+
+_OUTSIDE_ID = re.compile(r"[^a-z0-9.]+")
+_ID = re.compile(r"[a-z0-9][a-z0-9.-]*[a-z0-9]")
+_HASH_DIGITS = 8
+_NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+
+
+class DraftedContract(msgspec.Struct, frozen=True, kw_only=True):
+    tool_name: str
+    contract: Contract
+    text: str
+
+    def binding(self, reference: str | None = None) -> dict[str, Any]:
+        """The entry of implements[] that binds it; `reference` is a path, else the contract's id."""
+        return {
+            "tool": reference or self.contract.id,
+            "version": f"^{self.contract.version}",
+            "metadata": {"mcp": {"tool_name": self.tool_name}},
+        }
+
+
+class DraftedContracts(msgspec.Struct, frozen=True, kw_only=True):
+    drafted: tuple[DraftedContract, ...]
+    problems: tuple[Problem, ...]
+
+
+class DraftedDriver(msgspec.Struct, frozen=True, kw_only=True):
+    driver: Driver
+    text: str
+    problems: tuple[Problem, ...]  # warnings and notes of the file
+
+
+def draft_contracts(
+    tools: Iterable[Any],
+    driver_id: str,
+    *,
+    contract_ids: Mapping[str, str] | None = None,
+    classes: Mapping[str, ToolClass] | None = None,
+) -> DraftedContracts:
+    """A contract for every tool. `contract_ids` and `classes` are by the names of tools. Tools whose contracts would
+    have one id are all refused: a number behind one of them would depend on the server's order."""
+    found: list[DraftedContract] = []
+    problems: list[Problem] = []
+    for tool in tools:
+        name = str(tool.get("name")) if isinstance(tool, Mapping) else ""
+        given, said = (contract_ids or {}).get(name), (classes or {}).get(name)
+        drafted = draft_contract(tool, driver_id, contract_id=given, tool_class=said)
+        if isinstance(drafted, DraftedContract):
+            found.append(drafted)
+        else:
+            problems += drafted
+    claims: dict[str, list[DraftedContract]] = {}
+    for each in found:
+        claims.setdefault(each.contract.id, []).append(each)
+    for contract_id, several in claims.items():
+        if len(several) > 1:
+            names = ", ".join(sorted(quoted(each.tool_name) for each in several))
+            problems.append(
+                _problem(
+                    "id_collision", f"the tools {names} would all have the contract {contract_id}", "name one each"
+                )
+            )
+    kept = tuple(each for each in found if len(claims[each.contract.id]) == 1)
+    return DraftedContracts(drafted=kept, problems=tuple(problems))
+
+
+def draft_contract(
+    tool: Any,
+    driver_id: str,
+    *,
+    contract_id: str | None = None,
+    tool_class: ToolClass | None = None,
+    outputs: Mapping[str, Any] | None = None,
+) -> DraftedContract | tuple[Problem, ...]:
+    """`tool_class`: what a person said it does. `outputs`: in place of what the server says of its results."""
+    if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str) or not tool["name"]:
+        return (_problem("tool_invalid", "a tool of the server's list has no name", "ask the server's author"),)
+    name: str = tool["name"]
+    inputs = tool.get("inputSchema")
+    outputs = tool.get("outputSchema", TEXT_OUTPUTS) if outputs is None else outputs
+    if not isinstance(inputs, Mapping) or not isinstance(outputs, Mapping):
+        return (_problem("tool_invalid", f"the tool {quoted(name)} has no schema", "ask the server's author"),)
+    effects = effects_of(tool.get("annotations"), driver_id, tool_class)
+    title = next((line for each in (tool.get("title"), name) if (line := _one_line(each))), "Tool")
+    data = {
+        "name": title[:NAME_CHARS_MAX].strip(),
+        "id": contract_id or contract_id_of(driver_id, name),
+        "description": _cut(_clean(tool.get("description")) or title),
+        "version": VERSION,
+        "inputs": to_2020_12(inputs),
+        "outputs": to_2020_12(outputs),
+        **({"idempotent": True} if effects.idempotent else {}),
+        "mutates": list(effects.mutates),
+        "approval": effects.approval,
+        "risk_level": effects.risk_level,
+        "metadata": {"interlock": {"name": f"{exposed_segment(driver_id)}.{normalise(name)}"}},
+    }
+    text = frontmatter_text(data)
+    reading = read_contract(text.encode("utf-8", "replace"), TOOL_FILE)
+    if reading.value is None:
+        return tuple(
+            msgspec.structs.replace(each, message=f"the tool {quoted(name)} makes no contract: {each.message}")
+            for each in reading.problems
+        )
+    return DraftedContract(tool_name=name, contract=reading.value, text=text)
+
+
+def contract_id_of(driver_id: str, tool_name: str) -> str:
+    """filesystem-mcp and read_file: filesystem.read-file. A name without a letter or too long ends in its hash."""
+    head = driver_id.removesuffix("-mcp") or driver_id
+    tail = _OUTSIDE_ID.sub("-", normalise(tool_name)).strip("-.")
+    found = f"{head}.{tail}"
+    if tail and len(found) <= ID_CHARS_MAX and _ID.fullmatch(found):
+        return found
+    digest = hashlib.sha256(tool_name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
+    room = ID_CHARS_MAX - _HASH_DIGITS - 1
+    return f"{found[:room].rstrip('-.')}-{digest}" if tail else f"{head[: room - 5]}.tool-{digest}"
+
+
+def draft_driver(data: Mapping[str, Any], body: str = "") -> DraftedDriver | tuple[Problem, ...]:
+    """`data` is the frontmatter; without kind and version it is an MCP driver of 1.0.0."""
+    whole = {
+        key: value
+        for key, value in {
+            "name": data.get("name"),
+            "id": data.get("id"),
+            "description": data.get("description"),
+            "version": VERSION,
+            "kind": "mcp",
+            **data,
+        }.items()
+        if value is not None
+    }
+    text = frontmatter_text(whole, body)
+    identifier = whole.get("id")
+    reading = read_driver(
+        text.encode("utf-8", "replace"), DRIVER_FILE, folder=identifier if isinstance(identifier, str) else None
+    )
+    if reading.value is None:
+        return reading.problems
+    return DraftedDriver(driver=reading.value, text=text, problems=reading.problems)
+
+
+def proposed_renames(inputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
+    """An argument_mapping for a person to review: inputs of a contract that the server does not know by name, each to
+    the one argument of the same type that is left, or that shares a word of its name."""
+    ours, theirs = _properties(inputs), _properties(arguments)
+    free = {name: each for name, each in theirs.items() if name not in ours}
+    found: dict[str, str] = {}
+    for name, schema in ours.items():
+        if name in theirs:
+            continue
+        fitting = [other for other, each in free.items() if _type(each) == _type(schema) is not None]
+        alike = [other for other in fitting if _words(other) & _words(name)]
+        if len(alike) == 1:
+            found[name] = alike[0]
+        elif len(fitting) == 1 and not alike:
+            found[name] = fitting[0]
+    targets: Sequence[str] = list(found.values())
+    return {name: target for name, target in found.items() if targets.count(target) == 1}
+
+
+def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    properties = schema.get("properties")
+    return properties if isinstance(properties, Mapping) else {}
+
+
+def _type(schema: Any) -> Any:
+    return schema.get("type") if isinstance(schema, Mapping) else None
+
+
+def _words(name: str) -> set[str]:
+    return set(normalise(name).replace("-", "_").split("_")) - {""}
+
+
+def _clean(text: Any) -> str:
+    """Without invisible characters: they could hide words from the person who reads the file."""
+    return _NOT_SHOWN.sub("", text.replace("\r\n", "\n")).strip() if isinstance(text, str) else ""
+
+
+def _one_line(text: Any) -> str:
+    return " ".join(_clean(text).split())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= DESCRIPTION_CHARS_MAX else text[: DESCRIPTION_CHARS_MAX - 1] + "…"
+
+
+def _problem(code: str, message: str, hint: str) -> Problem:
+    return Problem(file=TOOL_FILE, code=code, message=message, hint=hint)

@@ -1,0 +1,186 @@
+"""From a server's tools/call result to the contract's value: what the result holds (AIP-extract-4), how its text is
+read (-5, -8), what is taken from it (-6, -7), and whether it is what the contract promises (AIP-tools-13 and -14).
+
+How text is read is settled by `Reader` at registration; nothing in a result changes it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from interlock.drivers.protocol.binding.python_literal import NotPlain, read_literal
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.model import ResultParse
+from interlock.drivers.protocol.result_path import Miss, Path
+from interlock.drivers.protocol.result_pattern import Pattern
+from interlock.wire.jsonrpc.codec import decode_value
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.schemas.validators import Compiled
+
+Mode = Literal["structured", "text", "json", "python_literal", "lines", "records"]
+
+UNKNOWN: Final = "unknown"  # AIP-tools-13: the message of an error without a text
+LINES_MAX: Final = 100_000
+
+
+class Reader(msgspec.Struct, frozen=True, kw_only=True):
+    """How the results of one binding are read."""
+
+    mode: Mode
+    path: Path
+    parse: ResultParse | None = None
+    pattern: Pattern | None = None
+    falls_back: bool = False  # a single name that is absent means the text itself
+    wrap: str | None = None
+    dropped: tuple[str, ...] = ()
+    outputs: Compiled
+
+    def value(self, result: Mapping[str, Any]) -> Any:
+        """The contract's value, or a DriverError."""
+        if result.get("isError") is True:  # AIP-tools-13
+            return upstream_error(result)
+        base = self._base(result)
+        if isinstance(base, DriverError):
+            return base
+        found = self.path.find(base)
+        if isinstance(found, Miss):  # AIP-extract-6
+            text = _only_text(result) if self.falls_back else None
+            if text is None:
+                return _failure(f"result_extract {self.path}: {found}", step=str(found.step))
+            found = text
+        if self.wrap is not None:
+            found = {self.wrap: found}  # AIP-extract-8
+        if self.dropped and isinstance(found, Mapping):
+            found = {name: value for name, value in found.items() if name not in self.dropped}  # AIP-tools-14
+        return self.satisfying(found)
+
+    def satisfying(self, value: Any) -> Any:
+        """The value itself where it is what the contract promises, else a DriverError."""
+        fault = self.outputs.maybe_fault(value)  # AIP-tools-14
+        if fault is None:
+            return value
+        return _failure(f"the result is not as the contract has it: {fault}", pointer=fault.pointer)  # AIP-tools-14
+
+    def _base(self, result: Mapping[str, Any]) -> Any:
+        if self.parse is not None:
+            return self._parse(result, self.parse)
+        if "structuredContent" in result:  # AIP-extract-4
+            return result["structuredContent"]
+        blocks = _blocks(result)
+        texts = [_text(block) for block in blocks]
+        # With the fallback the text may be anything, a file's content for one: it is not looked into.
+        if len(texts) == 1 and texts[0] is not None:  # AIP-extract-5
+            return _json(texts[0]) if self.mode != "text" and not self.falls_back else {"content": texts[0]}
+        if all(text is not None for text in texts):
+            return {"content": "\n".join(text for text in texts if text is not None)}
+        return {"content": blocks}
+
+    def _parse(self, result: Mapping[str, Any], parse: ResultParse) -> Any:
+        value = _source(result, parse)
+        if isinstance(value, DriverError):
+            return value
+        if parse.form is not None:
+            text = value if isinstance(value, str) else _member_text(value)
+            if text is None:
+                return _failure(f"result_parse reads text, and {parse.source} of the result is none")
+            value = self._read(text, parse.form)
+            if isinstance(value, DriverError):
+                return value
+        return value if parse.into is None else {parse.into: value}
+
+    def _read(self, text: str, form: str) -> Any:
+        match form:
+            case "json":
+                return _json(text)
+            case "python_literal":
+                try:
+                    return read_literal(text)
+                except NotPlain:
+                    return _failure("the text is not a Python literal of plain data")
+            case "lines" | "records":
+                lines = _lines(text)
+                if len(lines) > LINES_MAX:
+                    return _failure(f"the text has more than {LINES_MAX} lines")
+                return lines if form == "lines" else self._records(lines)
+        return text
+
+    def _records(self, lines: list[str]) -> Any:
+        assert self.pattern is not None, "records are not registered without their pattern"  # noqa: S101
+        made = []
+        for number, line in enumerate(lines, 1):
+            record = self.pattern.record(line)
+            if record is None:  # AIP-extract-8
+                return _failure(f"line {number} of the text is not like the pattern of result_parse", line=number)
+            made.append(record)
+        return made
+
+
+def upstream_error(result: Mapping[str, Any]) -> DriverError:
+    """AIP-tools-13."""
+    texts = [text for block in _blocks(result) if (text := _text(block)) is not None]
+    return DriverError(code="upstream_error", message="\n".join(texts) or UNKNOWN)  # AIP-tools-13
+
+
+def _failure(message: str, **cause: Any) -> DriverError:
+    return DriverError(code="output_parse_failed", message=message, cause=cause)  # AIP-extract-6
+
+
+def _json(text: str) -> Any:
+    try:
+        return decode_value(text.encode())
+    except (CodecError, UnicodeEncodeError):
+        return _failure("the text of the result is not JSON")
+
+
+def _lines(text: str) -> list[str]:
+    """Ended by a line feed, with or without a carriage return; what else Unicode calls a line end may be in a name."""
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines[:-1] if not lines[-1] else lines
+
+
+def _source(result: Mapping[str, Any], parse: ResultParse) -> Any:
+    match parse.source:
+        case "result":
+            return dict(result)
+        case "content":
+            return _blocks(result)
+        case "structured":
+            if "structuredContent" not in result:
+                return _failure("the result has no structuredContent")
+            return result["structuredContent"]
+        case "auto" if parse.form is None and "structuredContent" in result:
+            return result["structuredContent"]
+    texts = [text for block in _blocks(result) if (text := _text(block)) is not None]
+    if not texts:
+        return _failure("the result has no text")
+    return "\n".join(texts)
+
+
+def _member_text(value: Any) -> str | None:
+    """The text of an object that is nothing but one: {"content": "..."}."""
+    if isinstance(value, Mapping) and len(value) == 1:
+        only = next(iter(value.values()))
+        return only if isinstance(only, str) else None
+    return None
+
+
+def _only_text(result: Mapping[str, Any]) -> str | None:
+    """AIP-extract-7: the text of a result that is text-shaped."""
+    blocks = _blocks(result)
+    text = _text(blocks[0]) if len(blocks) == 1 else None
+    if text is None or "structuredContent" not in result:
+        return text
+    return text if _member_text(result["structuredContent"]) == text else None
+
+
+def _blocks(result: Mapping[str, Any]) -> list[Any]:
+    content = result.get("content")
+    return content if isinstance(content, list) else []
+
+
+def _text(block: Any) -> str | None:
+    if isinstance(block, dict) and block.get("type") == "text":
+        text = block.get("text")
+        return text if isinstance(text, str) else None
+    return None

@@ -1,0 +1,224 @@
+"""May this server be given this URI? (AIP-security-6)
+
+A file URI is decoded once, and what it names - as written, and with its dots settled first - is resolved by the
+function that is passed in and compared with the file roots of the server's sandbox. An http URI's host is compared with
+its egress. Any other scheme is one that the driver's resources declare. Whatever two readers could read differently
+(a backslash, a control character, an escape inside an escape, a query after a file) is refused. Text without a scheme
+is a path, and paths are left to the sandbox.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from interlock.drivers.protocol.errors import DriverError
+from interlock.net.protocol.address_scope import Scope, maybe_scope
+from interlock.net.protocol.egress import Permit, permits, port_of
+from interlock.net.protocol.file_uri import Unreadable, is_within, read_file_path, without_dots
+
+URI_CHARS_MAX: Final = 8192
+SCHEMA_STEPS_MAX: Final = 64  # of $ref and combinators around one value
+
+Resolve = Callable[[str], str | None]  # an absolute path -> the same without symlinks; None: it cannot be told
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_DROPPED = re.compile("[\x00-\x20\x7f-\xa0\ud800-\udfff]")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_WEB: Final = ("http", "https")
+_URI_FORMATS: Final = ("uri", "uri-reference", "iri", "iri-reference")
+_COMBINATORS: Final = ("allOf", "anyOf", "oneOf")
+_BRANCHES: Final = ("if", "then", "else")
+
+
+class Reach(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server's sandbox lets it have. Paths are absolute and without symlinks."""
+
+    roots: tuple[str, ...] = ()
+    denied: tuple[str, ...] = ()  # below the roots, and stronger
+    egress: tuple[str, ...] = ()
+    schemes: frozenset[str] = frozenset()  # of the declared resource templates
+
+
+def schemes_of(templates: Iterable[str]) -> frozenset[str]:
+    found = (_SCHEME.match(each) for each in templates)
+    return frozenset(each[1].lower() for each in found if each is not None)
+
+
+def denial(uri_untrusted: str, reach: Reach, resolve: Resolve) -> DriverError | None:
+    """None: it may be forwarded as it is. The reason goes to the operator; the URI itself is not shown."""
+    reason = _reason(uri_untrusted, reach, resolve)
+    if reason is None:
+        return None
+    return DriverError(
+        # AIP-security-6
+        code="resource_uri_denied",
+        message="the server may not be given this URI",
+        cause={"reason": reason},
+    )
+
+
+class Watch:
+    """Which strings of a value are checked: where the schema says uri, and whatever begins with file:. Made once for a
+    schema and asked for every call."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._start: tuple[Any, ...] = (schema,) if _says_uri(schema) else ()
+
+    def uris(self, value: Any) -> Iterator[str]:
+        # Every branch a schema could take counts: one more string checked does no harm. No recursion: a caller nests.
+        todo: list[tuple[Any, tuple[Any, ...]]] = [(value, self._start)]
+        while todo:
+            value, schemas = todo.pop()
+            said = tuple(_spread(schemas, self._schema)) if schemas else ()
+            if isinstance(value, str):
+                if _begins_with_file(value) or any(each.get("format") in _URI_FORMATS for each in said):
+                    yield value
+            elif isinstance(value, Mapping):
+                members = [(each, tuple(_of_member(said, key)) if said else ()) for key, each in value.items()]
+                todo += reversed(members)
+            elif isinstance(value, list | tuple):
+                elements = [(each, tuple(_of_element(said, at)) if said else ()) for at, each in enumerate(value)]
+                todo += reversed(elements)
+
+
+def _says_uri(schema: Any) -> bool:
+    todo = [schema]
+    while todo:
+        at = todo.pop()
+        if isinstance(at, Mapping):
+            if at.get("format") in _URI_FORMATS:
+                return True
+            todo += at.values()
+        elif isinstance(at, list | tuple):
+            todo += at
+    return False
+
+
+def _reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
+    if len(uri) > URI_CHARS_MAX:
+        return f"it has more than {URI_CHARS_MAX} characters"
+    seen = _generous_reading(uri)
+    found = _SCHEME.match(seen)
+    if found is None and not seen.startswith("//"):
+        return None
+    if seen != uri:  # AIP-security-6
+        return "it holds a backslash, a space or a control character"
+    if found is None:
+        return _host_reason(uri, reach)
+    scheme = found[1].lower()
+    if scheme == "file":
+        return _file_reason(uri[found.end() :], reach, resolve)
+    if scheme in _WEB:
+        return _host_reason(uri, reach)
+    return None if scheme in reach.schemes else "no declared resource has its scheme"  # AIP-security-6
+
+
+def _file_reason(rest: str, reach: Reach, resolve: Resolve) -> str | None:
+    path = read_file_path(rest)
+    if isinstance(path, Unreadable):
+        return path.reason
+    # Where a symlink stands before the dots the two differ, and which one the server opens is not ours to know.
+    for each in (path, without_dots(path)):
+        resolved = resolve(each)
+        # AIP-security-6
+        if resolved is None or not is_within(resolved, reach.roots) or is_within(resolved, reach.denied):
+            return "its path is outside of the sandbox"
+    return None
+
+
+def _host_reason(uri: str, reach: Reach) -> str | None:
+    try:
+        parts = urlsplit(uri)
+        host, port = parts.hostname, port_of(parts)
+    except ValueError:
+        host = None
+    if not host or "%" in parts.netloc:
+        return "its host cannot be read"
+    if parts.username is not None or parts.password is not None:
+        return "it holds a user or a password"
+    host = host.rstrip(".")
+    permit = permits(host, port, reach.egress)
+    if permit is None:  # AIP-security-6
+        return "its host is not in network.egress"
+    if permit is not Permit.NAMED and _is_private(host):
+        return "a private address is reached only where network.egress names it"
+    return None
+
+
+def _is_private(host: str) -> bool:
+    """As far as the name itself shows it; what it resolves to is the egress proxy's question."""
+    scope = maybe_scope(host)
+    if scope is not None:
+        return scope > Scope.PUBLIC
+    return _NUMBER.fullmatch(host.rpartition(".")[2]) is not None  # one of the older spellings of an address
+
+
+def _begins_with_file(text: str) -> bool:
+    return ":" in text and _generous_reading(text[:64])[:5].lower() == "file:"
+
+
+def _generous_reading(text: str) -> str:
+    """As the most generous reader sees it, who drops white space and takes a backslash for a slash."""
+    return _DROPPED.sub("", text).replace("\\", "/")
+
+
+def _spread(schemas: Iterable[Any], root: Any) -> Iterator[Mapping[str, Any]]:
+    todo = list(schemas)
+    for _ in range(SCHEMA_STEPS_MAX):
+        if not todo:
+            return
+        schema = todo.pop()
+        if not isinstance(schema, Mapping):
+            continue
+        yield schema
+        for key in _COMBINATORS:
+            branches = schema.get(key)
+            todo += branches if isinstance(branches, list) else []
+        todo += [schema[key] for key in _BRANCHES if key in schema]
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            todo.append(_reference_target(root, reference))
+
+
+def _reference_target(root: Any, reference: str) -> Any:
+    """What a local pointer leads to; anything else says nothing here."""
+    if not reference.startswith("#"):
+        return None
+    found = root
+    for step in unquote(reference[1:]).split("/")[1:]:
+        step = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping):
+            found = found.get(step)
+        elif isinstance(found, list) and step.isdigit() and int(step) < len(found):
+            found = found[int(step)]
+        else:
+            return None
+    return found
+
+
+def _of_member(schemas: Iterable[Mapping[str, Any]], key: str) -> Iterator[Any]:
+    for schema in schemas:
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping) and key in properties:
+            yield properties[key]
+        patterns = schema.get("patternProperties")
+        if isinstance(patterns, Mapping):
+            yield from patterns.values()
+        yield schema.get("additionalProperties")
+        yield schema.get("unevaluatedProperties")
+
+
+def _of_element(schemas: Iterable[Mapping[str, Any]], index: int) -> Iterator[Any]:
+    for schema in schemas:
+        items = schema.get("items")
+        places = items if isinstance(items, list) else schema.get("prefixItems")
+        if isinstance(places, list) and index < len(places):
+            yield places[index]
+        if not isinstance(items, list):
+            yield items
+        yield schema.get("additionalItems")
+        yield schema.get("contains")

@@ -1,0 +1,191 @@
+"""TOOL.md: bytes in, a Contract or what is wrong with it out (AIP-14)."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.ax.protocol.names import is_qualified
+from interlock.drivers.protocol.files import schema_problems
+from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
+from interlock.drivers.protocol.files.schemas.reference import REFERENCE, REFERENCE_URI
+from interlock.drivers.protocol.files.server_block import FileFindings
+from interlock.drivers.protocol.model import (
+    Contract,
+    ContractExample,
+    ContractRequires,
+    DriverConstraints,
+    Problem,
+    Reading,
+    Retry,
+)
+from interlock.wire.jsontext.pointer import pointer_step, quoted
+from interlock.wire.schemas.validators import rewritten
+
+TOOL_FILE: Final = "TOOL.md"
+NOT_ENFORCED: Final = "not_enforced"
+REFERENCE_NAME: Final = "agentref-v1"
+MOVED: Final = {  # AIP-14.front-3
+    "code": "driver.py beside the DRIVER.md (AIP-30)",
+    "run": "server of the DRIVER.md (AIP-30)",
+    "runner": "runner of the DRIVER.md (AIP-30)",
+    "secrets": "auth.ref of the DRIVER.md (AIP-30) and its SECRETS.md",
+    "network": "network of the DRIVER.md (AIP-30)",
+    "entry": "driver.py beside the DRIVER.md (AIP-30)",
+    "execute": "implements of the DRIVER.md (AIP-30)",
+}
+RENAMED: Final = {  # with what the prose of AIP-14 has but its schema does not
+    "inputSchema": "inputs",  # AIP-compat-2
+    "outputSchema": "outputs",  # AIP-compat-2
+    "contextSchema": "metadata.interlock.context_schema",
+    "input_schema": "inputs",
+    "output_schema": "outputs",
+}
+# Those whose value is a schema or holds some, at the top of one.
+_KEYWORDS: Final = frozenset(
+    [
+        *("properties", "patternProperties", "dependentSchemas", "definitions", "dependencies", "const", "default"),
+        *("additionalProperties", "unevaluatedProperties", "propertyNames", "items", "additionalItems", "contains"),
+        *("unevaluatedItems", "not", "if", "then", "else", "contentSchema", "discriminator", "example", "examples"),
+    ]
+)
+
+
+def read_contract(data_untrusted: bytes, file: str) -> Reading[Contract]:
+    reading = read_frontmatter(data_untrusted, file)
+    if reading.value is None:
+        return Reading(problems=reading.problems)
+    front = _with_references(reading.value)
+    refused = tuple(_with_better_hint(each, front.data) for each in schema_problems.check(front, "AIP-14"))
+    if refused:
+        return Reading(problems=refused)
+    found = FileFindings(front.places)
+    _check(front, found)
+    if found.refused:
+        return Reading(problems=tuple(found.problems))
+    try:
+        return Reading(value=_contract(front), problems=tuple(found.problems))
+    except (msgspec.ValidationError, ValueError):
+        # The schema is closed over everything converted; a gap between the two is refused, not raised.
+        found.say("", schema_problems.INVALID, "a value has the wrong form", "compare the file with the documentation")
+        return Reading(problems=tuple(found.problems))
+
+
+def _with_references(front: Frontmatter) -> Frontmatter:
+    """The contract with a definition of AIP-27's REF where its schemas refer to that; nothing is fetched for it."""
+    data = {key: _with_reference(value) if key in ("inputs", "outputs") else value for key, value in front.data.items()}
+    return msgspec.structs.replace(front, data=data)
+
+
+def _with_reference(schema: Any) -> Any:
+    is_used = False
+
+    def point_inside(each: Mapping[str, Any]) -> Mapping[str, Any]:
+        nonlocal is_used
+        if each.get("$ref") != REFERENCE_URI:
+            return each
+        is_used = True
+        return {**each, "$ref": f"#/$defs/{REFERENCE_NAME}"}
+
+    made = rewritten(schema, point_inside)
+    defined = made.get("$defs", {}) if is_used else None
+    if not isinstance(defined, Mapping) or REFERENCE_NAME in defined:
+        return schema
+    return {**made, "$defs": {**defined, REFERENCE_NAME: REFERENCE}}
+
+
+def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
+    key = problem.field.removeprefix("/")
+    if key in MOVED:  # AIP-14.front-3
+        return msgspec.structs.replace(
+            problem, message=f"{key} is no longer part of a contract", hint=f"it moved to {MOVED[key]}"
+        )
+    if key in RENAMED:  # AIP-compat-2
+        return msgspec.structs.replace(problem, hint=f"write {RENAMED[key]}")
+    if key == "implements":
+        return msgspec.structs.replace(problem, hint="remove it: the drivers say which contracts they implement")
+    if key == "version" and isinstance(data.get("version"), int | float):
+        return msgspec.structs.replace(problem, hint="write three parts: 1.0.0")
+    if key == "approval":
+        return msgspec.structs.replace(problem, hint="write auto, always, on-mutate or policy:NAME")
+    return problem
+
+
+def _check(front: Frontmatter, found: FileFindings) -> None:
+    data = front.data
+    if data.get("mutates") and data.get("approval", "auto") == "auto":  # AIP-14.front-2
+        found.say(
+            "/approval" if "approval" in data else "/mutates",
+            schema_problems.INVALID,
+            "a tool that changes something cannot have approval auto",
+            "set approval to always, on-mutate or policy:<ref>",
+        )
+    if any(data.get("requires", {}).values()):
+        found.say(
+            "/requires",
+            NOT_ENFORCED,
+            "requires is read and not enforced",
+            "a driver reaches what its own network and SECRETS.md say; limit callers with [[access]]",
+            "note",
+        )
+    for field in ("inputs", "outputs"):
+        _json_schema(f"/{field}", data[field], found)
+    if "type" in data["inputs"] and data["inputs"]["type"] != "object":
+        found.say("/inputs/type", schema_problems.INVALID, "the inputs of a tool are an object", "write type: object")
+    ours = data.get("metadata", {}).get("interlock", {})
+    if "context_schema" in ours:
+        _json_schema("/metadata/interlock/context_schema", ours["context_schema"], found)
+    if "name" in ours and not ("." in ours["name"] and is_qualified(ours["name"])):
+        found.say(
+            "/metadata/interlock/name",
+            schema_problems.INVALID,
+            f"{quoted(ours['name'])} is no qualified name",
+            "write segment.tool, like filesystem.read_file",
+        )
+
+
+def _json_schema(pointer: str, schema: Any, found: FileFindings) -> None:
+    fault = schema_problems.fault_in_json_schema(schema)
+    if fault is not None:  # AIP-14.front-1
+        place = pointer + fault.pointer
+        found.say(place, schema_problems.INVALID, f"this is no JSON Schema: {fault.message}", fault.hint)
+        return
+    for key, value in schema.items():
+        # A property beside `properties` is an unknown keyword: valid, and without any effect.
+        if key not in _KEYWORDS and not key.startswith(("$", "x-")) and _is_like_a_schema(value):
+            place = f"{pointer}/{pointer_step(key)}"
+            message = f"{quoted(key)} is no keyword of JSON Schema, and describes nothing here"
+            found.say(place, "unknown_key", message, f"write it below properties of {pointer[1:]}", "warning")
+
+
+def _is_like_a_schema(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(key in value for key in ("type", "enum", "properties", "items", "$ref"))
+
+
+def _contract(front: Frontmatter) -> Contract:
+    data = front.data
+    ours = data.get("metadata", {}).get("interlock", {})
+    return Contract(
+        name=data["name"],
+        id=data["id"],
+        description=data["description"],
+        version=data["version"],
+        inputs=data["inputs"],
+        outputs=data["outputs"],
+        idempotent=data.get("idempotent", False),  # AIP-14.front-1
+        mutates=tuple(data.get("mutates", ())),
+        requires=msgspec.convert(data.get("requires", {}), ContractRequires),
+        approval=data.get("approval", "auto"),  # AIP-14.front-1
+        risk_level=msgspec.convert(data.get("risk_level", 0), int),
+        cost_class=data.get("cost_class", "trivial"),  # AIP-14.front-1
+        timeout_ms=msgspec.convert(data.get("timeout_ms", 30_000), int),  # AIP-14.front-1
+        retry=msgspec.convert(data.get("retry"), Retry | None),
+        default_implementation=data.get("default_implementation"),
+        driver_constraints=msgspec.convert(data.get("driver_constraints", {}), DriverConstraints),
+        tags=tuple(data.get("tags", ())),
+        examples=msgspec.convert(data.get("examples", []), tuple[ContractExample, ...]),
+        listed_as=ours.get("name"),
+        context_schema=ours.get("context_schema"),
+        metadata=data.get("metadata", {}),
+        places=front.places,
+    )

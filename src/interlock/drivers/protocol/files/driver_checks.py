@@ -1,0 +1,269 @@
+"""What no schema says about a driver file: fields that do not fit each other, ranges, patterns, commands, paths."""
+
+import re
+from typing import Final
+from urllib.parse import urlsplit
+
+from interlock.drivers.protocol.files.reading_checks import check_reading
+from interlock.drivers.protocol.files.runner_block import runner_faults
+from interlock.drivers.protocol.files.server_block import FileFindings
+from interlock.drivers.protocol.files.versions import PROTOCOL_VERSIONS, is_range
+from interlock.drivers.protocol.model import Driver, Install, Remote
+from interlock.wire.jsontext.pointer import quoted
+from interlock.net.protocol.egress import ENTRY, permits, port_of
+from interlock.wire.schemas.bounds import PATTERN_CHARS_MAX
+
+INSTALL_NEEDS: Final[dict[str, tuple[str, ...]]] = {  # AIP-29, and our docker
+    **dict.fromkeys(("brew", "apt", "dnf", "pacman", "choco", "scoop", "npm", "pip", "cargo", "go"), ("package",)),
+    "curl": ("url",),
+    "download": ("url", "extract_bin"),
+    "vendored": ("path",),
+    "docker": ("image",),
+}
+DETECTS: Final = ("http_status:", "exit_code:", "exception:", "header:")
+
+_SHELL = re.compile(r"[;&|<>`$\n\r(){}*?!#~\\]")
+
+
+def check_driver(driver: Driver, found: FileFindings) -> None:
+    _bindings(driver, found)
+    _integration(driver, found)
+    _extensions(driver, found)
+    _check_installation(driver, found)
+    _version_check(driver, found)
+    _health_check(driver, found)
+    _auth(driver, found)
+    _runner(driver, found)
+    _egress(driver, found)
+
+
+def _bindings(driver: Driver, found: FileFindings) -> None:
+    """AIP-30.implements-2 and -3, and how results are read, as far as the file itself shows them."""
+    seen: dict[str, int] = {}
+    for binding in driver.implements:
+        found.problems.extend(check_reading(driver.places, binding))
+        place = f"{binding.pointer}/tool"
+        if escapes(binding.tool):  # AIP-30.implements-2
+            found.say(
+                place, "path_escape", "the contract's path leaves the workspace", "write a path below the workspace"
+            )
+        elif not binding.tool:
+            found.say(place, "schema_invalid", "this is empty", "name a TOOL.md or a contract's id")
+        contract = "/".join(part for part in binding.tool.split("/") if part not in {"", "."})
+        if contract in seen:  # AIP-30.implements-2
+            found.say(
+                place,
+                "duplicate_binding",
+                f"entries {seen[contract]} and {binding.index} bind the same contract",
+                "keep one of the two",
+            )
+        seen.setdefault(contract, binding.index)
+        if not is_range(binding.version):  # AIP-30.implements-3
+            found.say(
+                f"{binding.pointer}/version",
+                "range_invalid",
+                f"{quoted(binding.version)} is not a range of versions",
+                "write one like ^1.0.0",
+            )
+        if not binding.tool_name:
+            found.say(
+                f"{binding.pointer}/metadata/mcp/tool_name", "schema_invalid", "this is empty", "name the server's tool"
+            )
+
+
+def escapes(path: str) -> bool:
+    """A path that starts elsewhere than in the workspace. How far `..` leads is the registry's question: it has the
+    folders, and their symlinks."""
+    return path.startswith(("/", "~")) or "\\" in path or re.match(r"[A-Za-z]:", path) is not None
+
+
+def _integration(driver: Driver, found: FileFindings) -> None:
+    for index, prompt in enumerate(driver.prompts):
+        # AIP-prompts-3
+        if prompt.integrate_as == "skill_block" and (not prompt.skill_ref or escapes(prompt.skill_ref)):
+            found.say(
+                f"/prompts/{index}/skill_ref",
+                "skill_ref_invalid",
+                "a skill_block names the SKILL.md it belongs to",
+                "add skill_ref: ./skills/NAME/SKILL.md",
+            )
+    for index, resource in enumerate(driver.resources):
+        if resource.integrate_as == "ref_kind" and resource.ref_kind_id is None:  # AIP-resources-2
+            found.say(
+                f"/resources/{index}/ref_kind_id",
+                "schema_invalid",
+                "ref_kind_id is missing",
+                "add ref_kind_id: my_files",
+            )
+
+
+def _extensions(driver: Driver, found: FileFindings) -> None:
+    for index, version in enumerate(driver.interlock.protocol_versions):
+        if version not in PROTOCOL_VERSIONS:  # AIP-proto-5
+            found.say(
+                f"/metadata/interlock/protocol_versions/{index}",
+                "schema_invalid",
+                f"{quoted(version)} is no MCP version",
+                f"write one of {', '.join(PROTOCOL_VERSIONS)}",
+            )
+    if "roots" in driver.interlock.client_capabilities and driver.interlock.isolation != "user":
+        found.say(
+            "/metadata/interlock/client_capabilities",
+            "schema_invalid",
+            "roots are one user's, and this server is shared",
+            "add isolation: user, or remove roots",
+        )
+
+
+def _check_installation(driver: Driver, found: FileFindings) -> None:
+    if driver.install and isinstance(driver.server, Remote):  # AIP-server-7
+        found.say("/install", "install_ignored", "a remote server is not installed", "remove install", "warning")
+        return
+    for index, entry in enumerate(driver.install):
+        _install(f"/install/{index}", entry, found)
+
+
+def _install(pointer: str, entry: Install, found: FileFindings) -> None:
+    needed = INSTALL_NEEDS.get(entry.method)
+    if needed is None:
+        skipped = entry.options.get("experimental") is True  # AIP-30.install-2
+        found.say(
+            f"{pointer}/method",
+            "install_method_unknown" if skipped else "schema_invalid",
+            f"{quoted(entry.method)} is no method of installing known here",
+            "it is skipped" if skipped else f"write one of {', '.join(INSTALL_NEEDS)}",
+            "warning" if skipped else "error",
+        )
+        return
+    for key in needed:
+        if not isinstance(entry.options.get(key), str):
+            found.say(f"{pointer}/{key}", "schema_invalid", f"{key} is missing", f"add {key}")
+
+
+def _version_check(driver: Driver, found: FileFindings) -> None:
+    """AIP-30.version-1."""
+    check = driver.version_check
+    if check is None:
+        return
+    _command("/version_check/cmd", check.cmd, found)
+    if not is_range(check.range):  # AIP-30.version-1
+        found.say(
+            "/version_check/range", "range_invalid", "this is not a range of versions", "write one like >=2.40 <3"
+        )
+    if not has_group(check.parse):  # AIP-30.version-1
+        found.say(
+            "/version_check/parse",
+            "pattern_invalid",
+            "this is no pattern with a group",
+            "put the version in parentheses: v(\\S+)",
+        )
+
+
+def has_group(pattern: str) -> bool:
+    if len(pattern) > PATTERN_CHARS_MAX:
+        return False
+    try:
+        return re.compile(pattern).groups >= 1
+    except (re.error, OverflowError, RecursionError):
+        return False
+
+
+def _command(pointer: str, command: str, found: FileFindings) -> None:
+    if not command.strip() or _SHELL.search(command):  # AIP-30.version-1
+        found.say(
+            pointer,
+            "command_invalid",
+            "commands are run without a shell",
+            "write one program with its arguments, without ; & | < > or $",
+        )
+
+
+def _health_check(driver: Driver, found: FileFindings) -> None:
+    check = driver.health_check
+    if check is None:
+        return
+    if check.method == "exec" and check.cmd is None:
+        found.say("/health_check/cmd", "schema_invalid", "cmd is missing", "add the command to run")
+    if check.cmd is not None and check.method == "exec":
+        _command("/health_check/cmd", check.cmd, found)
+    if check.method == "http" and check.http is None:
+        found.say("/health_check/http", "schema_invalid", "http is missing", "add http: {method: GET, url: …}")
+
+
+def _auth(driver: Driver, found: FileFindings) -> None:
+    auth = driver.auth
+    if auth is None:
+        return
+    if auth.ref is not None and escapes(auth.ref):
+        found.say("/auth/ref", "path_escape", "the inventory's path leaves the folder", "write ./SECRETS.md")
+    for index, name in enumerate(auth.state.env):
+        if name not in driver.secret_names:
+            _say_unsent(driver, found, f"/auth/state/env/{index}", name)
+    if auth.expiry is not None and not auth.expiry.detect.startswith(DETECTS):
+        found.say(
+            "/auth/expiry/detect",
+            "detect_unknown",
+            "this way of noticing an expiry is not known here, so none is noticed",
+            "write http_status:401, exit_code:N, exception:NAME or header:NAME:VALUE",
+            "warning",
+        )
+
+
+def _say_unsent(driver: Driver, found: FileFindings, place: str, name: str) -> None:
+    """A name of the login's state says that a secret is needed, and not where it goes."""
+    if isinstance(driver.server, Remote):
+        message = f"{quoted(name)} is not sent to the server: nothing says in which header"
+        hint = f"write server.auth: {{type: bearer, secret: {name}}}, or ${{secrets.{name}}} in server.headers"
+        found.say(place, "state_env_unused", message, hint, "warning")
+    else:
+        hint = f'write {name}: "${{secrets.{name}}}" below server.env if the server reads it'
+        found.say(place, "state_env_unused", f"{quoted(name)} is not given to the server", hint, "note")
+
+
+def _runner(driver: Driver, found: FileFindings) -> None:
+    runner = driver.runner
+    if isinstance(runner, str):
+        if escapes(runner):
+            found.say("/runner", "path_escape", "the runner's path leaves the folder", "write ./RUNNER.md")
+    elif runner is not None:
+        for pointer, message, hint in runner_faults(runner):
+            found.say(f"/runner{pointer}", "schema_invalid", message, hint)
+
+
+def _egress(driver: Driver, found: FileFindings) -> None:
+    """AIP-security-3 and -4, as far as the file shows them."""
+    listed = driver.network.egress if driver.network is not None else ()
+    for index, host in enumerate(listed):
+        if not is_egress(host):  # AIP-security-3
+            found.say(
+                f"/network/egress/{index}",
+                "schema_invalid",
+                "this is not the name of a host",
+                "write api.example.com, api.example.com:443 or *.example.com, without path or network mask",
+            )
+        elif host.partition(":")[0] == "*":  # AIP-security-3
+            found.say(
+                f"/network/egress/{index}", "egress_open", "any public host can be reached", "name the hosts", "warning"
+            )
+    if not isinstance(driver.server, Remote):
+        return
+    host, port = _place(driver.server.url)
+    if "/network/egress" not in driver.places.lines:  # AIP-security-4
+        found.say(
+            "/server/url", "egress_implied", f"{host} is reached because the url says so", "nothing to do", "note"
+        )
+    elif permits(host, port, listed) is None:  # AIP-security-4
+        found.say("/server/url", "egress_denied", f"{host} is not in network.egress", "add it there")
+
+
+def is_egress(entry: str) -> bool:
+    """A host, *.suffix or *, each with a port or without; no path or network mask."""
+    return ENTRY.fullmatch(entry) is not None
+
+
+def _place(url: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(url)
+        return parts.hostname or "", port_of(parts)
+    except ValueError:
+        return "", 0

@@ -1,0 +1,353 @@
+"""The YAML between the two `---` lines of a DRIVER.md, TOOL.md or SECRETS.md: bytes in, plain data and its lines out.
+
+YAML 1.2 core schema: 2025-03-26 and `no` stay text (AIP-front-10). Keys are text and unique, tags other than the core
+ones are refused, an alias counts as much as what it stands for, and everything a file can make large has a limit.
+The body after the frontmatter is not read. Nothing is raised: whatever the bytes, data or a Problem comes out.
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from interlock.drivers.protocol.model import Places, Problem, Reading
+from interlock.wire.jsontext.pointer import pointer_step, quoted
+
+FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # a body with pictures in it; the caller need not read more than this plus one
+FRONTMATTER_BYTES_MAX: Final = 256 * 1024  # AIP-front-10
+OPEN_MAX: Final = 128  # brackets that are open at once, in text or not
+_NUMBER_KEY: Final = re.compile(r"0|-?[1-9][0-9]{0,17}", re.ASCII)  # as JSON writes it: the key of a table of codes
+DEPTH_MAX: Final = 64  # a contract's JSON Schema nests; the parser's time grows with the square of the depth
+VALUES_MAX: Final = 20_000  # with aliases counted as what they stand for
+DIGITS_MAX: Final = 40  # of one number
+
+CODE: Final = "frontmatter_invalid"
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+FENCE: Final = "---"
+MERGE_KEY: Final = "<<"
+
+_CORE = "tag:yaml.org,2002:"
+_NULL = re.compile(r"(?:~|null|Null|NULL|)")
+_BOOL = re.compile(r"(?:true|True|TRUE|false|False|FALSE)")
+_INT = re.compile(r"[-+]?[0-9]+", re.ASCII)
+_OCTAL = re.compile(r"0o[0-7]+")
+_HEX = re.compile(r"0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
+_NOT_JSON = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_BRACKET = re.compile(r"[][{}]")
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_UNUSABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+class Frontmatter(msgspec.Struct, frozen=True, kw_only=True):
+    data: dict[str, Any]
+    places: Places
+
+
+class _Fault(Exception):
+    def __init__(self, line: int, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.line = line
+        self.message = message
+        self.hint = hint
+
+
+def read_frontmatter(data_untrusted: bytes, file: str) -> Reading[Frontmatter]:
+    try:
+        text = _between_fences(data_untrusted)
+        lines: dict[str, int] = {"": 1}
+        data = _Builder(text, lines).document()
+    except _Fault as fault:
+        problem = Problem(file=file, line=fault.line, code=CODE, message=fault.message, hint=fault.hint)
+        return Reading(problems=(problem,))
+    if not isinstance(data, dict):
+        what = "is empty" if data is None else "holds no fields"
+        return Reading(
+            problems=(
+                Problem(
+                    file=file, line=1, code=CODE, message=f"the frontmatter {what}", hint="write `key: value` lines"
+                ),
+            )
+        )
+    return Reading(value=Frontmatter(data=data, places=Places(file=file, lines=lines)))
+
+
+def read_yaml(data_untrusted: bytes, file: str, *, values_max: int) -> Reading[Any]:
+    """A whole file of the same YAML, without fences. How many bytes it may have is the caller's to say."""
+    try:
+        return Reading(value=_Builder(_decode(data_untrusted), {}, values_max).document())
+    except _Fault as fault:
+        return Reading(
+            problems=(Problem(file=file, line=fault.line, code=CODE, message=fault.message, hint=fault.hint),)
+        )
+
+
+def _between_fences(data: bytes) -> str:
+    """What stands between the fences, after an empty line in place of the first, so that lines keep their numbers."""
+    if len(data) > FILE_BYTES_MAX:
+        raise _Fault(
+            1, f"the file is larger than {FILE_BYTES_MAX // 1024} KiB", "keep the body short, link to the rest"
+        )
+    data = data.removeprefix(BYTE_ORDER_MARK)
+    found: list[bytes] = []
+    size = 0
+    for number, line in enumerate(_lines(data or b"\n"), start=1):
+        stripped = line.rstrip()
+        if number == 1:
+            if stripped != FENCE.encode():
+                raise _Fault(1, "the file does not begin with ---", "put the frontmatter between two lines of ---")
+            found.append(b"")
+            continue
+        if stripped == FENCE.encode():  # AIP-30.front-3: what follows is the body
+            return _decode(b"\n".join(found) + b"\n")
+        size += len(line) + 1
+        if size > FRONTMATTER_BYTES_MAX:  # AIP-front-10
+            raise _Fault(
+                number,
+                f"the frontmatter is larger than {FRONTMATTER_BYTES_MAX // 1024} KiB",
+                "move text to the body, after the closing ---",
+            )
+        found.append(line)
+    # AIP-front-10
+    raise _Fault(max(len(found), 1), "the closing --- is missing", "end the frontmatter with a line of ---")
+
+
+def _lines(data: bytes) -> Iterator[bytes]:
+    start = 0
+    while start < len(data):
+        end = data.find(b"\n", start)
+        end = len(data) if end < 0 else end
+        yield data[start:end].removesuffix(b"\r")
+        start = end + 1
+
+
+def _decode(data: bytes) -> str:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise _Fault(line, "the frontmatter is not UTF-8", "save the file as UTF-8") from None
+    if control := _CONTROL.search(text):
+        line = text.count("\n", 0, control.start()) + 1
+        raise _Fault(line, "the frontmatter holds a control character", "remove it")
+    return text
+
+
+class _Open(msgspec.Struct):
+    """A list or mapping whose end has not come."""
+
+    value: list[Any] | dict[str, Any]
+    pointer: str
+    anchor: str | None
+    values_before: int
+    key: str | None = None
+
+
+class _Builder:
+    def __init__(self, text: str, lines: dict[str, int], values_max: int = VALUES_MAX) -> None:
+        self._text = text
+        self._values_max = values_max
+        self._lines = lines
+        self._stack: list[_Open] = []
+        self._anchors: dict[str, tuple[Any, int] | None] = {}  # None: begun and not ended
+        self._values = 0
+        self._line = 1
+        self._root: Any = None
+        self._documents = 0
+
+    def document(self) -> Any:
+        from ruamel.yaml import YAML
+        from ruamel.yaml.error import MarkedYAMLError
+
+        self._refuse_depth()
+        try:
+            for event in YAML(typ="safe", pure=True).parse(self._text):
+                self._take(event)
+        except _Fault:
+            raise
+        except MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = self._line if mark is None else mark.line + 1
+            raise _Fault(line, "this is not YAML", _advice(str(error.problem or ""))) from None
+        except Exception:  # whatever its parser trips over in a hostile file
+            raise _Fault(self._line, "this is not YAML", _advice("")) from None
+        return self._root
+
+    def _refuse_depth(self) -> None:
+        """The scanner's time grows with the square of what is open, and it reads ahead of its events. Brackets within
+        text are counted too: no one leaves so many open there."""
+        depth = 0
+        for found in _BRACKET.finditer(self._text):
+            depth = depth + 1 if found[0] in "[{" else max(depth - 1, 0)
+            if depth > OPEN_MAX:
+                self._line = self._text.count("\n", 0, found.start()) + 1
+                raise self._fault(f"values are nested deeper than {DEPTH_MAX}", "flatten them")
+
+    def _take(self, event: Any) -> None:
+        if event.start_mark is not None:
+            self._line = event.start_mark.line + 1
+        match type(event).__name__:
+            case "DocumentStartEvent":
+                self._documents += 1
+                if self._documents > 1:
+                    raise self._fault("the frontmatter holds a second document", "remove the line of dots")
+            case "MappingStartEvent":
+                self._begin(event, {}, "map")
+            case "SequenceStartEvent":
+                self._begin(event, [], "seq")
+            case "MappingEndEvent" | "SequenceEndEvent":
+                self._end()
+            case "ScalarEvent":
+                self._scalar(event)
+            case "AliasEvent":
+                self._alias(event.anchor)
+
+    def _begin(self, event: Any, empty: list[Any] | dict[str, Any], kind: str) -> None:
+        if str(event.tag) not in {"None", "!", _CORE + kind}:
+            raise self._fault("a tag is not one of YAML's own", "remove the tag (the word after !)")
+        if self._expects_key():
+            raise self._fault("a key is not text", "write a plain word as key")
+        if len(self._stack) >= DEPTH_MAX:
+            raise self._fault(f"values are nested deeper than {DEPTH_MAX}", "flatten them")
+        pointer = self._pointer()
+        if event.anchor is not None:
+            self._anchors[event.anchor] = None
+        self._stack.append(_Open(empty, pointer, event.anchor, self._values))
+        self._count(1)
+        self._lines.setdefault(pointer, self._line)
+
+    def _end(self) -> None:
+        done = self._stack.pop()
+        if done.anchor is not None:
+            self._anchors[done.anchor] = (done.value, self._values - done.values_before)
+        self._place(done.value)
+
+    def _scalar(self, event: Any) -> None:
+        value = self._resolve(event)
+        if self._expects_key():
+            if event.anchor is not None:
+                raise self._fault("a key has an anchor", "write the key out each time")
+            is_number = type(value) is int and _NUMBER_KEY.fullmatch(event.value) is not None
+            self._begin_field(event.value if is_number else value)
+            return
+        self._count(1)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = (value, 1)
+        self._lines.setdefault(self._pointer(), self._line)
+        self._place(value)
+
+    def _alias(self, anchor: str) -> None:
+        if self._expects_key():
+            raise self._fault("a key is an alias", "write the key out")
+        target = self._anchors.get(anchor)
+        if target is None:
+            raise self._fault("an alias names no value that is complete before it", "write the value out")
+        value, values = target
+        self._count(values)
+        self._lines.setdefault(self._pointer(), self._line)
+        self._place(value)
+
+    def _begin_field(self, key: object) -> None:
+        fields = self._stack[-1]
+        if not isinstance(key, str):
+            raise self._fault("a key is not text", "put quotes around the key")
+        if key == MERGE_KEY:
+            raise self._fault("the merge key << is not part of YAML 1.2", "write the fields out")
+        if key in fields.value:  # AIP-front-10: twice
+            raise self._fault(f"the key {quoted(key)} is written twice", "keep one of the two")
+        fields.key = key
+        self._lines[f"{fields.pointer}/{pointer_step(key)}"] = self._line
+
+    def _expects_key(self) -> bool:
+        return bool(self._stack) and isinstance(self._stack[-1].value, dict) and self._stack[-1].key is None
+
+    def _pointer(self) -> str:
+        if not self._stack:
+            return ""
+        around = self._stack[-1]
+        step = str(len(around.value)) if isinstance(around.value, list) else pointer_step(around.key or "")
+        return f"{around.pointer}/{step}"
+
+    def _place(self, value: Any) -> None:
+        if not self._stack:
+            self._root = value
+            return
+        around = self._stack[-1]
+        if isinstance(around.value, list):
+            around.value.append(value)
+        elif around.key is not None:
+            around.value[around.key] = value
+            around.key = None
+
+    def _count(self, values: int) -> None:
+        self._values += values
+        if self._values > self._values_max:
+            raise self._fault(
+                f"the frontmatter holds more than {self._values_max} values, aliases expanded", "shorten it"
+            )
+
+    def _resolve(self, event: Any) -> Any:
+        text: str = event.value
+        tag = str(event.tag)
+        if _UNUSABLE.search(text):
+            raise self._fault("a text holds a NUL or half a character", "remove it")
+        if tag in {"!", _CORE + "str"} or (tag == "None" and event.style not in {None, ""}):
+            return text
+        if tag == "None":
+            return self._core(text)
+        value = self._core(text)
+        kinds: dict[str, tuple[type, ...]] = {
+            "int": (int,),
+            "float": (int, float),
+            "bool": (bool,),
+            "null": (type(None),),
+        }
+        kind = kinds.get(tag.removeprefix(_CORE)) if tag.startswith(_CORE) else None
+        if kind is None:
+            raise self._fault("a tag is not one of YAML's own", "remove the tag (the word after !)")
+        if not isinstance(value, kind) or (isinstance(value, bool) and tag != _CORE + "bool"):
+            raise self._fault("a value does not fit its tag", "remove the tag (the word after !)")
+        return value
+
+    def _core(self, text: str) -> Any:
+        if _NULL.fullmatch(text):
+            return None
+        if _BOOL.fullmatch(text):
+            return text.lower() == "true"
+        if _NOT_JSON.fullmatch(text):
+            raise self._fault("a number is infinite or none", "write a number, or quotes around the text")
+        number = _INT.fullmatch(text) or _OCTAL.fullmatch(text) or _HEX.fullmatch(text) or _FLOAT.fullmatch(text)
+        if number is None:
+            return text
+        if len(text) > DIGITS_MAX:
+            raise self._fault(f"a number has more than {DIGITS_MAX} digits", "put quotes around it if it is text")
+        if _INT.fullmatch(text):
+            return int(text)
+        if text.startswith(("0o", "0x")):
+            return int(text, 0)
+        value = float(text)
+        if not math.isfinite(value):
+            raise self._fault("a number is too large", "put quotes around it if it is text")
+        return value
+
+    def _fault(self, message: str, hint: str) -> _Fault:
+        return _Fault(self._line, message, hint)
+
+
+_ADVICE: Final = (
+    ("\\t", "use spaces, not tabs"),
+    ("mapping values", "put quotes around a text with a colon and a space in it"),
+    ("undefined alias", "write the value out"),
+    ("special characters", "remove the control character"),
+    ("quoted scalar", "close the quotes"),
+    ("end of stream", "close the quotes"),
+    ("',' or", "close the bracket"),
+    ("block end", "check the indentation"),
+)
+
+
+def _advice(said: str) -> str:
+    """The parser's own words may repeat a value: only what they begin with is looked at, and answered in ours."""
+    return next((advice for sign, advice in _ADVICE if sign in said), "check indentation, quotes and brackets")

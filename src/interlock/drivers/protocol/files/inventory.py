@@ -1,0 +1,158 @@
+"""SECRETS.md: bytes in, an inventory of secrets or what is wrong with it out (AIP-19); and which secret a NAME means.
+
+An inventory never holds a value: what looks like one is refused without being repeated.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.drivers.protocol.files import schema_problems
+from interlock.drivers.protocol.files.credential_scan import holds_token
+from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
+from interlock.drivers.protocol.files.server_block import FileFindings
+from interlock.drivers.protocol.model import Access, Places, Problem, Reading, Secret, SecretGrant, Secrets
+from interlock.wire.jsontext.pointer import pointer_step, quoted
+
+SECRETS_FILE: Final = "SECRETS.md"
+VALUE_KEYS: Final = ("value", "plaintext", "ciphertext", "secret", "data", "key", "token")  # AIP-19.file-2
+IN_MANIFEST: Final = "secret_in_manifest"
+NOT_ENFORCED: Final = "not_enforced"
+
+
+def read_secrets(data_untrusted: bytes, file: str) -> Reading[Secrets]:
+    reading = read_frontmatter(data_untrusted, file)
+    if reading.value is None:
+        return Reading(problems=reading.problems)
+    front = reading.value
+    found = FileFindings(front.places)
+    _no_values(front, found)
+    if found.refused:
+        return Reading(problems=tuple(found.problems))
+    refused = schema_problems.check(front, "AIP-19")
+    if refused:
+        return Reading(problems=refused)
+    entries = tuple(_secret(entry) for entry in front.data["secrets"])
+    _, problems = merge_inventories((Secrets(entries=entries, places=front.places),))
+    if problems:
+        return Reading(problems=problems)
+    _say_unused(front, found)
+    return Reading(value=Secrets(entries=entries, places=front.places), problems=tuple(found.problems))
+
+
+def _say_unused(front: Frontmatter, found: FileFindings) -> None:
+    for index, entry in enumerate(front.data["secrets"]):
+        place = f"/secrets/{index}"
+        if entry.get("exposures"):
+            hint = "nothing is exposed by it: name the secret in DRIVER.md, as ${secrets.NAME}"
+            found.say(f"{place}/exposures", NOT_ENFORCED, "exposures is read and not used", hint, "note")
+        for key in entry.get("audit", {}):
+            hint = "every reveal is recorded, and kept for store.audit_days of the configuration"
+            found.say(f"{place}/audit/{pointer_step(key)}", NOT_ENFORCED, f"{key} is read and not used", hint, "note")
+
+
+def merge_inventories(inventories: Iterable[Secrets]) -> tuple[tuple[Secret, ...], tuple[Problem, ...]]:
+    """One inventory of all files (AIP-19.file-3): equal entries count once, different ones with one slug are refused
+    and neither counts."""
+    entries: dict[str, tuple[Secret, Places]] = {}
+    problems: list[Problem] = []
+    refused: set[str] = set()
+    for inventory in inventories:
+        for index, entry in enumerate(inventory.entries):
+            other = entries.setdefault(entry.slug, (entry, inventory.places))
+            if other[0] != entry:  # AIP-19.file-3
+                refused.add(entry.slug)
+                problems.append(
+                    inventory.places.problem(
+                        f"/secrets/{index}/slug",
+                        "duplicate_slug",
+                        f"{quoted(entry.slug)} is described differently in {other[1].file} and {inventory.places.file}",
+                        "give one of the two another slug, or make them equal",
+                    )
+                )
+    return tuple(entry for slug, (entry, _) in entries.items() if slug not in refused), tuple(problems)
+
+
+def entry_text(secret: Secret) -> str:
+    """What decides which value is given to whom, in one line: what is trusted of an entry outside a driver's folder."""
+    return msgspec.json.encode({"slug": secret.slug, "backend": secret.backend, "access": secret.access}).decode()
+
+
+def default_slug(name: str) -> str:
+    """AIP-19.bind-1: STRIPE_API_KEY is stripe-api-key."""
+    return name.lower().replace("_", "-")
+
+
+def secret_for(name: str, driver_id: str, own: Secrets | None, workspace: tuple[Secret, ...]) -> Secret | None:
+    """The secret a driver means by ${secrets.NAME}: in its own SECRETS.md by binding, then by slug without namespace;
+    then in the workspace, where <driver id>/slug goes before slug."""
+    slug = default_slug(name)
+    for entries in ((own.entries if own is not None else ()), workspace):
+        bound = [entry for entry in entries if name in entry.env]  # AIP-19.bind-1
+        if bound:
+            return bound[0]
+        for wanted in (f"{driver_id}/{slug}", slug):  # AIP-19.bind-1
+            if (match := next((entry for entry in entries if entry.slug == wanted), None)) is not None:
+                return match
+        if own is not None and entries is own.entries:
+            match = next((entry for entry in entries if entry.slug.rpartition("/")[2] == slug), None)
+            if match is not None:
+                return match
+    return None
+
+
+def _no_values(front: Frontmatter, found: FileFindings) -> None:
+    entries = front.data.get("secrets")
+    for index, entry in enumerate(entries if isinstance(entries, list) else ()):
+        if not isinstance(entry, Mapping):
+            continue
+        for key in VALUE_KEYS:
+            if key in entry:  # AIP-19.file-2
+                _refuse(found, f"/secrets/{index}/{key}", f"the key {key} would hold a value")
+        if _any_token(entry):  # AIP-19.file-2
+            _refuse(found, f"/secrets/{index}", "a text of this entry looks like a secret's value")
+
+
+def _refuse(found: FileFindings, pointer: str, message: str) -> None:
+    found.say(
+        pointer,
+        IN_MANIFEST,
+        message,
+        "remove it, replace that secret, and store the new one with `interlock secrets set NAME`",
+    )
+
+
+def _any_token(value: Any) -> bool:
+    if isinstance(value, str):
+        return holds_token(value)
+    if isinstance(value, Mapping):
+        return any(_any_token(each) for each in value.values())
+    return isinstance(value, list) and any(_any_token(each) for each in value)
+
+
+def _secret(entry: Mapping[str, Any]) -> Secret:
+    metadata = entry.get("metadata", {})
+    bound = metadata.get("bindings", {}).get("env", ())
+    access = entry.get("access")
+    return Secret(
+        slug=entry["slug"],
+        name=entry["name"],
+        description=entry["description"],
+        kind=entry.get("kind", "opaque"),
+        backend=entry.get("backend"),
+        access=None if access is None else _access(access),
+        audit=entry.get("audit"),
+        tags=tuple(entry.get("tags", ())),
+        exposures=tuple(entry.get("exposures", ())),
+        env=(bound,) if isinstance(bound, str) else tuple(bound),
+        metadata=metadata,
+    )
+
+
+def _access(block: Mapping[str, Any]) -> Access:
+    grants = {
+        use: tuple(SecretGrant(kind=kind, value=value) for entry in entries for kind, value in entry.items())
+        for use, entries in block.items()
+    }
+    return msgspec.structs.replace(Access(), **grants)

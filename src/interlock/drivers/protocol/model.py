@@ -1,0 +1,489 @@
+"""What a DRIVER.md, a TOOL.md and a SECRETS.md say, as values; and what is wrong with one, as a Problem.
+
+The names are the files' own, except: `Driver.connection` is connection_options, `Driver.cost`, `retry` and `timeout_ms`
+are the *_override fields, and what stands under metadata.interlock is a field of its own (`Driver.interlock`,
+`Binding.result_parse`, `Contract.listed_as`). Defaults are those of the specification, or of our decision where it is
+silent.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Generic, Literal, TypeVar
+
+import msgspec
+
+from interlock.drivers.protocol.server_name import exposed_segment
+
+Value = TypeVar("Value")
+JsonObject = Mapping[str, Any]
+
+Severity = Literal["error", "warning", "note"]
+Transport = Literal["stdio", "sse", "http"]
+CostClass = Literal["trivial", "metered", "expensive"]
+Isolation = Literal["driver", "tenant", "user"]
+
+PROCESSES_MAX: Final = 16  # AIP-tenant-2
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Where, what, and what to do. An error keeps the file from being used; a warning becomes an error with --strict;
+    a note never does. Values out of the file are not repeated, for any of them may be a secret."""
+
+    file: str
+    line: int | None = None
+    field: str = ""  # a JSON pointer: /server/env/TOKEN; empty: the whole file
+    code: str
+    message: str
+    hint: str
+    severity: Severity = "error"
+    schema: str | None = None  # the schema that says so: AIP-30, AIP-32, AIP-14, AIP-19
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        field = f"{self.field}: " if self.field else ""
+        return f"{place}: {field}{self.message}; {self.hint} [{self.code}]"
+
+
+class Reading(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
+    """One file as read: its value unless there is an error, and everything to be said about it, errors first."""
+
+    value: Value | None = None
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        return tuple(each for each in self.problems if each.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        return tuple(each for each in self.problems if each.severity == "warning")
+
+    def strict(self) -> "Reading[Value]":
+        """With every warning an error."""
+        if not self.warnings:
+            return self
+        raised = [
+            msgspec.structs.replace(each, severity="error") if each.severity == "warning" else each
+            for each in self.problems
+        ]
+        return Reading(problems=tuple(raised))
+
+    @property
+    def notes(self) -> tuple[Problem, ...]:
+        return tuple(each for each in self.problems if each.severity == "note")
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """On which line each field of one file stands, for a fault that is found in it later."""
+
+    file: str
+    lines: Mapping[str, int] = {}  # JSON pointer -> line, counted from 1
+
+    def line(self, pointer: str) -> int | None:
+        """The line of the field, or of the nearest one around it that is written."""
+        while pointer not in self.lines:
+            if not pointer:
+                return None
+            pointer = pointer.rpartition("/")[0]
+        return self.lines[pointer]
+
+    def problem(
+        self,
+        pointer: str,
+        code: str,
+        message: str,
+        hint: str,
+        *,
+        severity: Severity = "error",
+        schema: str | None = None,
+    ) -> Problem:
+        return Problem(
+            file=self.file,
+            line=self.line(pointer),
+            field=pointer,
+            code=code,
+            message=message,
+            hint=hint,
+            severity=severity,
+            schema=schema,
+        )
+
+
+class Binary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="binary"):
+    path: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    cwd: str | None = None
+
+
+class Npm(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="npm"):
+    package: str  # the name alone; the pin, from @ or from version, is `version`
+    version: str | None = None
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    cwd: str | None = None
+    entry: str | None = None
+
+
+class Pypi(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pypi"):
+    package: str  # with its extras, without the pin
+    version: str | None = None
+    entry: str  # the console script, or "-m module"
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    cwd: str | None = None
+    runner: Literal["auto", "uvx", "pipx", "venv"] = "auto"
+
+
+class Docker(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="docker"):
+    image: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    cwd: str | None = None
+    port: int | None = None
+    path: str = "/mcp"
+    volumes: tuple[str, ...] = ()
+
+
+class RemoteAuth(msgspec.Struct, frozen=True, kw_only=True):
+    type: Literal["none", "bearer", "header", "oauth", "mtls"]
+    secret: str | None = None
+    header: str | None = None
+    scopes: tuple[str, ...] = ()
+    client_id: str | None = None
+
+
+class Remote(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="remote"):
+    url: str
+    headers: Mapping[str, str] = {}
+    query: Mapping[str, str] = {}
+    auth: RemoteAuth | None = None
+
+
+Server = Binary | Npm | Pypi | Docker | Remote
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    cost_class: CostClass | None = None
+    cost_units_per_call: float | None = None  # millicents
+    currency: str | None = None
+
+
+class Retry(msgspec.Struct, frozen=True, kw_only=True):
+    max_attempts: int
+    backoff: Literal["fixed", "exponential"] | None = None
+    initial_ms: int | None = None
+
+
+class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
+    drop_inputs: tuple[str, ...] = ()
+    drop_outputs: tuple[str, ...] = ()
+
+
+class Mapped(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"}):
+    """The object form of `mapping`: the key is the new name, `source` (written `from`) the contract's input."""
+
+    source: str
+    transform: str | None = None
+
+
+class ResultParse(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from", "form": "as"}):
+    source: Literal["auto", "structured", "text", "content", "result"] = "auto"
+    form: Literal["text", "json", "python_literal", "lines", "records"] | None = None
+    pattern: str | None = None
+    into: str | None = None
+
+
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of implements[]: a contract, and the server's tool that serves it."""
+
+    index: int  # its place in implements[]
+    tool: str  # as written: a path, or a contract's id
+    version: str  # an npm range the contract's version is in
+    tool_name: str
+    argument_mapping: Mapping[str, str] = {}
+    result_extract: str = "$"
+    schema_narrowing: Narrowing = Narrowing()
+    mapping: Mapping[str, str | Mapped] = {}
+    cost: Cost | None = None
+    timeout_ms: int | None = None
+    retry: Retry | None = None
+    result_parse: ResultParse | None = None
+    result_wrap: str | None = None
+    text_fallback: bool = True
+    argument_defaults: JsonObject = {}
+    context_arguments: Mapping[str, str] = {}
+    metadata: JsonObject = {}
+
+    @property
+    def pointer(self) -> str:
+        return f"/implements/{self.index}"
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    integrate_as: Literal["skill_block", "raw"]
+    description: str | None = None
+    skill_ref: str | None = None
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    uri_template: str
+    integrate_as: Literal["ref_kind", "raw"]
+    description: str | None = None
+    ref_kind_id: str | None = None
+
+
+class ServerConnection(msgspec.Struct, frozen=True, kw_only=True):
+    timeout_ms: int = 30_000
+    max_retries: int = 3
+    keepalive: bool = False
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True):
+    egress: tuple[str, ...] = ()
+    ingress: tuple[str, ...] = ()
+
+
+class FileAccess(msgspec.Struct, frozen=True, kw_only=True):
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+
+
+class Programs(msgspec.Struct, frozen=True, kw_only=True):
+    allow: bool = False
+    spawn: tuple[str, ...] = ()
+
+
+class EnvironmentAccess(msgspec.Struct, frozen=True, kw_only=True, rename={"passed": "pass"}):
+    passed: tuple[str, ...] = ()  # written `pass`
+    set: Mapping[str, str] = {}
+
+
+class Terminal(msgspec.Struct, frozen=True, kw_only=True):
+    required: bool = False
+
+
+class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
+    """AIP-29's block. What is None is not written: the host's default applies."""
+
+    network: Network | None = None
+    fs: FileAccess | None = None
+    exec: Programs | None = None
+    env: EnvironmentAccess | None = None
+    tty: Terminal | None = None
+
+
+class HttpProbe(msgspec.Struct, frozen=True, kw_only=True):
+    method: Literal["GET", "POST", "HEAD"]
+    url: str
+    expect_status: int | None = None
+
+
+class AuthState(msgspec.Struct, frozen=True, kw_only=True):
+    paths: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+
+
+class CompletesWhen(msgspec.Struct, frozen=True, kw_only=True):
+    cmd: str | None = None
+    exit_code: int | None = None
+    http: HttpProbe | None = None
+
+
+class Login(msgspec.Struct, frozen=True, kw_only=True):
+    cmd: str | None = None
+    url: str | None = None
+    interactive: bool | None = None
+    requires_callback_url: bool | None = None
+    completes_when: CompletesWhen | None = None
+
+
+class Refresh(msgspec.Struct, frozen=True, kw_only=True):
+    cmd: str | None = None
+    url: str | None = None
+    every_s: float | None = None  # written `every`, an ISO 8601 duration
+
+
+class SecretExpiry(msgspec.Struct, frozen=True, kw_only=True):
+    detect: str
+
+
+class Auth(msgspec.Struct, frozen=True, kw_only=True):
+    ref: str | None = None
+    state: AuthState = AuthState()
+    login: Login | None = None
+    refresh: Refresh | None = None
+    expiry: SecretExpiry | None = None
+
+
+class Install(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to install, tried in the order written. What the method takes stands in `options` as written."""
+
+    method: str
+    options: JsonObject = {}
+
+
+class VersionCheck(msgspec.Struct, frozen=True, kw_only=True):
+    cmd: str
+    parse: str
+    range: str
+    timeout_ms: int = 5_000
+
+
+class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
+    method: Literal["ping", "exec", "http", "noop"]
+    cmd: str | None = None
+    http: HttpProbe | None = None
+    expect_exit: int = 0
+    every_s: float | None = None  # written `every`, an ISO 8601 duration
+    timeout_ms: int = 5_000
+
+
+class Requires(msgspec.Struct, frozen=True, kw_only=True):
+    os: tuple[Literal["darwin", "linux", "windows"], ...] = ()
+    arch: tuple[Literal["x64", "arm64", "x86", "arm"], ...] = ()
+    min_disk_mb: float | None = None
+    min_memory_mb: float | None = None
+
+
+class DriverExample(msgspec.Struct, frozen=True, kw_only=True):
+    goal: str
+    note: str | None = None
+    cmd: str | None = None
+
+
+class Extensions(msgspec.Struct, frozen=True, kw_only=True):
+    """metadata.interlock of a driver."""
+
+    idle_timeout_ms: int | None = None  # None: the node's own
+    isolation: Isolation = "driver"
+    max_processes: int = PROCESSES_MAX
+    client_capabilities: tuple[Literal["roots", "sampling", "elicitation"], ...] = ()
+    protocol_versions: tuple[str, ...] = ()  # empty: any that is known
+    expose: Literal["bound", "all"] = "bound"
+    not_secret: tuple[str, ...] = ()
+    redact_results: bool = True
+
+
+class Driver(msgspec.Struct, frozen=True, kw_only=True):
+    """A DRIVER.md of kind mcp that is right in itself; whether contracts, secrets and programs exist is not asked."""
+
+    name: str
+    id: str
+    description: str
+    version: str
+    server: Server
+    transport: Transport
+    implements: tuple[Binding, ...]
+    protocol_version: str | None = None  # a known version; None: the latest
+    prompts: tuple[Prompt, ...] = ()
+    resources: tuple[Resource, ...] = ()
+    connection: ServerConnection = ServerConnection()
+    network: Network | None = None  # None: not written, which is no network for a program we start
+    sandbox: Sandbox | None = None
+    auth: Auth | None = None
+    install: tuple[Install, ...] = ()
+    version_check: VersionCheck | None = None
+    health_check: HealthCheck | None = None
+    runner: str | JsonObject | None = None
+    region: tuple[str, ...] = ("global",)
+    policy_tags: tuple[str, ...] = ()
+    cost: Cost | None = None
+    timeout_ms: int | None = None
+    retry: Retry | None = None
+    requires: Requires = Requires()
+    examples: tuple[DriverExample, ...] = ()
+    tags: tuple[str, ...] = ()
+    interlock: Extensions = Extensions()
+    metadata: JsonObject = {}
+    secret_names: tuple[str, ...] = ()  # every NAME of a ${secrets.NAME} and of server.auth.secret, once, in order
+    extension_keys: tuple[
+        str, ...
+    ] = ()  # dotted, those written in this file: server.version, metadata.interlock.expose
+    places: Places
+
+    @property
+    def key(self) -> str:
+        """AIP-30: what caches, audit and registration call it."""
+        return f"{self.id}@{self.version.partition('.')[0]}"
+
+    @property
+    def segment(self) -> str:
+        """The name of its server for people."""
+        return exposed_segment(self.id)
+
+
+class ContractRequires(msgspec.Struct, frozen=True, kw_only=True):
+    network: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+
+
+class DriverConstraints(msgspec.Struct, frozen=True, kw_only=True):
+    forbid: tuple[str, ...] = ()
+    require_kind: tuple[str, ...] = ()
+
+
+class ContractExample(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    input: Any
+    output: Any = msgspec.UNSET  # UNSET: only the validity of the output is asked
+    note: str | None = None
+
+
+class Contract(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    id: str
+    description: str
+    version: str
+    inputs: JsonObject
+    outputs: JsonObject
+    idempotent: bool = False
+    mutates: tuple[str, ...] = ()
+    requires: ContractRequires = ContractRequires()
+    approval: str = "auto"  # auto, always, on-mutate, policy:<ref>
+    risk_level: int = 0
+    cost_class: CostClass = "trivial"
+    timeout_ms: int = 30_000
+    retry: Retry | None = None
+    default_implementation: str | None = None
+    driver_constraints: DriverConstraints = DriverConstraints()
+    tags: tuple[str, ...] = ()
+    examples: tuple[ContractExample, ...] = ()
+    listed_as: str | None = None  # metadata.interlock.name
+    context_schema: JsonObject | None = None  # metadata.interlock.context_schema
+    metadata: JsonObject = {}
+    places: Places
+
+
+class SecretGrant(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str  # role, userId, cap, tool, workflow; others grant nothing
+    value: str
+
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
+    reveal: tuple[SecretGrant, ...] = ()
+    bind: tuple[SecretGrant, ...] = ()
+    rotate: tuple[SecretGrant, ...] = ()
+
+
+class Secret(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of an inventory; never a value."""
+
+    slug: str
+    name: str
+    description: str
+    kind: Literal["opaque", "oauth", "keypair", "json"] = "opaque"
+    backend: str | None = None
+    access: Access | None = None
+    audit: JsonObject | None = None
+    tags: tuple[str, ...] = ()
+    exposures: tuple[JsonObject, ...] = ()
+    env: tuple[str, ...] = ()  # metadata.bindings.env: environment names that mean this secret
+    metadata: JsonObject = {}
+
+
+class Secrets(msgspec.Struct, frozen=True, kw_only=True):
+    entries: tuple[Secret, ...]
+    places: Places

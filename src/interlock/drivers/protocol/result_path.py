@@ -1,0 +1,184 @@
+"""result_extract: the text of a path in, a `Path` or where it is wrong out; a Path applied to a value gives what it
+leads to, or a `Miss` (AIP-extract-1 to -3, -6).
+
+A path is `$` and any number of `.name`, `['any key']`, `["any key"]`, `[N]`, `[*]` and `[?(@.name=='text')]`. Every
+step goes one level down, so no path looks at any part of the value twice.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from interlock.wire.jsontext.pointer import quoted
+
+PATH_CHARS_MAX: Final = 1024  # AIP-extract-3
+STEPS_MAX: Final = 64  # deeper than results are; each [*] is one level of recursion
+KEYS_SHOWN_MAX: Final = 20
+
+_NAME = r"[A-Za-z_][A-Za-z0-9_-]*"
+_STEP: Final = re.compile(
+    rf"""\.(?P<name>{_NAME})
+    | \[(?P<index>0|[1-9][0-9]{{0,14}})\]
+    | (?P<each>\[\*\])
+    | \['(?P<single>(?:[^'\\]|\\['\\])*)'\]
+    | \["(?P<double>(?:[^"\\]|\\["\\])*)"\]
+    | \[\?\(@\.(?P<member>{_NAME})=='(?P<text>(?:[^'\\]|\\['\\])*)'\)\]""",
+    re.VERBOSE | re.ASCII,
+)
+_ESCAPED: Final = re.compile(r"\\(.)", re.DOTALL)
+
+
+class Name(msgspec.Struct, frozen=True):
+    key: str
+
+    def __str__(self) -> str:
+        return f".{self.key}" if re.fullmatch(_NAME, self.key) else f"[{_quoted(self.key)}]"
+
+
+class Index(msgspec.Struct, frozen=True):
+    number: int
+
+    def __str__(self) -> str:
+        return f"[{self.number}]"
+
+
+class Each(msgspec.Struct, frozen=True):
+    def __str__(self) -> str:
+        return "[*]"
+
+
+class Where(msgspec.Struct, frozen=True):
+    member: str
+    text: str
+
+    def keeps(self, element: Any) -> bool:
+        return isinstance(element, Mapping) and element.get(self.member) == self.text  # AIP-extract-1
+
+    def __str__(self) -> str:
+        return f"[?(@.{self.member}=={_quoted(self.text)})]"
+
+
+Step = Name | Index | Each | Where
+
+
+class PathFault(msgspec.Struct, frozen=True, kw_only=True):
+    """A text outside the grammar: at which character (from 1), and why."""
+
+    position: int
+    reason: str
+
+
+class Miss(msgspec.Struct, frozen=True, kw_only=True):
+    """The first step that leads nowhere, and what is there instead; no value is repeated, only the names of members."""
+
+    step: Step
+    there: str
+
+    def __str__(self) -> str:
+        return f"{self.step} leads nowhere: {self.there}"
+
+
+class Path(msgspec.Struct, frozen=True, kw_only=True):
+    steps: tuple[Step, ...] = ()
+
+    @property
+    def is_whole(self) -> bool:
+        return not self.steps
+
+    @property
+    def only_name(self) -> str | None:
+        """The name, where the path is one name and nothing else."""
+        if len(self.steps) == 1 and isinstance(self.steps[0], Name):
+            return self.steps[0].key
+        return None
+
+    def __str__(self) -> str:
+        return "$" + "".join(map(str, self.steps))
+
+    def find(self, value: Any) -> Any:
+        """What the path leads to, or a Miss."""
+        return _select(value, self.steps, 0)
+
+
+def read_path(text: str) -> Path | PathFault:
+    if len(text) > PATH_CHARS_MAX:
+        return PathFault(position=PATH_CHARS_MAX + 1, reason=f"a path has at most {PATH_CHARS_MAX} characters")
+    if not text.startswith("$"):  # AIP-extract-3
+        return PathFault(position=1, reason="a path begins with $")
+    steps: list[Step] = []
+    at = 1
+    while at < len(text):
+        found = _STEP.match(text, at)
+        if found is None:  # AIP-extract-3
+            return PathFault(
+                position=at + 1, reason="here stands none of .name, ['key'], [N], [*], [?(@.name=='text')]"
+            )
+        steps.append(_step(found))
+        at = found.end()
+    if len(steps) > STEPS_MAX:
+        return PathFault(position=at, reason=f"a path has at most {STEPS_MAX} steps")
+    return Path(steps=tuple(steps))
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def _step(found: re.Match[str]) -> Step:
+    match found.lastgroup:
+        case "index":
+            return Index(int(found["index"]))
+        case "each":
+            return Each()
+        case "text":
+            return Where(found["member"], _ESCAPED.sub(r"\1", found["text"]))
+        case "single" | "double":
+            return Name(_ESCAPED.sub(r"\1", found[found.lastgroup]))
+    return Name(found["name"])
+
+
+def _select(value: Any, steps: tuple[Step, ...], at: int) -> Any:
+    for place in range(at, len(steps)):
+        step = steps[place]
+        match step:
+            case Name(key):
+                if not isinstance(value, Mapping) or key not in value:  # AIP-extract-6
+                    return Miss(step=step, there=_describe(value))
+                value = value[key]
+            case Index(number):
+                if not _is_array(value) or number >= len(value):  # AIP-extract-6
+                    return Miss(step=step, there=_describe(value))
+                value = value[number]
+            case Each() | Where():
+                if not _is_array(value):  # AIP-extract-2
+                    return Miss(step=step, there=_describe(value))
+                kept = value if isinstance(step, Each) else [each for each in value if step.keeps(each)]
+                return _of_each(kept, steps, place + 1)
+    return value
+
+
+def _of_each(elements: Sequence[Any], steps: tuple[Step, ...], at: int) -> Any:
+    """The rest of the path in every element; those where it leads nowhere are left out, but not all of them."""
+    results = [_select(each, steps, at) for each in elements]
+    hits = [each for each in results if not isinstance(each, Miss)]  # AIP-extract-2: left out
+    return results[0] if results and not hits else hits  # AIP-extract-2, AIP-extract-6
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Mapping):
+        if not value:
+            return "there is an object without members"
+        listed = ", ".join(quoted(key) for key in list(value)[:KEYS_SHOWN_MAX])
+        more = f" and {len(value) - KEYS_SHOWN_MAX} more" if len(value) > KEYS_SHOWN_MAX else ""
+        return f"there are {listed}{more}"
+    if _is_array(value):
+        return f"there is an array of {len(value)}"
+    if value is None or isinstance(value, bool):
+        return "there is null" if value is None else "there is a boolean"
+    return f"there is {'a string' if isinstance(value, str) else 'a number'}"

@@ -1,0 +1,325 @@
+"""The choice of the driver that serves a call of a contract: six phases (AIP-30), in order, pure. The same drivers in
+any order give the same answer.
+
+In come the contract, the names of the inputs this call uses, how each driver that binds the contract stands, and the
+operator's policy. Out come the survivors, best first, what removed each of the others, and the error where none is
+left. Messages of an error reach the client and name no driver; its cause is the operator's.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.files.versions import satisfies
+from interlock.drivers.protocol.model import Binding, Contract, Driver
+
+KINDS: Final = ("builtin", "sdk", "http", "mcp", "cli")  # the order of preference, AIP-30.resolve-5
+COST_OF_CLASS: Final = {"trivial": 0.0, "metered": 100.0, "expensive": 1000.0}  # millicents, AIP-30.resolve-5
+HEALTH_EVERY_S: Final = 300.0  # of a check that does not say how often
+HEALTH_COUNTS: Final = 2  # times its every, AIP-30.resolve-2
+GLOBAL: Final = "global"
+SELF_HOSTED: Final = "self-hosted"
+
+# What all candidates were removed for is the call's error where it tells the caller more than no_route does.
+_TELLING: Final = ("input_unsupported", "auth_required", "policy_violation", "region_mismatch")
+_MESSAGES: Final = {
+    "auth_required": "the server behind this tool needs a login or a secret first",
+    "policy_violation": "the workspace's policy allows no driver of this tool",
+    "region_mismatch": "no driver of this tool serves the region this call must stay in",
+    "no_route": "no driver can serve this tool now",
+    "pinned_provider_unavailable": "the driver this tool is pinned to cannot serve it now",
+}
+
+
+class DriverFault(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a driver cannot be used: install_failed, version_mismatch, requirement_unmet, contract_mismatch, …"""
+
+    code: str
+    reason: str
+
+
+class Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver that names the contract, and how it stands now."""
+
+    driver: Driver
+    binding: Binding
+    kind: str = "mcp"
+    fault: DriverFault | None = None
+    auth: Literal["unknown", "unauthed", "authed"] = "unknown"
+    login: str | None = None  # what an unauthed driver waits for, in words the client may read: slugs, a login URL
+    passed_at: float | None = None  # the last health check that passed, and the last that failed, in the time of
+    failed_at: float | None = None  # Request.now; the later of the two counts
+
+    @property
+    def key(self) -> str:
+        return self.driver.key
+
+    @property
+    def every_s(self) -> float:
+        check = self.driver.health_check
+        return HEALTH_EVERY_S if check is None or check.every_s is None else check.every_s
+
+    @property
+    def is_failing(self) -> bool:
+        return self.failed_at is not None and (self.passed_at is None or self.failed_at > self.passed_at)
+
+
+class SelectionRequest(msgspec.Struct, frozen=True, kw_only=True):
+    contract: Contract
+    inputs: Collection[str]  # the names of the inputs this call uses
+    now: float
+    pinned: str | None = None  # id, or id@major
+    region: str | None = None  # where the call must stay
+    login_only: bool = False
+
+
+class SelectionPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Tags compare exactly. `region` is the host's own."""
+
+    allow: tuple[str, ...] = ()  # empty: any
+    deny: tuple[str, ...] = ()
+    region: str | None = None
+
+
+class RejectedDriver(NamedTuple):
+    driver: str  # id@major
+    phase: int
+    code: str
+    reason: str
+
+
+class SelectionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    candidate: Candidate
+    cost_units: float
+    check_first: bool  # its failed health check no longer counts: it is checked anew before it is used
+
+
+class DriverResolution(msgspec.Struct, frozen=True, kw_only=True):
+    ranked: tuple[SelectionChoice, ...] = ()  # a pinned call has one: it never falls back
+    rejected: tuple[RejectedDriver, ...] = ()
+    error: DriverError | None = None
+    total: int = 0
+    passed_capability: int = 0
+    passed_policy: int = 0
+    decided_by: str = ""  # why the first is first: pin, only, default_implementation, cost, kind, health, id
+
+    @property
+    def chosen(self) -> Candidate | None:
+        return self.ranked[0].candidate if self.ranked else None
+
+
+def resolve(request: SelectionRequest, candidates: Sequence[Candidate], policy: SelectionPolicy) -> DriverResolution:
+    rejected: list[RejectedDriver] = []
+    fitting = _keep(candidates, rejected, 1, lambda each: _check_fit(request, each))
+    able = _keep(fitting, rejected, 2, lambda each: _unable(request, each))
+    allowed = _keep(able, rejected, 3, lambda each: _check_policy(request, each, policy))
+    ranked, decided_by = _rank_candidates(request, allowed)
+    error = None
+    if request.pinned is not None:
+        # AIP-30.resolve-4, AIP-30.resolve-7
+        ranked = [each for each in ranked if _is_named(each.candidate, request.pinned)][:1]
+        decided_by = "pin"
+        if not ranked:
+            error = _pin_lost(request.pinned, candidates, rejected)
+    elif not ranked:
+        error = _no_candidate_error(request, candidates, rejected)
+    return DriverResolution(
+        ranked=tuple(ranked),
+        rejected=tuple(rejected),
+        error=error,
+        total=len(candidates),
+        passed_capability=len(able),
+        passed_policy=len(allowed),
+        decided_by=decided_by if ranked else "",
+    )
+
+
+def resolved_row(request: SelectionRequest, resolution: DriverResolution) -> dict[str, Any]:
+    """What the audit row driver.resolved holds besides user, workspace and time: names and reasons, never a value."""
+    chosen = resolution.ranked[0] if resolution.ranked else None
+    return {
+        "tool_id": request.contract.id,
+        "tool_version": request.contract.version,
+        "candidates_total": resolution.total,
+        "candidates_passed_phase_2_capability": resolution.passed_capability,
+        "candidates_passed_phase_3_policy": resolution.passed_policy,
+        "pinned_provider": request.pinned,
+        "rejected": _rows(resolution.rejected),
+        "selected": None
+        if chosen is None
+        else {
+            "provider_id": chosen.candidate.key,
+            "kind": chosen.candidate.kind,
+            "cost_units_per_call": chosen.cost_units,
+        },
+    }
+
+
+def cost_units(contract: Contract, candidate: Candidate) -> float:
+    """Millicents of one call: the binding's number, else the driver's, else that of the contract's class."""
+    for cost in (candidate.binding.cost, candidate.driver.cost):
+        if cost is not None and cost.cost_units_per_call is not None:
+            return cost.cost_units_per_call
+    return COST_OF_CLASS[contract.cost_class]
+
+
+def _keep(
+    candidates: Sequence[Candidate],
+    rejected: list[RejectedDriver],
+    phase: int,
+    fault: Callable[[Candidate], DriverFault | None],
+) -> list[Candidate]:
+    kept, dropped = [], []
+    for each in candidates:
+        found = fault(each)
+        if found is None:
+            kept.append(each)
+        else:
+            dropped.append(RejectedDriver(each.key, phase, found.code, found.reason))
+    rejected += sorted(dropped)
+    return kept
+
+
+def _check_fit(request: SelectionRequest, candidate: Candidate) -> DriverFault | None:
+    """Phase 1."""
+    contract, binding = request.contract, candidate.binding
+    if not satisfies(contract.version, binding.version):  # AIP-30.resolve-1
+        return DriverFault(
+            code="version_unsupported", reason=f"it implements {binding.version}, the contract is {contract.version}"
+        )
+    constraints = contract.driver_constraints
+    if candidate.kind in constraints.forbid:  # AIP-30.resolve-1
+        return DriverFault(code="kind_forbidden", reason=f"driver_constraints.forbid has {candidate.kind}")
+    if constraints.require_kind and candidate.kind not in constraints.require_kind:  # AIP-30.resolve-1
+        return DriverFault(code="kind_forbidden", reason=f"driver_constraints.require_kind has no {candidate.kind}")
+    dropped = sorted(set(binding.schema_narrowing.drop_inputs).intersection(request.inputs))
+    if dropped:  # AIP-30.resolve-1, AIP-30.implements-4
+        return DriverFault(code="input_unsupported", reason=f"it does not take {', '.join(dropped)}")
+    return None
+
+
+def _unable(request: SelectionRequest, candidate: Candidate) -> DriverFault | None:
+    """Phase 2."""
+    if candidate.fault is not None:  # AIP-30.resolve-2
+        return candidate.fault
+    if candidate.auth == "unauthed" and not request.login_only:  # AIP-30.resolve-2
+        return DriverFault(code="auth_required", reason=candidate.login or "it is not logged in")
+    if candidate.is_failing and not _is_to_be_checked(request, candidate):  # AIP-30.resolve-2
+        return DriverFault(code="health_check_failed", reason="its last health check failed")
+    return None
+
+
+def _is_to_be_checked(request: SelectionRequest, candidate: Candidate) -> bool:
+    failed_at = candidate.failed_at
+    return (
+        candidate.is_failing and failed_at is not None and request.now - failed_at > HEALTH_COUNTS * candidate.every_s
+    )
+
+
+def _check_policy(request: SelectionRequest, candidate: Candidate, policy: SelectionPolicy) -> DriverFault | None:
+    """Phase 3."""
+    tags = candidate.driver.policy_tags
+    denied = [each for each in tags if each in policy.deny]
+    if denied:  # AIP-30.resolve-3
+        return DriverFault(code="policy_violation", reason=f"policy.deny has {', '.join(denied)}")
+    if policy.allow and not set(tags).intersection(policy.allow):  # AIP-30.resolve-3
+        return DriverFault(code="policy_violation", reason="it has no tag of policy.allow")
+    if request.region is not None and not _serves(candidate.driver.region, request.region, policy):  # AIP-30.resolve-3
+        return DriverFault(
+            code="region_mismatch", reason=f"it serves {', '.join(candidate.driver.region)}, not {request.region}"
+        )
+    return None
+
+
+def _serves(regions: tuple[str, ...], wanted: str, policy: SelectionPolicy) -> bool:
+    return (
+        GLOBAL in regions  # AIP-30.resolve-3
+        or wanted in regions
+        # What runs on this host leaves the data where the host is.
+        or (SELF_HOSTED in regions and policy.region is not None and policy.region == wanted)
+    )
+
+
+def _rank_candidates(request: SelectionRequest, candidates: Sequence[Candidate]) -> tuple[list[SelectionChoice], str]:
+    """Phase 5. `decided_by` is the first rule in which the best and the second differ."""
+    keyed = sorted(((_rank(request.contract, each), each) for each in candidates), key=lambda pair: pair[0])
+    ranked = [
+        SelectionChoice(candidate=each, cost_units=rank.cost, check_first=_is_to_be_checked(request, each))
+        for rank, each in keyed
+    ]
+    if len(keyed) < 2:
+        return ranked, "only"
+    first, second = keyed[0][0], keyed[1][0]
+    names = ("default_implementation", "cost", "kind", "health", "id", "id")
+    return ranked, next((name for name, a, b in zip(names, first, second, strict=True) if a != b), "id")
+
+
+class _Rank(NamedTuple):
+    """The smaller, the better."""
+
+    not_default: bool
+    cost: float
+    kind: int
+    unhealthy: float
+    id: str
+    older: int
+
+
+def _rank(contract: Contract, candidate: Candidate) -> _Rank:
+    driver = candidate.driver
+    return _Rank(
+        not_default=driver.id != contract.default_implementation,  # AIP-30.resolve-5
+        cost=cost_units(contract, candidate),
+        kind=KINDS.index(candidate.kind) if candidate.kind in KINDS else len(KINDS),
+        unhealthy=float("inf") if candidate.passed_at is None else -candidate.passed_at,
+        id=driver.id,
+        older=-int(driver.version.partition(".")[0]),
+    )
+
+
+def _is_named(candidate: Candidate, name: str) -> bool:
+    return name in (candidate.driver.id, candidate.key)
+
+
+def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[RejectedDriver]) -> DriverError:
+    """Phase 4: the cause says what removed the pinned driver."""
+    keys = {each.key for each in candidates if _is_named(each, pinned)}
+    removed = [each for each in rejected if each.driver in keys]
+    if not removed:
+        removed = [RejectedDriver(pinned, 1, "not_a_candidate", "it does not implement this contract here")]
+    why = max(removed, key=lambda each: each.phase)  # AIP-30.resolve-4
+    return _error(
+        "pinned_provider_unavailable",  # AIP-30.resolve-4
+        {"pinned_provider": pinned, "phase": why.phase, "code": why.code, "reason": why.reason}
+        | {"candidates": _rows(removed)},
+    )
+
+
+def _no_candidate_error(
+    request: SelectionRequest, candidates: Sequence[Candidate], rejected: Sequence[RejectedDriver]
+) -> DriverError:
+    """The error of phase 6 where no candidate is left."""
+    cause = {"candidates": _rows(rejected)}  # AIP-30.resolve-6
+    codes = {each.code for each in rejected}
+    code = codes.pop() if len(codes) == 1 else "no_route"
+    if code == "input_unsupported":
+        used = sorted({name for each in candidates for name in each.binding.schema_narrowing.drop_inputs})
+        named = ", ".join(name for name in used if name in request.inputs)
+        return DriverError(code=code, message=f"no driver of this tool takes {named}", cause=cause)
+    if code == "auth_required":
+        logins = sorted({each.login for each in candidates if each.login is not None})
+        if logins:
+            return DriverError(code=code, message="; ".join(logins), cause=cause)
+    return _error(code if code in _TELLING else "no_route", cause)  # AIP-30.resolve-6
+
+
+def _error(code: str, cause: dict[str, Any]) -> DriverError:
+    return DriverError(code=code, message=_MESSAGES[code], cause=cause)
+
+
+def _rows(rejected: Sequence[RejectedDriver]) -> list[dict[str, Any]]:
+    return [
+        {"provider_id": each.driver, "phase": each.phase, "code": each.code, "reason": each.reason} for each in rejected
+    ]

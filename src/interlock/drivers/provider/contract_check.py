@@ -1,0 +1,118 @@
+"""The contract check: compares a server's lists with the contracts its driver binds, and says which bindings hold."""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+import msgspec
+
+from interlock.config.problems import nearest
+from interlock.drivers.protocol.binding.hook_entry import Entry
+from interlock.drivers.protocol.binding.match import Bound, match
+from interlock.drivers.protocol.model import Binding, Contract, Driver, Problem
+from interlock.wire.jsonrpc.codec import decode_value
+from interlock.drivers.interfaces import DriverState
+from interlock.links.link import ServerFacts
+from interlock.links.listing import Listing
+
+MISSING: Final = "mcp_tool_missing"
+CHANGED: Final = "definition_changed"
+
+OnMismatch = Literal["reject", "drop_binding"]
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    state: DriverState
+    bound: Mapping[str, Bound]  # by the contract's id
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def reason(self) -> str | None:
+        return next((problem.message for problem in self.problems if problem.severity == "error"), None)
+
+    @property
+    def code(self) -> str | None:
+        return next((problem.code for problem in self.problems if problem.severity == "error"), None)
+
+
+def check(
+    driver: Driver,
+    contracts: Mapping[int, Contract],
+    listing: Listing,
+    on_mismatch: OnMismatch,
+    known: Mapping[str, Bound],
+    entry: Entry | None = None,
+) -> Verdict:
+    """`contracts`: by the place of the binding. `known`: what was bound before; a definition that changed since and
+    still fits is only noted (AIP-tools-10). `entry`: its driver.py."""
+    raws = {name: raw for (name, _), raw in zip(listing.tools.items, listing.tools.raws, strict=True)}
+    bound: dict[str, Bound] = {}
+    problems: list[Problem] = []
+    for binding in driver.implements:
+        contract = contracts[binding.index]
+        raw = raws.get(binding.tool_name)
+        if raw is None:  # AIP-tools-1
+            problems.append(_missing_tool(driver, binding, raws))
+            continue
+        outcome = match(driver, binding, contract, decode_value(raw), entry=entry)
+        if isinstance(outcome, tuple):  # AIP-tools-2 and -3
+            problems.extend(outcome)
+            continue
+        bound[contract.id] = outcome
+        problems.extend(outcome.warnings)
+        before = known.get(contract.id)
+        if before is not None and before.tool_digest != outcome.tool_digest:
+            problems.append(_changed_tool(driver, binding))
+    problems.sort(key=lambda problem: ("error", "warning", "note").index(problem.severity))
+    if all(problem.severity != "error" for problem in problems):
+        return Verdict(state=DriverState.READY, bound=bound, problems=tuple(problems))
+    if on_mismatch == "drop_binding" and bound:  # AIP-tools-9
+        return Verdict(state=DriverState.PARTIAL, bound=bound, problems=tuple(problems))
+    return Verdict(state=DriverState.REJECTED, bound={}, problems=tuple(problems))  # AIP-tools-3, AIP-tools-9
+
+
+def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tuple[Problem, ...]:
+    """Warnings about harmless differences between the greeting and the file."""
+    found: list[Problem] = []
+    target = driver.protocol_version
+    if target is not None and facts.version < target:  # AIP-proto-3
+        found.append(
+            driver.places.problem(
+                "/protocol_version",
+                "protocol_below_target",
+                f"the server speaks MCP {facts.version}, older than the {target} it is declared for",
+                f"write protocol_version: {facts.version}, or update the server",
+                severity="warning",
+            )
+        )
+    if transport != driver.transport:  # AIP-transport-10
+        found.append(
+            driver.places.problem(
+                "/transport",
+                "transport_mismatch",
+                f"the server refuses {driver.transport} and speaks {transport}",
+                f"write transport: {transport}",
+                severity="warning",
+            )
+        )
+    return tuple(found)
+
+
+def _missing_tool(driver: Driver, binding: Binding, tools: Mapping[str, bytes]) -> Problem:
+    meant = nearest(binding.tool_name, tools)
+    near = f"did you mean {meant}?" if meant is not None else f"it lists {', '.join(sorted(tools)[:20]) or 'none'}"
+    return driver.places.problem(
+        f"{binding.pointer}/metadata/mcp/tool_name",
+        MISSING,
+        f"the server lists no tool {binding.tool_name}",
+        near,
+    )
+
+
+def _changed_tool(driver: Driver, binding: Binding) -> Problem:
+    return driver.places.problem(
+        f"{binding.pointer}/metadata/mcp/tool_name",
+        CHANGED,
+        f"the server's definition of {binding.tool_name} has changed and still fits its contract",
+        "nothing needs to be done",
+        severity="note",
+    )

@@ -1,0 +1,154 @@
+"""The provider factory: makes the provider of each driver that may run, from the parts of the node."""
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from interlock.config.plan import Plan, SandboxPlan, Spawn
+from interlock.drivers.protocol.model import Driver
+from interlock.core.clock import Clock
+from interlock.core.recorder import Recorder
+from interlock.credentials.service import CredentialService
+from interlock.drivers.install.commands import CommandRunner, plain_runner, sandboxed_runner
+from interlock.drivers.install.install import install
+from interlock.drivers.install.locks import Locks
+from interlock.drivers.install.outcome import Installed, InstallFailed
+from interlock.drivers.install.version_check import install_checked
+from interlock.drivers.provider.environment import DriverEnvironment
+from interlock.drivers.provider.provider import DriverProvider, OnChanged, OnStep
+from interlock.drivers.provider.server_plan import compile_server_plan
+from interlock.drivers.secrets.vault import Vault
+from interlock.drivers.workspace.declaration import Declared
+from interlock.drivers.workspace.tamper_check import TamperCheck
+from interlock.links.connector import ConnectorParts
+from interlock.links.keeper import Keeper
+from interlock.links.link_events import LinkEvents
+from interlock.process.sandbox.sandbox import private_paths
+from interlock.store.ports import KeyValue
+
+
+class ProviderFactory:
+    """A registry's factory. How many install or start at one time holds for all it makes."""
+
+    def __init__(
+        self,
+        *,
+        kv: KeyValue,
+        clock: Clock,
+        recorder: Recorder,
+        keepers: dict[str, Keeper],
+        link_events: LinkEvents,
+        credentials: CredentialService,
+        connector_parts: ConnectorParts,
+        plan: Callable[[], Plan],
+        anew: bool = False,
+    ) -> None:
+        """`plan`: as it is whenever a provider is made. `anew`: without what is on record, and nothing is recorded."""
+        self._plan = plan
+        self._anew = anew
+        self._locks = Locks(kv, clock)
+        self._connector_parts = connector_parts
+        first, sandboxes = plan(), connector_parts.sandboxes
+        self._environment = DriverEnvironment(
+            plan=first.drivers,
+            data=first.data,
+            connector_parts=connector_parts,
+            link_events=link_events,
+            keepers=keepers,
+            kv=kv,
+            install=partial(self._install, {}),
+            holder_for=credentials.holder,
+            vault=Vault(
+                store=credentials.secrets,
+                clock=clock,
+                record=recorder.add_line,
+                workspace=str(first.workspace),
+                environment=os.environ,
+                private=private_paths(first) if sandboxes is None else sandboxes.private,
+            ),
+            vendor_meta=first.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
+        )
+
+    def __call__(
+        self, declared: Declared, on_changed: OnChanged | None = None, on_step: OnStep | None = None
+    ) -> DriverProvider:
+        if declared.driver is None:
+            raise ValueError(f"{declared.key} is not fit to run")
+        environment = msgspec.structs.replace(
+            self._environment.with_plan(self._plan().drivers), install=partial(self._install, declared.real_paths)
+        )
+        return DriverProvider(
+            declared.driver,
+            declared.contracts,
+            environment,
+            digest=declared.digest,
+            folder=declared.folder,
+            files=declared.files,
+            inventory=declared.secrets,
+            own_secrets=declared.bound_secrets,
+            seal=TamperCheck(declared.root, declared.folder, declared.files) if declared.files else None,
+            real_paths=declared.real_paths,
+            on_changed=on_changed,
+            on_step=on_step,
+        )
+
+    async def _install(
+        self, real_paths: Mapping[Path, Path], driver: Driver, folder: Path, say: Callable[[str], None]
+    ) -> Installed | InstallFailed:
+        """Raises StoreError: what was installed before is not known, and something newer is not taken for it."""
+        plan = self._plan()
+        lock = None if self._anew else await self._locks.get(driver.key)
+
+        async def installer(anew: bool) -> Installed | InstallFailed:
+            return await install(
+                driver,
+                packages=self._connector_parts.packages,
+                folder=folder,
+                lock=None if anew else lock,
+                progress=say,
+                reaper=self._connector_parts.reaper,
+                settings=plan.drivers,
+                workspace=plan.workspace if folder.is_relative_to(plan.workspace) else folder,
+                node=plan.node.name,
+                caged=None if plan.drivers.sandbox.get(driver.id) == "off" else caged,
+            )
+
+        def caged(sandbox: SandboxPlan) -> CommandRunner:
+            connector_parts = self._connector_parts
+            return sandboxed_runner(
+                connector_parts.sandboxes,
+                driver.id,
+                sandbox,
+                clock=connector_parts.clock,
+                reaper=connector_parts.reaper,
+            )
+
+        outcome = await install_checked(
+            driver, installer, lambda installed: self._command_runner(driver, installed, folder, real_paths)
+        )
+        if isinstance(outcome, Installed) and outcome.lock != lock and not self._anew:
+            await self._locks.put(driver.key, outcome.lock)
+        return outcome
+
+    def _command_runner(
+        self, driver: Driver, installed: Installed, folder: Path, real_paths: Mapping[Path, Path]
+    ) -> CommandRunner:
+        """The runner of a driver's commands: in the same sandbox as its server."""
+        plan, connector_parts = self._plan(), self._connector_parts
+        is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"
+        made = compile_server_plan(
+            driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed, real_paths=real_paths
+        )
+        if isinstance(made.reach, Spawn) and made.reach.sandbox is not None:
+            sandbox = made.reach.sandbox
+            return sandboxed_runner(
+                connector_parts.sandboxes,
+                made.segment,
+                sandbox,
+                clock=connector_parts.clock,
+                reaper=connector_parts.reaper,
+            )
+        return plain_runner(connector_parts.reaper, folder)

@@ -1,0 +1,175 @@
+"""Contract tests: calls the examples of a driver's contracts through it (AIP-14.rules-3).
+
+Each is a call like anybody's: through the guard, with its gate and its record, only that no other driver may answer.
+An example of a contract that changes something is left alone unless the operator wants it.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.operator_api.drivers import DriverExamples, ExampleOutcome
+from interlock.drivers.protocol.binding.call_result import ERROR_KEY
+from interlock.drivers.protocol.binding.listed_tool import qualified_name
+from interlock.drivers.protocol.binding.request_state import pin
+from interlock.drivers.protocol.model import Contract, ContractExample
+from interlock.drivers.protocol.server_name import server_name
+from interlock.wire.jsonrpc.codec import decode_value, encode_value
+from interlock.wire.jsontext.pointer import pointer_step
+from interlock.mcp.meta import stamp_modern
+from interlock.core.calls.caller import Principal
+from interlock.catalog.catalog import EVERYTHING, Catalog
+from interlock.dispatch.dispatch import Dispatch
+from interlock.drivers.contracts.lazy import LazyContracts
+from interlock.drivers.workspace.declaration import Declared
+from interlock.fronts.modern import ModernFront
+
+JsonObject = dict[str, Any]
+
+START_S: Final = 60.0  # for a server that has to be started first, besides the contract's own time
+DIFFERENCES_MAX: Final = 20  # told of one example
+SHOWN_CHARS_MAX: Final = 200  # of a value in a difference
+_ids = itertools.count(1)
+
+
+class _Answer:
+    """A Sink that keeps the one answer."""
+
+    def __init__(self) -> None:
+        self.message: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    def emit(self, message: bytes) -> None:
+        """Progress and logs are dropped: a test has no client."""
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        if not self.message.done():
+            self.message.set_result(message)
+
+    def drop(self) -> None:
+        if not self.message.done():
+            self.message.cancel()
+
+
+class ExampleVerdict(msgspec.Struct, frozen=True):
+    """How an example went: passed, failed, held or skipped; and what differs, or why."""
+
+    outcome: str
+    difference: tuple[str, ...] = ()
+
+
+class ExampleRunner:
+    def __init__(self, modern: ModernFront, dispatch: Dispatch, catalog: Catalog, contracts: LazyContracts) -> None:
+        self._modern = modern
+        self._dispatch = dispatch
+        self._catalog = catalog
+        self._contracts = contracts
+
+    async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> DriverExamples:
+        outcomes: list[ExampleOutcome] = []
+        for contract in declared.contracts.values():
+            for example in contract.examples:
+                if contract.mutates and not allow_mutation:  # AIP-14.rules-3
+                    verdict = ExampleVerdict("skipped", ("it changes something",))
+                else:
+                    verdict = await self._one(declared.key, contract, example, by)
+                outcomes.append(
+                    ExampleOutcome(
+                        contract=contract.id,
+                        example=example.name,
+                        driver=declared.key,
+                        outcome=verdict.outcome,
+                        difference=verdict.difference,
+                    )
+                )
+        is_ok = all(each.outcome in ("passed", "skipped") for each in outcomes)
+        return DriverExamples(id=declared.id, key=declared.key, ok=is_ok, examples=tuple(outcomes))
+
+    async def _one(self, key: str, contract: Contract, example: ContractExample, by: str) -> ExampleVerdict:
+        name = self._listed_name(contract)
+        if name is None:
+            return _failure(f"the contract is not offered: interlock drivers show {server_name(key)} says why")
+        principal = Principal(by if by == "local" else f"operator:{by.removeprefix('operator:')}", "admin")
+        caller = self._modern.caller(principal, "operator", None, "qualified")
+        meta: dict[str, Raw] = {}
+        stamp_modern(meta, capabilities=Raw(b"{}"), client=None, log_level=None)
+        params = {
+            "name": Raw(encode_value(name)),
+            "arguments": Raw(encode_value(example.input)),
+            "requestState": Raw(encode_value(pin(key))),
+        }
+        answer = _Answer()
+        self._dispatch.call_tool(caller, str(next(_ids)).encode(), params, meta, answer)
+        try:
+            async with asyncio.timeout(contract.timeout_ms / 1000 + START_S):
+                said = decode_value(await answer.message)
+        except (TimeoutError, asyncio.CancelledError):
+            if not answer.message.cancelled():
+                return _failure("no answer in time")
+            return _failure("the call was ended")
+        return _verdict(said, example)
+
+    def _listed_name(self, contract: Contract) -> str | None:
+        """The name of the contract as it is listed here, below whatever the node's own segment is."""
+        named = qualified_name(contract)
+        if not isinstance(named, tuple):
+            return None
+        segment, local = named
+        link = self._contracts.get().links.get(segment)
+        for route in self._catalog.namespace.view(EVERYTHING).tool_routes:
+            if route.link is link and route.original == local:
+                return route.qualified
+        return None
+
+
+def _verdict(said: JsonObject, example: ContractExample) -> ExampleVerdict:
+    error, result = said.get("error"), said.get("result")
+    if isinstance(error, dict):
+        data = error.get("data") or {}
+        if data.get("reason") == "confirmation_required" or error.get("message") == "confirmation_required":
+            return ExampleVerdict("held", ("it waits for a decision: interlock approvals",))
+        return _failure(f"{error.get('message')}: {data.get('reason', '')}".rstrip(": "))
+    if not isinstance(result, dict):
+        return _failure("the answer cannot be read")
+    if result.get("resultType") == "input_required":
+        return ExampleVerdict("held", ("it asks something first",))
+    if result.get("isError"):
+        code = ((result.get("_meta") or {}).get(ERROR_KEY) or {}).get("code", "")
+        texts = [block.get("text", "") for block in result.get("content", ()) if isinstance(block, dict)]
+        return _failure(texts[0] if texts else code or "the tool reports an error")
+    if example.output is msgspec.UNSET:  # AIP-14.rules-3: only whether it is valid
+        return ExampleVerdict("passed")
+    found = tuple(itertools.islice(differences(example.output, result.get("structuredContent")), DIFFERENCES_MAX))
+    return ExampleVerdict("failed" if found else "passed", found)  # AIP-14.rules-3
+
+
+def _failure(why: str) -> ExampleVerdict:
+    return ExampleVerdict("failed", (why,))
+
+
+def differences(wanted: Any, got: Any, pointer: str = "") -> Iterator[str]:
+    """Where two JSON values differ. 1 and 1.0 are one number; true is none."""
+    if isinstance(wanted, dict) and isinstance(got, dict):
+        for key in dict.fromkeys((*wanted, *got)):
+            place = f"{pointer}/{pointer_step(key)}"
+            if key not in got:
+                yield f"{place}: wanted {_display(wanted[key])}, it is missing"
+            elif key not in wanted:
+                yield f"{place}: {_display(got[key])} was not wanted"
+            else:
+                yield from differences(wanted[key], got[key], place)
+    elif isinstance(wanted, list) and isinstance(got, list):
+        if len(wanted) != len(got):
+            yield f"{pointer or '/'}: wanted {len(wanted)} entries, got {len(got)}"
+        for index, (one, other) in enumerate(zip(wanted, got, strict=False)):
+            yield from differences(one, other, f"{pointer}/{index}")
+    elif isinstance(wanted, bool) != isinstance(got, bool) or wanted != got:  # AIP-14.rules-3: the difference
+        yield f"{pointer or '/'}: wanted {_display(wanted)}, got {_display(got)}"
+
+
+def _display(value: Any) -> str:
+    text = encode_value(value).decode()
+    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"

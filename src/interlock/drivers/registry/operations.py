@@ -1,0 +1,377 @@
+"""Operations on drivers for an operator: views, and the few decisions.
+
+A decision names what was shown (the digest of the folder); if the folder is another by now, nothing is decided. It is
+on record before it counts. The same service answers in a running node and, with a registry that starts nothing, in a
+command while no node runs.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec.structs import asdict
+
+from interlock.operator_api.drivers import (
+    AllowedHosts,
+    Draft,
+    DriverDetail,
+    DriverExamples,
+    Drivers,
+    DriverSummary,
+    DriverUpdate,
+    RejectedDriver,
+    RemovedDriver,
+    RunningServer,
+    ServedContract,
+    SwitchedDriver,
+    UnreadableDriver,
+)
+from interlock.drivers.protocol.binding.listed_tool import qualified_name
+from interlock.drivers.protocol.files.driver_checks import is_egress
+from interlock.drivers.protocol.model import Contract, Problem
+from interlock.drivers.protocol.server_name import server_name
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.drivers.install.install import remove_packages
+from interlock.drivers.interfaces import DriverState
+from interlock.drivers.registry.registry import Registry
+from interlock.drivers.registry.trust_requests import folder_view
+from interlock.drivers.registry.views import (
+    accepted_view,
+    declared_facts,
+    difference,
+    problem_view,
+    server_kind,
+    summary,
+    texts_of,
+    unserved_contract,
+)
+from interlock.drivers.workspace.declaration import Declared, changed_keys
+from interlock.drivers.workspace.scan import DRIVER_FILE
+from interlock.drivers.workspace.trust_store import HOSTS_MAX, Trusted
+
+JsonObject = dict[str, Any]
+Record = Callable[[bytes], Awaitable[None]]  # on disk when it returns; raises StoreError
+
+PACKAGES: Final = "packages"  # in the data folder
+OWN_FILES: Final = ("DRIVER.md", "driver.py", "server.json", "SECRETS.md")  # of a driver beside a contract
+
+
+Explain = Callable[[str], ServedContract | None]  # which driver serves a contract now, and why
+
+
+class Tester(Protocol):
+    async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> DriverExamples: ...
+
+
+class Updater(Protocol):
+    async def look(self, one: Declared) -> DriverUpdate: ...
+
+    async def switch(self, one: Declared, candidate: str) -> SwitchedDriver: ...
+
+
+class DriverService:
+    def __init__(
+        self,
+        registry: Registry,
+        clock: Clock,
+        record: Record,
+        *,
+        explain: Explain | None = None,
+        tester: Tester | None = None,
+        updater: Updater | None = None,
+    ) -> None:
+        """The last three: of a node that runs."""
+        self.registry = registry
+        self._explain = explain
+        self._tester = tester
+        self._updater = updater
+        self._clock = clock
+        self._record = record
+
+    async def list_all(self) -> Drivers:
+        declaration = await self.registry.current()
+        return Drivers(
+            drivers=tuple(self._summary(one) for one in declaration.drivers),
+            drafts=tuple(Draft(id=path.name, folder=str(path)) for path in self.registry.sight.drafts),
+            problems=tuple(problem_view(one) for one in declaration.problems if one.severity != "note"),
+        )
+
+    async def get(self, name: str) -> DriverDetail | ServedContract:
+        """A driver, by its server's name, its id, id@major or folder, and what changed since it was accepted.
+
+        Raises NotFound, Refused.
+        """
+        await self.registry.current()
+        served = self._maybe_contract(name)
+        if served is not None:
+            return served
+        one = self._find(name)
+        accepted = self.registry.memory.maybe_trusted(one.folder)
+        is_changed = accepted is not None and not one.trusted
+        now = await asyncio.to_thread(texts_of, one) if is_changed else {}
+        make = UnreadableDriver if one.driver is None else DriverDetail
+        declared = {} if one.driver is None else declared_facts(one, one.driver)
+        return make(
+            **asdict(self._summary(one)),
+            **declared,
+            digest=one.digest,
+            accepted=accepted_view(accepted),
+            changed=tuple(sorted(changed_keys(one.covered, accepted.files))) if accepted is not None else (),
+            difference=tuple(difference(accepted.texts, now)) if accepted is not None and is_changed else (),
+            files=tuple(sorted(one.files)),
+            problems=tuple(problem_view(each) for each in self._problems(one)),
+            running=self._server(one),
+        )
+
+    async def trust(self, name: str, digest: str, by: str) -> DriverSummary:
+        """Trust a driver. `digest`: of the folder that was looked at. Raises NotFound, Refused, StoreError."""
+        await self.registry.refresh()
+        one = self._trustable(name, digest)
+        more = {
+            "digest": one.digest,
+            "policy_tags": list(one.driver.policy_tags if one.driver is not None else ()),
+            "unsandboxed": self._is_unsandboxed(one),
+        }
+        await self._record(self._line("trust", one.key, by, more))
+        return await self._trust(one, by)
+
+    async def accept(self, key: str, digest: str, by: str) -> DriverSummary:
+        """Trust a driver where the decision is on record already. Raises NotFound, Refused, StoreError."""
+        return await self._trust(self._trustable(key, digest), by)
+
+    def _trustable(self, name: str, digest: str) -> Declared:
+        one = self._find(name)
+        if one.driver is None or one.state is DriverState.REJECTED:
+            raise Refused("rejected", f"{one.segment} cannot be used: {one.reason}", {"driver": one.key})
+        if one.digest != digest:
+            raise Refused("changed", f"the files of {one.segment} changed since they were shown", {"driver": one.key})
+        return one
+
+    async def _trust(self, one: Declared, by: str) -> DriverSummary:
+        texts = await asyncio.to_thread(texts_of, one)
+        await self.registry.memory.trust(
+            Trusted(
+                folder=str(one.folder),
+                key=one.key,
+                digest=one.digest,
+                files=one.covered,
+                texts=texts,
+                tags=one.driver.policy_tags if one.driver is not None else (),
+                summary=summary(one),
+                by=by,
+                at=self._clock.wall(),
+            )
+        )
+        await self.registry.refresh()
+        return self._summary(self._find(one.key))
+
+    async def comparison(self, one: Declared) -> JsonObject:
+        """What a person is shown in the inbox: the driver, or what it was and what it has become."""
+        now = await asyncio.to_thread(texts_of, one)
+        accepted = self.registry.memory.maybe_trusted(one.folder)
+        if accepted is None:
+            return {"definition": folder_view(summary(one), now, {"DRIVER.md"})}
+        names = changed_keys(one.covered, accepted.files)
+        return {
+            "before": folder_view(accepted.summary, dict(accepted.texts), names),
+            "after": folder_view(summary(one), now, names),
+        }
+
+    async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> AllowedHosts:
+        """Allow a host that the server may reach besides those of its file. Raises NotFound, Refused, StoreError."""
+        await self.registry.refresh()
+        one = self._find(name)
+        if one.driver is None:
+            raise Refused("rejected", f"{one.segment} cannot be used: {one.reason}", {"driver": one.key})
+        host = host.lower()
+        if not is_egress(host):
+            raise Refused(
+                "bad_host", "write api.example.com, api.example.com:443 or *.example.com, without path", {"host": host}
+            )
+        before = self.registry.memory.all.allowed.get(one.id, ())
+        if revoke and host not in before:
+            raise NotFound("host", host, before, few=True)
+        after = tuple(each for each in before if each != host) + (() if revoke else (host,))
+        if len(after) > HOSTS_MAX:
+            raise Refused("too_many_hosts", f"{one.segment} has {HOSTS_MAX} hosts; allow * or a wider suffix instead")
+        await self._record(self._line("revoke" if revoke else "allow", one.key, by, {"host": host}))
+        await self.registry.memory.allow(one.id, after)
+        await self.registry.refresh()
+        return AllowedHosts(id=one.id, allowed=after)
+
+    async def remove(self, name: str, by: str, *, forget: bool) -> RemovedDriver:
+        """Remove the folder, and what was accepted of it. `forget`: also what was registered, which the next one of its
+        major version is compared with (AIP-identity-4). Raises NotFound, StoreError."""
+        await self.registry.refresh()
+        try:
+            one = self._find(name)
+        except NotFound:
+            if forget and (gone := self._forgettable(name)):
+                await self._record(self._line("forget", name, by, {}))
+                for key in gone:
+                    await self.registry.memory.forget(key)
+                return RemovedDriver(removed=None, forgotten=gone)
+            raise
+        await self._record(self._line("remove", one.key, by, {"digest": one.digest, "forget": forget}))
+        removed = await asyncio.to_thread(_delete, one)
+        await self.registry.memory.distrust(str(one.folder))
+        forgotten: tuple[str, ...] = ()
+        if forget:
+            await self.registry.memory.allow(one.id, ())
+            forgotten = (one.key,) if await self.registry.memory.forget(one.key) else ()
+        await self.registry.refresh()
+        if forget and one.driver is not None:
+            await self.registry.wait_until_stopped()  # what runs is not taken from under it
+            await remove_packages(self.registry.plan.data / PACKAGES, one.driver)
+        return RemovedDriver(removed=removed, forgotten=forgotten)
+
+    async def test(self, name: str, by: str, *, allow_mutation: bool) -> DriverExamples:
+        """Run the examples of its contracts through this driver. Raises NotFound, Refused."""
+        one = await self._running_driver(name)
+        if self._tester is None:
+            raise _not_here()
+        return await self._tester.run(one, by, allow_mutation=allow_mutation)
+
+    async def update(self, name: str, by: str, candidate: str | None) -> DriverUpdate | SwitchedDriver:
+        """What the newest release of its server would change; with `candidate`, which that named, it is switched to.
+        Raises NotFound, Refused, StoreError."""
+        one = await self._running_driver(name)
+        if self._updater is None:
+            raise _not_here()
+        if candidate is None:
+            return await self._updater.look(one)
+        await self._record(self._line("update", one.key, by, {"candidate": candidate}))
+        return await self._updater.switch(one, candidate)
+
+    async def _running_driver(self, name: str) -> Declared:
+        await self.registry.refresh()
+        one = self._find(name)
+        if one.key not in self.registry.providers:
+            state, reason = self.registry.state_of(one)
+            said = f"{one.segment} is {state}" + (f": {reason}" if reason else "")
+            raise Refused("not_running", said, {"driver": one.key})
+        return one
+
+    def _maybe_contract(self, name: str) -> ServedContract | None:
+        """The contract of that name, where no driver has it."""
+        if any(name in (one.key, one.id, one.folder.name, one.segment) for one in self.registry.declaration.drivers):
+            return None
+        served = self._explain(name) if self._explain is not None else None
+        bound = [
+            (one, contract)
+            for one in self.registry.declaration.drivers
+            for contract in one.contracts.values()
+            if name in (contract.id, _qualified_name(contract))
+        ]
+        if served is None:
+            if not bound:
+                return None
+            served = unserved_contract(bound[0][1], _qualified_name(bound[0][1]))
+        known = {each.driver for each in served.ranked} | {each.driver for each in served.rejected}
+        rejected = [*served.rejected]
+        for one, _ in bound:  # those that are not even asked
+            if one.key not in known:
+                state, reason = self.registry.state_of(one)
+                rejected.append(RejectedDriver(driver=one.key, phase=2, code=state, reason=reason or state))
+        return msgspec.structs.replace(served, rejected=tuple(rejected))
+
+    def _forgettable(self, name: str) -> tuple[str, ...]:
+        kept = self.registry.memory.all.manifests
+        return tuple(key for key in kept if name in (key, key.partition("@")[0]))
+
+    def _find(self, name: str) -> Declared:
+        drivers = self.registry.declaration.drivers
+        called = [(one.key, one.id, one.folder.name, one.segment) for one in drivers]
+        for way in range(4):
+            found = [one for one, names in zip(drivers, called, strict=True) if names[way] == name]
+            if len(found) == 1:
+                return found[0]
+            if found:
+                keys = [str(one.folder) if one.state is DriverState.REJECTED else one.key for one in found]
+                raise Refused("ambiguous", f"{name} is {' and '.join(keys)}", {"drivers": keys})
+        raise NotFound("driver", name, [one.segment for one in drivers], few=True)
+
+    def _summary(self, one: Declared) -> DriverSummary:
+        state, reason = self.registry.state_of(one)
+        driver = one.driver
+        return DriverSummary(
+            segment=one.segment,
+            id=one.id,
+            key=one.key,
+            version=driver.version if driver is not None else None,
+            name=driver.name if driver is not None else None,
+            state=state,
+            reason=reason,
+            trusted=one.trusted,
+            server_kind=server_kind(driver) if driver is not None else None,
+            transport=driver.transport if driver is not None else None,
+            sandboxed=not self._is_unsandboxed(one),
+            contracts=tuple(contract.id for contract in one.contracts.values()),
+            root=one.root.kind,
+            folder=str(one.folder),
+            found=tuple(problem_view(each) for each in self._findings(one)),
+            warnings=sum(each.severity == "warning" for each in self._problems(one)),
+        )
+
+    def _server(self, one: Declared) -> RunningServer | None:
+        provider = self.registry.providers.get(one.key)
+        return None if provider is None else provider.running()
+
+    def _problems(self, one: Declared) -> tuple[Problem, ...]:
+        return tuple(dict.fromkeys((*one.problems, *self._findings(one))))
+
+    def _findings(self, one: Declared) -> tuple[Problem, ...]:
+        """Problems that only its server shows, and collisions with what others offer."""
+        provider = self.registry.providers.get(one.key)
+        if provider is None:
+            return ()
+        files = {str(one.folder / DRIVER_FILE), *(contract.places.file for contract in one.contracts.values())}
+        offered = (each for each in self.registry.offered_problems() if each.file in files)
+        return (*provider.problems, *offered)
+
+    def _is_unsandboxed(self, one: Declared) -> bool:
+        return self.registry.plan.drivers.sandbox.get(one.id) == "off"
+
+    def _line(self, method: str, key: str, by: str, more: JsonObject) -> bytes:
+        """The row for the audit log."""
+        return msgspec.json.encode(
+            {
+                "at": rfc3339(self._clock.wall()),
+                "who": by,
+                "via": "operator",
+                "method": f"drivers/{method}",
+                "tool": server_name(key),
+                "driver": key,
+                "args_sha256": None,
+                "verdict": "decided",
+                "outcome": "decided",
+                "ms": 0.0,
+                **more,
+            }
+        )
+
+
+def _not_here() -> Refused:
+    return Refused("not_running", "this takes a node that runs: interlock serve")
+
+
+def _delete(one: Declared) -> str:
+    """Delete the folder. Nothing behind a link is touched, nor a contract that a driver only stands beside."""
+    folder = one.folder
+    if one.root.below_tools:
+        for name in OWN_FILES:
+            (folder / name).unlink(missing_ok=True)
+        return str(folder / OWN_FILES[0])
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
+    return str(folder)
+
+
+def _qualified_name(contract: Contract) -> str | None:
+    name = qualified_name(contract)
+    return None if isinstance(name, Problem) else ".".join(name)

@@ -1,0 +1,292 @@
+"""The registry of a node's drivers: what lies on disk, what of it is accepted, and one provider for each that may run.
+
+A look at the folders becomes a declaration (`survey`, off the loop); the declaration becomes providers. One whose
+files, contracts and settings are as before is not touched. A changed one is replaced: the new provider takes calls at
+once, the old one ends when its calls have. Nothing is made, installed or started for a folder that is not accepted as
+it is now.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.operator_api.drivers import RunningServer
+from interlock.drivers.protocol.model import Contract, Problem
+from interlock.drivers.protocol.selection.requirements import Machine
+from interlock.core.background import BackgroundTasks
+from interlock.core.feed import AsyncFeed
+from interlock.drivers.contracts.table import ContractTable
+from interlock.drivers.interfaces import DriverState, Provider
+from interlock.drivers.workspace.declaration import Declaration, Declared, changed_keys
+from interlock.drivers.workspace.scan import ScanResult, scan_workspace
+from interlock.drivers.workspace.survey import Surveyor
+from interlock.drivers.workspace.trust_store import Memory
+
+STOPPED: Final = "stopped"
+
+log = logging.getLogger("interlock.drivers")
+
+REST_SHARE: Final = 10  # two hundred drivers that come up one after the other are taken up together
+REST_MAX_S: Final = 1.0
+
+
+class RunningProvider(Provider, Protocol):
+    """A provider that can be stopped: `stop` waits for the calls that hold a lease, unless `at_once`."""
+
+    settled: asyncio.Event  # the first verdict is there
+
+    def running(self) -> RunningServer:
+        """The state of its server, for people."""
+
+    def start(self) -> None: ...
+
+    def succeed(self, other: Provider) -> None:
+        """What the other served is listed on until its own server has been checked: their files are the same."""
+
+    def on_secret(self, slug: str) -> tuple[str, ...]:
+        """A secret was set. Returns the segments of the servers that are restarted with it."""
+
+    async def stop(self, *, at_once: bool = False) -> None: ...
+
+
+OnChanged = Callable[[Any], None]  # a provider offers something else
+Factory = Callable[[Declared, OnChanged], RunningProvider]
+Take = Callable[[ContractTable], Awaitable[None]]
+
+
+class _ProviderEntry(msgspec.Struct, frozen=True):
+    provider: RunningProvider
+    made_of: tuple[object, ...]
+
+
+class Registry:
+    def __init__(
+        self,
+        plan: Plan,
+        memory: Memory,
+        machine: Machine,
+        *,
+        factory: Factory | None = None,
+        take: Take | None = None,
+        offered_problems: Callable[[], Sequence[Problem]] = tuple,
+        declared: AsyncFeed[Declaration] | None = None,
+    ) -> None:
+        """Without a `factory` it only knows, and starts nothing. `offered_problems`: of what is offered of all drivers
+        together. `declared` is told after everything is taken up."""
+        self.plan = plan
+        self.memory = memory
+        self.declaration = Declaration()
+        self.sight = ScanResult()
+        self.offered_problems = offered_problems
+        self._factory = factory
+        self._take = take
+        self._declared: AsyncFeed[Declaration] = declared or AsyncFeed()
+        self._machine = machine
+        self._surveyor = Surveyor(plan, machine)
+        self._basis: tuple[ScanResult, int, Surveyor] | None = None  # what the declaration was made of
+        self._kept: dict[str, _ProviderEntry] = {}
+        self._leaving = BackgroundTasks()
+        self._refreshing = asyncio.Lock()
+        self._publishing: asyncio.Task[None] | None = None
+        self._published = ContractTable()
+        self._stale = False
+
+    # Looking
+
+    async def refresh(self, sight: ScanResult | None = None, *, starting: bool = False) -> Declaration:
+        """Read the drivers on disk; start, replace or stop providers. `starting`: the node has not looked before.
+        Raises StoreError if a record cannot be kept."""
+        async with self._refreshing:
+            if sight is None:
+                known = self.declaration
+                sight = await asyncio.to_thread(scan_workspace, self.plan, known.others, opened=known.opened)
+            basis = (sight, self.memory.revision, self._surveyor)
+            if basis == self._basis:
+                return self.declaration
+            new = await asyncio.to_thread(self._surveyor.survey, sight, self.memory.all)
+            old, self.declaration, self.sight = self.declaration, new, sight
+            if self._factory is not None:
+                _log_changes(old, new, starting=starting)
+                await self._put_into_effect(new, self._factory)
+            self._basis = basis
+        await self._declared.publish(new)
+        return new
+
+    async def current(self) -> Declaration:
+        """Refresh; while another refresh is running, return the last result: many drivers take their time."""
+        if self._refreshing.locked() and self.declaration.drivers:
+            return self.declaration
+        return await self.refresh()
+
+    async def renew(self, key: str) -> None:
+        """Replace the provider: another release of its server is on record. Raises StoreError."""
+        async with self._refreshing:
+            if key in self._kept:
+                self._leave(key)
+            self._basis = None
+        await self.refresh()
+
+    def replan(self, plan: Plan) -> None:
+        """Set the plan for the next scan."""
+        self.plan = plan
+        self._surveyor = Surveyor(plan, self._machine)
+
+    async def _put_into_effect(self, declaration: Declaration, factory: Factory) -> None:
+        wanted = {one.key: one for one in declaration.drivers if one.is_fit and one.trusted}
+        for key in self._kept.keys() - wanted.keys():
+            self._leave(key)
+        made_of = {key: _build_inputs(one, self.plan) for key, one in wanted.items()}
+        changed = [key for key, made in made_of.items() if key not in self._kept or self._kept[key].made_of != made]
+        # All at once: each waits for the disk.
+        registered = await asyncio.gather(
+            *(self.memory.register(one.driver) for key in changed if (one := wanted[key]).driver is not None),
+            return_exceptions=True,
+        )
+        trouble: BaseException | None = None
+        for key, failed in zip(changed, registered, strict=True):
+            if failed is not None:
+                trouble = failed
+                continue
+            before = self._kept.get(key)
+            if before is not None:
+                self._leave(key)
+            provider = factory(wanted[key], self._on_changed)
+            if before is not None and _has_same_files(before.made_of, made_of[key]):
+                provider.succeed(before.provider)
+            self._kept[key] = _ProviderEntry(provider, made_of[key])
+            provider.start()
+        await self.publish(anyway=False)
+        if trouble is not None:
+            raise trouble
+
+    def _leave(self, key: str, *, at_once: bool = False) -> None:
+        provider = self._kept.pop(key).provider
+        self._leaving.begin(provider.stop(at_once=at_once), f"stopping driver {key}")
+
+    async def wait_until_stopped(self) -> None:
+        """Wait until every replaced or removed provider has ended."""
+        await self._leaving.finish()
+
+    async def close(self) -> None:
+        async with self._refreshing:
+            for key in list(self._kept):
+                self._leave(key, at_once=True)
+            if self._publishing is not None:
+                self._publishing.cancel()
+                await asyncio.gather(self._publishing, return_exceptions=True)
+            await self._leaving.finish()
+
+    # What the contract side is told
+
+    def _on_changed(self, provider: RunningProvider) -> None:
+        """Several changes that come together are told once; those of a provider that was replaced are not."""
+        if not any(kept.provider is provider for kept in self._kept.values()):
+            return
+        self._stale = True
+        if self._publishing is None or self._publishing.done():
+            loop = asyncio.get_running_loop()
+            self._publishing = loop.create_task(self._publish_again(), name="drivers changed")
+
+    async def _publish_again(self) -> None:
+        while self._stale:
+            self._stale = False
+            began = asyncio.get_running_loop().time()
+            try:
+                await self.publish()
+            except Exception:
+                log.exception("what drivers offer could not be taken up")
+            took = asyncio.get_running_loop().time() - began
+            await asyncio.sleep(min(REST_MAX_S, took * REST_SHARE))
+
+    async def publish(self, *, anyway: bool = True) -> None:
+        """`anyway`: what a provider offers, or how one is chosen, may differ although the table looks the same."""
+        table = self.table()
+        if self._take is not None and (anyway or table != self._published):
+            self._published = table
+            await self._take(table)
+
+    def table(self) -> ContractTable:
+        contracts: dict[str, Contract] = {}
+        providers: dict[str, tuple[Provider, ...]] = {}
+        declared = {one.key: one for one in self.declaration.drivers}
+        for key in sorted(self._kept):
+            provider = self._kept[key].provider
+            for contract in declared[key].contracts.values():
+                if contract.id in provider.contract_ids:
+                    contracts.setdefault(contract.id, contract)
+                    providers[contract.id] = (*providers.get(contract.id, ()), provider)
+        drivers = tuple(self._kept[key].provider for key in sorted(self._kept))
+        return ContractTable(contracts=contracts, providers=providers, drivers=drivers)
+
+    # Asking
+
+    @property
+    def providers(self) -> Mapping[str, RunningProvider]:
+        return {key: kept.provider for key, kept in self._kept.items()}
+
+    def state_of(self, declared: Declared) -> tuple[str, str | None]:
+        """The state of a driver and the reason for it. A driver without a provider is stopped."""
+        if declared.state is not None:
+            return declared.state.value, declared.reason
+        if not declared.trusted:
+            return DriverState.UNTRUSTED.value, "the folder has not been accepted as it is now"
+        kept = self._kept.get(declared.key)
+        if kept is None:
+            return STOPPED, None
+        return kept.provider.state.value, kept.provider.reason
+
+
+def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
+    """The inputs of a provider: it is replaced when one of them changes."""
+    drivers = plan.drivers
+    return (
+        declared.digest,
+        declared.driver,
+        dict(declared.contracts),
+        dict(declared.secrets),
+        declared.own_secrets,
+        drivers.sandbox.get(declared.id),
+        drivers.result_bytes.get(declared.id),
+        drivers.registration,
+        drivers.idle_timeout_s,
+        drivers.on_mismatch,
+        drivers.ca_file,
+        drivers.npx,
+        drivers.allow_unverified_install,
+    )
+
+
+def _has_same_files(before: tuple[object, ...], now: tuple[object, ...]) -> bool:
+    """Whether the digest and the contracts are as they were, and another setting of the operator differs."""
+    return (before[0], before[2]) == (now[0], now[2])
+
+
+def _log_changes(old: Declaration, new: Declaration, *, starting: bool) -> None:
+    """Log what changed, before anything is done about it. A folder that is new to a running node waits in the inbox,
+    and who wrote it is about to trust it: `interlock add`."""
+    before = {(one.key, one.folder): one for one in old.drivers}
+    now = {(one.key, one.folder): one for one in new.drivers}
+    for (key, _), one in before.items():
+        if (key, one.folder) not in now:
+            log.info("driver %s is gone", one.segment)
+    for (key, folder), one in now.items():
+        was = before.get((key, folder))
+        if was is not None and (was.digest, was.trusted, was.state) == (one.digest, one.trusted, one.state):
+            continue
+        if was is not None and was.digest != one.digest:
+            names = sorted(changed_keys(one.covered, was.covered))
+            log.info("driver %s changed: %s", one.segment, ", ".join(names[:10]))
+        if one.reason is not None:
+            log.warning("driver %s cannot be used: %s", one.segment, one.reason)
+        elif not one.trusted:
+            level = logging.INFO if was is None and not starting else logging.WARNING
+            log.log(
+                level, "driver %s is not trusted yet: interlock drivers trust %s shows it", one.segment, one.segment
+            )
+        for problem in one.problems:
+            if problem.severity == "warning":
+                log.warning("driver %s: %s", one.segment, problem)

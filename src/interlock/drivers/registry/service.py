@@ -1,0 +1,152 @@
+"""The driver service of a node: scans folders every second, and loads everything else when there is a driver.
+
+Without a driver this is a look at three paths a second; the modules that read files, and the packages they need, are
+first imported when a DRIVER.md is seen or an operator asks.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from interlock.config.plan import Plan
+from interlock.operator_api.status import IdleDriver
+from interlock.drivers.interfaces import DriverState
+from interlock.drivers.workspace.scan import ScanResult, has_roots, roots_of, scan_workspace
+from interlock.store.ports import StoreError
+
+if TYPE_CHECKING:
+    from interlock.drivers.registry.operations import DriverService
+    from interlock.drivers.registry.registry import Registry, RunningProvider
+
+log = logging.getLogger("interlock.drivers")
+
+LOOK_S: Final = 1.0
+SHARE: Final = 20  # a look that costs much is followed by a pause of so many times its time on the processor
+
+LOOK_MAX_S: Final = 10.0
+IDLE: Final = (DriverState.UNTRUSTED.value, DriverState.REJECTED.value)
+
+Open = Callable[[Plan], "tuple[Registry, DriverService]"]
+
+
+class Drivers:
+    def __init__(self, plan: Plan, open_: Open) -> None:
+        """`open_` imports what a registry needs, and makes one."""
+        self.plan = plan
+        self.registry: Registry | None = None
+        self.settled = asyncio.Event()  # what was there at the start is taken up
+        self._service: DriverService | None = None
+        self._open = open_
+        self._opening = asyncio.Lock()
+        self._again = asyncio.Event()
+        self._seen = ScanResult()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="drivers")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self.registry is not None:
+            await self.registry.close()
+
+    async def replan(self, plan: Plan) -> None:
+        self.plan = plan
+        if self.registry is not None:
+            self.registry.replan(plan)
+            await self.registry.refresh()
+            await self.registry.publish()
+        self._again.set()
+
+    def idle(self) -> list[IdleDriver]:
+        """Drivers that wait for a person, or whose files cannot be used."""
+        if self.registry is None:
+            return []
+        known, running = self.registry.declaration.drivers, self.registry.providers
+        stand = [(one.id, *self.registry.state_of(one)) for one in known if one.key not in running]
+        return [IdleDriver(id=id, state=state, reason=why) for id, state, why in stand if state in IDLE]
+
+    def on_secret(self, slug: str) -> list[str]:
+        """A secret was set. Returns the segments of the servers that are restarted with it."""
+        providers = self.registry.providers.values() if self.registry is not None else ()
+        return [segment for provider in providers for segment in provider.on_secret(slug)]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every driver that is there had its first attempt."""
+        return self.settled.is_set() and all(provider.settled.is_set() for provider in self._providers())
+
+    async def settle(self, seconds: float) -> None:
+        """Wait until every driver present at the start had its first attempt, at most so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.settle_all()
+        except TimeoutError:
+            return
+
+    async def settle_all(self) -> None:
+        await self.settled.wait()
+        for provider in self._providers():
+            await provider.settled.wait()
+
+    def _providers(self) -> "list[RunningProvider]":
+        return list(self.registry.providers.values()) if self.registry is not None else []
+
+    async def service(self) -> "DriverService":
+        """The operations for an operator. Raises StoreError."""
+        return (await self._open_parts())[1]
+
+    async def _open_parts(self) -> "tuple[Registry, DriverService]":
+        async with self._opening:
+            if self.registry is None or self._service is None:
+                registry, service = await asyncio.to_thread(self._open, self.plan)
+                await registry.memory.open()
+                self.registry, self._service = registry, service
+            return self.registry, self._service
+
+    async def _watch(self) -> None:
+        while True:
+            took = 0.0
+            try:
+                took = await self._scan()
+            except StoreError as refused:
+                log.error("drivers: %s", refused)
+            except Exception:
+                log.exception("the drivers could not be looked at")
+            self.settled.set()
+            try:
+                await asyncio.wait_for(self._again.wait(), min(max(LOOK_S, took * SHARE), LOOK_MAX_S))
+            except TimeoutError:
+                continue
+            self._again.clear()
+
+    async def _scan(self) -> float:
+        """Scan once; returns the processor time in seconds. Raises StoreError; the next scan then tries again."""
+        if self.registry is None and not has_roots(roots_of(self.plan)):
+            return 0.0
+        known = self.registry.declaration if self.registry is not None else None
+        others, opened = ((), ()) if known is None else (known.others, known.opened)
+        seen, took = await asyncio.to_thread(_timed_scan, self.plan, others, opened)
+        if seen == self._seen:
+            return took
+        registry = (await self._open_parts())[0] if seen.folders or seen.problems else self.registry
+        if registry is not None:
+            try:
+                await registry.refresh(seen, starting=not self.settled.is_set())
+            except StoreError:
+                raise
+            except Exception:
+                self._seen = seen  # said once, not every second
+                raise
+            self._seen = seen
+        return took
+
+
+def _timed_scan(plan: Plan, others: Iterable[Path], opened: Iterable[Path]) -> tuple[ScanResult, float]:
+    began = time.thread_time()
+    return scan_workspace(plan, others, opened=opened), time.thread_time() - began

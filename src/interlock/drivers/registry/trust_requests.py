@@ -1,0 +1,126 @@
+"""Trust requests: in the inbox a person accepts an untrusted folder as it is shown, with a proof (SURFACE 7).
+
+Once for each state of a folder. What was asked about and is gone, trusted otherwise or changed meanwhile is void. What
+is signed is the digest of the files, and the files with their digests are what is shown.
+"""
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.approvals.protocol.approval import Approval, Kind, Source, What
+from interlock.approvals.protocol.digests import UNTRUSTED
+from interlock.approvals.protocol.state import Move, Status
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.approvals.inbox import Inbox
+from interlock.core.feed import AsyncFeed
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.drivers.workspace.declaration import Declaration, Declared
+from interlock.store.ports import StoreError
+
+if TYPE_CHECKING:
+    from interlock.drivers.registry.operations import DriverService
+
+log = logging.getLogger("interlock.drivers")
+
+PREFIX: Final = "drivers."  # before the driver's key, so that an anchor can be for drivers alone
+WAITING_MAX: Final = 100  # folders asked about at one time; the others are when some of these are decided
+SHOWN_BYTES_MAX: Final = 256 * 1024  # of one
+NODE: Final = "node"
+
+_NEW: Final = "this driver has not been accepted yet"
+_CHANGED: Final = "the files of this driver changed since they were accepted"
+
+
+class TrustRequests:
+    def __init__(self, inbox: Inbox, service: "DriverService", declared: AsyncFeed[Declaration]) -> None:
+        self._inbox = inbox
+        self._service = service
+        declared.subscribe(self.ask)
+
+    async def ask(self, declaration: Declaration) -> None:
+        """Raise a request for every driver that only waits for a person's decision."""
+        open_ = {(_tool(one), one.digest): one for one in declaration.drivers if one.is_fit and not one.trusted}
+
+        def settled(approval: Approval) -> bool:
+            is_ours = approval.source is Source.DRIVERS and approval.status is Status.PENDING
+            is_open = (approval.tool, approval.digest) in open_
+            return is_ours and not is_open and not self._inbox.is_elsewhere(approval.id)
+
+        try:
+            await self._inbox.void_where("superseded: the driver is another by now, or trusted, or gone", settled)
+            for approval in self._inbox.listed((Status.APPROVED,), Kind.DEFINITION):
+                if approval.source is Source.DRIVERS and not self._inbox.is_elsewhere(
+                    approval.id
+                ):  # the node stopped before it was taken up
+                    await self.settle(approval)
+            waiting = sum(one.source is Source.DRIVERS for one in self._inbox.waiting(Kind.DEFINITION))
+            for (tool, digest), one in open_.items():
+                if waiting < WAITING_MAX and self._inbox.find_definition(tool, digest) is None:
+                    try:
+                        await self._raise(tool, one)
+                    except Refused as error:  # it changes at this moment: asked about when it is looked at next
+                        log.info("driver %s cannot be put into the inbox: %s", one.segment, error)
+                        continue
+                    waiting += 1
+        except (StoreError, Refused) as error:
+            log.error("untrusted drivers cannot be put into the inbox: %s", error)
+
+    async def _raise(self, tool: str, one: Declared) -> None:
+        compared = await self._service.comparison(one)
+        encoded = msgspec.json.encode(compared)
+        if len(encoded) > SHOWN_BYTES_MAX:
+            log.warning(
+                "driver %s is too long for the inbox: interlock drivers trust %s shows it", one.segment, one.segment
+            )
+            return
+        raised = await self._inbox.raise_(
+            self._inbox.draft(
+                Kind.DEFINITION,
+                Source.DRIVERS,
+                requested_by=NODE,
+                tool=tool,
+                digest=one.digest,
+                tool_digest=one.digest,
+                params=Raw(encoded),
+                reason=_CHANGED if "before" in compared else _NEW,
+                factors=(UNTRUSTED,),
+            )
+        )
+        if isinstance(raised, Fault):
+            log.error("driver %s cannot be put into the inbox: %s", one.segment, raised.message)
+
+    async def look(self) -> None:
+        """Raises StoreError."""
+        await self._service.registry.refresh()
+
+    def is_current(self, approval: Approval) -> bool:
+        drivers = self._service.registry.declaration.drivers
+        return any((_tool(one), one.digest) == (approval.tool, approval.digest) for one in drivers)
+
+    async def settle(self, approval: Approval) -> Approval | Fault:
+        """Apply a decision: an accepted folder is trusted, and its server started."""
+        decision = approval.decision
+        if decision is None or decision.what is not What.APPROVED:
+            return approval
+        used = await self._inbox.use(approval.id)
+        if isinstance(used, Fault):
+            return used
+        key = approval.tool.removeprefix(PREFIX)
+        try:
+            await self._service.accept(key, approval.digest, decision.by)
+        except (NotFound, Refused, StoreError) as refused:
+            log.error("driver %s was accepted and cannot be trusted: %s", key, refused)
+            return await self._inbox.finish(approval.id, Move.FAIL, str(refused))
+        return await self._inbox.finish(approval.id, Move.SUCCEED)
+
+
+def _tool(one: Declared) -> str:
+    return f"{PREFIX}{one.key}"
+
+
+def folder_view(summary: dict[str, Any], texts: dict[str, str], names: set[str]) -> dict[str, Any]:
+    """The view of a folder, with the text of these files line by line, so that a difference shows where it is."""
+    return {**summary, "text": {name: texts[name].splitlines() for name in sorted(names) if name in texts}}

@@ -1,0 +1,122 @@
+"""Updates: a newer release of a driver's server is checked before it is used (AIP-30.install-3).
+
+It is installed beside the one that runs, started once in the driver's sandbox and asked for its tools; what differs is
+told. Only what was looked at can be switched to: its record then replaces the old one, and the server is started anew.
+"""
+
+import difflib
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.operator_api.drivers import DriverUpdate, SwitchedDriver
+from interlock.wire.jsonrpc.codec import decode_value
+from interlock.core.operator_errors import Refused
+from interlock.drivers.add.trial import TrialResult, TrialRunner
+from interlock.drivers.install.install import difference
+from interlock.drivers.install.locks import Locks
+from interlock.drivers.install.outcome import Locked
+from interlock.drivers.registry.registry import Registry
+from interlock.drivers.workspace.declaration import Declared
+from interlock.store.ports import Damaged
+
+JsonObject = dict[str, Any]
+
+LINES_MAX: Final = 1_000
+CANDIDATES_MAX: Final = 100
+_ELSEWHERE: Final = frozenset(("present", "vendored"))  # nothing that we install, and so nothing to renew
+
+
+class UpdateService:
+    def __init__(self, registry: Registry, locks: Locks) -> None:
+        self._registry = registry
+        self._locks = locks
+        self._candidates: dict[tuple[str, str], Locked] = {}  # by the driver's key and what was shown
+
+    async def look(self, one: Declared) -> DriverUpdate:
+        """Raises Refused, StoreError."""
+        plan = self._registry.plan
+        before = await self._lock(one.key)
+        new = await _stood(plan, one, anew=True)
+        if new.installed is None or not new.is_up:
+            why = new.reason or new.state.value
+            raise Refused(
+                "update_failed", f"the newest release of {one.segment} does not come up: {why}", {"driver": one.key}
+            )
+        after = new.installed.lock
+        if after.method in _ELSEWHERE:
+            raise Refused("nothing_to_update", f"{one.segment} is not installed from anywhere", {"driver": one.key})
+        told = () if before is None else difference(before, after)
+        is_other = before is None or bool(told)
+        candidate = hashlib.sha256(msgspec.json.encode(after)).hexdigest() if is_other else None
+        if candidate is not None:
+            if len(self._candidates) >= CANDIDATES_MAX:
+                self._candidates.clear()
+            self._candidates[one.key, candidate] = after
+        old = await self._tools(plan, one)
+        now = {str(tool.get("name")): tool for tool in new.tools}
+        return DriverUpdate(
+            id=one.id,
+            key=one.key,
+            before=before.version if before is not None else None,
+            to=after.version,
+            changes=tuple(told),
+            state=new.state.value,
+            reason=new.reason,
+            added=tuple(sorted(now.keys() - old.keys())),
+            removed=tuple(sorted(old.keys() - now.keys())),
+            changed=tuple(sorted(name for name in old.keys() & now.keys() if old[name] != now[name])),
+            difference=tuple(_difference(old, now)),
+            candidate=candidate,
+        )
+
+    async def switch(self, one: Declared, candidate: str) -> SwitchedDriver:
+        """Raises Refused, StoreError."""
+        lock = self._candidates.pop((one.key, candidate), None)
+        if lock is None:
+            raise Refused("not_looked_at", f"look at the newest release of {one.segment} first", {"driver": one.key})
+        await self._locks.put(one.key, lock)
+        await self._registry.renew(one.key)
+        return SwitchedDriver(id=one.id, key=one.key, to=lock.version)
+
+    async def _lock(self, key: str) -> Locked | None:
+        try:
+            return await self._locks.get(key)
+        except Damaged:
+            return None  # an update is how one gets past it
+
+    async def _tools(self, plan: Plan, one: Declared) -> dict[str, JsonObject]:
+        """The tools of the release in use: as its server listed them, or from one start where it sleeps."""
+        provider = self._registry.providers.get(one.key)
+        listing = provider.listing if provider is not None else None
+        if listing is not None:
+            found = [decode_value(raw) for raw in listing.tools.raws]
+        else:
+            found = list((await _stood(plan, one, anew=False)).tools)
+        return {str(tool.get("name")): tool for tool in found if isinstance(tool, dict)}
+
+
+async def _stood(plan: Plan, one: Declared, *, anew: bool) -> TrialResult:
+    async with TrialRunner(plan, anew=anew) as bench:
+        return await bench.stand(one, lambda _: None)
+
+
+def _difference(old: Mapping[str, JsonObject], now: Mapping[str, JsonObject]) -> Iterator[str]:
+    left = LINES_MAX
+    for name in sorted({**old, **now}):
+        before, after = _lines(old.get(name)), _lines(now.get(name))
+        if before == after:
+            continue
+        for line in difflib.unified_diff(before, after, f"{name} (in use)", f"{name} (newest)", lineterm="", n=2):
+            if not left:
+                yield f"... more than {LINES_MAX} lines"
+                return
+            left -= 1
+            yield line
+
+
+def _lines(tool: JsonObject | None) -> list[str]:
+    return [] if tool is None else msgspec.json.format(msgspec.json.encode(tool, order="sorted")).decode().splitlines()

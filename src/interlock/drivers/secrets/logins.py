@@ -1,0 +1,85 @@
+"""Expired logins to a driver's server, stored between two runs of the node (AIP-30.auth-2).
+
+State is per driver, workspace and user; the user is empty for a process that all share. An expired login is over when
+one of the driver's secrets is another than it was, or an operator starts the server anew.
+"""
+
+import hashlib
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.secrets.vault import Vault
+from interlock.store.ports import KeyValue, StoreError
+
+log = logging.getLogger("interlock.drivers")
+
+BUCKET: Final = "driver-logins"
+
+
+class _LoginRecord(msgspec.Struct, frozen=True, kw_only=True):
+    reason: str
+    secrets: dict[str, int | None]  # slug -> the revision that was refused
+
+
+class Logins:
+    def __init__(self, kv: KeyValue, vault: Vault, driver: Driver, slugs: Iterable[str]) -> None:
+        self._kv = kv
+        self._vault = vault
+        self._driver = driver
+        self._slugs = sorted(slugs)
+        self._expired: dict[str | None, str] = {}  # who -> why
+        self._known: set[str | None] = set()
+
+    def maybe_expired(self, who: str | None) -> str | None:
+        return self._expired.get(who)
+
+    async def load(self, who: str | None) -> str | None:
+        """Load why the login is expired; None: it is not, or nothing is stored. Raises StoreError."""
+        if who in self._known:
+            return self._expired.get(who)
+        entry = await self._kv.get(BUCKET, self._key(who), self._vault.clock.wall())
+        self._known.add(who)
+        try:
+            kept = None if entry is None else msgspec.json.decode(entry.value, type=_LoginRecord)
+        except msgspec.DecodeError:
+            return None
+        if kept is not None and kept.secrets == await self._revisions():
+            self._expired[who] = kept.reason
+        return self._expired.get(who)
+
+    def expire(self, who: str | None, reason: str) -> None:
+        self._known.add(who)
+        self._expired[who] = reason
+
+    async def keep(self, who: str | None) -> None:
+        """Store the login as it is now."""
+        reason = self._expired.get(who)
+        try:
+            if reason is None:
+                await self._kv.delete(BUCKET, self._key(who))
+                return
+            kept = msgspec.json.encode(_LoginRecord(reason=reason, secrets=await self._revisions()))
+            await self._kv.put(BUCKET, self._key(who), kept, self._vault.clock.wall())
+        except StoreError as error:
+            log.warning("the login of %s could not be remembered: %s", self._driver.segment, error)
+
+    def renew(self, who: str | None) -> bool:
+        """Mark the login as valid. Returns whether it was expired."""
+        self._known.add(who)
+        return self._expired.pop(who, None) is not None
+
+    @property
+    def expired(self) -> tuple[str | None, ...]:
+        return tuple(self._expired)
+
+    async def _revisions(self) -> dict[str, int | None]:
+        now = self._vault.clock.wall()
+        return {slug: await self._vault.store.maybe_revision("secret", slug, now) for slug in self._slugs}
+
+    def _key(self, who: str | None) -> str:
+        named = "\0".join((self._driver.id, self._vault.workspace, who or ""))
+        return hashlib.sha256(named.encode("utf-8", "surrogateescape")).hexdigest()

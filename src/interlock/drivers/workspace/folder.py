@@ -1,0 +1,152 @@
+"""Reads one driver's folder: the bytes of its declaration files, and a digest of every file. Blocking.
+
+A folder is refused, not cut, where it is larger than the limits or a link leads out of it: what is trusted is all of
+it. A pipe, a device or a file that is swapped for a link while it is read is never waited for.
+"""
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from interlock.drivers.protocol.files.frontmatter import FILE_BYTES_MAX
+from interlock.drivers.protocol.model import Problem
+from interlock.drivers.workspace.scan import (
+    DRIVER_FILE,
+    FILES_MAX,
+    SECRETS_FILE,
+    TOOL_FILE,
+    FoundFolder,
+    is_text,
+    walk,
+)
+
+FOLDER_BYTES_MAX: Final = 512 * 1024 * 1024
+TEXT_BYTES_MAX: Final = 256 * 1024  # of a further file kept to show a difference
+TEXTS_BYTES_MAX: Final = 2 * 1024 * 1024  # of all of them
+_TEXTS: Final = (".md", ".json", ".py", ".toml", ".yaml", ".yml", ".txt", ".sh", ".js", ".mjs", ".ts")
+_NOT_OURS: Final = "node_modules/"  # packages may hold files of these names; they are digested and not read
+_CHUNK: Final = 1024 * 1024
+
+
+class Folder(msgspec.Struct, frozen=True, kw_only=True):
+    """`texts`: what declares the driver, and further short files, by their path in the folder. `digests`: of all."""
+
+    path: Path
+    texts: Mapping[str, bytes] = {}
+    digests: Mapping[str, str] = {}
+    problems: tuple[Problem, ...] = ()
+
+
+class FolderUnreadable(Exception):
+    """A folder cannot be read; the text gives a person the reason, without the path."""
+
+
+def read_folder(found: FoundFolder) -> Folder:
+    path = found.path
+    if found.mark is None:
+        return Folder(path=path, problems=(_problem(path, "path_escape", "the folder is a link", "copy it here"),))
+    texts: dict[str, bytes] = {}
+    digests: dict[str, str] = {}
+    problems: list[Problem] = []
+    room, kept = FOLDER_BYTES_MAX, TEXTS_BYTES_MAX
+    for name, seen in walk(path):
+        if len(digests) == FILES_MAX or seen.st_size > room:
+            message = f"the folder has more than {FILES_MAX} files or {FOLDER_BYTES_MAX >> 20} MiB"
+            problems.append(_problem(path, "folder_too_large", message, "install what it brings from elsewhere"))
+            break
+        if not is_text(name):
+            message = f"the name of the file {name!r} is no plain text"
+            problems.append(_problem(path, "name_invalid", message, "rename it"))
+            continue
+        try:
+            if stat.S_ISLNK(seen.st_mode):
+                digests[name] = _link(path, name)
+                continue
+            limit = _limit(name, seen.st_size, kept)
+            data, digests[name] = _read(path / name, limit, room)
+        except FolderUnreadable as fault:
+            problems.append(_problem(path / name, "file_unreadable", str(fault), "mend or remove it"))
+            continue
+        room -= seen.st_size
+        if data is None and is_declaration(name):
+            message = f"the file is longer than {FILE_BYTES_MAX >> 20} MiB"
+            problems.append(_problem(path / name, "frontmatter_invalid", message, "shorten it"))
+        elif data is not None:
+            texts[name] = data
+            kept -= 0 if is_declaration(name) else len(data)
+    return Folder(path=path, texts=texts, digests=digests, problems=tuple(problems))
+
+
+def is_declaration(name: str) -> bool:
+    """Whether a file is read for what it declares."""
+    base = name.rpartition("/")[2]
+    return (base == TOOL_FILE and _NOT_OURS not in name) or name in (DRIVER_FILE, SECRETS_FILE, "server.json")
+
+
+def read_file(path: Path) -> tuple[bytes, str]:
+    """One declaration file outside the folder, with its digest. Raises FolderUnreadable."""
+    data, digest = _read(path, FILE_BYTES_MAX, FILE_BYTES_MAX)
+    return data or b"", digest
+
+
+def digest_of(path: Path) -> str:
+    """The digest of one file, as in `Folder.digests`. Raises FolderUnreadable."""
+    return _read(path, 0, FOLDER_BYTES_MAX)[1]
+
+
+def _limit(name: str, size: int, kept: int) -> int:
+    """The number of bytes of a file that are kept; 0: none."""
+    if is_declaration(name):
+        return FILE_BYTES_MAX
+    return size if name.endswith(_TEXTS) and size <= min(TEXT_BYTES_MAX, kept) and _NOT_OURS not in name else 0
+
+
+def _link(folder: Path, name: str) -> str:
+    try:
+        target = os.readlink(folder / name)  # noqa: PTH115  (as it is written)
+    except OSError as error:
+        raise FolderUnreadable(_words(error)) from None
+    if not Path(os.path.realpath(folder / name)).is_relative_to(os.path.realpath(folder)):
+        raise FolderUnreadable("it is a link out of the folder")
+    return f"link:{target}"
+
+
+def _read(path: Path, limit: int, room: int) -> tuple[bytes | None, str]:
+    """The bytes, or None where they are more than `limit`, and the digest of all."""
+    try:
+        # Without waiting for somebody to write into a pipe, and not through a link that came after the look.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise FolderUnreadable(_words(error)) from None
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise FolderUnreadable("it is not a regular file")
+        made = hashlib.sha256(b"x" if found.st_mode & 0o111 else b"-")
+        kept: list[bytes] | None = []
+        length = 0
+        try:
+            while chunk := file.read(_CHUNK):
+                made.update(chunk)
+                length += len(chunk)
+                if length > room:
+                    raise FolderUnreadable("it grew beyond what a folder may hold")
+                if kept is not None:
+                    kept = [*kept, chunk] if length <= limit else None
+        except OSError as error:
+            raise FolderUnreadable(_words(error)) from None
+    return None if kept is None else b"".join(kept), made.hexdigest()
+
+
+def _words(error: OSError) -> str:
+    return "it is a link" if error.errno == errno.ELOOP else (error.strerror or "it cannot be read").lower()
+
+
+def _problem(path: Path, code: str, message: str, hint: str) -> Problem:
+    return Problem(file=str(path), code=code, message=message, hint=hint)

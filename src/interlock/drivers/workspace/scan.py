@@ -1,0 +1,250 @@
+"""The scan for driver files: where they may lie, which folders hold one, what shows a change. Blocking; opens nothing.
+
+Cheap enough for every second, and the only module about drivers that a node without any needs. Links are seen and not
+followed; what a person can make large is looked at within limits.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.drivers.protocol.model import Problem
+from interlock.drivers.protocol.server_name import exposed_segment
+
+DRIVER_FILE: Final = "DRIVER.md"
+DRAFT_FILE: Final = "DRIVER.draft.md"
+TOOL_FILE: Final = "TOOL.md"
+SECRETS_FILE: Final = "SECRETS.md"
+DRIVERS: Final = ".drivers"
+TOOLS: Final = ".tools"
+SECRETS: Final = ".secrets"
+
+FILES_MAX: Final = 10_000  # in one driver's folder, or below .tools
+FOLDERS_MAX: Final = 2_000  # in one root
+DEPTH_MAX: Final = 16
+
+RootKind = Literal["workspace", "own", "configured"]
+Stat = tuple[int, int, int, int, int]
+
+
+class Root(msgspec.Struct, frozen=True, kw_only=True):
+    """One place of drivers. Of equal rank are places in which an id may stand only once (AIP-file-1)."""
+
+    kind: RootKind
+    rank: int
+    path: Path
+    below_tools: bool = False  # at any depth, beside a TOOL.md
+
+
+class FoundFolder(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder with a DRIVER.md. `mark` differs when anything in it does; None: it is a link, and not looked into."""
+
+    root: Root
+    path: Path
+    mark: bytes | None
+
+
+class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
+    folders: tuple[FoundFolder, ...] = ()
+    contracts: tuple[tuple[Path, Stat | None], ...] = ()  # every TOOL.md below .tools
+    inventories: tuple[tuple[Path, Stat | None], ...] = ()  # every SECRETS.md of the workspace itself
+    others: tuple[tuple[Path, Stat | None], ...] = ()  # what was asked for besides
+    real_paths: tuple[tuple[Path, str], ...] = ()  # of paths that drivers open to their servers
+    drafts: tuple[Path, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def roots_of(plan: Plan) -> tuple[Root, ...]:
+    """The roots of a plan; a folder that is named twice is one root."""
+    own = (Root(kind="own", rank=1, path=plan.drivers.own),) if plan.drivers.own is not None else ()
+    found = (
+        Root(kind="workspace", rank=0, path=plan.workspace / DRIVERS),
+        Root(kind="workspace", rank=0, path=plan.workspace / TOOLS, below_tools=True),
+        *own,
+        *(Root(kind="configured", rank=rank, path=path) for rank, path in enumerate(plan.drivers.paths, 2)),
+    )
+    return tuple({root.path: root for root in reversed(found)}.values())[::-1]
+
+
+def has_roots(roots: Iterable[Root]) -> bool:
+    """Whether a scan is worthwhile: without one of the folders there is no driver."""
+    return any(root.path.is_dir() for root in roots)
+
+
+def scan_workspace(
+    plan: Plan, others: Iterable[Path] = (), staged: FoundFolder | None = None, opened: Iterable[Path] = ()
+) -> ScanResult:
+    """Scan every root. `others`: files elsewhere in the workspace that matter. `staged`: a folder that is in no root
+    yet, and would take the place of the one of its name. `opened`: paths that drivers open to their servers."""
+    folders: list[FoundFolder] = []
+    drafts: list[Path] = []
+    problems: list[Problem] = []
+    contracts: list[tuple[Path, Stat | None]] = []
+    for root in roots_of(plan):
+        if not root.path.is_dir():
+            continue
+        if root.kind == "workspace" and not inside(root.path, plan.workspace):
+            problems.append(_escape(root.path, "it is a link out of the workspace, and not followed"))
+            continue
+        if root.below_tools:
+            folders += _beside_tools(root, contracts, problems)
+        else:
+            folders += _in_root(root, drafts, problems)
+    if staged is not None:
+        folders = [staged, *(found for found in folders if found.path.name != staged.path.name)]
+    if not folders:
+        return ScanResult(contracts=tuple(contracts), drafts=tuple(drafts), problems=tuple(problems))
+    return ScanResult(
+        folders=tuple(folders),
+        contracts=tuple(contracts),
+        inventories=tuple((path, maybe_stat(path)) for path in _inventories(plan.workspace / SECRETS)),
+        others=tuple((path, maybe_stat(path)) for path in sorted(set(others))),
+        real_paths=tuple((path, os.path.realpath(path)) for path in sorted(set(opened))),
+        drafts=tuple(drafts),
+        problems=tuple(problems),
+    )
+
+
+def inside(path: Path, folder: Path) -> bool:
+    """Whether a path is inside, with every link followed."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can be written down and read: file systems take bytes that are no text, and ends of lines."""
+    return name.isprintable()
+
+
+def maybe_folder(workspace: Path, called: str | None, *files: str) -> Path | None:
+    """The folder of the workspace's driver that is called so, by its id or by the name of its server, with one of these
+    files. A name that two of them have is no answer."""
+    there = [one for one in (workspace / DRIVERS).glob("*") if any((one / name).is_file() for name in files)]
+    named = [one for one in there if exposed_segment(one.name) == called]
+    exact = [one for one in there if one.name == called]
+    return exact[0] if exact else named[0] if len(named) == 1 else None
+
+
+def maybe_stat(path: Path) -> Stat | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116  (the same, without more Paths every second)
+    except (OSError, ValueError):
+        return None
+    return _stat(found)
+
+
+def walk(top: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Everything below that is no folder, by its path with slashes, in one order. A link is not followed. May stop
+    beyond FILES_MAX, having given one more."""
+    left = [("", 0)]
+    count = 0
+    while left:
+        prefix, depth = left.pop()
+        try:
+            with os.scandir(top / prefix if prefix else top) as entries:
+                listed = sorted(entries, key=lambda entry: entry.name)
+        except OSError:
+            continue
+        for entry in listed:
+            name = f"{prefix}{entry.name}"
+            try:
+                if entry.is_dir(follow_symlinks=False) and depth < DEPTH_MAX:
+                    left.append((f"{name}/", depth + 1))
+                    continue
+                found = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            yield name, found
+            count += 1
+            if count > FILES_MAX:
+                return
+
+
+def mark_of(folder: Path) -> bytes:
+    made = hashlib.blake2b(digest_size=16)
+    for name, found in walk(folder):
+        made.update(f"{name}\0{_stat(found)}\n".encode("utf-8", "surrogateescape"))
+    return made.digest()
+
+
+def _stat(found: os.stat_result) -> Stat:
+    # With the time of the last change of any kind: that of the content can be set back.
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode
+
+
+def _in_root(root: Root, drafts: list[Path], problems: list[Problem]) -> Iterator[FoundFolder]:
+    for name, is_link in _folders(root.path, problems):
+        folder = root.path / name
+        names = _names(folder)
+        if DRIVER_FILE in names:  # not driver.md, also where the file system takes both for the same
+            yield FoundFolder(root=root, path=folder, mark=None if is_link else mark_of(folder))
+        elif DRAFT_FILE in names:
+            drafts.append(folder)
+
+
+def _folders(path: Path, problems: list[Problem]) -> list[tuple[str, bool]]:
+    try:
+        with os.scandir(path) as entries:
+            found = sorted((entry.name, entry.is_symlink()) for entry in entries if entry.is_dir())
+    except OSError:
+        return []
+    for name, _ in found:
+        if not is_text(name):
+            message = f"the folder {name!r} is not looked at: its name is no plain text"
+            problems.append(Problem(file=str(path), code="name_invalid", message=message, hint="rename it"))
+    found = [each for each in found if is_text(each[0])]
+    if len(found) > FOLDERS_MAX:
+        hint = "move some of them into a folder of their own and name it in drivers.paths"
+        message = f"there are more than {FOLDERS_MAX} folders here, and the rest is not looked at"
+        problems.append(Problem(file=str(path), code="too_many_drivers", message=message, hint=hint))
+    return found[:FOLDERS_MAX]
+
+
+def _names(folder: Path) -> frozenset[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return frozenset(entry.name for entry in entries if entry.name in (DRIVER_FILE, DRAFT_FILE))
+    except OSError:
+        return frozenset()
+
+
+def _beside_tools(
+    root: Root, contracts: list[tuple[Path, Stat | None]], problems: list[Problem]
+) -> Iterator[FoundFolder]:
+    """AIP-14 allows a DRIVER.md beside a TOOL.md."""
+    drivers: list[Path] = []
+    for count, (name, found) in enumerate(walk(root.path)):
+        path = root.path / name
+        if count == FILES_MAX:
+            message = f"there are more than {FILES_MAX} files here, and the rest is not looked at"
+            hint = "keep only contracts here"
+            problems.append(Problem(file=str(root.path), code="too_many_files", message=message, hint=hint))
+        elif not is_text(name):
+            continue
+        elif path.name == TOOL_FILE:
+            contracts.append((path, _stat(found)))
+        elif path.name == DRIVER_FILE:
+            drivers.append(path.parent)
+    beside = {path.parent for path, _ in contracts}
+    for folder in drivers:
+        if folder in beside:
+            yield FoundFolder(root=root, path=folder, mark=mark_of(folder))
+
+
+def _inventories(secrets: Path) -> Iterator[Path]:
+    """AIP-19.file-3: .secrets/SECRETS.md and .secrets/<service>/SECRETS.md."""
+    if not secrets.is_dir():
+        return
+    for folder in (secrets, *(secrets / name for name, is_link in _folders(secrets, []) if not is_link)):
+        path = folder / SECRETS_FILE
+        if path.is_file():
+            yield path
+
+
+def _escape(path: Path, message: str) -> Problem:
+    hint = "name the folder in drivers.paths instead"
+    return Problem(file=str(path), code="path_escape", message=message, hint=hint)

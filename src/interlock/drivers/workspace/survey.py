@@ -1,0 +1,419 @@
+"""The survey: turns folders and what the store holds of them into drivers, each with what bars its use. Blocking.
+
+Contracts are read before drivers, drivers before anything is bound (AIP-30.load-1). A driver that cannot be used says
+so of itself and disturbs no other; what has not been accepted yet cannot keep what was accepted from working. Whatever
+did not change since the last time is not read again.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.approvals.protocol.folder_digest import folder_digest
+from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
+from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
+from interlock.drivers.protocol.files.driver_checks import escapes
+from interlock.drivers.protocol.files.frontmatter import read_frontmatter
+from interlock.drivers.protocol.files.inventory import (
+    SECRETS_FILE,
+    entry_text,
+    merge_inventories,
+    read_secrets,
+    secret_for,
+)
+from interlock.drivers.protocol.files.placeholders import USER_CONTEXT
+from interlock.drivers.protocol.files.runner_block import runner_faults
+from interlock.drivers.protocol.files.server_json import SERVER_JSON
+from interlock.drivers.protocol.model import (
+    Binary,
+    Contract,
+    Driver,
+    Network,
+    Problem,
+    Reading,
+    Secret,
+    Secrets,
+)
+from interlock.drivers.protocol.selection.history import successor_problems
+from interlock.drivers.protocol.selection.requirements import UNMET, Machine, unmet, unverified_tags
+from interlock.drivers.protocol.selection.secret_access import is_for_users_alone
+from interlock.drivers.protocol.selection.secret_hints import UNDECLARED
+from interlock.drivers.interfaces import DriverState
+from interlock.drivers.workspace.contract_lookup import CONFLICT, ContractLookup
+from interlock.drivers.workspace.declaration import Declaration, Declared, Parsed, same
+from interlock.drivers.workspace.folder import Folder, FolderUnreadable, read_file, read_folder
+from interlock.drivers.workspace.sandbox_paths import DeclaredPath, declared_paths
+from interlock.drivers.workspace.scan import TOOLS, FoundFolder, ScanResult, Stat, inside
+from interlock.drivers.workspace.trust_store import Remembered
+from interlock.drivers.workspace.ungranted_secrets import ungranted_secrets
+from interlock.process.sandbox.sandbox import link_roots
+
+_SEVERITY = {"error": 0, "warning": 1, "note": 2}
+
+
+class Surveyor:
+    def __init__(self, plan: Plan, machine: Machine) -> None:
+        self._plan = plan
+        self._machine = machine
+        self._roots = link_roots(plan)
+        self._library = ContractLookup(plan.workspace)
+        self._parsed: dict[Path, tuple[bytes | None, Parsed]] = {}
+        self._inventories: dict[Path, tuple[Stat | None, Reading[Secrets]]] = {}
+
+    def survey(self, sight: ScanResult, remembered: Remembered) -> Declaration:
+        parsed = [self._folder(found) for found in sight.folders]
+        self._parsed = {one.path: self._parsed[one.path] for one in parsed}
+        self._library.take(sight.contracts)
+        shared, problems = self._workspace_inventories(sight)
+        drivers = [self._declaration(one, parsed, remembered) for one in _alone(parsed)]
+        drivers = _agree_on_contracts(drivers, self._plan.workspace)
+        drivers, inventory, more = _merge_inventories(drivers, shared)
+        drivers = [_with_trust(one, remembered, self._plan) for one in drivers]
+        return Declaration(
+            drivers=tuple(sorted(drivers, key=lambda one: (one.key, str(one.folder)))),
+            secrets=inventory,
+            problems=(*sight.problems, *problems, *more),
+            others=tuple(self._library.asked),
+        )
+
+    def _folder(self, found: FoundFolder) -> Parsed:
+        before = self._parsed.get(found.path)
+        if before is not None and before[0] == found.mark and found.mark is not None:
+            return before[1]
+        parsed = parse(found, read_folder(found), self._plan)
+        self._parsed[found.path] = (found.mark, parsed)
+        return parsed
+
+    def _workspace_inventories(self, sight: ScanResult) -> tuple[list[Secrets], list[Problem]]:
+        """The inventories of the workspace itself."""
+        read: dict[Path, tuple[Stat | None, Reading[Secrets]]] = {}
+        for path, seen in sight.inventories:
+            before = self._inventories.get(path)
+            if before is not None and before[0] == seen and seen is not None:
+                read[path] = before
+                continue
+            try:
+                read[path] = (seen, read_secrets(read_file(path)[0], str(path)))
+            except FolderUnreadable as fault:
+                problem = Problem(file=str(path), code="file_unreadable", message=str(fault), hint="mend or remove it")
+                read[path] = (seen, Reading(problems=(problem,)))
+        self._inventories = read
+        readings = [reading for _, reading in read.values()]
+        return (
+            [reading.value for reading in readings if reading.value is not None],
+            [problem for reading in readings for problem in reading.problems],
+        )
+
+    def _declaration(self, parsed: Parsed, everything: Sequence[Parsed], remembered: Remembered) -> Declared:
+        driver = parsed.reading.value
+        problems = [*parsed.problems, *parsed.reading.problems]
+        made = Declared(
+            key=driver.key if driver is not None else str(parsed.path),
+            root=parsed.root,
+            folder=parsed.path,
+            state=None,
+            files=parsed.digests,
+        )
+        if driver is None:
+            return _check_declaration(made, problems, remembered, self._plan)
+        bindings = self._library.bind(driver, parsed, everything)
+        problems += (*bindings.problems, *self._around(driver, parsed), *unverified_tags(driver))
+        problems += unmet(driver, self._machine)
+        problems += self._history(driver, remembered)
+        hosts = remembered.allowed.get(driver.id, ())
+        opened = tuple(declared_paths(driver, parsed.path))
+        if self._plan.drivers.sandbox.get(driver.id) != "off":
+            problems += self._escapes(driver, opened)
+        made = msgspec.structs.replace(
+            made,
+            driver=_with_allowed_hosts(self._with_runner(driver, parsed), hosts),
+            contracts=bindings.contracts,
+            own_secrets=parsed.secrets.value if parsed.secrets is not None else None,
+            files={**parsed.digests, **bindings.outside, **self._runner_outside(driver, parsed)},
+            real_paths={each.path: each.real for each in opened},
+            resolved={
+                f"links://{each.path}": str(each.real)
+                for each in opened
+                if each.real != self._roots.plain_path(each.path)
+            },
+        )
+        return _check_declaration(made, problems, remembered, self._plan)
+
+    def _escapes(self, driver: Driver, opened: Sequence[DeclaredPath]) -> Iterator[Problem]:
+        """Links that lead out of the root of a declared path."""
+        for each in opened:
+            if each.use != "deny" and not each.is_implied and self._roots.leaves(each.path):
+                message = f"{each.path} is a link to {each.real}"
+                hint = "write that path itself if it is meant"
+                yield driver.places.problem(each.place, "path_escape", message, hint)
+
+    def _around(self, driver: Driver, parsed: Parsed) -> Iterator[Problem]:
+        """Files the driver names besides contracts."""
+        auth = driver.auth
+        if auth is not None and auth.ref is not None and not escapes(auth.ref):
+            path = Path(os.path.normpath(parsed.path / auth.ref))
+            if path != parsed.path / SECRETS_FILE or parsed.secrets is None:
+                message = f"there is no inventory {path}"
+                hint = f"write {SECRETS_FILE} beside {DRIVER_FILE}"
+                yield driver.places.problem("/auth/ref", "secrets_ref_missing", message, hint)
+        if isinstance(driver.runner, str) and not escapes(driver.runner):
+            yield from self._name_problems(driver, parsed, "/runner", driver.runner, "runner_missing")
+            for _, message, hint in runner_faults(self._runner(driver.runner, parsed)):
+                yield driver.places.problem("/runner", "schema_invalid", f"{driver.runner}: {message}", hint)
+        for index, prompt in enumerate(driver.prompts):
+            if prompt.skill_ref and not escapes(prompt.skill_ref):
+                place = f"/prompts/{index}/skill_ref"
+                yield from self._name_problems(driver, parsed, place, prompt.skill_ref, "skill_ref_invalid")
+        server = driver.server
+        if isinstance(server, Binary) and "/" in server.path and not server.path.startswith("/"):
+            path = parsed.path / server.path
+            if not self._is_near(path, parsed):
+                hint = "write an absolute path, or one inside the workspace"
+                yield driver.places.problem("/server/path", "path_escape", "the program is outside", hint)
+
+    def _name_problems(self, driver: Driver, parsed: Parsed, place: str, written: str, code: str) -> Iterator[Problem]:
+        looked = [parsed.path / written, self._plan.workspace / written]
+        near = [path for path in looked if self._is_near(path, parsed)]
+        if not any(path.is_file() for path in near):
+            message = f"there is no file {' or '.join(os.path.normpath(path) for path in looked)}"
+            yield driver.places.problem(place, code, message, "write it, or correct the path")
+
+    def _with_runner(self, driver: Driver, parsed: Parsed) -> Driver:
+        """The driver with what its RUNNER.md says in place of its name."""
+        if not isinstance(driver.runner, str):
+            return driver
+        return msgspec.structs.replace(driver, runner=self._runner(driver.runner, parsed))
+
+    def _runner(self, written: str, parsed: Parsed) -> dict[str, Any]:
+        """AIP-17: the block that a RUNNER.md holds."""
+        path = self._runner_file(written, parsed)
+        try:
+            read = None if path is None else read_frontmatter(read_file(path)[0], str(path)).value
+        except FolderUnreadable:
+            return {}
+        return {} if read is None else read.data
+
+    def _runner_file(self, written: str, parsed: Parsed) -> Path | None:
+        for path in (parsed.path / written, self._plan.workspace / written):
+            if self._is_near(path, parsed) and path.is_file():
+                return Path(os.path.realpath(path))
+        return None
+
+    def _runner_outside(self, driver: Driver, parsed: Parsed) -> dict[str, str]:
+        """A RUNNER.md elsewhere sets limits: it is part of what is trusted."""
+        path = self._runner_file(driver.runner, parsed) if isinstance(driver.runner, str) else None
+        if path is None or path.is_relative_to(os.path.realpath(parsed.path)):
+            return {}
+        self._library.asked.add(path)
+        try:
+            return {str(path): read_file(path)[1]}
+        except FolderUnreadable:
+            return {}
+
+    def _is_near(self, path: Path, parsed: Parsed) -> bool:
+        return inside(path, self._plan.workspace) or inside(path, parsed.root.path)
+
+    def _history(self, driver: Driver, remembered: Remembered) -> tuple[Problem, ...]:
+        """AIP-identity-4: compared with what was last registered under the same id and major."""
+        return successor_problems(remembered.manifests.get(driver.key), driver, dev=self._plan.drivers.dev)
+
+
+def parse(found: FoundFolder, folder: Folder, plan: Plan) -> Parsed:
+    text = folder.texts.get(DRIVER_FILE, b"")
+    server_json = folder.texts.get(SERVER_JSON)
+    reading: Reading[Driver] = Reading()
+    if not folder.problems:
+        hosts = frozenset(host.strip("[]").lower() for host in plan.drivers.insecure_hosts)
+        reading = read_driver(
+            text,
+            str(found.path / DRIVER_FILE),
+            folder=found.path.name,
+            beside=folder.digests.keys(),
+            server_json=server_json,
+            insecure_hosts=hosts,
+        )
+    contracts = {
+        name: read_contract(data, str(found.path / name))
+        for name, data in folder.texts.items()
+        if name.rpartition("/")[2] == TOOL_FILE
+    }
+    secrets = None
+    if SECRETS_FILE in folder.texts:
+        secrets = read_secrets(folder.texts[SECRETS_FILE], str(found.path / SECRETS_FILE))
+    return Parsed(
+        root=found.root,
+        path=found.path,
+        reading=reading,
+        contracts=contracts,
+        secrets=secrets,
+        digests=folder.digests,
+        problems=(*folder.problems, *(secrets.problems if secrets is not None else ())),
+    )
+
+
+def _alone(parsed: Sequence[Parsed]) -> Iterator[Parsed]:
+    """AIP-file-1: of one driver in two roots the earlier is taken; two in one root are both refused."""
+    by_key: dict[str, list[Parsed]] = {}
+    for one in parsed:
+        driver = one.reading.value
+        if driver is None:
+            yield one
+        else:
+            by_key.setdefault(driver.key, []).append(one)
+    for key, all_of_it in by_key.items():
+        rank = min(one.root.rank for one in all_of_it)
+        first = [one for one in all_of_it if one.root.rank == rank]
+        if len(first) > 1:  # AIP-file-1
+            files = " and ".join(sorted(one.file for one in first))
+            for one in first:
+                yield _with(one, "/id", "duplicate_id", f"{key} is in {files}", "give one of them another id", "error")
+            continue
+        hidden = sorted(one.file for one in all_of_it if one.root.rank != rank)
+        if hidden:  # AIP-file-1
+            message = f"{first[0].file} is used, and {' and '.join(hidden)} with the same id and major version is not"
+            yield _with(first[0], "/id", "driver_shadowed", message, "remove one of them", "warning")
+        else:
+            yield first[0]
+
+
+def _with(parsed: Parsed, place: str, code: str, message: str, hint: str, severity: str) -> Parsed:
+    driver = parsed.reading.value
+    assert driver is not None  # noqa: S101  (only drivers that were read are compared)
+    problem = driver.places.problem(place, code, message, hint)
+    problem = msgspec.structs.replace(problem, severity=severity)
+    return msgspec.structs.replace(parsed, problems=(*parsed.problems, problem))
+
+
+def _with_allowed_hosts(driver: Driver, hosts: tuple[str, ...]) -> Driver:
+    """The driver with the hosts an operator allowed besides (`interlock drivers allow`)."""
+    if not hosts:
+        return driver
+    network = driver.network or Network()
+    egress = tuple(dict.fromkeys((*network.egress, *hosts)))
+    return msgspec.structs.replace(driver, network=msgspec.structs.replace(network, egress=egress))
+
+
+def _check_declaration(declared: Declared, problems: Sequence[Problem], remembered: Remembered, plan: Plan) -> Declared:
+    """`trusted` is about its files alone at first: they decide whether its inventory counts for others."""
+    trusted = remembered.trusts_files(declared.folder, declared.files) or _is_trusted_by_plan(declared, plan)
+    return _with_state(msgspec.structs.replace(declared, trusted=trusted), problems)
+
+
+def _with_trust(one: Declared, remembered: Remembered, plan: Plan) -> Declared:
+    """The driver with the digest of all that trust covers, and whether exactly this was accepted."""
+    digest = folder_digest(one.covered)
+    trusted = remembered.trusts(one.folder, digest) or _is_trusted_by_plan(one, plan)
+    return msgspec.structs.replace(one, digest=digest, trusted=trusted)
+
+
+def _is_trusted_by_plan(one: Declared, plan: Plan) -> bool:
+    return plan.drivers.trust_workspace and one.root.kind == "workspace"
+
+
+def _with_state(declared: Declared, problems: Sequence[Problem]) -> Declared:
+    ordered = tuple(sorted(dict.fromkeys(problems), key=lambda each: _SEVERITY[each.severity]))
+    codes = {each.code for each in ordered if each.severity == "error"}
+    if not codes:
+        state = None
+    elif codes == {"kind_unsupported"}:
+        state = DriverState.KIND_UNSUPPORTED
+    elif codes == {UNMET}:
+        state = DriverState.UNAVAILABLE
+    else:
+        state = DriverState.REJECTED
+    return msgspec.structs.replace(declared, problems=ordered, state=state)
+
+
+def _agree_on_contracts(drivers: Sequence[Declared], workspace: Path) -> list[Declared]:
+    """One text per contract: that of .tools, else that of what is trusted. Who brings another is refused."""
+    texts: dict[str, list[tuple[int, Contract]]] = {}
+    for one in drivers:
+        for contract in one.contracts.values() if one.is_fit else ():
+            rank = 2 if not one.trusted else (0 if _is_below_tools(contract, workspace) else 1)
+            texts.setdefault(contract.id, []).append((rank, contract))
+    settled: dict[str, Contract | None] = {}
+    for name, found in texts.items():
+        best = [contract for rank, contract in found if rank == min(rank for rank, _ in found)]
+        settled[name] = best[0] if all(same(best[0], one) for one in best) else None
+    return [_agree_on_contract(one, settled) for one in drivers]
+
+
+def _agree_on_contract(one: Declared, settled: Mapping[str, Contract | None]) -> Declared:
+    problems: list[Problem] = []
+    for index, contract in one.contracts.items() if one.is_fit else ():
+        used = settled[contract.id]
+        if (used is None or not same(used, contract)) and one.driver is not None:
+            where = "other drivers bring another" if used is None else f"{used.places.file} is used"
+            problems.append(
+                one.driver.places.problem(
+                    f"/implements/{index}/tool",
+                    CONFLICT,
+                    f"{contract.places.file} describes {contract.id} differently: {where}",
+                    "keep one text of it, best below .tools",
+                )
+            )
+    return _with_state(one, (*one.problems, *problems)) if problems else one
+
+
+def _is_below_tools(contract: Contract, workspace: Path) -> bool:
+    return Path(contract.places.file).is_relative_to(workspace / TOOLS)
+
+
+def _merge_inventories(
+    drivers: Sequence[Declared], shared: Sequence[Secrets]
+) -> tuple[list[Declared], tuple[Secret, ...], tuple[Problem, ...]]:
+    """AIP-19.file-3: one inventory; what has not been accepted yet cannot take a slug from what was accepted."""
+    counted = [*shared, *(one.own_secrets for one in drivers if one.trusted and one.own_secrets is not None)]
+    inventory, problems = merge_inventories(counted)
+    files = {problem.file for problem in problems}
+    said = {problem.message for problem in problems}
+    made: list[Declared] = []
+    for one in drivers:
+        own = one.own_secrets
+        clashes: tuple[Problem, ...] = ()
+        if own is not None and one.trusted:
+            clashes = tuple(each for each in problems if own.places.file in each.message)
+        elif own is not None:
+            clashes = tuple(each for each in merge_inventories((*counted, own))[1] if each.message not in said)
+        one = _with_secrets(one, inventory)
+        made.append(_with_state(one, (*one.problems, *clashes)) if clashes else one)
+    owned = {one.own_secrets.places.file for one in made if one.own_secrets is not None}
+    return made, inventory, tuple(each for each in problems if each.file in files - owned)
+
+
+def _with_secrets(one: Declared, inventory: tuple[Secret, ...]) -> Declared:
+    driver = one.driver
+    if driver is None:
+        return one
+    wanted = dict.fromkeys((*driver.secret_names, *(driver.auth.state.env if driver.auth is not None else ())))
+    found = {name: secret_for(name, driver.id, one.own_secrets, inventory) for name in wanted}
+    known = {name: secret for name, secret in found.items() if secret is not None}
+    own = one.own_secrets.entries if one.own_secrets is not None else ()
+    elsewhere = {f"secrets://{name}": entry_text(secret) for name, secret in known.items() if secret not in own}
+    one = msgspec.structs.replace(one, secrets=known, resolved={**one.resolved, **elsewhere})
+    problems = [*one.problems, *(each.problem for each in ungranted_secrets(one))]
+    for name in wanted:
+        if found[name] is None and name not in driver.secret_names:
+            message = f"no inventory describes the secret {name}"
+            hint = f"add it to {SECRETS_FILE} beside {DRIVER_FILE}"
+            problems.append(driver.places.problem("/auth/state/env", UNDECLARED, message, hint, severity="warning"))
+    problems += (_of_users(driver, name) for name in driver.secret_names if _is_misplaced(driver, known.get(name)))
+    return _with_state(one, problems)
+
+
+def _is_misplaced(driver: Driver, secret: Secret | None) -> bool:
+    """Whether a user's own secret would reach every user (AIP-security-8)."""
+    return secret is not None and driver.interlock.isolation == "driver" and is_for_users_alone(secret)
+
+
+def _of_users(driver: Driver, name: str) -> Problem:
+    return driver.places.problem(
+        "/server",
+        USER_CONTEXT,
+        f"the secret {name} is for single users, and all callers share the server",
+        "write metadata.interlock.isolation: user, or let the driver have it with access.bind: [{tool: its id}]",
+    )

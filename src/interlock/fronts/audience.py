@@ -1,0 +1,323 @@
+"""The receivers of notifications: legacy sessions with their streams, modern listeners with their filters.
+
+Notices of changed lists are gathered for a moment, because each one costs a client its prompt cache (MCP-AX 6.3).
+Updates of a resource reach those who asked for that resource, under the URI they asked with.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from math import inf
+from typing import Final, Protocol
+
+from msgspec import Raw
+
+from interlock.ax.protocol.notifications import Notice
+from interlock.ax.protocol.uris import bare_uri
+from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, Fault
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED
+from interlock.core.calls.caller import Caller, Principal, ViewKey
+from interlock.core.calls.refusals import own_links_full
+from interlock.catalog.routes import RESOURCE_SCHEME
+from interlock.dispatch.client_tasks import Background
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.keeper import Keeper
+from interlock.links.link import Link
+from interlock.links.log_level import Heard
+from interlock.links.process_room import RoomFull
+
+log = logging.getLogger("interlock.node")
+
+VENDOR_BYTES_MAX: Final = 64 * 1024  # of a vendor's notification that concerns no call, and goes to many
+LIST_KINDS: Final = ("tools", "prompts", "resources")
+COALESCE_S: Final = 0.05  # AX-6.3-6, our rule
+
+
+class Member(Protocol):
+    """A receiver of notifications."""
+
+    caller: Caller
+
+    def on_lists_changed(self, kind: str) -> None: ...
+
+    def on_resource_updated(self, params: bytes) -> None: ...
+
+    def on_log(self, params: Raw) -> None: ...
+
+    def tell_legacy(self, message: bytes) -> None:
+        """A notification that only the legacy era has."""
+
+    def on_vendor_notification(self, notification: Notification) -> None:
+        """A notification that no revision of MCP has, of a server of the member's era."""
+
+    def on_notice(self, notice: Notice) -> None:
+        """A notification of the tree that plain MCP does not know."""
+
+
+Sees = Callable[[Caller, Link], bool]
+
+
+class Audience:
+    def __init__(self, keepers: Mapping[str, Keeper]) -> None:
+        self._keepers = keepers
+        self.members: set[Member] = set()
+        self._watching: dict[tuple[str, str], dict[Member, str]] = {}  # (segment, uri) -> member -> URI it asked with
+        self._changed: set[str] = set()
+        self._announced: dict[tuple[str, Link], Sees] = {}  # lists that are what they were, and who sees them
+        self._told_at: dict[str, float] = {}  # when all were last told of a kind of list
+        self._marked: set[str] = set()  # of which only the metadata changed
+        self.untold_notifications = 0  # of vendors: too large, or perhaps another client's
+        self.unplaced_logs = 0  # messages of a shared server that may belong to any of several clients
+
+    def join(self, member: Member) -> None:
+        self._tell_changed()  # what changed before is no news to it
+        self.members.add(member)
+
+    def leave(self, member: Member) -> None:
+        self.members.discard(member)
+        if member.caller.log_level is not None:
+            self.log_levels_changed()
+        for (segment, uri), watchers in list(self._watching.items()):
+            if member in watchers:
+                self._unwatch(member, segment, uri)
+
+    # Resources
+
+    async def watch(
+        self, member: Member, link: Link, uri: str, asked: str, said: Raw | None = None
+    ) -> Response | Fault | None:
+        """None once the member will be told; otherwise why the server refuses. `said`: as of `Own.open`."""
+        if member not in self.members:
+            return Fault(INVALID_REQUEST, "the client has gone")
+        if link.own is not None and link.own.is_whole:
+            try:
+                own = await link.own.open(member.caller, said)
+            except RoomFull as full:
+                return own_links_full(full.most)
+            link = own if isinstance(own, Link) else link
+            if member not in self.members:
+                return Fault(INVALID_REQUEST, "the client has gone")
+        if link.tells_updates:
+            self._watching.setdefault((link.segment, uri), {})[member] = asked
+            return None
+        keeper = self._keepers.get(link.segment)
+        if keeper is None:
+            return Fault(INVALID_REQUEST, "this resource cannot be subscribed to", {"reason": "not_subscribable"})
+        # Noted before the server has answered: a member that leaves meanwhile takes its wish along.
+        self._watching.setdefault((link.segment, uri), {})[member] = asked
+        refusal = await keeper.subscriptions.subscribe(uri)
+        if refusal is not None:
+            self._forget(member, link.segment, uri)
+        return refusal
+
+    def _forget(self, member: Member, segment: str, uri: str) -> bool:
+        """True when it was the last to watch this."""
+        watchers = self._watching.get((segment, uri))
+        if watchers is None or watchers.pop(member, None) is None or watchers:
+            return False
+        del self._watching[(segment, uri)]
+        return True
+
+    def unwatch(self, member: Member, link: Link, uri: str) -> None:
+        """At the shared link, and at one of its own."""
+        own = link.own.links if link.own is not None else ()
+        for one in (link, *own):
+            self._unwatch(member, one.segment, uri)
+
+    def _unwatch(self, member: Member, segment: str, uri: str) -> None:
+        keeper = self._keepers.get(segment)
+        if self._forget(member, segment, uri) and keeper is not None:
+            keeper.subscriptions.unsubscribe(uri)
+
+    def tell_updated(self, link: Link, uri: str) -> bool:
+        """Of a link that tells updates itself. Whether anyone was told."""
+        watchers = list(self._watching.get((link.segment, uri), {}).items())
+        for member, asked in watchers:
+            if link.members is None or link.members.admits(member.caller.principal.name):
+                member.on_resource_updated(encode_value({"uri": asked}))
+        return bool(watchers)
+
+    def resource_updated(self, link: ConnectedLink, raw: Raw, show_uri: Callable[[Link, str], str]) -> None:
+        params: dict[str, object] | None = decode_object(raw)  # type: ignore[assignment]
+        uri = maybe_string(params.get("uri")) if params is not None else None  # type: ignore[arg-type]
+        if params is None or uri is None:
+            return
+        params.pop("_meta", None)  # a modern server's subscription id is between it and us
+        for (segment, watched), watchers in list(self._watching.items()):
+            # The updated resource may be a part of the one subscribed to.
+            if segment != link.segment or (uri != watched and not uri.startswith(watched.rstrip("/") + "/")):
+                continue
+            for member, asked in list(watchers.items()):
+                bare = bare_uri(uri) if link.offer.is_aggregator else uri
+                shown = show_uri(link.shared or link, uri) if asked.startswith(RESOURCE_SCHEME) else bare
+                member.on_resource_updated(encode_value({**params, "uri": shown}))
+            link.noise.count_receivers(len(watchers))
+
+    # Lists
+
+    def lists_changed(self, kinds: frozenset[str]) -> None:
+        self._tell_soon(self._changed, kinds)
+
+    def readmit(self, may_do: Callable[[Principal], Principal]) -> None:
+        """[[access]] changed: who may do something else from now on acts so, and reads the lists again."""
+        for member in list(self.members):
+            caller = member.caller
+            principal = may_do(caller.principal)
+            if principal != caller.principal:
+                caller.act_as(principal)
+                for kind in LIST_KINDS:
+                    member.on_lists_changed(kind)
+
+    def metadata_changed(self, kinds: frozenset[str]) -> None:
+        """Only parents read the lists again for it; clients would lose their prompt cache for nothing (6.3, ours)."""
+        self._tell_soon(self._marked, kinds)
+
+    def list_announced(self, link: Link, kind: str, since: float, sees: Sees) -> None:
+        """The server says that its list changed. Where that changes no list of ours, those who see the server are
+        told all the same, as at the server itself."""
+        if self.members and self._told_at.get(kind, -inf) < since:
+            self._begin_telling()
+            self._announced[kind, link] = sees
+
+    def own_list_changed(self, link: ConnectedLink, kind: str) -> None:
+        for member in self._owners(link):
+            member.on_lists_changed(kind)
+
+    def _owners(self, link: ConnectedLink) -> list[Member]:
+        """The clients whose own link it is."""
+        return [
+            member
+            for member in self.members
+            if member.caller.principal.name == link.owner and link.client in (None, member.caller)
+        ]
+
+    def _tell_soon(self, among: set[str], kinds: frozenset[str]) -> None:
+        if self.members:
+            self._begin_telling()
+            among |= kinds
+
+    def _begin_telling(self) -> None:
+        if not self._changed and not self._marked and not self._announced:  # AX-6.3-6: ten changes, one notice
+            asyncio.get_running_loop().call_later(COALESCE_S, self._tell_changed)
+
+    def _tell_changed(self) -> None:
+        if not self._changed and not self._marked and not self._announced:
+            return
+        changed, self._changed = self._changed, set()
+        marked, self._marked = self._marked, set()
+        announced, self._announced = self._announced, {}
+        self._told_at |= dict.fromkeys(changed, self._now())
+        seen: dict[ViewKey, set[str]] = {}
+        for member in list(self.members):
+            caller = member.caller
+            if caller.key not in seen:
+                seen[caller.key] = {kind for (kind, link), sees in announced.items() if sees(caller, link)}
+            # AX-6.3-6: metadata alone is told to parents, not to clients
+            for kind in sorted(changed | seen[caller.key] | (marked if caller.hop is not None else set())):
+                member.on_lists_changed(kind)
+
+    # The tree
+
+    def notice(self, notice: Notice) -> None:
+        for member in list(self.members):
+            member.on_notice(notice)
+
+    # Logs and questions of servers that name no call
+
+    def wanted_log_level(self) -> str | None:
+        levels = [member.caller.log_level for member in self.members if member.caller.log_level is not None]
+        return min(levels, key=lambda level: LOG_RANK[level]) if levels else None
+
+    def log_levels_changed(self) -> list[Heard]:
+        """What is to be waited for until every server has taken its level."""
+        level = self.wanted_log_level()
+        heard = [
+            keeper.log_level.set(level if keeper.link.client is None else keeper.link.client.log_level)
+            for keeper in self._keepers.values()
+        ]
+        return [one for one in heard if one is not None]
+
+    def log(self, link: ConnectedLink, params: Raw, with_tasks: set[str]) -> None:
+        """Tells the members that asked for logs, unless it may belong to another principal's call or task."""
+        if link.owner is not None:
+            for member in self._owners(link):
+                member.on_log(params)
+            return
+        callers = link.principals() | with_tasks
+        if len(callers) > 1:
+            self.unplaced_logs += 1
+            return
+        for member in list(self.members):
+            if not callers or member.caller.principal.name in callers:
+                member.on_log(params)
+        link.noise.count_receivers(len(self.members))
+
+    def vendor_notification(
+        self, link: ConnectedLink, notification: Notification, with_tasks: set[str], sees: Sees
+    ) -> None:
+        """Tells the members that see the server and are of its era, unless it may belong to another principal's call
+        or task. That, and what is large, is only counted."""
+        concerned = link.principals() | with_tasks
+        if link.owner is not None:
+            concerned = {link.owner}
+        told = [
+            member
+            for member in self.members
+            if member.caller.era is link.era
+            and (not concerned or member.caller.principal.name in concerned)
+            and link.client in (None, member.caller)
+            and sees(member.caller, link.shared or link)
+        ]
+        is_unplaced = link.owner is None and len(concerned) > 1
+        if is_unplaced or len(notification.params) > VENDOR_BYTES_MAX:
+            self.untold_notifications += 1
+            if self.untold_notifications == 1:
+                log.info("link %s: its %.80s is not passed on; more are counted", link.name, notification.method)
+            return
+        link.noise.count_receivers(len(told))
+        for member in told:
+            member.on_vendor_notification(notification)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def orphan_request(self, link: ConnectedLink, request: Request) -> bool:
+        """A client's own server asks outside of a call: its session; or for roots, of the one client of its user that
+        has some."""
+        capability = ASKED_OF_CLIENT.get(request.method)
+        if capability is None or (capability != "roots" and link.client is None):
+            return False
+        able = [
+            asking
+            for member in self._owners(link)
+            if capability in member.caller.capabilities and (asking := Background(member.caller)).reachable
+        ]
+        if len(able) == 1:
+            link.entrust(request, able[0])
+        elif capability == "roots":
+            link.respond_roots(request)
+        return len(able) == 1 or capability == "roots"
+
+    def elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
+        """The id in it was made for one client; the others do not know it and ignore it, as MCP asks."""
+        message = encode_notification(ELICITATION_COMPLETE.encode(), bytes(params))
+        for member in list(self.members):
+            member.tell_legacy(message)
+        link.noise.count_receivers(len(self.members))
+
+    def page_visited(self, principal: str, elicitation: str) -> None:
+        """A page that this node itself sent somebody to: their legacy sessions are told."""
+        params = encode_value({"elicitationId": elicitation})
+        message = encode_notification(ELICITATION_COMPLETE.encode(), params)
+        for member in list(self.members):
+            if member.caller.principal.name == principal:
+                member.tell_legacy(message)
+
+    def roots_changed(self, caller: Caller) -> None:
+        """A client's roots changed: servers of its own will ask again; those that all share are not told."""
+        for keeper in self._keepers.values():
+            link = keeper.link
+            if link.owner == caller.principal.name and link.client in (None, caller) and not link.modern:
+                link.notify(ROOTS_CHANGED)

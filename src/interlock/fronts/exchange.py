@@ -1,0 +1,213 @@
+"""One HTTP request at the public endpoint and its answer: whole, or as an event stream that the answer ends.
+
+A Sink. It holds no task; when the client goes away before the answer, `on_gone` is called once.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from interlock.net.http.client import TOGETHER_BYTES_MAX
+from interlock.mcp.headers import PARAM_PREFIX
+from interlock.mcp.ladder import ROUTING_HEADERS, plain_routing
+from interlock.mcp.sse import event_pieces
+
+REASONS: Final = {
+    200: b"OK",
+    202: b"Accepted",
+    204: b"No Content",
+    400: b"Bad Request",
+    401: b"Unauthorized",
+    403: b"Forbidden",
+    404: b"Not Found",
+    405: b"Method Not Allowed",
+    406: b"Not Acceptable",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    415: b"Unsupported Media Type",
+    421: b"Misdirected Request",
+    431: b"Request Header Fields Too Large",
+    503: b"Service Unavailable",
+}
+_STREAM_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncache-control: no-store\r\nx-accel-buffering: no\r\n%b\r\n"
+)
+_JSON_HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+_HEAD: Final = b"HTTP/1.1 %d %b\r\n%bcontent-length: %d\r\n%b\r\n%b"
+_JSON_TYPE: Final = b"content-type: application/json\r\n"
+
+
+class Head:
+    """A request's line and headers, parsed. Shared by all requests that begin with the same bytes: never written."""
+
+    __slots__ = (
+        "caller",
+        "chunks",
+        "credential",
+        "decision",
+        "doubled_routing",
+        "headers",
+        "keep",
+        "method",
+        "raw_headers",
+        "routing",
+        "url",
+    )
+
+    def __init__(
+        self, method: bytes, url: bytes, raw_headers: list[tuple[bytes, bytes]], keep: bool, chunks: bool
+    ) -> None:
+        self.method = method
+        self.url = url
+        self.raw_headers = raw_headers
+        self.headers = dict(raw_headers)
+        self.keep = keep
+        self.chunks = chunks  # HTTP/1.0 knows none: there a stream ends with the connection
+        self.credential = self.headers.get(b"authorization")
+        self.decision: Any = None  # what the endpoint concluded from it
+        self.caller: Any = None  # the modern caller behind it, while its credential stands for the same principal
+        self.doubled_routing = self._duplicate_routing_header()
+        self.routing = plain_routing(self.headers, self.doubled_routing)
+
+    def _duplicate_routing_header(self) -> bytes | None:
+        if len(self.headers) == len(self.raw_headers):
+            return None
+        mirrored = frozenset(name for name in self.headers if name.startswith(PARAM_PREFIX))
+        return self.duplicate_header(ROUTING_HEADERS | mirrored)
+
+    def duplicate_header(self, names: frozenset[bytes]) -> bytes | None:
+        """A header of `names` that was sent more than once: two readers could disagree on it."""
+        if len(self.headers) == len(self.raw_headers):
+            return None
+        seen = set()
+        for name, _ in self.raw_headers:
+            if name in names and name in seen:
+                return name
+            seen.add(name)
+        return None
+
+
+class Exchange(msgspec.Struct, eq=False):
+    protocol: Any  # the McpProtocol it came by
+    head: Head
+    body: bytes
+    keep: bool
+    extra: bytes = b""  # header lines of the answer
+    streaming: bool = False
+    streams_only: bool = False  # the client accepts no plain JSON
+    ended: bool = False
+    running: Any = None  # the Call that is cancelled when the client goes
+    on_gone: Callable[[], None] | None = None
+    session: Any = None  # the legacy Session whose call goes on without the connection
+    log: Any = None  # the StreamLog by which the client may take up the stream again
+
+    # Sink
+
+    def emit(self, message: bytes) -> None:
+        if self.ended and self.log is None:
+            return
+        if not self.streaming:
+            self.open_stream()
+        if self.log is not None:
+            self.log.add(message)
+        else:
+            self.send_chunk(*event_pieces(message, event=b"message"))
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        if self.ended:
+            if self.log is not None:
+                self.log.add(message)
+                self.log.finish()
+            return
+        if self.streaming or (self.streams_only and status == 200):
+            self.emit(message)
+            self.end_stream()
+            return
+        self.ended = True
+        if status == 200 and self.keep and not self.extra:
+            if len(message) <= TOGETHER_BYTES_MAX:
+                self.protocol.transport.write(_JSON_HEAD % (len(message), message))
+            else:
+                self.protocol.transport.writelines((_JSON_HEAD % (len(message), b""), message))
+        else:
+            self._write_head(status, message, _JSON_TYPE)
+        self.protocol.on_finished(self)
+
+    def drop(self) -> None:
+        """HTTP needs an end all the same: a stream without the answer."""
+        if not self.ended:
+            if not self.streaming:
+                self.open_stream()
+            self.end_stream()
+        elif self.log is not None:
+            self.log.finish()
+
+    # The rest of HTTP
+
+    def reply(self, status: int, body: bytes = b"", content_type: bytes = _JSON_TYPE) -> None:
+        if not self.ended:
+            self.ended = True
+            self._write_head(status, body, content_type if body else b"")
+            self.protocol.on_finished(self)
+
+    def _write_head(self, status: int, body: bytes, content_type: bytes) -> None:
+        extra = self.extra if self.keep else self.extra + b"connection: close\r\n"
+        length = len(body)
+        if self.head.method == b"HEAD":
+            body = b""
+        if len(body) <= TOGETHER_BYTES_MAX:
+            head = _HEAD % (status, REASONS.get(status, b"-"), content_type, length, extra, body)
+            self.protocol.transport.write(head)
+        else:
+            head = _HEAD % (status, REASONS.get(status, b"-"), content_type, length, extra, b"")
+            self.protocol.transport.writelines((head, body))
+
+    def open_stream(self) -> None:
+        self.streaming = True
+        how = b"transfer-encoding: chunked\r\n" if self.head.chunks else b"connection: close\r\n"
+        self.protocol.transport.write(_STREAM_HEAD % (self.extra + how))
+        if self.session is not None:
+            self.log = self.session.open_log(self)
+
+    def send_chunk(self, data: bytes, *more: bytes) -> None:
+        """`more`: the rest of the chunk, where together they would be a large copy."""
+        if self.ended:
+            return
+        self.protocol.wrote()
+        if not more:
+            self.protocol.transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self.head.chunks else data)
+            return
+        pieces = (data, *more)
+        if self.head.chunks:
+            pieces = (b"%x\r\n" % sum(map(len, pieces)), *pieces, b"\r\n")
+        self.protocol.transport.writelines(pieces)
+
+    def end_stream(self) -> None:
+        if not self.ended:
+            self.ended = True
+            if self.head.chunks:
+                self.protocol.transport.write(b"0\r\n\r\n")
+            self.protocol.on_finished(self)
+            if self.log is not None:
+                self.log.finish()
+
+    def abandon(self) -> None:
+        """The client goes on elsewhere, and reads no more here."""
+        self.protocol.transport.abort()
+        self.on_lost()
+
+    def on_lost(self) -> None:
+        """The connection was lost."""
+        if self.ended:
+            return
+        self.ended = True
+        running, on_gone = self.running, self.on_gone
+        self.running = self.on_gone = None  # no circles: what is gone must not wait for the collector
+        if self.log is not None:
+            self.log.leave(self)
+        # MCP 2025-11-25, Streamable HTTP: to a legacy client a lost connection is no cancellation.
+        if running is not None and (self.session is None or not self.session.may_go_on()):
+            running.cancel("the client disconnected")
+        if on_gone is not None:
+            on_gone()

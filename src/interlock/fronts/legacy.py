@@ -1,0 +1,271 @@
+"""The legacy era at the front: a session, its requests, its notifications, its answers to servers' questions."""
+
+import asyncio
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.config.plan import NameForm
+from interlock.ax.protocol.messages import CONFIRM
+from interlock.wire.jsonrpc.codec import (
+    decode_object,
+    decode_params_untrusted,
+    encode_error,
+    encode_fault,
+    encode_result,
+    encode_value,
+    maybe_string,
+)
+from interlock.wire.jsonrpc.errors import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    UNAVAILABLE,
+    Fault,
+    for_legacy,
+)
+from interlock.wire.jsonrpc.messages import Message, Notification, Request, Response
+from interlock.mcp.capabilities import capabilities_to_modern
+from interlock.mcp.eras import LATEST_LEGACY, Era, negotiate_legacy
+from interlock.mcp.methods import (
+    CANCELLED,
+    COMPLETE,
+    EXTENSION,
+    INITIALIZE,
+    LISTS,
+    LOG_RANK,
+    PING,
+    PROMPTS_GET,
+    RESOURCES_READ,
+    ROOTS_CHANGED,
+    SET_LEVEL,
+    SUBSCRIBE,
+    TASK_STATUS,
+    TASKS_LIST,
+    TOOLS_CALL,
+    UNSUBSCRIBE,
+)
+from interlock.fronts.audience import Audience
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller, Principal, Sink, view_key
+from interlock.dispatch.client_notifications import ClientNotifications
+from interlock.dispatch.client_tasks import AskedTasks
+from interlock.dispatch.dispatch import resource_not_found
+from interlock.dispatch.task_methods import ABOUT, TaskMethods
+from interlock.fronts.client_dispatch import ClientDispatch, ClientLists
+from interlock.fronts.server_info import SERVER_INFO, capabilities
+from interlock.fronts.sessions import Session, Sessions
+from interlock.links.link import Link
+from interlock.links.log_level import Heard
+
+EMPTY_RESULT: Final = b"{}"
+
+
+class LegacyFront:
+    def __init__(
+        self,
+        dispatch: ClientDispatch,
+        stock: ClientLists,
+        sessions: Sessions,
+        audience: Audience,
+        tasks: TaskMethods,
+        asked: AskedTasks,
+        notifications: ClientNotifications | None = None,
+    ) -> None:
+        self._dispatch = dispatch
+        self._notifications = notifications
+        self._task_methods = tasks
+        self._asked = asked
+        self._stock = stock
+        self._audience = audience
+        self.sessions = sessions
+        self._tasks = BackgroundTasks()
+
+    def maybe_unreadable(self, data: bytes) -> bytes | None:
+        """The answer to a message that cannot be read, where the surface has one."""
+        return self._stock.maybe_unreadable(data, is_modern=False)
+
+    def initialize(
+        self, request: Request, principal: Principal, via: str, only: str | None, names: NameForm
+    ) -> Session | Fault:
+        """Open a session. The answer is `welcome`, once servers had their moment to arrive."""
+        params = decode_object(request.params) if request.params else None
+        version = maybe_string(params.get("protocolVersion")) if params is not None else None
+        if params is None or version is None:
+            return Fault(INVALID_PARAMS, "initialize needs params.protocolVersion")
+        offered = decode_object(params.get("capabilities", Raw(b"{}")))
+        if offered is None:
+            return Fault(INVALID_PARAMS, "params.capabilities must be an object")
+        experimental = decode_object(offered["experimental"]) if "experimental" in offered else None
+        declares = experimental is not None and EXTENSION in experimental
+        key = view_key(principal, only=only, names=names, declares_extension=declares, via=via)
+        caller = Caller(principal, Era.LEGACY, via, key)
+        caller.capabilities = offered
+        caller.modern_capabilities = capabilities_to_modern(offered)
+        caller.client = params.get("clientInfo")
+        session = self.sessions.open(caller, negotiate_legacy(version))
+        if session is None:
+            return Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_sessions"})
+        session.knows_tree = declares
+        session.front, session.unchanging = self, self._stock.unchanging
+        caller.version = session.version
+        return session
+
+    def welcome(self, session: Session, request: Request, sink: Sink) -> None:
+        def answer() -> None:
+            view = self._dispatch.view(session.caller.key)
+            result: dict[str, Any] = {
+                "protocolVersion": session.version,
+                "capabilities": capabilities(
+                    view,
+                    modern=False,
+                    tasks=session.version == LATEST_LEGACY,
+                    upward=session.caller.hop is not None,
+                ),
+                "serverInfo": SERVER_INFO,
+                "instructions": self._stock.introduction(view, session.caller.key.only),
+            }
+            sink.answer(encode_result(request.id, encode_value(result)))
+            if not session.ended:
+                self._audience.join(session)
+
+        self._stock.when_fresh(INITIALIZE, answer)
+
+    def handle(self, session: Session, message: Message, sink: Sink) -> Call | None:
+        """A message of an open session. Requests are answered through the sink; the call is returned if one began."""
+        if isinstance(message, Request):
+            params = decode_params_untrusted(message.params, message.text) if message.params else {}
+            if params is None:
+                fault = Fault(INVALID_PARAMS, "params must be an object, small but for its arguments")
+                sink.answer(encode_fault(message.id, fault))
+                return None
+            return self.request(session, message.id, message.method, params, sink)
+        if isinstance(message, Notification):
+            self._notification(session, message)
+        elif isinstance(message, Response):
+            session.take_answer(message)
+        return None
+
+    def request(
+        self, session: Session, message_id: bytes, method: str, params: dict[str, Any], sink: Sink
+    ) -> Call | None:
+        """Answers through the sink. Returns the call that began, if one did."""
+        caller = session.caller
+        if caller.calls is not None and message_id in caller.calls:
+            fault = Fault(INVALID_REQUEST, "this id is in use by a request under way")
+            sink.answer(encode_fault(message_id, fault), 400)
+            return None
+        if method in _ROUTED:
+            meta = decode_object(params["_meta"]) if "_meta" in params else {}
+            if meta is None:
+                sink.answer(encode_fault(message_id, Fault(INVALID_PARAMS, "params._meta must be an object")))
+                return None
+            if method == TOOLS_CALL:
+                if "task" in params:
+                    return self._task_methods.call_tool(caller, message_id, params, meta, sink)
+                return self._dispatch.call_tool(caller, message_id, params, meta, sink)
+            if method == RESOURCES_READ:
+                return self._dispatch.read_resource(caller, message_id, params, meta, sink)
+            if method == PROMPTS_GET:
+                return self._dispatch.get_prompt(caller, message_id, params, meta, sink)
+            if method in ABOUT[Era.LEGACY]:
+                return self._task_methods.ask(caller, message_id, method, params, meta, sink)
+            if method == CONFIRM:
+                return self._dispatch.confirm(caller, message_id, params, meta, sink)
+            return self._dispatch.complete(caller, message_id, params, meta, sink)
+        if method in LISTS:
+            self._list(session, message_id, method, params, sink)
+        elif method == SUBSCRIBE:
+            self._subscribe(session, message_id, params, sink)
+        elif method == SET_LEVEL:
+            self._set_level(session, message_id, params, sink)
+        elif method == TASKS_LIST:
+            self._task_methods.list_tasks(caller, params, lambda outcome: self._answer(message_id, sink, outcome))
+        else:
+            self._answer(message_id, sink, self._local(session, method, params))
+        return None
+
+    def _list(self, session: Session, message_id: bytes, method: str, params: dict[str, Raw], sink: Sink) -> None:
+        def answer() -> None:
+            self._answer(message_id, sink, self._stock.list(method, session.caller.key, params, Era.LEGACY))
+
+        self._stock.when_fresh(method, answer)
+
+    def _answer(self, message_id: bytes, sink: Sink, outcome: bytes | Fault) -> None:
+        if isinstance(outcome, Fault):
+            sink.answer(encode_fault(message_id, for_legacy(outcome)))
+        else:
+            sink.answer(encode_result(message_id, outcome))
+
+    def _local(self, session: Session, method: str, params: dict[str, Raw]) -> bytes | Fault:
+        if method == PING:
+            return EMPTY_RESULT
+        if method == UNSUBSCRIBE:
+            return self._unsubscribe(session, params)
+        if method == INITIALIZE:
+            return Fault(INVALID_REQUEST, "this session is already initialized")
+        return Fault(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
+
+    def _set_level(self, session: Session, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
+        """Answered when the servers have taken it: what the client calls next logs at its level."""
+        level = maybe_string(params.get("level"))
+        if level not in LOG_RANK:
+            fault = Fault(INVALID_PARAMS, f"params.level must be one of {', '.join(LOG_RANK)}")
+            self._answer(message_id, sink, fault)
+            return
+        session.caller.log_level = level
+        heard = self._audience.log_levels_changed()
+        if heard:
+            self._tasks.begin(self._level_set(heard, message_id, sink))
+        else:
+            self._answer(message_id, sink, EMPTY_RESULT)
+
+    async def _level_set(self, heard: list[Heard], message_id: bytes, sink: Sink) -> None:
+        await asyncio.wait(heard)
+        self._answer(message_id, sink, EMPTY_RESULT)
+
+    def _subscribe(self, session: Session, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
+        uri = maybe_string(params.get("uri"))
+        found = self._dispatch.view(session.caller.key).find_resource(uri) if uri is not None else []
+        if uri is None:
+            self._answer(message_id, sink, Fault(INVALID_PARAMS, "params.uri must be a string"))
+        elif isinstance(found, list):
+            self._answer(message_id, sink, resource_not_found(uri, found, Era.LEGACY))
+        else:
+            self._tasks.begin(self._on_subscribed(session, message_id, found, uri, sink))
+
+    async def _on_subscribed(
+        self, session: Session, message_id: bytes, found: tuple[Link, str], asked: str, sink: Sink
+    ) -> None:
+        refusal = await self._audience.watch(session, found[0], found[1], asked)
+        if isinstance(refusal, Response):
+            sink.answer(encode_error(message_id, refusal.error))
+        else:
+            self._answer(message_id, sink, EMPTY_RESULT if refusal is None else refusal)
+
+    def _unsubscribe(self, session: Session, params: dict[str, Raw]) -> bytes | Fault:
+        uri = maybe_string(params.get("uri"))
+        if uri is None:
+            return Fault(INVALID_PARAMS, "params.uri must be a string")
+        found = self._dispatch.view(session.caller.key).find_resource(uri)
+        if isinstance(found, list):
+            return resource_not_found(uri, found, Era.LEGACY)
+        self._audience.unwatch(session, *found)
+        return EMPTY_RESULT
+
+    def _notification(self, session: Session, message: Notification) -> None:
+        if message.method == CANCELLED:
+            params = decode_object(message.params) or {}
+            call = (session.caller.calls or {}).get(bytes(params.get("requestId", b"")))
+            if call is not None:
+                call.cancel(maybe_string(params.get("reason")) or "cancelled by the client")
+        elif message.method == ROOTS_CHANGED:
+            self._audience.roots_changed(session.caller)
+        elif message.method == TASK_STATUS:
+            self._asked.on_status(session.caller, message.params)
+        elif self._notifications is not None:
+            self._notifications.pass_on(session.caller, message)
+
+
+_ROUTED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET, COMPLETE, CONFIRM)) | ABOUT[Era.LEGACY]

@@ -1,0 +1,149 @@
+"""The cache of lists: answered at once from cached bytes, or after a short wait while servers arrive or are reread.
+
+A list that is answered without a server that is not there names it in its `_meta`. A parent is told there how many
+tools it is not shown.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.ax.protocol.unlisted import META_UNLISTED
+from interlock.wire.jsonrpc.codec import decode_string, encode_value
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault
+from interlock.mcp.cursor import decode_cursor_untrusted
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import LISTS, META_MISSING, META_SERVER, PROMPTS_LIST, TOOLS_LIST
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock
+from interlock.core.link_state import LinkState
+from interlock.core.calls.caller import ViewKey
+from interlock.catalog.catalog import Catalog, View
+from interlock.dispatch.arrivals import Arrivals, MissingServer
+from interlock.fronts.server_info import SERVER_INFO, instructions
+from interlock.links.keeper import Keeper
+
+log = logging.getLogger("interlock.lists")
+
+REREAD_S: Final = 1.0  # lists that are read again because they are old are waited for this long
+MISSING_TTL_MS: Final = 1000  # of a list without a server that is still connecting
+LEAST_TTL_S: Final = 1.0  # a server that says its list is stale at once is not re-read more often than this
+KIND: Final = {TOOLS_LIST: "tools", PROMPTS_LIST: "prompts"}
+
+_LISTS: Final = frozenset((LinkState.READY, LinkState.SLOW))
+SERVER_META: Final = encode_value({META_SERVER: SERVER_INFO})
+
+
+class ListCache:
+    unchanging: frozenset[str] = frozenset()
+
+    def __init__(
+        self, catalog: Catalog, keepers: Mapping[str, Keeper], arrivals: Arrivals, clock: Clock, list_ttl_s: float
+    ) -> None:
+        self._catalog = catalog
+        self._keepers = keepers
+        self._arrivals = arrivals
+        self._clock = clock
+        self._ttl_s = list_ttl_s
+        self._missing: Sequence[MissingServer] = ()  # when last said in the log
+        self._tasks = BackgroundTasks()
+
+    def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Fault:
+        """The result of one list request."""
+        after = ""
+        if "cursor" in params:
+            try:
+                decoded = decode_cursor_untrusted(decode_string(params["cursor"]))
+            except CodecError:
+                decoded = None
+            if decoded is None:
+                return Fault(INVALID_PARAMS, "this cursor is not one of ours; list again from the start")
+            after = decoded
+        view = self._catalog.namespace.view(key)
+        page = view.page(method, era, after)
+        more = b"" if page.next_cursor is None else b',"nextCursor":%b' % encode_value(page.next_cursor)
+        member = LISTS[method].encode()
+        missing = self._arrivals.missing(view)
+        said: dict[str, Any] = {}
+        if missing:
+            self._note_missing(missing)
+            said[META_MISSING] = missing
+        if key.upward and method == TOOLS_LIST and not after:
+            said[META_UNLISTED] = view.unlisted
+        if era is Era.LEGACY:
+            if said:
+                more += b',"_meta":%b' % encode_value(said)
+            return b'{"%b":%b%b}' % (member, page.items, more)
+        ttl_ms = self._ttl_ms(view.ttl_s)
+        if any(one.state == LinkState.CONNECTING.value for one in missing):
+            ttl_ms = min(ttl_ms, MISSING_TTL_MS)
+        return b'{"resultType":"complete","%b":%b%b,"ttlMs":%d,"cacheScope":"%b","_meta":%b}' % (
+            member,
+            page.items,
+            more,
+            ttl_ms,
+            b"private" if view.private else b"public",
+            encode_value({META_SERVER: SERVER_INFO, **said}) if said else SERVER_META,
+        )
+
+    def _note_missing(self, missing: Sequence[MissingServer]) -> None:
+        if missing != self._missing:
+            self._missing = missing
+            log.info("lists are without %s", ", ".join(f"{one.server} ({one.state})" for one in missing))
+
+    def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
+        return None
+
+    def introduction(self, view: View, only: str | None) -> str:
+        return instructions(view, only)
+
+    def when_fresh(self, method: str, then: Callable[[], None]) -> None:
+        """Calls `then` as soon as the lists are fresh, at once or within a bound."""
+        waits = self._arrivals.maybe_wait() or self._waits(KIND.get(method, "resources"))
+        if waits is None:
+            then()
+            return
+        self._tasks.begin(self._after(waits, then))
+
+    async def quiet(self) -> None:
+        """Waits until no request waits for a list any more, within the bound every list has."""
+        await self._tasks.finish(self._arrivals.wait_s)
+
+    async def _after(self, waits: Coroutine[Any, Any, Any], then: Callable[[], None]) -> None:
+        await waits
+        then()
+
+    def _waits(self, kind: str) -> Coroutine[Any, Any, Any] | None:
+        now = self._clock.now()
+        old = [
+            keeper
+            for keeper in self._keepers.values()
+            if keeper.is_offered
+            and keeper.is_reread
+            and keeper.link.standing.state in _LISTS
+            and now - keeper.listed_at[kind] >= self._life_s(keeper)
+        ]
+        if not old:
+            return None
+        return _wait([keeper.refreshed(kind) for keeper in old], REREAD_S)
+
+    def _life_s(self, keeper: Keeper) -> float:
+        """How long a list counts as fresh. A server that announces changes needs no shorter one."""
+        hint = keeper.list_hint_s
+        return self._ttl_s if hint is None else min(self._ttl_s, max(LEAST_TTL_S, hint))
+
+    def _ttl_ms(self, hint: float | None) -> int:
+        listed = (one for one in self._keepers.values() if one.is_offered and one.is_reread and one.listing is not None)
+        ages = [self._clock.now() - one.listed_at["tools"] for one in listed]
+        left = self._ttl_s - max(ages, default=0.0)
+        return int(max(0.0, min(left, left if hint is None else hint)) * 1000)
+
+
+async def _wait(things: Sequence[Awaitable[Any]], seconds: float) -> None:
+    tasks = [asyncio.ensure_future(thing) for thing in things]
+    _, pending = await asyncio.wait(tasks, timeout=seconds)
+    for task in pending:
+        task.cancel()

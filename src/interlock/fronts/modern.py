@@ -1,0 +1,298 @@
+"""The modern era at the front (2026-07-28): every request stands alone and has climbed the ladder already."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import NameForm
+from interlock.ax.protocol.messages import CONFIRM
+from interlock.ax.protocol.notifications import Notice
+from interlock.wire.jsonrpc.codec import (
+    decode_array,
+    decode_object,
+    encode_fault,
+    encode_notification,
+    encode_result,
+    encode_value,
+    maybe_string,
+)
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Fault
+from interlock.wire.jsonrpc.messages import Notification
+from interlock.mcp.eras import MODERN_VERSIONS, Era
+from interlock.mcp.ladder import HTTP_STATUS, Climbed
+from interlock.mcp.methods import (
+    ACKNOWLEDGED,
+    COMPLETE,
+    DISCOVER,
+    EXTENSION,
+    LISTEN,
+    LISTS,
+    META_CAPABILITIES,
+    META_SERVER,
+    META_SUBSCRIPTION,
+    PROMPTS_GET,
+    RESOURCE_UPDATED,
+    RESOURCES_READ,
+    TASK_NEWS,
+    TOOLS_CALL,
+)
+from interlock.mcp.tasks import NOT_DECLARED, declares_tasks
+from interlock.fronts.audience import Audience
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller, Principal, Sink, ViewKey, view_key
+from interlock.dispatch.client_notifications import ClientNotifications
+from interlock.dispatch.task_methods import ABOUT, TaskMethods
+from interlock.fronts.client_dispatch import ClientDispatch, ClientLists
+from interlock.fronts.server_info import SERVER_INFO, capabilities
+from interlock.fronts.sessions import CHANGED
+
+SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs and tasks in one filter
+WATCH_AT_ONCE: Final = 50  # resources asked of servers at a time
+EVENTS: Final = "x-mcpax-events"
+DISCOVER_TTL_MS: Final = 60_000
+_FILTERS: Final = {"tools": "toolsListChanged", "prompts": "promptsListChanged", "resources": "resourcesListChanged"}
+
+
+class _Filter(msgspec.Struct, frozen=True):
+    """What a client listens for."""
+
+    kinds: frozenset[str]
+    uris: list[str]
+    tasks: list[str]
+
+
+class Listener:
+    """One open `subscriptions/listen`. A Member of the audience."""
+
+    def __init__(
+        self, caller: Caller, listen_id: bytes, sink: Sink, kinds: frozenset[str], *, events: bool = False
+    ) -> None:
+        self.caller = caller
+        self._events = events  # whether it also hears what the tree tells beside MCP (MCP-AX 12)
+        self._sink = sink
+        self._kinds = kinds
+        self._meta = encode_value({META_SUBSCRIPTION: Raw(listen_id)})
+        self._id = listen_id
+        self._early: dict[bytes, None] | None = {}  # news from before the acknowledgement, which comes first
+
+    def acknowledge(self, honoured: dict[str, Any]) -> None:
+        body = encode_value({"_meta": Raw(self._meta), "notifications": honoured})
+        self._sink.emit(encode_notification(ACKNOWLEDGED.encode(), body))
+        early, self._early = self._early or {}, None
+        for message in early:
+            self._sink.emit(message)
+
+    def _tell(self, message: bytes) -> None:
+        if self._early is None:
+            self._sink.emit(message)
+        else:
+            self._early[message] = None
+
+    def on_lists_changed(self, kind: str) -> None:
+        if kind in self._kinds:
+            self._tell(encode_notification(CHANGED[kind].encode(), b'{"_meta":%b}' % self._meta))
+
+    def on_resource_updated(self, params: bytes) -> None:
+        members: dict[str, Any] = {**(decode_object(params) or {}), "_meta": Raw(self._meta)}
+        self._tell(encode_notification(RESOURCE_UPDATED.encode(), encode_value(members)))
+
+    def on_task(self, members: dict[str, Any]) -> None:
+        said = {**members, "_meta": Raw(self._meta)}
+        self._tell(encode_notification(TASK_NEWS.encode(), encode_value(said)))
+
+    def on_log(self, params: Raw) -> None:
+        pass  # 2026-07-28 sends logs on the request they belong to
+
+    def tell_legacy(self, message: bytes) -> None:
+        pass
+
+    def on_vendor_notification(self, notification: Notification) -> None:
+        self._tell_tagged(notification.method, notification.params)
+
+    def on_notice(self, notice: Notice) -> None:
+        if self._events:
+            self._tell_tagged(notice.method, notice.params)
+
+    def _tell_tagged(self, method: str, said: Raw) -> None:
+        params: dict[str, Any] = dict(decode_object(said) or {})
+        meta = decode_object(params["_meta"]) if "_meta" in params else None
+        params["_meta"] = {**(meta or {}), META_SUBSCRIPTION: Raw(self._id)}
+        self._tell(encode_notification(encode_value(method)[1:-1], encode_value(params)))
+
+    def finish(self) -> None:
+        """An orderly end: the answer to the listen request."""
+        self._sink.answer(encode_result(self._id, b'{"resultType":"complete","_meta":%b}' % self._meta))
+
+
+class ModernFront:
+    def __init__(
+        self,
+        dispatch: ClientDispatch,
+        stock: ClientLists,
+        audience: Audience,
+        tasks: TaskMethods,
+        listeners: set[Listener] | None = None,
+        notifications: ClientNotifications | None = None,
+    ) -> None:
+        """`listeners`: those of another front, which this one shares. `notifications`: passes on those of vendors."""
+        self._dispatch = dispatch
+        self._notifications = notifications
+        self._task_methods = tasks
+        self._stock = stock
+        self._audience = audience
+        self.listeners: set[Listener] = set() if listeners is None else listeners
+        self._tasks = BackgroundTasks()
+        self._callers: dict[tuple[str, str, str | None, NameForm], Caller] = {}
+
+    def maybe_unreadable(self, data: bytes) -> bytes | None:
+        """The answer to a message that cannot be read, where the surface has one."""
+        return self._stock.maybe_unreadable(data, is_modern=True)
+
+    def caller(self, principal: Principal, via: str, only: str | None, names: NameForm) -> Caller:
+        """Modern callers hold no state, so equal ones are one object."""
+        key = (principal.name, via, only, names)
+        caller = self._callers.get(key)
+        if caller is None or caller.principal is not principal:
+            if len(self._callers) > 10_000:
+                self._callers.clear()
+            view = view_key(principal, only=only, names=names, declares_extension=False, via=via)
+            caller = self._callers[key] = Caller(principal, Era.MODERN, via, view)
+            caller.front = self
+        return caller
+
+    def handle(
+        self,
+        caller: Caller,
+        request: Climbed,
+        sink: Sink,
+        headers: Mapping[bytes, bytes] | None,
+        names: NameForm = "auto",
+    ) -> Call | Listener | None:
+        """Answers through the sink. Returns what must be stopped when the client goes."""
+        method, params, meta = request.method, request.params, request.meta
+        if method == TOOLS_CALL:
+            return self._dispatch.call_tool(caller, request.id, params, meta, sink, headers)
+        if method in LISTS:
+            self._list(caller, request, params, self._key(caller, meta, names), sink)
+        elif method == RESOURCES_READ:
+            return self._dispatch.read_resource(caller, request.id, params, meta, sink)
+        elif method == PROMPTS_GET:
+            return self._dispatch.get_prompt(caller, request.id, params, meta, sink)
+        elif method == COMPLETE:
+            return self._dispatch.complete(caller, request.id, params, meta, sink)
+        elif method in ABOUT[Era.MODERN]:
+            return self._task_methods.ask(caller, request.id, method, params, meta, sink)
+        elif method == LISTEN:
+            return self._listen(caller, request, sink)
+        elif method == CONFIRM:
+            return self._dispatch.confirm(caller, request.id, params, meta, sink)
+        elif method == DISCOVER:
+            self._discover(caller, request, sink)
+        else:
+            fault = Fault(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
+            sink.answer(encode_fault(request.id, fault), HTTP_STATUS[METHOD_NOT_FOUND])
+        return None
+
+    def pass_on(self, caller: Caller, notification: Notification) -> None:
+        """Of a client on stdio: over HTTP, 2026-07-28 has no notifications of clients."""
+        if self._notifications is not None:
+            self._notifications.pass_on(caller, notification)
+
+    def _key(self, caller: Caller, meta: dict[str, Raw], names: NameForm) -> ViewKey:
+        """A client that declares our extension lists dotted names (MCP-AX 3.2, our rule)."""
+        if EXTENSION.encode() not in bytes(meta[META_CAPABILITIES]):
+            return caller.key
+        offered = decode_object(meta[META_CAPABILITIES]) or {}
+        extensions = decode_object(offered["extensions"]) if "extensions" in offered else None
+        declares = extensions is not None and EXTENSION in extensions
+        return view_key(
+            caller.principal, only=caller.key.only, names=names, declares_extension=declares, via=caller.via
+        )
+
+    def _list(self, caller: Caller, request: Climbed, params: dict[str, Raw], key: ViewKey, sink: Sink) -> None:
+        def answer() -> None:
+            listed = self._stock.list(request.method, key, params, Era.MODERN)
+            if isinstance(listed, Fault):
+                sink.answer(encode_fault(request.id, listed), HTTP_STATUS.get(listed.code, 200))
+            else:
+                sink.answer(encode_result(request.id, listed))
+
+        self._stock.when_fresh(request.method, answer)
+
+    def _discover(self, caller: Caller, request: Climbed, sink: Sink) -> None:
+        def answer() -> None:
+            view = self._dispatch.view(caller.key)
+            result = {
+                "resultType": "complete",
+                "supportedVersions": list(MODERN_VERSIONS),
+                "capabilities": capabilities(view, modern=True, upward=caller.hop is not None),
+                "instructions": self._stock.introduction(view, caller.key.only),
+                "ttlMs": DISCOVER_TTL_MS,
+                "cacheScope": "private",
+                "_meta": {META_SERVER: SERVER_INFO},
+            }
+            sink.answer(encode_result(request.id, encode_value(result)))
+
+        self._stock.when_fresh(DISCOVER, answer)
+
+    def _listen(self, caller: Caller, request: Climbed, sink: Sink) -> Listener | None:
+        wanted = _read_filter(request)
+        if isinstance(wanted, Fault):
+            sink.answer(encode_fault(request.id, wanted), HTTP_STATUS[wanted.code])
+            return None
+        events = bytes(request.meta.get(EVENTS, b"")) == b"true"
+        kinds = wanted.kinds - self._stock.unchanging
+        listener = Listener(caller, request.id, sink, kinds, events=events)
+        honoured: dict[str, Any] = {_FILTERS[kind]: True for kind in sorted(kinds)}
+        self._audience.join(listener)
+        self.listeners.add(listener)
+        if not wanted.uris and not wanted.tasks:
+            listener.acknowledge(honoured)
+            return listener
+        self._tasks.begin(self._watch(listener, wanted, honoured, request.meta[META_CAPABILITIES]))
+        return listener
+
+    async def _watch(self, listener: Listener, wanted: _Filter, honoured: dict[str, Any], said: Raw) -> None:
+        """Acknowledge only what the servers agreed to."""
+        view = self._dispatch.view(listener.caller.key)
+        room = asyncio.Semaphore(WATCH_AT_ONCE)
+
+        async def granted(asked: str) -> bool:
+            found = view.find_resource(asked)
+            async with room:
+                return not isinstance(found, list) and await self._audience.watch(listener, *found, asked, said) is None
+
+        outcomes = await asyncio.gather(*(granted(asked) for asked in wanted.uris))
+        watched = [asked for asked, is_granted in zip(wanted.uris, outcomes, strict=True) if is_granted]
+        if watched:
+            honoured["resourceSubscriptions"] = watched
+        if wanted.tasks and (agreed := await self._task_methods.watch(listener, wanted.tasks)):
+            honoured["taskIds"] = agreed
+        if listener in self.listeners:
+            listener.acknowledge(honoured)
+        else:
+            self._task_methods.unwatch(listener)  # it went while servers were asked
+
+    def stop_listening(self, listener: Listener) -> None:
+        self.listeners.discard(listener)
+        self._audience.leave(listener)
+        self._task_methods.unwatch(listener)
+
+
+def _read_filter(climbed: Climbed) -> _Filter | Fault:
+    wanted = decode_object(climbed.params["notifications"]) if "notifications" in climbed.params else None
+    uris = decode_array(wanted.get("resourceSubscriptions", Raw(b"[]"))) if wanted is not None else None
+    tasks = decode_array(wanted.get("taskIds", Raw(b"[]"))) if wanted is not None else None
+    if wanted is None or uris is None or tasks is None:
+        return Fault(INVALID_PARAMS, "params.notifications must be a filter object")
+    if len(uris) + len(tasks) > SUBSCRIPTIONS_MAX:
+        return Fault(INVALID_PARAMS, f"at most {SUBSCRIPTIONS_MAX} resource subscriptions and tasks in one filter")
+    if tasks and not declares_tasks(climbed.meta[META_CAPABILITIES]):
+        return NOT_DECLARED
+    kinds = frozenset(kind for kind, name in _FILTERS.items() if bytes(wanted.get(name, b"")) == b"true")
+    texts = [[text for raw in raws if (text := maybe_string(raw)) is not None] for raws in (uris, tasks)]
+    return _Filter(kinds, *texts)

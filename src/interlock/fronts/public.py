@@ -1,0 +1,609 @@
+"""The public endpoint: which requests are admitted, and which front serves them (before the checks of the guard).
+
+Credential, Origin, Host and size first; then the envelope and the era; then the front of that era. No credential of the
+operator endpoint is admitted at this one.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from interlock.config.plan import AccessRule, Plan
+from interlock.net.http.known_heads import VaryingLines
+from interlock.process import fd_limit
+from interlock.wire.jsonrpc.batch import is_batch
+from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_plain_request
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.wire.jsonrpc.oversized import message_too_large
+from interlock.mcp.eras import MODERN_VERSIONS
+from interlock.mcp.ladder import H_VERSION, HTTP_STATUS, Climbed, climb, climb_plain, unsupported_fault
+from interlock.mcp.methods import INITIALIZE
+from interlock.mcp.sse import encode_event
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.access.refusal import Refusal
+from interlock.core.background import BackgroundTasks
+from interlock.core.refusal_log import Refusals
+from interlock.core.calls.call import Call, internal
+from interlock.core.calls.caller import Caller, Principal, principal_for
+from interlock.fronts.batch import serve_batch
+from interlock.fronts.connections import Connection, Connections, HeldBytes
+from interlock.fronts.exchange import Exchange, Head
+from interlock.fronts.http_protocol import McpProtocol
+from interlock.fronts.legacy import LegacyFront
+from interlock.fronts.modern import ModernFront
+from interlock.fronts.request_head import NOT_FOUND, HeadDecision, HeadInspector, UrlTarget
+from interlock.fronts.sessions import Session
+from interlock.fronts.sse import SseStream
+from interlock.fronts.surfaces import Surfaces
+from interlock.fronts.trusted_proxies import TrustedProxies, source_of
+
+log = logging.getLogger("interlock.public")
+
+CONNECTIONS_SHARE: Final = 0.5  # of the files this process may open; servers and stores need theirs
+TURN_BYTES: Final = 1024 * 1024  # a message that is longer is read in one turn of the loop and sent on in the next
+
+H_SESSION: Final = b"mcp-session-id"
+_MODERN_HEADERS: Final = frozenset(version.encode() for version in MODERN_VERSIONS)
+
+
+class Tokens(Protocol):
+    def principal(self, authorization: bytes) -> Principal | None: ...
+
+    def stands(self, principal: str) -> bool:
+        """Whether an admitted principal may stay."""
+
+    def has_lapsed(self, principal: str) -> bool:
+        """Whether it must show a newer credential before it is told more."""
+
+
+class Bearers(Protocol):
+    """Access tokens of authorization servers, where there are any."""
+
+    without: Refusal  # of a request without a credential
+    in_url: Refusal
+
+    def replan(self, rules: tuple[AccessRule, ...]) -> None: ...
+
+    async def admit(self, authorization: bytes, source: str) -> Principal | Refusal: ...
+
+    def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> Refusal | None:
+        """The refusal of a tool for which the caller needs a token with a wider scope."""
+
+
+Serve = Callable[[Exchange, UrlTarget, Principal], None]
+
+
+class PublicEndpoint:
+    def __init__(
+        self,
+        plan: Plan,
+        tokens: Tokens,
+        legacy: LegacyFront,
+        modern: ModernFront,
+        surfaces: Surfaces,
+        refusals: Refusals,
+        bearers: Bearers | None,
+        also_dismiss: Callable[[], None],
+        has_segment: Callable[[str], bool],
+    ) -> None:
+        """`also_dismiss`: subservers whose credential counts no more. `has_segment`: of the namespace as it is now."""
+        self._has_segment = has_segment
+        self._tokens = tokens
+        self._legacy = legacy
+        self._modern = modern
+        self._surfaces = surfaces
+        self._refusals = refusals
+        self.proxies = TrustedProxies(plan.node.trusted_proxies)
+        self.max_body_bytes = plan.limits.message_bytes
+        too_large = message_too_large(self.max_body_bytes)
+        self.body_too_large = Refusal(413, "body_too_large", too_large.message, fault=too_large)
+        self._who_needs_none = plan.auth.anonymous
+        self._admit_by(plan)
+        self.known_heads: dict[bytes, Head | None] = {}
+        self.varying: VaryingLines = ()
+        self._inspector = HeadInspector(plan)
+        self.connections = Connections(
+            most=int(fd_limit.limit() * CONNECTIONS_SHARE),
+            message_bytes=plan.limits.message_bytes,
+            note_refusal=self.note_refusal,
+            is_shared=lambda peer: is_loopback(peer) or self.proxies.trusts(peer),
+        )
+        self.sse_streams: dict[str, SseStream] = {}
+        self.bearers = bearers
+        self._also_dismiss = also_dismiss
+        self._waiting = BackgroundTasks()
+
+    def replan(self, plan: Plan) -> None:
+        """Other servers or rules: what was concluded from a request's head may no longer be so."""
+        self._admit_by(plan)
+        self._inspector = HeadInspector(plan)
+        self.known_heads.clear()
+        if self.bearers is not None:
+            self.bearers.replan(plan.access)
+
+    def _admit_by(self, plan: Plan) -> None:
+        self._local = principal_for("local", None, plan.access)
+        self._stranger = msgspec.structs.replace(self._local, stranger=True)
+
+    # Admission
+
+    def serve(self, exchange: Exchange) -> None:
+        head = exchange.head
+        decision: HeadDecision | None = head.decision
+        try:
+            if decision is None:
+                decision = self._inspect(head)
+            if decision.extra:
+                exchange.extra = decision.extra
+            if decision.at_once is not None:
+                self._turn_away(exchange, decision.at_once)
+                return
+            credential = head.credential
+            principal = (
+                self._anonymous(exchange.protocol, head) if credential is None else self._tokens.principal(credential)
+            )
+            if principal is not None:
+                self._admit(exchange, decision, principal)
+            elif self.bearers is not None:
+                self._ask_about(exchange, decision, self.bearers)
+            else:
+                self._turn_away(exchange, _UNAUTHORISED)
+        except Exception:
+            _fail(exchange)
+
+    def _inspect(self, head: Head) -> HeadDecision:
+        in_url = self.bearers.in_url if self.bearers is not None else _UNAUTHORISED
+        decision = head.decision = self._inspector.inspect(head, in_url)
+        return decision
+
+    def admits(self, protocol: McpProtocol, head: Head) -> bool:
+        decision: HeadDecision = head.decision or self._inspect(head)
+        return decision.at_once is None and self._principal(protocol, head) is not None
+
+    def _principal(self, protocol: McpProtocol, head: Head) -> Principal | None:
+        credential = head.credential
+        return self._anonymous(protocol, head) if credential is None else self._tokens.principal(credential)
+
+    def judge(self, protocol: McpProtocol, head: Head) -> None:
+        """Before the body is taken: who may not come in is told so at once. What else is wrong is said in `serve`."""
+        decision: HeadDecision = head.decision or self._inspect(head)
+        refusal, credential, bearers = decision.at_once, head.credential, self.bearers
+        if refusal is None and self._principal(protocol, head) is None:
+            if bearers is not None and credential is not None:
+                protocol.flow.pause_reading()
+                self._waiting.begin(self._judge_later(protocol, head, bearers, credential))
+                return
+            refusal = bearers.without if bearers is not None else _UNAUTHORISED
+        elif refusal is not None and refusal.status < 400:
+            refusal = None
+        protocol.decide(head, _with_lines(refusal, decision.extra))
+
+    async def _judge_later(self, protocol: McpProtocol, head: Head, bearers: Bearers, credential: bytes) -> None:
+        who = await bearers.admit(credential, source_of(protocol.sender(head)))
+        refusal = None if isinstance(who, Principal) else who
+        protocol.decide(head, _with_lines(refusal, head.decision.extra))
+
+    def _ask_about(self, exchange: Exchange, decision: HeadDecision, bearers: Bearers) -> None:
+        """Holds a request with an unknown credential, and its body, until the credential is verified."""
+        credential = exchange.head.credential
+        if credential is None:
+            self._turn_away(exchange, bearers.without)
+            return
+        held = self.connections.unknown.hold(exchange.protocol.sender(exchange.head), len(exchange.body))
+        if held is None:
+            self._turn_away(exchange, _BUSY)
+        else:
+            self._waiting.begin(self._admit_later(exchange, decision, bearers, credential, held))
+
+    async def _admit_later(
+        self, exchange: Exchange, decision: HeadDecision, bearers: Bearers, credential: bytes, held: HeldBytes
+    ) -> None:
+        try:
+            source = source_of(exchange.protocol.sender(exchange.head))
+            who = await bearers.admit(credential, source)
+            if not isinstance(who, Principal):
+                self._turn_away(exchange, who)
+            elif not exchange.ended:  # the client may not have waited
+                self._admit(exchange, decision, who)
+        except Exception:
+            _fail(exchange)
+        finally:
+            held.release()
+
+    def _admit(self, exchange: Exchange, decision: HeadDecision, principal: Principal) -> None:
+        post = decision.post
+        if post is None:
+            post = self._maybe_post(exchange, decision, principal)
+            if post is None:
+                return
+        exchange.streams_only = decision.streams_only
+        if decision.modern:
+            self._modern_post(exchange, post, principal)
+        else:
+            self._legacy_post(exchange, post, principal)
+
+    def _is_postponed(self, serve: Serve, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> bool:
+        """Whether the client is served later: servers that have yet to come decide which surface it gets."""
+        waits = self._surfaces.maybe_wait(endpoint.surface, principal, endpoint.only)
+        if waits is None:
+            return False
+        self._waiting.begin(self._serve_later(waits, serve, exchange, endpoint, principal))
+        return True
+
+    async def _serve_later(
+        self,
+        waits: Coroutine[Any, Any, None],
+        serve: Serve,
+        exchange: Exchange,
+        endpoint: UrlTarget,
+        principal: Principal,
+    ) -> None:
+        await waits
+        try:
+            if not exchange.ended:
+                serve(exchange, endpoint, principal)
+        except Exception:
+            _fail(exchange)
+
+    def _maybe_post(self, exchange: Exchange, decision: HeadDecision, principal: Principal) -> UrlTarget | None:
+        """What is no plain message to a place that is always there; where it is one all the same, its endpoint."""
+        endpoint = decision.endpoint
+        if endpoint is None or not self._may_serve(endpoint, exchange.head):
+            _refuse(exchange, NOT_FOUND)
+        elif decision.once_known is not None:
+            _refuse(exchange, decision.once_known)
+        elif endpoint.kind == "sse":
+            self._sse(exchange, endpoint, principal)
+        elif endpoint.kind == "messages":
+            self._sse_post(exchange, endpoint, principal)
+        elif exchange.head.method == b"POST":
+            return endpoint
+        else:
+            self._legacy_other(exchange, principal)
+        return None
+
+    def _may_serve(self, endpoint: UrlTarget, head: Head) -> bool:
+        """Drivers and registered subservers come and go; a session outlives that."""
+        only = endpoint.only
+        return only is None or endpoint.is_configured or H_SESSION in head.headers or self._has_segment(only)
+
+    def _anonymous(self, protocol: McpProtocol, head: Head) -> Principal | None:
+        """The principal of a request without a credential; None where one is needed."""
+        if self._who_needs_none == "never":
+            return None
+        if protocol.is_loopback and not _was_forwarded(head):
+            return self._local
+        if protocol.is_proxy and self._speaks_for_us(protocol, head):
+            return self._local
+        return self._stranger if self._who_needs_none == "any" else None
+
+    def _speaks_for_us(self, proxy: McpProtocol, head: Head) -> bool:
+        """A trusted proxy on this machine passes on a program of this machine. What it does not say is not so."""
+        client = self.proxies.client(head.raw_headers)
+        return proxy.peer is not None and is_loopback(proxy.peer) and client is not None and is_loopback(client)
+
+    # Refusals
+
+    def _turn_away(self, exchange: Exchange, refusal: Refusal) -> None:
+        if refusal.status >= 400:
+            self.note_refusal(exchange.protocol, exchange.head, refusal.error)
+        _refuse(exchange, refusal)
+
+    def note_refusal(self, connection: Connection, head: Head, reason: str) -> None:
+        self._refusals.note(f"peer:{connection.sender(head)}", "http", head.method.decode("ascii") or "-", reason)
+
+    # Envelope and era
+
+    def _legacy_other(self, exchange: Exchange, principal: Principal) -> None:
+        session = self._session_of(exchange, principal)
+        if session is None:
+            return
+        if exchange.head.method == b"DELETE":
+            self._legacy.sessions.close(session, "closed by the client")
+            exchange.reply(204)
+            return
+        had = session.logs.maybe_after(session.id, exchange.head.headers.get(b"last-event-id", b""))
+        if had is not None:
+            exchange.keep = False  # the connection is for this stream alone, and may be given up with it
+            exchange.extra += b"connection: close\r\n"
+            exchange.open_stream()
+            had[0].take_up(exchange, had[1])
+            return
+        exchange.open_stream()
+        exchange.on_gone = lambda: session.detach(exchange)
+        session.attach(exchange)
+
+    def _modern_post(
+        self, exchange: Exchange, endpoint: UrlTarget, principal: Principal, request: Climbed | None = None
+    ) -> None:
+        head = exchange.head
+        if request is None:
+            if head.routing is not None:
+                request = climb_plain(exchange.body, head.routing)
+            if request is None:
+                request = self._climb(exchange, endpoint, principal)
+                if request is None:
+                    return
+            if len(exchange.body) > TURN_BYTES:  # to read it took a while: others have their turn before it is sent on
+                exchange.protocol.loop.call_soon(self._modern_post, exchange, endpoint, principal, request)
+                return
+        elif exchange.ended:
+            return
+        caller = head.caller
+        if caller is None or caller.principal is not principal:
+            if self._is_postponed(self._modern_post, exchange, endpoint, principal):
+                return
+            chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
+            caller = head.caller = chosen.fronts.modern.caller(principal, "http", endpoint.only, endpoint.names)
+        if principal.ceiling is not None and self._is_beyond(caller, request.method, request.params, exchange):
+            return
+        running = caller.front.handle(caller, request, exchange, head.headers, endpoint.names)
+        if exchange.ended:
+            return
+        if isinstance(running, Call):
+            exchange.running = running
+        elif running is not None:
+            exchange.on_gone = lambda: self._modern.stop_listening(running)
+
+    def _climb(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> Climbed | None:
+        """Checks the envelope, step by step. None when the answer has been given."""
+        head = exchange.head
+        try:
+            message = decode_untrusted(exchange.body)
+        except CodecError as error:
+            chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
+            answer = chosen.fronts.modern.maybe_unreadable(exchange.body)
+            if answer is not None:
+                exchange.answer(answer)
+            else:
+                exchange.answer(encode_fault(error.message_id, error.fault), 400)
+            return None
+        if type(message) is Notification:
+            version = head.headers.get(H_VERSION, b"")
+            if version in _MODERN_HEADERS:
+                exchange.reply(202)
+            else:
+                exchange.answer(encode_fault(b"null", unsupported_fault(version.decode("latin-1"))), 400)
+            return None
+        if type(message) is not Request:
+            fault = Fault(INVALID_REQUEST, "a client sends no responses in 2026-07-28")
+            exchange.answer(encode_fault(b"null", fault), 400)
+            return None
+        climbed = climb(message, head.headers, head.doubled_routing)
+        if isinstance(climbed, Fault):
+            exchange.answer(encode_fault(message.id, climbed), HTTP_STATUS.get(climbed.code, 400))
+            return None
+        return climbed
+
+    def _legacy_post(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
+        plain = maybe_plain_request(exchange.body) if H_SESSION in exchange.head.headers else None
+        if plain is not None and principal.ceiling is None:
+            session = self._session_of(exchange, principal)
+            if session is not None:
+                exchange.session = session
+                call = session.front.request(session, *plain, exchange)
+                if not exchange.ended:
+                    exchange.running = call
+            return
+        try:
+            message = decode_untrusted(exchange.body)
+        except CodecError as error:
+            said = exchange.head.headers.get(H_SESSION, b"").decode("latin-1")
+            known = self._legacy.sessions.find(said, principal.name) if said else None
+            answer = None if known is None else known.front.maybe_unreadable(exchange.body)
+            if answer is not None:
+                exchange.answer(answer)
+            elif H_SESSION not in exchange.head.headers or not is_batch(exchange.body):
+                exchange.answer(encode_fault(error.message_id, error.fault), 400)
+            elif (session := self._session_of(exchange, principal)) is not None:
+                serve_batch(session.front, session, exchange, error)
+            return
+        if type(message) is Request and message.method == INITIALIZE and H_SESSION not in exchange.head.headers:
+            if self._is_postponed(self._legacy_post, exchange, endpoint, principal):
+                return
+            chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
+            opened = chosen.fronts.legacy.initialize(message, principal, "http", endpoint.only, endpoint.names)
+            if isinstance(opened, Fault):
+                exchange.answer(encode_fault(message.id, opened), 503 if opened.code == UNAVAILABLE else 400)
+                return
+            exchange.extra += b"mcp-session-id: %b\r\n" % opened.id.encode()
+            opened.surface = f"{chosen.fronts.name} ({chosen.why})"
+            opened.front.welcome(opened, message, exchange)
+            return
+        session = self._session_of(exchange, principal)
+        if session is None:
+            return
+        if type(message) is Request:
+            if principal.ceiling is not None:
+                params = decode_object(message.params) or {}
+                if self._is_beyond(session.caller, message.method, params, exchange):
+                    return
+            exchange.session = session
+            call = session.front.handle(session, message, exchange)
+            if not exchange.ended:
+                exchange.running = call
+        elif type(message) is Response and not session.take_answer(message):
+            fault = Fault(INVALID_REQUEST, "no server asked for this answer, or it came too late")
+            exchange.answer(encode_fault(message.id, fault), 400)
+        else:
+            if type(message) is Notification:
+                session.front.handle(session, message, exchange)
+            exchange.reply(202)
+
+    def _session_of(self, exchange: Exchange, principal: Principal) -> Session | None:
+        said = exchange.head.headers.get(H_SESSION)
+        if said is None:
+            fault = Fault(INVALID_REQUEST, "the header Mcp-Session-Id is missing; send initialize first")
+            exchange.answer(encode_fault(b"null", fault), 400)
+            return None
+        session = self._legacy.sessions.find(said.decode("latin-1"), principal.name)
+        if session is None:
+            fault = Fault(INVALID_REQUEST, "this session is unknown or has ended; send initialize again")
+            exchange.answer(encode_fault(b"null", fault), 404)
+        elif session.caller.principal is not principal:
+            session.caller.act_as(principal)
+        return session
+
+    def _is_beyond(self, caller: Caller, method: str, params: dict[str, Any], exchange: Exchange) -> bool:
+        refusal = None if self.bearers is None else self.bearers.beyond(caller, method, params)
+        if refusal is not None:
+            _refuse(exchange, refusal)
+        return refusal is not None
+
+    # HTTP+SSE (2024-11-05)
+
+    def _sse(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
+        if self._is_postponed(self._sse, exchange, endpoint, principal):
+            return
+        chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
+        said = f"{chosen.fronts.name} ({chosen.why})"
+        stream = SseStream(chosen.fronts.legacy, exchange, endpoint, principal, self._sse_gone, said)
+        self.sse_streams[stream.id] = stream
+        exchange.on_gone = stream.on_lost
+        exchange.open_stream()
+        exchange.send_chunk(encode_event(b"/messages?session=" + stream.id.encode(), event=b"endpoint"))
+
+    def _sse_gone(self, stream: SseStream) -> None:
+        self.sse_streams.pop(stream.id, None)
+
+    def _sse_post(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
+        stream = self.sse_streams.get(endpoint.session or "")
+        if stream is None or stream.principal.name != principal.name:
+            _refuse(exchange, Refusal(404, "session_unknown", "this session is unknown or has ended; open /sse again"))
+            return
+        try:
+            message = decode_untrusted(exchange.body)
+        except CodecError as error:
+            stream.caller_as(principal)
+            try:
+                stream.receive_batch(exchange.body, error)
+                exchange.reply(202)
+            except CodecError as refused:
+                exchange.answer(encode_fault(refused.message_id, refused.fault), 400)
+            return
+        caller = stream.caller_as(principal)
+        if caller is not None and type(message) is Request and principal.ceiling is not None:
+            params = decode_object(message.params) or {}
+            if self._is_beyond(caller, message.method, params, exchange):
+                return
+        exchange.reply(202)
+        stream.receive(message)
+
+    # Ends
+
+    def sweep(self, now: float) -> None:
+        """Ends what has been idle or slow for too long, or would not be admitted any more."""
+        self.connections.sweep(now)
+        self._legacy.sessions.expire()
+        self.dismiss_unwelcome()
+        self._refusals.settle()
+
+    def end_streams(self) -> None:
+        """A drain: streams that carry no answers and would never end by themselves are ended in order."""
+        self._end_listening(None)
+        for session in list(self._legacy.sessions.by_id.values()):
+            for stream in list(session.streams):
+                if isinstance(stream, Exchange):
+                    session.detach(stream)
+                    stream.end_stream()
+
+    def end_sse(self) -> None:
+        """The older transport's streams carry the answers, so they end last."""
+        for stream in list(self.sse_streams.values()):
+            stream.exchange.end_stream()
+            stream.on_lost()
+
+    def dismiss_unwelcome(self) -> None:
+        """Ends the sessions, streams and calls of principals that would no longer be admitted."""
+        for name in self._present():
+            if not self._tokens.stands(name):
+                self._dismiss(name, "the credential was revoked")
+            elif self._tokens.has_lapsed(name):
+                self._dismiss(name, None)
+        self._also_dismiss()
+
+    def _dismiss(self, principal: str, ending: str | None) -> None:
+        """Without an `ending` the sessions stay: a client that brings a newer token goes on where it was."""
+        self._end_listening(principal)
+        for session in list(self._legacy.sessions.by_id.values()):
+            if session.caller.principal.name == principal:
+                streams = [stream for stream in session.streams if isinstance(stream, Exchange)]
+                if ending is not None:
+                    self._legacy.sessions.close(session, ending)
+                for stream in streams:
+                    session.detach(stream)
+                    stream.end_stream()
+        for sse in list(self.sse_streams.values()):
+            if sse.principal.name == principal:
+                sse.exchange.end_stream()
+                sse.on_lost()
+
+    def _end_listening(self, principal: str | None) -> None:
+        for listener in list(self._modern.listeners):
+            if principal is None or listener.caller.principal.name == principal:
+                listener.finish()
+                self._modern.stop_listening(listener)
+
+    def _present(self) -> set[str]:
+        """Who has something open here."""
+        names = {listener.caller.principal.name for listener in self._modern.listeners}
+        names |= {session.caller.principal.name for session in self._legacy.sessions.by_id.values()}
+        return names | {stream.principal.name for stream in self.sse_streams.values()}
+
+
+def _fail(exchange: Exchange) -> None:
+    ref = secrets.token_hex(6)
+    log.exception("internal error %s", ref)
+    try:
+        message = decode_untrusted(exchange.body)
+        message_id = b"null" if isinstance(message, Notification) else message.id
+    except CodecError:
+        message_id = b"null"
+    exchange.answer(encode_fault(message_id, internal(ref)), 200)
+
+
+def _refuse(exchange: Exchange, refusal: Refusal) -> None:
+    if refusal.extra:
+        exchange.extra += refusal.extra
+    if refusal.status == 204:
+        exchange.reply(204)
+        return
+    body = {"error": refusal.error, "message": refusal.message, "details": {}}
+    exchange.reply(refusal.status, msgspec.json.encode(body))
+
+
+def _with_lines(refusal: Refusal | None, lines: bytes) -> Refusal | None:
+    return msgspec.structs.replace(refusal, extra=lines + refusal.extra) if refusal is not None and lines else refusal
+
+
+def _was_forwarded(head: Head) -> bool:
+    """A proxy on this machine makes the world look like loopback."""
+    return not PROXY_HEADERS.isdisjoint(head.headers)
+
+
+PROXY_HEADERS: Final = frozenset(
+    (
+        b"forwarded",
+        b"via",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+        b"x-client-ip",
+        b"cf-connecting-ip",
+        b"true-client-ip",
+    )
+)
+_UNAUTHORISED: Final = Refusal(
+    401,
+    "unauthorised",
+    "a valid bearer token is needed; interlock access token --for client --name NAME makes one",
+    b"www-authenticate: Bearer\r\n",
+)
+_BUSY: Final = Refusal(
+    503, "unavailable", "too many access tokens are being verified; try again", b"retry-after: 5\r\n"
+)

@@ -1,0 +1,153 @@
+"""What a request's head alone decides, before its sender is verified: the path, the era, Host and Origin, and whether
+body and answer can be of the kinds we speak. Made once per distinct head.
+"""
+
+from typing import Final
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import msgspec
+
+from interlock.config.plan import NameForm, Plan
+from interlock.ax.protocol.names import is_segment
+from interlock.mcp.eras import Era, era_of_header
+from interlock.mcp.ladder import H_VERSION
+from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
+from interlock.access.refusal import Refusal
+from interlock.fronts.exchange import Head
+from interlock.fronts.own_address import own_address
+
+
+class UrlTarget(msgspec.Struct, frozen=True):
+    """What a URL asks for."""
+
+    kind: str  # "mcp", "sse" or "messages"
+    only: str | None = None
+    is_configured: bool = True  # what stands under `only`; else it comes and goes, and is looked for each time
+    names: NameForm = "auto"
+    session: str | None = None
+    surface: str | None = None  # None: what the caller's rule or [mcp] says
+
+
+class HeadDecision(msgspec.Struct, frozen=True):
+    """What a request's head alone decides; made once per distinct head. Who it is from is asked every time."""
+
+    endpoint: UrlTarget | None
+    modern: bool
+    extra: bytes = b""  # header lines of the answer
+    streams_only: bool = False
+    at_once: Refusal | None = None  # for every caller
+    once_known: Refusal | None = None  # after the credential was looked at
+    post: UrlTarget | None = None  # the endpoint, where it is an ordinary message of either era
+
+
+class HeadInspector:
+    def __init__(self, plan: Plan) -> None:
+        self._origins = plan.node.origins
+        self._names: NameForm = plan.mcp.names
+        self._segments = frozenset(server.segment for server in plan.servers)
+        self._own = own_address(plan.node.listen, plan.node.public_url)
+
+    def inspect(self, head: Head, token_in_url: Refusal) -> HeadDecision:
+        headers = head.headers
+        version = headers.get(H_VERSION)
+        modern = era_of_header(None if version is None else version.decode("latin-1")) is Era.MODERN
+        endpoint = _read_url(head.url, self._names, self._segments)
+        stranger = self.stranger(head)
+        if stranger is not None:
+            return HeadDecision(endpoint, modern, at_once=stranger)
+        extra = b""
+        origin = headers.get(b"origin")
+        if origin is not None:
+            extra = b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin + _EXPOSE
+            if head.method == b"OPTIONS":
+                return HeadDecision(endpoint, modern, extra + _PREFLIGHT, at_once=Refusal(204, "", ""))
+        if _has_token(head.url):
+            return HeadDecision(endpoint, modern, extra, at_once=token_in_url)
+        if endpoint is None:
+            return HeadDecision(None, modern, extra, once_known=NOT_FOUND)
+        allowed = _ALLOWED[endpoint.kind] if not modern else b"POST"
+        if head.method not in allowed.split(b", "):
+            refusal = Refusal(405, "method_not_allowed", "this path takes another method", b"allow: %b\r\n" % allowed)
+            return HeadDecision(endpoint, modern, extra, once_known=refusal)
+        if head.method == b"POST" and not _is_json(headers.get(b"content-type", b"")):
+            return HeadDecision(endpoint, modern, extra, once_known=_NOT_JSON)
+        accept = headers.get(b"accept", b"*/*").lower()
+        json = any(kind in accept for kind in (b"application/json", b"application/*", b"*/*"))
+        stream = any(kind in accept for kind in (b"text/event-stream", b"text/*", b"*/*"))
+        if not (json or stream) or (head.method == b"GET" and not stream):
+            return HeadDecision(endpoint, modern, extra, once_known=_NOT_ACCEPTABLE)
+        is_plain = endpoint.kind == "mcp" and endpoint.is_configured and head.method == b"POST"
+        post = endpoint if is_plain else None
+        return HeadDecision(endpoint, modern, extra, streams_only=not json, post=post)
+
+    def stranger(self, head: Head) -> Refusal | None:
+        """Why a request must not come in, wherever it is going: it is not for us, or from a page that is not ours."""
+        headers = head.headers
+        if b"host" not in headers or head.duplicate_header(_ONCE) is not None:
+            return _BAD_HEADERS
+        if not self._own.is_own_host(headers[b"host"].decode("latin-1")):
+            return _BAD_HOST
+        origin = headers.get(b"origin")
+        return _BAD_ORIGIN if origin is not None and not self._origin_ok(origin) else None
+
+    def _origin_ok(self, origin: bytes) -> bool:
+        text = origin.decode("latin-1")
+        if text in self._origins:
+            return True
+        try:
+            parts = urlsplit(text)
+            hostname = parts.hostname
+        except ValueError:
+            return False
+        own = LOOPBACK_HOSTS if self._own.hosts is None else self._own.hosts
+        return parts.scheme in ("http", "https") and hostname is not None and hostname in own
+
+
+def _has_token(url: bytes) -> bool:
+    """RFC 6750 2.3, which MCP forbids: URLs end up in logs and histories."""
+    query = url.partition(b"?")[2].decode("latin-1")
+    return bool(query) and "access_token" in parse_qs(query, keep_blank_values=True)
+
+
+def _is_json(content_type: bytes) -> bool:
+    return content_type == b"application/json" or content_type.split(b";")[0].strip().lower() == b"application/json"
+
+
+def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> UrlTarget | None:
+    try:
+        parts = urlsplit(url.decode("ascii"))
+    except (UnicodeDecodeError, ValueError):
+        return None
+    query = parse_qs(parts.query)
+    asked = query.get("names", [""])[0]
+    form: NameForm = "qualified" if asked == "qualified" else "safe" if asked == "safe" else names
+    head, *rest = [unquote(part) for part in parts.path.strip("/").split("/")]
+    if head == "messages" and not rest:
+        return UrlTarget("messages", session=query.get("session", [""])[0])
+    if head in ("mcp", "sse"):
+        if rest[-1:] == ["mcp"] and (len(rest) == 3 or rest[0] in SURFACES):  # clients that know no other ending
+            rest.pop()
+        if not rest:
+            return UrlTarget(head, names=form)
+        if len(rest) == 1 and rest[0] in SURFACES:
+            return UrlTarget(head, names=form, surface=rest[0])
+        if len(rest) == 2 and rest[0] == "only" and is_segment(rest[1]):
+            return UrlTarget(head, only=rest[1], is_configured=rest[1] in segments, names=form)
+    return None
+
+
+SURFACES: Final = frozenset({"flat", "aql", "aql-single"})
+_ALLOWED: Final = {"mcp": b"GET, POST, DELETE", "sse": b"GET", "messages": b"POST"}
+_ONCE: Final = frozenset((b"host", b"origin", b"authorization", b"content-type", b"mcp-session-id"))
+_BAD_HEADERS: Final = Refusal(400, "bad_headers", "Host must be sent, and headers that decide must be sent once")
+_BAD_HOST: Final = Refusal(421, "bad_host", "this node does not answer to that Host; set node.public_url")
+_BAD_ORIGIN: Final = Refusal(403, "bad_origin", "this Origin is not allowed; add it to node.origins")
+NOT_FOUND: Final = Refusal(404, "not_found", "there is no such path here; MCP is at /mcp")
+_NOT_JSON: Final = Refusal(415, "unsupported_media_type", "send application/json")
+_NOT_ACCEPTABLE: Final = Refusal(406, "not_acceptable", "accept application/json and text/event-stream")
+_EXPOSE: Final = b"access-control-expose-headers: mcp-session-id, www-authenticate\r\n"
+_PREFLIGHT: Final = (
+    b"access-control-allow-methods: GET, POST, DELETE, OPTIONS\r\naccess-control-allow-headers: authorization, "
+    b"content-type, accept, mcp-protocol-version, mcp-session-id, mcp-method, mcp-name, last-event-id\r\n"
+    b"access-control-max-age: 600\r\n"
+)

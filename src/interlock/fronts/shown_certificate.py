@@ -1,0 +1,26 @@
+"""The client certificate that a request shows: to this node itself, or to a proxy that the node trusts."""
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.fronts.exchange import Head
+from interlock.fronts.trusted_proxies import TrustedProxies, address_of
+from interlock.approvals.trust.registrant import ClientCertificate
+
+if TYPE_CHECKING:
+    from interlock.approvals.trust.client_certificates import Certificates
+
+
+def maybe_shown(
+    certificates: "Certificates | None", proxies: TrustedProxies, scope: MutableMapping[str, Any], head: Head
+) -> ClientCertificate | Fault | None:
+    """What it says, or why it is refused. A proxy's own certificate is not that of whom it passes on, and a header
+    counts only when a trusted proxy wrote it."""
+    if certificates is None:
+        return None
+    peer = address_of(scope["client"][0] if scope["client"] else None)
+    if proxies.trusts(peer):
+        return certificates.of_header(head.raw_headers)
+    der = scope.get("state", {}).get("certificate")
+    return certificates.of_link(der) if der is not None else None

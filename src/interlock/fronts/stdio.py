@@ -1,0 +1,304 @@
+"""Clients that speak a message a line: on our own stdin and stdout, or through a bridge from another process's.
+
+The first request of a connection decides its era, and its surface, where that depends on what servers list: then it
+waits for them as a list does, and what comes meanwhile is kept in order. A client that can reach these is `local`:
+stdin belongs to the process that started us, the bridge's socket to our own user.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol, cast
+
+from msgspec import Raw
+
+from interlock.config.plan import NameForm
+from interlock.process.lines import TOGETHER_BYTES_MAX, LineSplitter, one_line, write_line
+from interlock.process.standard_files import FileInput, FileOutput, is_never_waited_for
+from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_string
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault, error_body
+from interlock.wire.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
+from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
+from interlock.mcp.ladder import climb
+from interlock.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller, Principal
+from interlock.fronts.batch import begin_batch_untrusted
+from interlock.fronts.legacy import LegacyFront
+from interlock.fronts.modern import Listener, ModernFront
+from interlock.fronts.sessions import LOST, WENT_AWAY, Session
+from interlock.fronts.surfaces import Chosen
+
+log = logging.getLogger("interlock.stdio")
+
+UNREAD_MAX: Final = 4  # times limits.message_bytes that a client may leave unread
+
+
+class LineFront:
+    """One client that sends and gets a message a line. Also the Sink of everything it is answered."""
+
+    def __init__(
+        self,
+        choose: Callable[[], Chosen],
+        maybe_wait: Callable[[], Coroutine[Any, Any, None] | None],
+        principal: Principal,
+        *,
+        only: str | None,
+        names: NameForm,
+        max_bytes: int,
+    ) -> None:
+        """`choose`: which surface the client gets. `maybe_wait`: until that can be told, if it cannot now."""
+        self._choose = choose
+        self._maybe_wait = maybe_wait
+        self._principal = principal
+        self._take(choose())
+        self._only = only
+        self._names = names
+        self._max_bytes = max_bytes
+        self._unread_max = UNREAD_MAX * max_bytes
+        self._lines = LineSplitter(max_bytes)
+        self._session: Session | None = None
+        self._caller: Caller | None = None  # modern
+        self._running: dict[bytes, Call | Listener] = {}
+        self._early: list[bytes] | None = None  # what comes while it is not told yet which surface the client gets
+        self._early_bytes = 0
+        self._deciding: asyncio.Task[None] | None = None
+        self._writer: asyncio.WriteTransport | None = None
+        self._is_lost = False  # what was written could not be delivered
+        self.done = asyncio.Event()
+
+    def _take(self, chosen: Chosen) -> None:
+        self._legacy: LegacyFront = chosen.fronts.legacy
+        self._modern: ModernFront = chosen.fronts.modern
+        self._surface = f"{chosen.fronts.name} ({chosen.why})"
+
+    def connect(self, writer: asyncio.WriteTransport) -> None:
+        self._writer = writer
+
+    def act_as(self, principal: Principal) -> None:
+        """What this client may do changed."""
+        self._principal = principal
+        if self._caller is not None:
+            self._caller = self._modern.caller(principal, "stdio", self._only, self._names)
+
+    def end(self) -> None:
+        """The client has gone."""
+        self.done.set()
+        if self._deciding is not None:
+            self._deciding.cancel()
+        reason = LOST if self._is_lost else WENT_AWAY
+        if self._session is not None:
+            self._legacy.sessions.close(self._session, reason)
+        running, self._running = self._running, {}
+        for one in running.values():
+            self._stop_one(one)
+        caller, self._caller = self._caller, None
+        if caller is not None:
+            self._legacy.sessions.end_pipe(caller, reason)
+        if self._writer is not None:
+            self._writer.close()
+
+    def lose(self) -> None:
+        """The client did not close its end."""
+        self._is_lost = True
+
+    # Sink
+
+    def emit(self, message: bytes) -> None:
+        writer = self._writer
+        if writer is None or writer.is_closing():
+            self._is_lost = True
+            return
+        size = len(message)
+        if size > TOGETHER_BYTES_MAX:
+            write_line(writer, message)
+        else:
+            writer.write(one_line(message) if b"\n" in message or b"\r" in message else message + b"\n")
+        if writer.get_write_buffer_size() - size > self._unread_max:
+            log.warning("a client on stdio does not read what it is sent; ending its connection")
+            writer.abort()
+            self._is_lost = True
+            self.done.set()
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        self.emit(message)
+
+    def drop(self) -> None:
+        pass
+
+    # What comes in
+
+    def feed(self, data: bytes) -> None:
+        for line in self._lines.feed(data):
+            if line.strip():
+                self._receive(line)
+        if self._lines.skipped:
+            for found in self._lines.take_oversized():
+                self._refuse_oversized(found)
+
+    def _refuse_oversized(self, found: Oversized) -> None:
+        fault = message_too_large(found.limit)
+        if found.kind is MessageKind.RESPONSE and self._session is not None:  # the server that asked is not to wait
+            self._legacy.handle(self._session, Response(found.id, ABSENT, Raw(error_body(fault))), self)
+        else:
+            self.emit(encode_fault(found.id or b"null", fault))
+
+    def _receive(self, line: bytes) -> None:
+        try:
+            message = decode_untrusted(line)
+        except CodecError as error:
+            self._receive_batch(line, error)
+            return
+        if self._session is not None:
+            self._legacy.handle(self._session, message, self)
+        elif self._caller is not None:
+            self._receive_modern(self._caller, message)
+        elif self._early is not None:
+            self._keep(line)
+        elif isinstance(message, Request):
+            waits = self._maybe_wait()
+            if waits is None:
+                self._take(self._choose())
+                self._first(message)
+            else:
+                self._early = []
+                self._keep(line)
+                self._deciding = asyncio.get_running_loop().create_task(waits)
+                self._deciding.add_done_callback(self._decide)
+
+    def _keep(self, line: bytes) -> None:
+        early = self._early = self._early or []
+        early.append(line)
+        self._early_bytes += len(line)
+        if self._early_bytes > self._unread_max:
+            log.warning("a client on stdio sends much before it is greeted; ending its connection")
+            self._is_lost = True
+            self.done.set()
+
+    def _decide(self, waited: asyncio.Task[None]) -> None:
+        if waited.cancelled():
+            return
+        self._maybe_wait = _no_wait
+        early, self._early = self._early or [], None
+        for line in early:
+            self._receive(line)
+
+    async def decided(self) -> None:
+        """When what came so far is under way."""
+        if self._deciding is not None:
+            await asyncio.wait([self._deciding])
+
+    def _receive_batch(self, line: bytes, unreadable: CodecError) -> None:
+        if self._early is not None:
+            self._keep(line)
+            return
+        session = self._session
+        front = self._legacy if self._caller is None else self._modern
+        answer = front.maybe_unreadable(line)
+        if answer is not None:
+            self.emit(answer)
+            return
+        try:
+            if session is None:
+                raise unreadable
+            begin_batch_untrusted(self._legacy, session, line, unreadable, self)
+        except CodecError as error:
+            self.emit(encode_fault(error.message_id, error.fault))
+
+    def _first(self, request: Request) -> None:
+        """The first request locks the era (facts of 2026-07-28: the key in `_meta` decides)."""
+        params = decode_object(request.params) if request.params else None
+        meta = decode_object(params["_meta"]) if params is not None and "_meta" in params else None
+        if meta is not None and META_VERSION in meta:
+            self._caller = self._modern.caller(self._principal, "stdio", self._only, self._names)
+            self._receive_modern(self._caller, request)
+            return
+        if request.method != INITIALIZE:
+            # A probe in neither form: refused, so that the client falls back to the handshake.
+            self.emit(encode_fault(request.id, Fault(INVALID_REQUEST, "send initialize first")))
+            return
+        opened = self._legacy.initialize(request, self._principal, "stdio", self._only, self._names)
+        if isinstance(opened, Fault):
+            self.emit(encode_fault(request.id, opened))
+            return
+        self._session = opened
+        opened.surface = self._surface
+        opened.attach(self)
+        self._legacy.welcome(opened, request, self)
+
+    def _receive_modern(self, caller: Caller, message: Message) -> None:
+        if isinstance(message, Notification):
+            if message.method == CANCELLED:
+                params = decode_object(message.params) or {}
+                running = self._running.pop(bytes(params.get("requestId", b"")), None)
+                if running is not None:
+                    self._stop_one(running, maybe_string(params.get("reason")))
+            else:
+                self._modern.pass_on(caller, message)
+            return
+        if not isinstance(message, Request):
+            return
+        self._running = {key: one for key, one in self._running.items() if not (isinstance(one, Call) and one.done)}
+        if message.id in self._running:
+            self.emit(encode_fault(message.id, Fault(INVALID_REQUEST, "this id is in use by a request under way")))
+            return
+        climbed = climb(message, None)
+        if isinstance(climbed, Fault):
+            self.emit(encode_fault(message.id, climbed))
+            return
+        running = self._modern.handle(caller, climbed, self, None, self._names)
+        if running is not None and not (isinstance(running, Call) and running.done):
+            self._running[message.id] = running
+
+    def _stop_one(self, running: Call | Listener, reason: str | None = None) -> None:
+        if isinstance(running, Listener):
+            self._modern.stop_listening(running)
+        else:
+            running.cancel(reason or "cancelled by the client")
+
+
+def _no_wait() -> None:
+    return None
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+async def stdio_front(front: LineFront) -> Closable:
+    """Serve our own stdin and stdout."""
+    front.connect(await open_output())
+    return await open_input(_Input(front))
+
+
+async def open_output() -> asyncio.WriteTransport:
+    # Our own copies of the descriptors: closing a transport must not close what the interpreter holds.
+    if is_never_waited_for(1):
+        return cast(asyncio.WriteTransport, FileOutput(os.dup(1)))
+    loop = asyncio.get_running_loop()
+    return (await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(os.dup(1), "wb", 0)))[0]
+
+
+async def open_input(protocol: asyncio.Protocol) -> Closable:
+    loop = asyncio.get_running_loop()
+    if is_never_waited_for(0):
+        return FileInput(protocol, os.dup(0))
+    return (await loop.connect_read_pipe(lambda: protocol, os.fdopen(os.dup(0), "rb", 0)))[0]
+
+
+class _Input(asyncio.Protocol):
+    def __init__(self, front: LineFront) -> None:
+        self._front = front
+
+    def data_received(self, data: bytes) -> None:
+        self._front.feed(data)
+
+    def eof_received(self) -> bool:
+        self._front.done.set()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            self._front.lose()
+        self._front.done.set()

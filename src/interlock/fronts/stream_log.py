@@ -1,0 +1,131 @@
+"""Streams that a legacy client may take up again, by the id of the last event it has (MCP 2025-11-25, Resumability).
+
+In: the messages of a stream that carries the answer to a call. Out: an event with an id for each, to the connection the
+client has at the time. What all streams of a node sent is kept up to a limit; the oldest stream is forgotten first, and
+a client that comes back to it is not told what it missed.
+"""
+
+from typing import Final
+
+from interlock.mcp.sse import event_pieces
+from interlock.fronts.exchange import Exchange
+
+KEPT_BYTES_MAX: Final = 16 * 1024 * 1024  # of all streams of a node
+KEPT_S: Final = 60.0  # after the end of a stream
+EVENT_BYTES: Final = 200  # of an event besides its message
+_NUMBER_DIGITS_MAX: Final = 15
+
+
+class StreamLogs:
+    """The logs of a node, oldest first."""
+
+    def __init__(self) -> None:
+        self._logs: dict[int, StreamLog] = {}
+        self._of_session: dict[str, set[int]] = {}  # by number
+        self._bytes = 0
+        self._last = 0
+
+    def open(self, session: str, output: Exchange) -> "StreamLog":
+        self._last += 1
+        log = self._logs[self._last] = StreamLog(self, session, self._last, output)
+        self._of_session.setdefault(session, set()).add(self._last)
+        return log
+
+    def maybe_after(self, session: str, event_id: bytes) -> "tuple[StreamLog, int] | None":
+        """The stream of a session that had this event, and how many events of it the client has."""
+        stream, _, index = event_id.partition(b"-")
+        if not (stream.isdigit() and index.isdigit()) or max(len(stream), len(index)) > _NUMBER_DIGITS_MAX:
+            return None
+        log = self._logs.get(int(stream))
+        return (log, int(index)) if log is not None and log.session == session and int(index) > 0 else None
+
+    def forget(self, session: str) -> None:
+        for number in list(self._of_session.get(session, ())):
+            self._forget(self._logs[number])
+
+    def sweep(self, now: float) -> None:
+        """Streams that have been over for a while are forgotten."""
+        for log in [one for one in self._logs.values() if one.is_over]:
+            if log.over_since is None:
+                log.over_since = now
+            elif now - log.over_since > KEPT_S:
+                self._forget(log)
+
+    def keep(self, log: "StreamLog", size: int) -> bool:
+        """Whether the log is still kept."""
+        if log.number not in self._logs:
+            return False
+        log.size += size
+        self._bytes += size
+        while self._bytes > KEPT_BYTES_MAX:
+            self._forget(self._logs[next(iter(self._logs))])
+        return log.number in self._logs
+
+    def _forget(self, log: "StreamLog") -> None:
+        del self._logs[log.number]
+        of_session = self._of_session[log.session]
+        of_session.discard(log.number)
+        if not of_session:
+            del self._of_session[log.session]
+        self._bytes -= log.size
+        log.events.clear()
+
+
+class StreamLog:
+    __slots__ = (
+        "_logs",
+        "_sent",
+        "_taken_up_by",
+        "events",
+        "is_over",
+        "number",
+        "output",
+        "over_since",
+        "session",
+        "size",
+    )
+
+    def __init__(self, logs: StreamLogs, session: str, number: int, output: Exchange) -> None:
+        self.session = session
+        self.number = number
+        self.output: Exchange | None = output  # where its client hears it now
+        self.events: list[tuple[bytes, ...]] = []  # each in pieces
+        self.size = 0
+        self.is_over = False
+        self.over_since: float | None = None  # as the sweep sees it
+        self._logs = logs
+        self._sent = 0
+        self._taken_up_by: Exchange | None = None
+
+    def add(self, message: bytes) -> None:
+        self._sent += 1
+        event = event_pieces(message, event=b"message", id=b"%d-%d" % (self.number, self._sent))
+        if self._logs.keep(self, sum(map(len, event)) + EVENT_BYTES):
+            self.events.append(event)
+        if self.output is not None:
+            self.output.send_chunk(*event)
+
+    def finish(self) -> None:
+        self.is_over = True
+        output, self.output = self.output, None
+        if output is not None:
+            output.end_stream()
+
+    def leave(self, output: Exchange) -> None:
+        """A connection of the client was lost."""
+        if self.output is output:
+            self.output = None
+
+    def take_up(self, output: Exchange, known: int) -> None:
+        """The client has come back, and has the first `known` events. What it left unread elsewhere is not kept, also
+        of a stream that is over: it could ask for all of it any number of times."""
+        former, self.output = self.output or self._taken_up_by, output
+        self._taken_up_by = output
+        if former is not None:
+            former.abandon()
+        for event in self.events[known:]:
+            output.send_chunk(*event)
+        if self.is_over:
+            self.finish()
+        else:
+            output.on_gone = lambda: self.leave(output)

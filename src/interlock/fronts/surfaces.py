@@ -1,0 +1,151 @@
+"""The surfaces of the node, and which of them a client gets: by the path, else by its access rule, else by [mcp].
+
+Each surface is a front per era over the same dispatcher. `auto` compares the tokens of the flat list with
+aql.auto_tokens when a client greets; what a connected client got is not changed under it.
+"""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Literal, cast
+
+import msgspec
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import TOOLS_LIST
+from interlock.aql.surface import AqlSurface
+from interlock.core.current_plan import CurrentPlan
+from interlock.core.calls.caller import Principal, ViewKey, view_key
+from interlock.catalog.catalog import Catalog, Namespace, View
+from interlock.dispatch.arrivals import Arrivals
+from interlock.fronts.legacy import LegacyFront
+from interlock.fronts.lists import SERVER_META, ListCache
+from interlock.fronts.modern import ModernFront
+
+ServedSurface = Literal["flat", "aql", "aql-single", "safety"]
+BYTES_PER_TOKEN: Final = 4  # what tokenizers make of JSON, near enough to choose by
+HYSTERESIS: Final = 0.8  # below this share of the threshold the flat list comes back
+TTL_MS: Final = 3_600_000
+CHOICES_MAX: Final = 256
+
+INTRODUCTION: Final = (
+    "Interlock gathers several MCP servers behind a few tools. Every tool takes an operation and its params; the"
+    " operation introspect finds operations by words and shows how each is called."
+)
+
+
+class AqlLists:
+    """The `ClientLists` of an AQL client: its tools are the endpoints, the rest is as on the flat surface."""
+
+    unchanging = frozenset({"tools"})
+
+    def __init__(self, flat: ListCache, surface: AqlSurface) -> None:
+        self._flat = flat
+        self._surface = surface
+
+    def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Fault:
+        if method != TOOLS_LIST:
+            return self._flat.list(method, key, params, era)
+        items = self._surface.tools()
+        if era is Era.LEGACY:
+            return b'{"tools":%b}' % items
+        return b'{"resultType":"complete","tools":%b,"ttlMs":%d,"cacheScope":"public","_meta":%b}' % (
+            items,
+            TTL_MS,
+            SERVER_META,
+        )
+
+    def when_fresh(self, method: str, then: Callable[[], None]) -> None:
+        if method == TOOLS_LIST:
+            then()
+        else:
+            self._flat.when_fresh(method, then)
+
+    def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
+        return self._surface.maybe_unreadable(data, is_modern=is_modern)
+
+    def introduction(self, view: View, only: str | None) -> str:
+        return f"{INTRODUCTION} {self._surface.adapter.loop.instructions()}".rstrip()
+
+
+class FrontPair(msgspec.Struct, frozen=True):
+    name: ServedSurface
+    legacy: LegacyFront
+    modern: ModernFront
+
+
+class Chosen(msgspec.Struct, frozen=True):
+    fronts: FrontPair
+    why: str
+
+
+class Surfaces:
+    def __init__(
+        self,
+        flat: FrontPair,
+        aql: FrontPair,
+        single: FrontPair,
+        safety: FrontPair,
+        current: CurrentPlan,
+        catalog: Catalog,
+        arrivals: Arrivals,
+    ) -> None:
+        self._arrivals = arrivals
+        self._pairs = {"flat": flat, "aql": aql, "aql-single": single, "safety": safety}
+        self._current = current
+        self._catalog = catalog
+        self._auto: dict[ViewKey, tuple[Namespace, bool, int]] = {}
+
+    def choose(self, asked: str | None, principal: Principal, only: str | None = None) -> Chosen:
+        """`asked`: by the path or the command; None: nothing."""
+        wanted, why = self._wanted(asked, principal, only)
+        if wanted != "auto":
+            return Chosen(self._pairs[wanted], why)
+        is_aql, tokens = self._is_large(principal)
+        limit = self._current.plan.aql.auto_tokens
+        said = f"auto: the flat list has about {tokens} tokens, aql.auto_tokens is {limit}"
+        return Chosen(self._pairs["aql" if is_aql else "flat"], said)
+
+    def maybe_wait(
+        self, asked: str | None, principal: Principal, only: str | None = None
+    ) -> Coroutine[Any, Any, None] | None:
+        """The wait for servers whose lists decide, where they do and have yet to come (mcp.list_wait_s)."""
+        return self._arrivals.maybe_wait() if self._wanted(asked, principal, only)[0] == "auto" else None
+
+    def _wanted(
+        self, asked: str | None, principal: Principal, only: str | None
+    ) -> tuple[ServedSurface | Literal["auto"], str]:
+        """Which surface, and by whose word."""
+        if only is not None and asked is None:
+            return "flat", "one server only"
+        if asked is not None and (asked == "auto" or asked in self._pairs):
+            return cast(ServedSurface, asked), "asked for"
+        if principal.surface is not None:
+            return principal.surface, "[[access]]"
+        return self._current.plan.mcp.surface, "mcp.surface"
+
+    def _is_large(self, principal: Principal) -> tuple[bool, int]:
+        """Once per change of the catalogue; small changes around the threshold change nothing (X-6)."""
+        namespace = self._catalog.namespace
+        view = namespace.view(view_key(principal, only=None, names="auto", declares_extension=False))
+        key = view.key
+        before = self._auto.get(key)
+        if before is not None and before[0] is namespace:
+            return before[1], before[2]
+        limit = self._current.plan.aql.auto_tokens
+        tokens = list_tokens(view)
+        was_large = before is not None and before[1]
+        is_large = tokens > limit * (HYSTERESIS if was_large else 1.0)
+        if len(self._auto) > CHOICES_MAX:
+            self._auto.clear()
+        self._auto[key] = (namespace, is_large, tokens)
+        return is_large, tokens
+
+
+def list_tokens(view: View) -> int:
+    """About how many tokens the flat tools/list has: what a model reads of each tool."""
+    size = sum(
+        len(route.qualified) + sum(len(route.item.get(member, b"")) for member in ("description", "inputSchema"))
+        for route in view.tool_routes
+    )
+    return size // BYTES_PER_TOKEN

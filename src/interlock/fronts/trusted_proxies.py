@@ -1,0 +1,97 @@
+"""Proxies whose word on the caller's address is believed (node.trusted_proxies), and what they say.
+
+In: the address a connection comes from and a request's headers. Out: the address of the client behind the proxy, or
+None where that is not certain. Headers of a peer that is not named are never read for this.
+"""
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from typing import Final
+
+from interlock.net.protocol.address_scope import IpAddress, unmapped
+
+HOPS_MAX: Final = 32  # proxies one behind the other; more is somebody playing
+# RFC 7239 4, but that addresses need no quotes. Whole pairs only: what a stranger left open must swallow nothing.
+_PAIR: Final = re.compile(r"""[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)=("(?:[^"\\]|\\.)*"|[^\s",;]*)[ \t]*(?=[;,]|$)""")
+_WITH_PORT: Final = re.compile(r"(?:\[([^\]]*)\](?::\d{1,5})?|([^:]*):\d{1,5})", re.ASCII)
+
+
+class TrustedProxies:
+    def __init__(self, networks: Iterable[str]) -> None:
+        self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
+
+    def trusts(self, address: IpAddress | None) -> bool:
+        return address is not None and any(address in network for network in self._networks)
+
+    def client(self, headers: Iterable[tuple[bytes, bytes]]) -> IpAddress | None:
+        """Whom a trusted proxy speaks for: the nearest in the chain that is not itself a trusted proxy.
+
+        A proxy writes one of the two headers and may let the other pass as a stranger wrote it, so where both are
+        there they must agree.
+        """
+        chains = [chain for name in (b"forwarded", b"x-forwarded-for") if (chain := _chain(name, headers))]
+        found = {self._nearest(chain) for chain in chains}
+        return found.pop() if len(found) == 1 else None
+
+    def _nearest(self, chain: list[str]) -> IpAddress | None:
+        """From the right: each proxy adds the address it was called from, and only the last are known to be true."""
+        address = None
+        for said in reversed(chain[-HOPS_MAX:]):
+            address = address_of(said)
+            if not self.trusts(address):
+                return address
+        return address if len(chain) <= HOPS_MAX else None
+
+
+def address_of(text: str | None) -> IpAddress | None:
+    """An IP address, with or without a port. None for names and for what hides who it is (RFC 7239 6.2, 6.3)."""
+    if text is None:
+        return None
+    found = _WITH_PORT.fullmatch(text)
+    bare = (found[1] if found[1] is not None else found[2]) if found is not None else text
+    try:
+        return unmapped(ipaddress.ip_address(bare.partition("%")[0]))
+    except ValueError:
+        return None
+
+
+def source_of(address: IpAddress | None) -> str:
+    """The address by which limits are counted. Of IPv6 one site has a whole /64 (RFC 6177)."""
+    if isinstance(address, ipaddress.IPv6Address):
+        return str(ipaddress.IPv6Network((address, 64), strict=False))
+    return str(address)
+
+
+def _chain(wanted: bytes, headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
+    """What one header says, its lines taken together, the caller's first proxy first."""
+    lines = [value.decode("latin-1") for name, value in headers if name == wanted]
+    if not lines:
+        return []
+    said = ",".join(lines)
+    return [part.strip() for part in said.split(",")] if wanted == b"x-forwarded-for" else _forwarded_for(said)
+
+
+def _forwarded_for(said: str) -> list[str]:
+    """The `for` of each element; what cannot be read names no client."""
+    chain = [""]
+    at = 0
+    while at < len(said):
+        pair = _PAIR.match(said, at)
+        if pair is not None:
+            at = pair.end()
+            if pair[1].lower() == "for":
+                if chain[-1]:
+                    return [""]
+                chain[-1] = _unquote(pair[2])
+        if at < len(said):
+            if said[at] == ",":
+                chain.append("")
+            elif said[at] != ";":
+                return [""]
+            at += 1
+    return chain
+
+
+def _unquote(value: str) -> str:
+    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value

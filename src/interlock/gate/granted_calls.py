@@ -1,0 +1,105 @@
+"""Held calls that a standing grant releases: which grant covers a call, and its use, on disk before the call leaves.
+
+What a contract asks for is asked each time (AIP-14.rules-1), what no operator has classified has no definition to sign,
+and what a hop below holds is asked there: a grant of this node is about this node's gate alone.
+"""
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, What
+from interlock.approvals.protocol.argument_rules import maybe_violation
+from interlock.approvals.protocol.standing_grant import KIND, StandingGrant
+from interlock.ax.protocol.errors import CONFIRMATION_EXPIRED, CONFIRMATION_USED
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.approvals.inbox import Inbox
+from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant, Uncovered
+from interlock.core.clock import Clock
+from interlock.core.calls.check import Release
+from interlock.gate.hold import GateHold, may_be_granted
+
+_TAKEN: Final = (CONFIRMATION_USED, CONFIRMATION_EXPIRED)  # an approval that an identical call used, or that lapsed
+
+
+class GrantedCalls:
+    def __init__(self, grants: StandingGrants, inbox: Inbox, clock: Clock) -> None:
+        self._grants = grants
+        self._inbox = inbox
+        self._clock = clock
+
+    def release(self, hold: GateHold, waiting: Approval | None) -> Release | str:
+        """The release of a call that a grant covers, or why none does; empty where there is none for its caller.
+
+        `waiting`: the approval that the call waits for already, or that a grant has approved.
+        """
+        route = hold.route
+        if not may_be_granted(route) or not self._grants.has_any(route.qualified, hold.requester):
+            return ""
+        try:
+            said = read_untrusted(bytes(hold.arguments or RAW_EMPTY))
+        except AmbiguousJson:
+            said = None
+        arguments = said if isinstance(said, dict) else None
+        found = self._grants.find(route.qualified, route.digest, hold.requester, arguments)
+        if found is None:
+            return ""
+        if isinstance(found, Uncovered):
+            return f"The standing grant {found.grant_id} {found.why}."
+        return Release(waiting.id if waiting is not None else "", grant_id=found.grant.id)
+
+    async def use(self, release: Release, question: Approval) -> Approval | Fault:
+        """Counts the use first: of two calls that race for the last one, the other is held. Gives the approval under
+        which the call is on record. `question`: what a person would have been asked."""
+        grant_id = release.grant_id or ""
+        used = await self._grants.use(grant_id)
+        if isinstance(used, Fault):
+            return used
+        decision = _decision(used, self._clock.wall())
+        if release.approval_id:
+            taken = await self._take(release.approval_id, decision)
+            if not isinstance(taken, Fault) or taken.code not in _TAKEN:  # somebody may have said no meanwhile
+                return taken
+        return await self._inbox.raise_used(question, decision)
+
+    async def _take(self, approval_id: str, decision: Decision) -> Approval | Fault:
+        approval = self._inbox.get(approval_id)
+        if approval is None or not self.is_granted(approval):
+            decided = await self._inbox.decide(approval_id, decision)
+            if isinstance(decided, Fault):
+                return decided
+        return await self._inbox.use(approval_id)
+
+    def is_granted(self, approval: Approval) -> bool:
+        """Whether a grant approved it: each call under it is counted, and the grant may be over by then."""
+        proof = approval.decision.proof if approval.decision is not None else None
+        return proof is not None and proof.type == KIND
+
+
+async def approve_waiting(signed: StoredGrant, inbox: Inbox, now: float) -> None:
+    """Approves the held calls that a grant covers when it is signed, so that no person is asked once more. A use is
+    counted when a call is made again, as for every call under the grant."""
+    grant = signed.grant
+    for one in _covered(grant, inbox.waiting(Kind.CALL))[: grant.calls]:
+        await inbox.decide(one.id, _decision(signed, now))
+
+
+def _covered(grant: StandingGrant, waiting: list[Approval]) -> list[Approval]:
+    found = []
+    for one in waiting:
+        if (one.tool, one.tool_digest, one.requested_by) != (grant.tool, grant.tool_digest, grant.who):
+            continue
+        try:
+            said = read_untrusted(bytes(one.params or RAW_EMPTY))
+        except AmbiguousJson:
+            continue
+        if isinstance(said, dict) and maybe_violation(grant.rules, said) is None:
+            found.append(one)
+    return found
+
+
+def _decision(signed: StoredGrant, now: float) -> Decision:
+    proof = replace(signed.proof, type=KIND, jti=signed.grant.id)
+    return Decision(what=What.APPROVED, by=f"{DECIDED_BY}{signed.grant.id}", at=now, proof=proof)

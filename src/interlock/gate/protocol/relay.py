@@ -1,0 +1,125 @@
+"""What a hop does with a confirmation that a hop below demands (MCP-AX 11.3, monotonicity).
+
+The demand is carried up with the name of the tool, its route and its arguments as this hop knows them; what the holding
+hop calls the tool stays to be seen, so that a signer can compute the digest. The words for a model are this hop's own,
+and a page is shown only where the child has proved that it speaks for the host. Every other part stays as it came;
+clients, though, are not shown who holds the call beyond its place in the namespace, unless the operator wants it.
+"""
+
+import re
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.gate.protocol.held_call import CONFIRMATION, ID_CHARS_MAX, REQUIRED
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+
+MARK: Final = b'"%b"' % CONFIRMATION.encode()
+DENIED: Final = "confirmation_denied"
+URL_CHARS_MAX: Final = 2048
+REASON_CHARS_MAX: Final = 500
+HELD_AS: Final = "held_as"  # what the holding hop calls the tool: part of the digest
+HELD_BY: Final = "held_by"  # the holding hop, as the caller knows it
+_OF_HOLDER: Final = ("aggregator_id", "caller")  # its id, and who called it, by an address of the tree's inside
+_match_id = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@=+/-]*").fullmatch  # nothing that a shell or a model reads otherwise
+# Nothing that a browser reads otherwise: no user, no backslash, no white space.
+_match_page = re.compile(r"https://([A-Za-z0-9.-]+)(?::[0-9]{1,5})?(?:/[\x21-\x5b\x5d-\x7e]*)?").fullmatch
+
+
+class RelayedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """The call that a hop below answered, as this hop knows it."""
+
+    tool: str
+    arguments: Raw | None  # as they were sent, where that is known
+    segments: tuple[str, ...]  # from the root to the tool's server
+    child: int  # how many of them lead to the hop that answered
+    local: str
+    authority: str | None  # the DNS name that hop has proved
+    shows_holder: bool = True  # to hops above, and to clients where that is configured
+
+
+class Carried(msgspec.Struct, frozen=True, kw_only=True):
+    result: bytes
+    status: str
+    confirmation_id: str
+    approval_url: str | None
+    is_definition: bool  # it waits until an operator has said what the tool does, and nothing is kept of the call
+    aggregator_id: str | None  # the hop that holds the call, by its own account
+
+
+def maybe_carried(result: Raw | bytes, call: RelayedCall) -> Carried | None:
+    """The result in our terms; None where it demands nothing, or nothing that can be carried."""
+    members: dict[str, Any] | None = decode_object(result)
+    meta: dict[str, Any] | None = decode_object(members["_meta"]) if members and "_meta" in members else None
+    demand: dict[str, Any] | None = decode_object(meta[CONFIRMATION]) if meta and CONFIRMATION in meta else None
+    if members is None or meta is None or demand is None:
+        return None
+    status, confirmation_id = maybe_string(demand.get("status")), maybe_string(demand.get("confirmation_id"))
+    if status not in (REQUIRED, DENIED) or not confirmation_id or len(confirmation_id) > ID_CHARS_MAX:  # AX-11.3-16
+        return None
+    url, holder = demand.pop("approval_url", None), maybe_string(demand.get("aggregator_id"))
+    url = _maybe_url(url, call.authority) if call.shows_holder else None
+    if not call.shows_holder:
+        demand = {name: value for name, value in demand.items() if name not in _OF_HOLDER}
+    held_by = _held_by(maybe_string(demand.get(HELD_BY)), call)
+    demand.setdefault(HELD_AS, {name: demand[name] for name in ("tool", "route") if name in demand})
+    # AX-11.3-16: in the root's terms
+    demand |= {"tool": call.tool, "route": (*call.segments, call.local), HELD_BY: held_by}
+    if call.arguments is not None:
+        demand["arguments"] = call.arguments
+    if url is not None:
+        demand["approval_url"] = url
+    text = _refused_text(demand, held_by) if status == DENIED else _held_text(demand, held_by, url)
+    ours = Raw(encode_value(demand))
+    members["_meta"] = {**meta, CONFIRMATION: ours}  # AX-11.3-16
+    members["content"] = [{"type": "text", "text": text}]
+    members["isError"] = True
+    if "structuredContent" in members:
+        members["structuredContent"] = ours
+    return Carried(
+        result=encode_value(members),
+        status=status,
+        confirmation_id=confirmation_id,
+        approval_url=url,
+        is_definition="kind" in demand,
+        aggregator_id=holder,
+    )
+
+
+def _held_by(said: str | None, call: RelayedCall) -> str:
+    """The hop that answered, or the one below it which that names: only one on the way to the tool."""
+    named = call.segments[: call.child]
+    inner = tuple(said.split(".")) if said is not None and len(said) <= URL_CHARS_MAX else ()
+    below = call.segments[call.child : call.child + len(inner)]
+    return ".".join((*named, *inner) if inner == below else named)
+
+
+def _held_text(demand: dict[str, Any], held_by: str, url: str | None) -> str:
+    confirmation_id = maybe_string(demand["confirmation_id"]) or ""
+    is_plain = _match_id(confirmation_id) is not None
+    named = f" (confirmation_id {confirmation_id})" if is_plain else ""
+    command = f"`interlock approve {confirmation_id}`" if is_plain else "its inbox"
+    return (
+        f"Nothing was executed. This call of {demand['tool']} is held by {held_by}, a node below the one you called, "
+        f"until a person confirms it there{named}. Ask the person you work for to decide: "
+        f"{f'{url} or ' if url is not None else ''}{command} on that node. "
+        "Once it is confirmed, make exactly the same call again to run it and get its result. "
+        "You cannot confirm it yourself, and a changed call needs a confirmation of its own."
+    )
+
+
+def _refused_text(demand: dict[str, Any], held_by: str) -> str:
+    reason = maybe_string(demand.get("reason"))
+    why = f" The reason given: {reason[:REASON_CHARS_MAX].rstrip('.')}." if reason else ""
+    return (
+        f"Nothing was executed. At {held_by}, a node below the one you called, a person was asked about this call of "
+        f"{demand['tool']} and refused it.{why} Do not try the same in another way."
+    )
+
+
+def _maybe_url(raw: Raw | None, authority: str | None) -> str | None:
+    url = maybe_string(raw)
+    found = _match_page(url) if url is not None and len(url) <= URL_CHARS_MAX else None
+    host = found[1].lower() if found is not None else ""
+    return url if authority is not None and f".{host}".endswith(f".{authority}") else None

@@ -1,0 +1,111 @@
+"""Claims in a result that only aggregators may make: reserved `_meta` keys, and structured content that is a held call.
+
+A plain server could show a confirmation that it copied from another caller's held call; a program that signs what it is
+shown would release that call. So claims are taken out of every result that is not relayed from a proved aggregator.
+"""
+
+import re
+from collections.abc import Container
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.gate.protocol.held_call import CONFIRMATION
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_value
+
+# A result without any of these makes no claim: the key of all metadata, a held call's own member, and the escape with
+# which a letter of either could be written otherwise.
+META_MARK: Final = b'_meta"'
+DIGEST_MARK: Final = b"call_digest"
+ESCAPE_MARK: Final = b"\\u00"
+RESERVED: Final = ("x-mcpax-", "dev.interlock/")
+# Lists of tools/call, resources/read and prompts/get: each member has metadata of its own, and so has what is in it.
+_BLOCKS: Final = ("content", "contents", "messages")
+_IN_BLOCK: Final = ("resource",)
+_IN_MESSAGE: Final = ("content", "resource")
+_SIGNED_MEMBERS: Final = ("confirmation_id", "call_digest")  # without them there is nothing to sign
+UNREADABLE: Final = (
+    b'{"content":[{"type":"text","text":"The result of the server cannot be read, and may claim what only an '
+    b'aggregator may say: a name in it has half a surrogate pair, or it is nested too deeply."}],"isError":true}'
+)
+_search_escaped_letter = re.compile(rb"\\u00[2-7]").search
+_NAMES: Final = (b"x-mcpax-", b"dev.interlock", DIGEST_MARK)  # of RESERVED without the slash, which may be escaped
+
+
+def without_claims(result: Raw | bytes, *, is_aggregator: bool = False) -> bytes:
+    """The result without its claims. `is_aggregator`: it comes from a proved one, which may claim all but a held call.
+
+    A result that names none is returned as it came. One that does is written anew: readers differ about a key that
+    stands there twice, and the first one is gone then. Where it cannot be read here, but perhaps elsewhere, nothing of
+    it passes.
+    """
+    written = bytes(result)
+    if not any(name in written for name in _NAMES) and _search_escaped_letter(written) is None:
+        return written
+    try:
+        members = _maybe_members(written)
+        if members is None:
+            return written
+        _drop_claims(members, is_aggregator=is_aggregator)
+        task_result = _maybe_members(members["result"]) if "result" in members else None  # of a task that is over
+        if task_result is not None:
+            _drop_claims(task_result, is_aggregator=is_aggregator)
+            members["result"] = task_result
+    except _Unreadable:
+        return UNREADABLE
+    return encode_value(members)
+
+
+class _Unreadable(Exception):
+    """An object that is not read here: a name in it has half a surrogate pair, or it is nested too deeply."""
+
+
+def _maybe_members(raw: Raw | bytes) -> dict[str, Any] | None:
+    """None for what is no object. Raises _Unreadable."""
+    members = decode_object(raw)
+    if members is None and bytes(raw).lstrip()[:1] == b"{":
+        raise _Unreadable
+    return members
+
+
+def is_held_call(content: Container[str]) -> bool:
+    """Whether these members could be signed as a held call's."""
+    return all(member in content for member in _SIGNED_MEMBERS)
+
+
+def _drop_claims(members: dict[str, Any], *, is_aggregator: bool) -> None:
+    reserved = (CONFIRMATION,) if is_aggregator else RESERVED
+    _drop_keys(members, reserved)
+    for name in _BLOCKS:
+        written = bytes(members.get(name, b""))
+        may_name = META_MARK in written or _search_escaped_letter(written) is not None
+        blocks = decode_array(written) if may_name else None
+        if blocks is not None:
+            inner = _IN_MESSAGE if name == "messages" else _IN_BLOCK
+            members[name] = [_without_keys(block, reserved, inner) for block in blocks]
+    shown = _maybe_members(members["structuredContent"]) if "structuredContent" in members else None
+    if shown is not None and (is_held_call(shown) or CONFIRMATION in shown):
+        del members["structuredContent"]
+
+
+def _drop_keys(members: dict[str, Any], reserved: tuple[str, ...]) -> None:
+    meta = _maybe_members(members["_meta"]) if "_meta" in members else None
+    if meta is None:
+        return
+    kept = {key: value for key, value in meta.items() if not key.lower().startswith(reserved)}
+    if kept or not meta:
+        members["_meta"] = kept
+    else:
+        del members["_meta"]
+
+
+def _without_keys(block: Raw, reserved: tuple[str, ...], inner: tuple[str, ...]) -> Any:
+    """`inner`: the names that lead further in, one for each level."""
+    members = _maybe_members(block)
+    name = inner[0] if inner else "_meta"
+    if members is None or not ("_meta" in members or name in members):
+        return block
+    _drop_keys(members, reserved)
+    if inner and name in members:
+        members[name] = _without_keys(members[name], reserved, inner[1:])
+    return members

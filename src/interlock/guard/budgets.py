@@ -1,0 +1,213 @@
+"""Whose budget a call counts against, and what is charged when (MCP-AX 11.4; SURFACE 8, checks 9 and 11).
+
+A call may stand on several accounts: of the registration session it goes to, of the principal that makes it, of its
+tool, and of this node's own registration with a parent. Either all of them have room, and all are charged, or none is.
+Nothing here waits, so that calls side by side never overshoot. Where nothing is limited nothing is counted.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.operator_api.budgets import Budget, Spent
+from interlock.ax.protocol.budget import BudgetUsage, Limits, Over, Price, Scope, Slice, budget_exceeded
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.clock import Clock
+
+if TYPE_CHECKING:
+    from interlock.core.calls.call import Call, CallLink
+    from interlock.core.calls.caller import Caller, Principal
+
+IDLE_S: Final = 1800.0  # MCP-AX 11.4, ours: without a call for so long, a caller or a tool begins anew
+ACCOUNTS_MAX: Final = 100_000  # of callers, of tools; the one that called least recently gives way
+SHOWN_MAX: Final = 100
+READING: Final = Price()  # what is not a tool costs nothing and changes nothing, but is a call
+
+
+class Account:
+    """One budget and what of it is used."""
+
+    __slots__ = ("asked_at", "limits", "scope", "usage")
+
+    def __init__(self, scope: Scope, limits: Limits, now: float) -> None:
+        self.scope: Scope = scope
+        self.limits = limits
+        self.usage = BudgetUsage()
+        self.asked_at = now
+
+    def shown(self, now: float) -> dict[str, Spent]:
+        limits = self.limits.shown(self.usage, now)
+        return {name: Spent(limit=one["limit"], used=one["used"]) for name, one in limits.items()}
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """What a call was charged, and where."""
+
+    price: Price
+    parts: list[tuple[BudgetUsage, Slice]]
+
+    def refund(self) -> None:
+        for usage, charged in self.parts:
+            usage.refund(self.price, charged)
+
+
+def is_limited(plan: Plan) -> bool:
+    """Whether anybody has a budget, or may be given one by a parent."""
+    if plan.ax.parents or not plan.budget.limits.is_unlimited:
+        return True
+    return any(rule.budget is not None for rule in plan.access) or any(rule.budget is not None for rule in plan.tools)
+
+
+class Budgets:
+    def __init__(self, declared: Limits, clock: Clock, *, enforced: bool = True) -> None:
+        """`enforced`: whether anybody has a budget."""
+        self._declared = declared  # to every subserver that registers, as far as nothing else is said of it
+        self.is_enforced = enforced
+        self._clock = clock
+        self._received: dict[str, Account] = {}  # by tree
+        self.callers: dict[str, Account] = {}  # by principal; the one that has called least recently first
+        self.tools: dict[str, Account] = {}  # by qualified name, likewise
+
+    def limit(self, declared: Limits, *, enforced: bool) -> None:
+        """Other limits from now on. What was declared under one holds, also when nothing is limited any more."""
+        self._declared = declared
+        self.is_enforced = self.is_enforced or enforced
+
+    # Registrations
+
+    def receive(self, tree: str, given: Limits | None) -> None:
+        """What the parent that has taken us in this tree gave this node; None when it has us no longer."""
+        if given is None or given.is_unlimited:
+            self._received.pop(tree, None)
+        else:
+            self._received[tree] = Account("subserver", given, self._clock.now())  # AX-11.4-5
+
+    def for_registration(self, own: Limits | None) -> Limits:
+        """What is declared to a subserver now, and holds as long as its session. `own`: of its [[access]] entry."""
+        limits = self._declared if own is None else own.else_(self._declared)
+        for account in self._received.values():
+            limits = limits.within(account.limits)
+        return limits
+
+    # Calls (guard)
+
+    def room(self, call: "Call", link: "CallLink") -> Fault | None:
+        """The refusal of a call that could not be charged now. Charges nothing."""
+        price, caller = call.price, call.caller
+        if price is None or call.charge is not None:
+            return None
+        worst = self._maybe_over(link, call.target, price, caller.principal, from_parent=caller.hop is not None)
+        return None if worst is None else budget_exceeded(*worst)
+
+    def charge(self, call: "Call", link: "CallLink") -> Fault | None:
+        """Once for each call, however often it is asked and sent."""
+        price, caller = call.price, call.caller
+        if price is None or call.charge is not None or not self.is_enforced:
+            return None
+        now, principal = self._clock.now(), caller.principal
+        accounts = self._of_tree(link, caller.hop is not None)
+        if principal.budget is not None:
+            accounts.append(_account(self.callers, "caller", principal.name, principal.budget, now))
+        if price.limits is not None:
+            accounts.append(_account(self.tools, "tool", call.target, price.limits, now))
+        worst = _maybe_worst(accounts, price, now)
+        if worst is None and accounts:
+            call.charge = _take(accounts, price, now)
+        return None if worst is None else budget_exceeded(*worst)
+
+    def charge_questions(self, link: "CallLink", caller: "Caller", questions: int = 1) -> Fault | None:
+        """A subserver sends requests up: they are charged to the session that its calls are charged to (11.4)."""
+        accounts = self._of_tree(link, caller.hop is not None)
+        now = self._clock.now()
+        for _ in range(questions):
+            worst = _maybe_worst(accounts, READING, now)
+            if worst is not None:
+                return budget_exceeded(*worst)
+            _take(accounts, READING, now)
+        return None
+
+    def _maybe_over(
+        self, link: "CallLink", tool: str, price: Price, principal: "Principal", *, from_parent: bool
+    ) -> tuple[Over, Scope] | None:
+        """What refuses a call now, made or only thought of. Nothing is begun by asking."""
+        if not self.is_enforced:
+            return None
+        now = self._clock.now()
+        accounts = self._of_tree(link, from_parent)
+        if principal.budget is not None:
+            accounts.append(_as_it_stands(self.callers, "caller", principal.name, principal.budget, now))
+        if price.limits is not None:
+            accounts.append(_as_it_stands(self.tools, "tool", tool, price.limits, now))
+        return _maybe_worst(accounts, price, now)
+
+    def _of_tree(self, link: "CallLink", from_parent: bool) -> list[Account]:
+        """Of the session a call goes to. What parents gave bounds all they ask, and all that goes to subservers."""
+        accounts = [] if link.account is None else [link.account]
+        if self._received and (from_parent or link.offer.kind != "adopted"):
+            accounts += self._received.values()
+        return accounts
+
+    # For the operator
+
+    def shown(self) -> tuple[Budget, ...]:
+        """Of callers and tools, those asked for last first."""
+        now = self._clock.now()
+        live = [
+            (one.asked_at, Budget(scope=one.scope, name=name, limits=one.shown(now)))
+            for accounts in (self.callers, self.tools)
+            for name, one in accounts.items()
+            if now - one.asked_at < IDLE_S
+        ]
+        return tuple(shown for _, shown in sorted(live, key=lambda one: one[0], reverse=True)[:SHOWN_MAX])
+
+    def shown_of(self, link: "CallLink") -> dict[str, Spent] | None:
+        return None if link.account is None else link.account.shown(self._clock.now())
+
+    def shown_received(self, tree: str) -> dict[str, Spent] | None:
+        account = self._received.get(tree)
+        return None if account is None else account.shown(self._clock.now())
+
+    def outlook(self, link: "CallLink", tool: str, price: Price, caller: "Principal") -> Over | None:
+        """What would refuse a call of this tool by this caller now."""
+        worst = self._maybe_over(link, tool, price, caller, from_parent=False)
+        return None if worst is None else worst[0]
+
+
+def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: Limits, now: float) -> Account:
+    account = accounts.pop(name, None)
+    if account is None or now - account.asked_at >= IDLE_S:
+        account = Account(scope, limits, now)
+        if len(accounts) >= ACCOUNTS_MAX:
+            del accounts[next(iter(accounts))]
+    accounts[name] = account
+    account.limits = limits
+    account.asked_at = now
+    return account
+
+
+def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits: Limits, now: float) -> Account:
+    """By the limits that hold now; an account that is not there, or was idle for long, is like a new one."""
+    looked_at = Account(scope, limits, now)
+    kept = accounts.get(name)
+    if kept is not None and now - kept.asked_at < IDLE_S:
+        looked_at.usage = kept.usage
+    return looked_at
+
+
+def _maybe_worst(accounts: list[Account], price: Price, now: float) -> tuple[Over, Scope] | None:
+    """The one that lasts longest, where several accounts refuse."""
+    worst: tuple[Over, Scope] | None = None
+    for account in accounts:
+        over = account.limits.exceeded(account.usage, price, now)
+        if over is not None and (worst is None or _wait_ms(over) > _wait_ms(worst[0])):
+            worst = (over, account.scope)
+    return worst
+
+
+def _take(accounts: list[Account], price: Price, now: float) -> Charge:
+    return Charge(price, [(account.usage, account.usage.charge(price, now)) for account in accounts])
+
+
+def _wait_ms(over: Over) -> float:
+    return float("inf") if over.retry_after_ms is None else over.retry_after_ms

@@ -1,0 +1,82 @@
+"""Check 8: is the link there, has it room, and could a driver serve the call where one has to be chosen?"""
+
+from collections.abc import Mapping
+
+from interlock.core.calls.call import Call, CallLink
+from interlock.core.calls.caller import Principal
+from interlock.core.calls.check import CheckNumber, Refuse, Said, Verdict
+from interlock.core.calls.refusals import BUSY, maybe_unusable
+from interlock.catalog.routes import Route
+from interlock.links.keeper import Keeper
+from interlock.links.link import Own
+
+
+class AvailabilityCheck:
+    number = CheckNumber.AVAILABILITY
+    name = "availability"
+    is_common = True
+
+    def __init__(self, calls_max: int, keepers: Mapping[str, Keeper]) -> None:
+        """`calls_max`: under way at one link. `keepers`: of every link, by segment."""
+        self.calls_max = calls_max
+        self._keepers = keepers
+
+    def applies_to(self, route: Route) -> bool:
+        return True
+
+    def check(self, call: Call, link: CallLink) -> Refuse | None:
+        refused = maybe_unusable(link.standing)
+        if refused is not None:
+            return refused
+        if call.booked is not link and self.is_full(link):
+            return Refuse(self.number, BUSY)
+        if call.hold is None or not call.hold.is_waiting:
+            return None  # what no person is asked about chooses its driver on its way
+        fault = call.availability_fault()
+        return None if fault is None else Refuse(self.number, fault)
+
+    def may_wait(self, refused: Refuse, link: CallLink) -> bool:
+        """Whether a call that this check refused is worth holding until its server is there again."""
+        return refused.check is self.number and refused.fault is not BUSY and self.may_return_soon(link)
+
+    def may_return_soon(self, link: CallLink) -> bool:
+        """A child that ended is started again on demand; one that keeps ending is not waited for."""
+        keeper = self._keepers.get(link.segment)
+        return keeper is not None and keeper.may_return_soon
+
+    def wake(self, link: CallLink) -> None:
+        """The call is refused, but the next one may find the server there."""
+        keeper = self._keepers.get(link.segment)
+        if keeper is not None:
+            keeper.wake()
+
+    def explain(self, route: Route, caller: Principal) -> Verdict:
+        link = route.link
+        verdict: Said
+        own = link.own.maybe_usable(caller.name) if link.own is not None else None
+        if own is not None:
+            link = own
+        standing, outlook = link.standing, link.maybe_outlook(route.original)
+        if link.own is not None and not self.is_full(link):
+            verdict, reason = "later", _explain_own(link.own, caller.name)
+        elif maybe_unusable(standing) is not None:
+            reason = standing.reason or standing.state.value
+            verdict = "later" if self.may_return_soon(link) else "refuse"
+            reason += "; a call waits a short while for it" if verdict == "later" else ""
+        elif self.is_full(link):
+            verdict, reason = "later", f"{link.booked} calls are under way; a call waits until one of them ends"
+        elif outlook is not None:
+            verdict, reason = "pass" if outlook.available else "refuse", outlook.reason
+        else:
+            verdict, reason = "pass", standing.reason or standing.state.value
+        return Verdict(check=self.number, name=self.name, verdict=verdict, reason=reason)
+
+    def is_full(self, link: CallLink) -> bool:
+        return link.booked >= self.calls_max
+
+
+def _explain_own(own: Own, caller: str) -> str:
+    if not own.is_whole:
+        return f"the call opens a connection of {caller}'s own, or asks for consent"
+    because = f" ({own.reason})" if own.reason is not None else ""
+    return f"the call goes over a link of the client's own{because}"

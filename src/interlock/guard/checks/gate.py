@@ -1,0 +1,74 @@
+"""Check 10: does a person have to agree first? A held call passes by `Guard.release`, never here.
+
+In a room, a call of one who is restricted there becomes a proposal, or is refused (MCPx 3.1).
+"""
+
+from collections.abc import Callable
+
+from interlock.config.plan import GatePlan
+from interlock.approvals.protocol.state import Status
+from interlock.gate.protocol.policy import Hold
+from interlock.approvals.inbox import Inbox
+from interlock.core.calls.call import Call, CallLink
+from interlock.core.calls.caller import Principal
+from interlock.core.calls.check import CheckNumber, Refuse, Verdict
+from interlock.core.calls.refusals import HELD
+from interlock.catalog.routes import Route
+from interlock.gate.gate import Approvers
+from interlock.gate.hold import GateHold
+from interlock.gate.question import hold_reason
+
+
+class GateCheck:
+    number = CheckNumber.GATE
+    name = "gate"
+    is_common = False
+
+    def __init__(self, inbox: Inbox, approvers: Approvers, plan: Callable[[], GatePlan]) -> None:
+        """`plan`: [gate] of the configuration as it is now."""
+        self._inbox = inbox
+        self._approvers = approvers
+        self._plan = plan
+
+    def applies_to(self, route: Route) -> bool:
+        return route.is_held or route.link.members is not None
+
+    def check(self, call: Call, link: CallLink) -> Refuse | None:
+        restricted = link.members.maybe_refusal(call.caller.principal.name) if link.members is not None else None
+        hold = call.hold
+        if restricted is not None and (hold is None or isinstance(hold, GateHold)):  # not what became a proposal
+            return Refuse(self.number, restricted)
+        if hold is None:  # where it is held, no person could be asked
+            return HELD if call.route is not None and call.route.is_held else None
+        return hold.refusal(call) if hold.is_waiting else None
+
+    def explain(self, route: Route, caller: Principal) -> Verdict:
+        members = route.link.members
+        if members is not None and members.maybe_refusal(caller.name) is not None:
+            why = f"{caller.name} is restricted in the room {members.name}: the call becomes a proposal there"
+            return Verdict(check=self.number, name=self.name, verdict="hold", reason=why)
+        held = route.is_held
+        reason = self._why_held(route, caller) if held else self._why_not(route)
+        return Verdict(check=self.number, name=self.name, verdict="hold" if held else "pass", reason=reason)
+
+    def _why_held(self, route: Route, caller: Principal) -> str:
+        if route.gate is not None and route.gate.hold is Hold.DEFINITION:
+            found = self._inbox.find_definition(route.qualified, route.digest)
+            how = f"interlock approve {found.id}" if found is not None else "the first call asks"
+            return f"no operator has said yet what it does: {how}"
+        names = self._approvers.approver_names(route.qualified)
+        by = f"proof by {', '.join(names)}" if names else "no one may approve it yet: interlock status says what to do"
+        waiting = self._inbox.listed((Status.PENDING, Status.APPROVED))
+        mine = [one for one in waiting if one.requested_by == caller.name and one.tool == route.qualified]
+        told = [hold_reason(route), by]
+        if mine:
+            told.append(", ".join(f"{one.id} {one.status.value}" for one in mine))
+        return "; ".join(told)
+
+    def _why_not(self, route: Route) -> str:
+        if route.gate is not None:
+            return "a hop below asks" if route.gated else "nothing is held here; a hop below may ask"
+        if route.irreversible:
+            mode = self._plan().mode
+            return 'gate.unannotated is "allow"' if route.is_open and mode != "open" else f'gate.mode is "{mode}"'
+        return "it can be undone" if route.capability is not None and route.capability.mutable else "it changes nothing"

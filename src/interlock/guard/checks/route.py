@@ -1,0 +1,86 @@
+"""Check 4: is the tool listed for this caller, and may this caller have somebody asked about it?
+
+The names a caller sees are the names it may call: the view of the namespace is the one predicate.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from interlock.ax.protocol.errors import SCOPE_DENIED, refusal
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.calls.call import Call, CallLink, CallRoute
+from interlock.core.calls.caller import Caller, Principal, ViewKey, view_key
+from interlock.core.calls.check import CheckNumber, Refuse, Said, Verdict
+from interlock.core.calls.incoming_route import OUT_OF_SCOPE
+from interlock.core.calls.refusals import NOT_FOUND, RELISTED, not_found_fault
+from interlock.catalog.catalog import SCOPES, Namespace
+from interlock.catalog.routes import Route
+
+_NO_PERSON_TO_ASK: Final = Refuse(
+    CheckNumber.ROUTE,
+    refusal(SCOPE_DENIED, "a person confirms calls of this tool; an unknown caller has no person to ask"),
+)
+
+
+class RouteCheck:
+    number = CheckNumber.ROUTE
+    name = "route and scope"
+    is_common = False
+
+    def __init__(self, namespace: Callable[[], Namespace]) -> None:
+        """`namespace`: as it is now."""
+        self._namespace = namespace
+
+    def applies_to(self, route: Route) -> bool:
+        """Being listed is decided by the caller's view, before there is a call. What is left: unknown callers."""
+        return route.gated
+
+    def check(self, call: Call, link: CallLink) -> Refuse | None:
+        """A gate here, or of a hop below, would take us for the caller."""
+        return _NO_PERSON_TO_ASK if _has_no_person_to_ask(call.route, call.caller.principal) else None
+
+    def maybe_route(self, key: ViewKey, name: str) -> Route | None:
+        return self._namespace().view(key).find_tool(name)
+
+    def unlisted(self, caller: Caller, name: str) -> Fault:
+        """The refusal of a name that leads nowhere. A parent is told apart what is not there and what its scope, or
+        our child's, does not reach (MCP-AX 10.2)."""
+        namespace = self._namespace()
+        if caller.hop is None:
+            return not_found_fault(namespace.view(caller.key).near_names(name))
+        beyond = any(name in items.out_of_scope for items in namespace.link_items)
+        wider = msgspec.structs.replace(caller.key, scope="admin")
+        return OUT_OF_SCOPE if beyond or self.maybe_route(wider, name) is not None else NOT_FOUND
+
+    def maybe_relisted(self, call: Call) -> Refuse | None:
+        """A server may come back with other tools: what is held, withheld or gone by now is not called as it was."""
+        was = call.route
+        if was is None:
+            return None
+        route = self.maybe_route(call.caller.key, call.target)
+        if route is not None and (route.digest == was.digest if was.is_held else not route.is_held):
+            return None
+        return Refuse(CheckNumber.ROUTE, RELISTED)
+
+    def explain(self, route: Route, caller: Principal) -> Verdict:
+        key = view_key(caller, only=None, names="auto", declares_extension=False)
+        namespace = self._namespace()
+        if self.maybe_route(key, route.qualified) is not None:
+            if _has_no_person_to_ask(route, caller):
+                return self._verdict("refuse", "scope_denied: an unknown caller has no person to ask")
+            return self._verdict("pass", f"needs scope {route.scope}; {caller.name} has {caller.scope}")
+        if route.qualified in namespace.clashing:
+            return self._verdict("refuse", namespace.clashing[route.qualified].reason)
+        if SCOPES.index(route.scope) > SCOPES.index(caller.scope):
+            why = f"tool_not_found: needs scope {route.scope}; {caller.name} has {caller.scope}"
+            return self._verdict("refuse", why)
+        return self._verdict("refuse", f"tool_not_found: [[access]] of {caller.name} does not name it")
+
+    def _verdict(self, verdict: Said, reason: str) -> Verdict:
+        return Verdict(check=self.number, name=self.name, verdict=verdict, reason=reason)
+
+
+def _has_no_person_to_ask(route: CallRoute | None, principal: Principal) -> bool:
+    return principal.stranger and route is not None and route.gated

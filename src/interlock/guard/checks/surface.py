@@ -1,0 +1,38 @@
+"""Check 6: is a tool with a registered name what the registry says of it? Judged when its server's list arrived.
+
+A route carries this check only if its verdict refuses every call.
+"""
+
+from interlock.names.protocol.judgement import SurfaceVerdict
+from interlock.core.calls.call import Call, CallLink
+from interlock.core.calls.caller import Principal
+from interlock.core.calls.check import CheckNumber, Refuse, Verdict
+from interlock.catalog.routes import Route
+
+
+class SurfaceCheck:
+    number = CheckNumber.NAMES
+    name = "names"
+    is_common = False
+
+    def applies_to(self, route: Route) -> bool:
+        return route.is_refused
+
+    def check(self, call: Call, link: CallLink) -> Refuse | None:
+        refusal = call.route.refusal if call.route is not None else None
+        return None if refusal is None else Refuse(self.number, refusal)
+
+    def explain(self, route: Route, caller: Principal) -> Verdict:
+        if route.refusal is not None:
+            detail = (route.refusal.data or {}).get("detail", route.refusal.message)
+            return Verdict(check=self.number, name=self.name, verdict="refuse", reason=str(detail))
+        return Verdict(check=self.number, name=self.name, verdict="pass", reason=_told(route))
+
+
+def _told(route: Route) -> str:
+    surface = route.surface
+    if surface is None:
+        return "its name is not registered"
+    if surface.judgement.verdict is SurfaceVerdict.IDENTICAL and not surface.warning:
+        return "it is what the registry says of its name"
+    return surface.warning or f"{surface.judgement.name}: {surface.judgement.verdict.value}"

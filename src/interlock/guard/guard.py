@@ -1,0 +1,147 @@
+"""The guard: nothing reaches a link but an `Admitted` command, and only the guard makes one.
+
+The checks are asked in the order of SURFACE 8; the first refusal wins and names its check. Which of them apply to a
+tool is settled when it is listed (`checks_for`): a call over a route without checks, to a link that is ready, passes
+with one test, no disk and no await. A call that a person has to agree to passes `release` and no other way: its
+approval is used, on disk, before the command exists.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from interlock.ax.protocol.errors import CONFIRMATION_EXPIRED, CONFIRMATION_USED, CONFIRMATION_VOID
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.core.link_state import LinkState
+from interlock.guard.budgets import Budgets
+from interlock.core.calls.check import Check, CheckNumber, Commit, Explained, Refuse, Send, Verdict
+from interlock.core.calls.refusals import HELD, maybe_unusable
+
+if TYPE_CHECKING:
+    from interlock.core.calls.call import Call, CallLink
+    from interlock.core.calls.caller import Principal
+
+RELEASES_MAX: Final = 3  # approvals that others use first, before a call is told to come again
+
+C = TypeVar("C")
+R = TypeVar("R")
+
+_KEY: Final = object()
+_READY: Final = LinkState.READY  # a name of its own, as in `protocol.mcp.eras`
+_TAKEN: Final = frozenset((CONFIRMATION_USED, CONFIRMATION_EXPIRED, CONFIRMATION_VOID))
+_CONTENDED: Final = Refuse(
+    CheckNumber.COMMIT,
+    Fault(
+        UNAVAILABLE,
+        "unavailable",
+        {"reason": "contended", "detail": "its approval keeps changing; make the call again"},
+    ),
+)
+
+
+class Admitted(Generic[C]):
+    """A command that passed every check. Cannot be made anywhere else."""
+
+    __slots__ = ("command",)
+
+    def __init__(self, command: C, key: object) -> None:
+        if key is not _KEY:
+            raise TypeError("only the guard admits commands")
+        self.command = command
+
+
+class Guard(Generic[R]):
+    __slots__ = ("_budgets", "_calls_max", "_commit", "_common", "_own", "_quick_max", "_send", "checks")
+
+    def __init__(
+        self, checks: Iterable[Check[R]], *, commit: Commit[R], send: Send[R], budgets: Budgets, calls_max: int
+    ) -> None:
+        """`calls_max`: under way at one link; a server that never answers must not starve others."""
+        self.checks: tuple[Check[R], ...] = ()
+        self._list(checks)
+        self._commit = commit
+        self._send = send
+        self._budgets = budgets
+        self._calls_max = self._quick_max = calls_max
+
+    def _list(self, checks: Iterable[Check[R]]) -> None:
+        self.checks = tuple(sorted(checks, key=lambda check: check.number))
+        self._common = tuple(check for check in self.checks if check.is_common)
+        self._own = tuple(check for check in self.checks if not check.is_common)
+
+    def include(self, check: Check[R], *, is_included: bool) -> None:
+        """Puts a check on the list, or takes it off. Routes that carry checks have to be listed anew."""
+        others = [one for one in self.checks if one is not check]
+        self._list([*others, check] if is_included else others)
+
+    def watch(self, *, is_needed: bool) -> None:
+        """Whether every call has to be asked about, also those over routes without checks."""
+        self._quick_max = 0 if is_needed else self._calls_max
+
+    def checks_for(self, route: R) -> tuple[Check[R], ...]:
+        """What a route carries: the checks that apply to it, in order; nothing where only the common ones do."""
+        if not any(check.applies_to(route) for check in self._own):
+            return ()
+        return tuple(check for check in self.checks if check.is_common or check.applies_to(route))
+
+    def explain(self, route: R, caller: "Principal") -> list[Verdict]:
+        """What a call over this route by this caller would meet now."""
+        every: tuple[Explained[R], ...] = (*self.checks, self._commit, self._send)
+        return [check.explain(route, caller) for check in every]
+
+    def admit(self, call: "Call", link: "CallLink") -> "Admitted[Call] | Refuse":
+        """What is admitted is charged. HELD: it waits for `release`."""
+        route = call.route
+        if (
+            call.hold is None
+            and (route is None or not route.checks)
+            and link.standing.state is _READY
+            and link.booked < self._quick_max
+            and not self._budgets.is_enforced
+        ):
+            return Admitted(call, _KEY)
+        refused = self.maybe_refusal(call, link, CheckNumber.COMMIT)
+        if refused is None and call.hold is not None:
+            if call.hold.is_waiting:
+                return HELD  # whatever its route carries
+            refused = call.hold.acknowledge(call)
+        return Admitted(call, _KEY) if refused is None else refused
+
+    def maybe_refusal(self, call: "Call", link: "CallLink", before: CheckNumber) -> Refuse | None:
+        """The first refusal of the checks that are numbered below `before`."""
+        for check in (call.route.checks if call.route is not None else ()) or self._common:
+            if check.number >= before:
+                return None
+            refused = check.check(call, link)
+            if refused is not None:
+                return refused
+        return None
+
+    async def release(self, call: "Call", link: "CallLink") -> "Admitted[Call] | Refuse":
+        """The way of a held call: a person's yes, every check before the gate anew, the commit. One yes, one call."""
+        hold = call.hold
+        if hold is None:
+            return HELD
+        for _ in range(RELEASES_MAX):
+            found = await hold.approval(call)
+            if isinstance(found, Refuse):
+                return found
+            refused = self.maybe_refusal(call, link, CheckNumber.GATE)
+            if refused is None:
+                refused = await self._commit.check(call, link, found)
+            if refused is None:
+                # The link, or the caller, may have gone meanwhile: nothing is sent, and the approval is spent.
+                refused = HELD if call.done else self._send.check(call, link)
+                return Admitted(call, _KEY) if refused is None else refused
+            if refused.check is not CheckNumber.COMMIT or refused.fault.code not in _TAKEN:
+                return refused
+        return _CONTENDED
+
+    def derive(self, admitted: "Admitted[Call]", link: "CallLink") -> "Admitted[Call] | Refuse":
+        """A command admitted to a link that only chooses, for the link it chose: every check is passed and charged,
+        and only whether that one is there is asked anew. Nothing that was not admitted comes this way."""
+        standing = link.standing
+        if standing.state is not _READY:
+            refused = maybe_unusable(standing)
+            if refused is not None:
+                return refused
+        return Admitted(admitted.command, _KEY)

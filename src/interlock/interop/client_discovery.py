@@ -1,0 +1,131 @@
+"""Client discovery: where other clients keep their servers on this machine, and what those files say. Never written.
+
+The system, the home and the environment are arguments, so that another machine's home can be looked at too. A file
+that is absent, no regular file, too large or unreadable is reported and skipped.
+"""
+
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Literal, cast
+
+import msgspec
+
+from interlock.config.folders import home_folder
+from interlock.interop.protocol.clients import CLIENTS, Base, Client, ConfigPlace, System
+from interlock.interop.protocol.formats import BYTES_MAX
+from interlock.interop.protocol.model import Entry, FileReading
+from interlock.interop.protocol.read.client_files import read_client_file
+from interlock.interop.protocol.read.self_reference import is_own
+from interlock.core.bounded_file import read_bounded
+from interlock.interop.bundles import Bundle
+
+State = Literal["read", "absent", "unreadable"]
+ENV_FILE_BYTES_MAX: Final = 256 * 1024
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    system: System
+    home: Path
+    project: Path
+    env: Mapping[str, str]
+
+    @classmethod
+    def this(cls, env: Mapping[str, str], project: Path) -> "Machine":
+        known = sys.platform if sys.platform in {"linux", "darwin", "win32"} else "linux"
+        return cls(system=cast(System, known), home=home_folder(env), project=project, env=env)
+
+
+class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
+    client: str
+    title: str
+    scope: Literal["global", "project", "file"]
+    path: Path
+    state: State
+    reason: str | None = None
+    reading: FileReading = FileReading()
+    bundle: Bundle | None = None
+
+
+def places(machine: Machine, clients: Sequence[Client] = CLIENTS) -> Iterator[tuple[Client, ConfigPlace, Path]]:
+    for client in clients:
+        for place in client.places:
+            if machine.system in place.systems and (base := _base(machine, place.base)) is not None:
+                yield client, place, base / place.path
+
+
+def look(machine: Machine, clients: Sequence[Client] = CLIENTS) -> list[SourceFile]:
+    found = []
+    seen: set[tuple[str, Path]] = set()
+    for client, place, path in places(machine, clients):
+        if (client.name, path) not in seen:
+            seen.add((client.name, path))
+            found.append(read_source(client, path, place.scope))
+    return found
+
+
+def read_source(client: Client, path: Path, scope: Literal["global", "project", "file"] = "file") -> SourceFile:
+    source = SourceFile(client=client.name, title=client.title, scope=scope, path=path, state="absent")
+    data = read_bounded(path, BYTES_MAX)
+    if data is None:
+        return source
+    if isinstance(data, str):
+        return msgspec.structs.replace(source, state="unreadable", reason=data)
+    reading = read_client_file(data, client)
+    if reading.problem is not None:
+        return msgspec.structs.replace(source, state="unreadable", reason=reading.problem)
+    return msgspec.structs.replace(source, state="read", reading=reading)
+
+
+def env_files(sources: Sequence[SourceFile], machine: Machine) -> dict[str, str]:
+    """The texts of all files that entries name as envFile, by the path they write."""
+    found: dict[str, str] = {}
+    for source in sources:
+        for entry in source.reading.entries:
+            if entry.env_file is None or entry.env_file in found:
+                continue
+            data = read_bounded(env_file_path(entry.env_file, entry, source, machine), ENV_FILE_BYTES_MAX)
+            if isinstance(data, bytes):
+                found[entry.env_file] = data.decode("utf-8", "replace")
+    return found
+
+
+def env_file_path(named: str, entry: Entry, source: SourceFile, machine: Machine) -> Path:
+    written = named.replace("${workspaceFolder}", entry.project or str(machine.project))
+    path = Path(written.replace("${userHome}", str(machine.home)).replace("~/", f"{machine.home}/", 1))
+    base = machine.project if source.scope != "file" else source.path.parent
+    return path if path.is_absolute() else base / path
+
+
+def without_own(source: SourceFile, addresses: Collection[str]) -> SourceFile:
+    """The entries without those that are Interlock itself."""
+    entries = tuple(each for each in source.reading.entries if not is_own(each, addresses))
+    return msgspec.structs.replace(source, reading=msgspec.structs.replace(source.reading, entries=entries))
+
+
+def _base(machine: Machine, base: Base) -> Path | None:
+    home = machine.home
+
+    def chosen(variable: str, usual: Path) -> Path:
+        named = machine.env.get(variable, "")
+        return Path(named) if named and Path(named).is_absolute() else usual
+
+    match base:
+        case "home":
+            return home
+        case "project":
+            return machine.project
+        case "xdg":
+            return chosen("XDG_CONFIG_HOME", home / ".config")
+        case "support":
+            return home / "Library" / "Application Support"
+        case "appdata":
+            return chosen("APPDATA", home / "AppData" / "Roaming")
+        case "localappdata":
+            return chosen("LOCALAPPDATA", home / "AppData" / "Local")
+        case "claude":
+            return chosen("CLAUDE_CONFIG_DIR", home)
+        case "codex":
+            return chosen("CODEX_HOME", home / ".codex")
+        case "copilot":
+            return chosen("COPILOT_HOME", home / ".copilot")

@@ -1,0 +1,250 @@
+"""The importer: entries of other clients' files become driver folders of the workspace, their secrets go to the store.
+
+Nothing is started and nothing is dialled here. A new driver is written as a draft, because which tools it has only its
+server can tell; `probe_drafts` makes the driver of it. The source files are only read.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from interlock.drivers.protocol.files.driver import DRIVER_FILE
+from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.inventory import SECRETS_FILE
+from interlock.interop.protocol.convert.batch import Batch, Planned, Skipped, Sourced, batch
+from interlock.interop.protocol.convert.draft import Wishes
+from interlock.interop.protocol.convert.entry import Surroundings
+from interlock.interop.protocol.convert.fingerprints import fingerprint_values, recall_values
+from interlock.interop.protocol.convert.inventory_text import secrets_text
+from interlock.interop.protocol.convert.three_way_merge import merge, next_version, with_old
+from interlock.interop.protocol.model import Entry, Note
+from interlock.drivers.workspace.imported_folder import (
+    RECORD_FILE,
+    Folder,
+    Record,
+    read_folders,
+    record_text,
+    write_files,
+)
+from interlock.drivers.workspace.scan import DRAFT_FILE, DRIVERS
+from interlock.interop.client_discovery import Machine, SourceFile, env_file_path, env_files
+from interlock.interop.frontmatter_edit import with_fields, with_secrets
+
+Kept = Literal["new", "same", "differs"]
+Keep = Callable[[str, str], Kept]
+Status = Literal["new", "updated", "unchanged"]
+_WITH_VALUE: Final = frozenset({"kept", "same", "differs"})
+
+
+class SecretReport(msgspec.Struct, frozen=True, kw_only=True):
+    place: str
+    slug: str
+    state: Literal["kept", "same", "differs", "environment", "unset"]
+
+
+class DriverReport(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    name: str
+    sources: tuple[str, ...]
+    status: Status
+    draft: bool
+    command: tuple[str, ...]  # what starting it would run, or the address it would dial; without secrets
+    files: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    conflicts: tuple[str, ...] = ()
+    secrets: tuple[SecretReport, ...] = ()
+    left_in: tuple[str, ...] = ()  # files that hold the values of those secrets, and go on to
+    notes: tuple[Note, ...] = ()
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    drivers: tuple[DriverReport, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+
+class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to import, and where to."""
+
+    machine: Machine
+    workspace: Path
+    wishes: Wishes = Wishes()
+    everything: bool = False
+    only: frozenset[str] = frozenset()
+    own_addresses: Collection[str] = ()
+
+
+def collect_sources(files: Sequence[SourceFile], machine: Machine) -> list[Sourced]:
+    project = machine.project
+    found = []
+    for file in files:
+        for entry in file.reading.entries:
+            scope = "" if file.scope == "global" else f"/{file.scope}"
+            if entry.project is not None:
+                scope = f"/{hashlib.sha256(entry.project.encode()).hexdigest()[:8]}"
+            base = entry.cwd or entry.project or (str(project) if file.scope == "project" else None)
+            settled = entry if base is None else _with_paths(entry, Path(base))
+            paths = [file.path, *([env_file_path(entry.env_file, entry, file, machine)] if entry.env_file else [])]
+            found.append(
+                Sourced(
+                    key=f"{file.client}{scope}/{entry.name}",
+                    told=file.title,
+                    entry=settled,
+                    paths=tuple(str(each) for each in paths),
+                )
+            )
+    return found
+
+
+def _with_paths(entry: Entry, base: Path) -> Entry:
+    """The entry with absolute paths for files of the client's folder: a driver is started in a folder of its own."""
+
+    def settled(word: str) -> str:
+        looks = not word.startswith(("-", "/", "~", "@", "$")) and ("/" in word or "." in word) and "://" not in word
+        return str(base / word) if looks and _exists(base / word) else word
+
+    return msgspec.structs.replace(entry, command=tuple(settled(word) for word in entry.command))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], asked: ImportRequest) -> Batch:
+    around = Surroundings(
+        home=str(asked.machine.home),
+        workspace=str(asked.machine.project),
+        env=asked.machine.env,
+        env_files=env_files(files, asked.machine),
+        folder=next((str(file.bundle.target) for file in files if file.bundle is not None), None),
+    )
+    folders = read_folders(asked.workspace)
+    return batch(
+        entries,
+        [folder.standing for folder in folders.values()],
+        around,
+        asked.wishes,
+        everything=asked.everything,
+        only=asked.only,
+        own_addresses=asked.own_addresses,
+    )
+
+
+def carry_out(found: Batch, asked: ImportRequest, keep: Keep | None) -> Report:
+    """Carry out an import. `keep` stores a secret unless there is another value; None: nothing is stored or written,
+    only told."""
+    folders = read_folders(asked.workspace)
+    drivers = []
+    for planned in found.planned:
+        folder = folders.get(planned.draft.id)
+        work = _DriverImport(planned, folder, asked.workspace / DRIVERS / planned.draft.id)
+        secrets = _secrets(planned, keep) if not planned.alike else ()
+        if keep is not None:
+            write_files(asked.workspace, work.files)
+        drivers.append(work.report(asked.workspace, secrets))
+    return Report(drivers=tuple(drivers), skipped=found.skipped)
+
+
+class _DriverImport:
+    """What one driver needs written."""
+
+    def __init__(self, planned: Planned, folder: Folder | None, path: Path) -> None:
+        self._planned = planned
+        self._path = path
+        self.files: list[tuple[Path, str]] = []
+        self.changed: tuple[str, ...] = ()
+        self.conflicts: tuple[str, ...] = ()
+        self.draft = folder is None or folder.file != DRIVER_FILE
+        self.status: Status = "unchanged"
+        if planned.alike:
+            return
+        if folder is None or folder.file is None:
+            self._write_new()
+        elif folder.record is not None:
+            self._update(folder, folder.record)
+
+    def _write_new(self) -> None:
+        draft = self._planned.draft
+        self.status = "new"
+        record = Record(sources=self._planned.sources, base=fingerprint_values(draft.data), hints=draft.hints)
+        if draft.secrets:
+            self.files.append((self._path / SECRETS_FILE, secrets_text(draft.secrets)))
+        self.files.append((self._path / RECORD_FILE, record_text(record)))
+        self.files.append((self._path / DRAFT_FILE, frontmatter_text(draft.written, _body(self._planned))))
+
+    def _update(self, folder: Folder, record: Record) -> None:
+        draft = self._planned.draft
+        before = recall_values(record.base, draft.data, folder.data)
+        result = merge(before, folder.data, draft.data)
+        self.changed, self.conflicts = result.changed, result.conflicts
+        if not result.changed and record.hints == draft.hints:
+            return
+        self.status = "updated"
+        added = [each for each in draft.secrets if each.slug not in folder.slugs]
+        if added:
+            text = with_secrets(folder.secrets_text, added) if folder.secrets_text else secrets_text(added)
+            self.files.append((self._path / SECRETS_FILE, text))
+        sources = tuple(dict.fromkeys([*record.sources, *self._planned.sources]))
+        base = with_old(draft.data, before, result.conflicts)  # so that a conflict is told again next time
+        record = Record(sources=sources, base=fingerprint_values(base), hints=draft.hints)
+        self.files.append((self._path / RECORD_FILE, record_text(record)))
+        if result.changed:
+            data = {**result.data, "version": next_version(folder.data, result.data)}
+            text = with_fields(folder.text, data, [*result.changed, "/version"])
+            self.files.append((self._path / (folder.file or DRAFT_FILE), text))
+
+    def report(self, workspace: Path, secrets: tuple[SecretReport, ...]) -> DriverReport:
+        draft = self._planned.draft
+        return DriverReport(
+            id=draft.id,
+            name=draft.source,
+            sources=self._planned.told,
+            status=self.status,
+            draft=self.draft,
+            command=start_command(draft.data["server"]),
+            files=tuple(str(path.relative_to(workspace)) for path, _ in self.files),
+            changed=self.changed,
+            conflicts=self.conflicts,
+            secrets=secrets,
+            left_in=self._planned.paths if any(each.state in _WITH_VALUE for each in secrets) else (),
+            notes=draft.notes,
+        )
+
+
+def _secrets(planned: Planned, keep: Keep | None) -> tuple[SecretReport, ...]:
+    found = []
+    for each in planned.draft.secrets:
+        state: Literal["kept", "same", "differs", "environment", "unset"] = "unset"
+        if each.backend is not None:
+            state = "environment"
+        elif each.value is not None:
+            kept = "new" if keep is None else keep(each.slug, each.value)
+            state = "kept" if kept == "new" else kept
+        found.append(SecretReport(place=each.place, slug=each.slug, state=state))
+    return tuple(found)
+
+
+def start_command(server: Mapping[str, Any]) -> tuple[str, ...]:
+    """The command that a start would run, or the address it would dial, with placeholders for secrets."""
+    match server["kind"]:
+        case "remote":
+            return (server["url"],)
+        case "npm":
+            return ("npx", server["package"], *server.get("args", ()))
+        case "pypi":
+            return ("uvx", server["package"], *server.get("args", ()))
+        case "docker":
+            return ("docker", "run", server["image"], *server.get("args", ()))
+    return (server["path"], *server.get("args", ()))
+
+
+def _body(planned: Planned) -> str:
+    return (
+        f"\n# {planned.draft.data['name']}\n\nImported from {', '.join(dict.fromkeys(planned.told))}. Its tools are "
+        f"not known yet: `interlock add {planned.draft.id}` asks the server for them.\n"
+    )

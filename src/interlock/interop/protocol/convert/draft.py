@@ -1,0 +1,205 @@
+"""A foreign entry as a driver of ours: server block, secrets, placeholders, limits (AIP-import-4 to -11).
+
+`draft_entry` is pure: what it has to know of the machine stands in `Surroundings`. A server that cannot become a driver
+comes back as the Note that says why. Nothing is relaxed on the way: no approval, no host, no folder that the source
+does not name.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.drivers.protocol.files.credential_scan import holds_token
+from interlock.drivers.protocol.files.driver import read_driver
+from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.interop.protocol.convert.entry import Cannot, Surroundings, Translator
+from interlock.interop.protocol.convert.file_access import Sandboxing
+from interlock.interop.protocol.convert.inventory_text import PENDING
+from interlock.interop.protocol.convert.secret_names import SecretNames
+from interlock.interop.protocol.model import DriverDraft, Entry, Note
+from interlock.interop.protocol.read.launchers import Classified, classify_command, is_interpreter
+from interlock.interop.protocol.read.remote_bridges import Unwrapped, unwrap_bridge
+
+ID_CHARS_MAX: Final = 36  # so that <id>/<name> stays within the 80 characters of a slug
+_NOT_ID: Final = re.compile(r"[^a-z0-9]+")
+
+
+class Wishes(msgspec.Struct, frozen=True, kw_only=True):
+    """What the person said about this import."""
+
+    not_secret: frozenset[str] = frozenset()
+    trust_network: bool = False
+
+
+def driver_id(name: str) -> str:
+    """AIP-import-9: "My Files" is my-files-mcp."""
+    slug = _NOT_ID.sub("-", name.lower()).strip("-")[:ID_CHARS_MAX].strip("-")
+    slug = slug.removesuffix("-mcp") if slug != "mcp" else ""
+    slug = slug or "server"
+    return f"{slug if slug[0].isalpha() else f'server-{slug}'}-mcp"
+
+
+def draft_entry(
+    entry: Entry, around: Surroundings, wishes: Wishes, *, identifier: str | None = None
+) -> DriverDraft | Note:
+    if entry.refused is not None:
+        return msgspec.structs.replace(entry.refused, server=entry.name)
+    identifier = identifier or driver_id(entry.name)
+    work = Translator(entry, around, SecretNames(identifier), wishes.not_secret)
+    sandboxing = Sandboxing(around.home, around.folder, around.fresh)
+    for path in around.writes:
+        sandboxing.write(path)
+    try:
+        server, transport = _server(entry, work, sandboxing)
+    except Cannot as cannot:
+        return Note(code=cannot.code, text=str(cannot), server=entry.name)
+    data = _frontmatter(entry, identifier, server, transport, work, sandboxing)
+    problem = refusal(data)
+    if problem is not None:
+        return Note(code=problem.code, text=problem.text, server=entry.name)
+    notes = [*entry.notes, *work.notes]
+    if sandboxing.withheld:
+        said = f"not opened to it: {', '.join(sandboxing.withheld)}; name what it needs in sandbox.fs"
+        notes.append(Note(code="path_withheld", text=said))
+    return DriverDraft(
+        id=identifier,
+        source=entry.name,
+        data=data,
+        opened=("*",) if wishes.trust_network else None,
+        hints=_hints(entry),
+        secrets=tuple(work.secrets.found),
+        notes=tuple(msgspec.structs.replace(each, server=entry.name) for each in notes),
+        withheld=tuple(sandboxing.withheld),
+    )
+
+
+def _server(entry: Entry, work: Translator, sandboxing: Sandboxing) -> tuple[dict[str, Any], str]:
+    if entry.url is not None:
+        return _remote(entry.url, entry.headers, work), entry.transport
+    found = classify_command(entry.command) if entry.server is None else Classified(server=entry.server)
+    work.notes += found.notes
+    env = {**work.from_file(), **entry.env, **found.env}
+    carried = unwrap_bridge(found.server, env)
+    if isinstance(carried, Unwrapped):
+        rest = [name for name in env if name not in carried.used_env]
+        if rest:
+            work.say("env_dropped", f"variables of the program that carried it: {', '.join(sorted(rest)[:8])}")
+        work.notes += carried.notes
+        return _remote(carried.url, carried.headers, work), carried.transport
+    if carried is not None:
+        work.notes.append(carried)
+    passed = [*entry.env_passed, *found.passed]
+    block = dict(found.server)
+    work.hands_on = block["kind"] != "docker"
+    if block["kind"] == "docker" and entry.server is None:
+        env, passed = _of_container(env, found, work)
+    return _spawn_block(entry, block, env, passed, work, sandboxing), "stdio"
+
+
+def _of_container(env: Mapping[str, str], found: Classified, work: Translator) -> tuple[dict[str, str], list[str]]:
+    """Only what `-e` names goes into a container; the rest of the environment is that of the docker command."""
+    inside = {name: value for name, value in env.items() if name in found.env or name in found.passed}
+    outside = sorted(set(env) - set(inside))
+    if outside:
+        work.say("env_dropped", f"variables that the container never saw: {', '.join(outside[:8])}")
+    return inside, [name for name in found.passed if name not in inside]
+
+
+def _spawn_block(
+    entry: Entry,
+    block: dict[str, Any],
+    env: Mapping[str, str],
+    passed: list[str],
+    work: Translator,
+    sandboxing: Sandboxing,
+) -> dict[str, Any]:
+    for key in ("path", "package", "image"):
+        if key in block:
+            block[key] = work.fixed(block[key], key)
+    args = work.arguments(tuple(block.pop("args", ())))
+    volumes = _volumes(block.pop("volumes", ()), work)
+    values = work.environment(env)
+    for name in passed:
+        if (placeholder := work.passed(name)) is not None:
+            values[name] = placeholder
+    for name in entry.env_unset:
+        values[name] = work.secrets.ask(f"env.{name}", name, f"{name} of {entry.name}.")
+    cwd = work.fixed(entry.cwd, "cwd") if entry.cwd is not None else None
+    if block["kind"] != "docker":
+        sandboxing.look_at(args, values, script=block["kind"] == "binary" and is_interpreter(block["path"]))
+    block |= {"volumes": volumes} if volumes else {}
+    block |= {"args": args} if args else {}
+    block |= {"env": values} if values else {}
+    return block | ({"cwd": cwd} if cwd else {})
+
+
+def _volumes(written: Iterable[str], work: Translator) -> list[str]:
+    found = []
+    for each in written:
+        try:
+            found.append(work.fixed(each, "volumes"))
+        except Cannot:
+            work.say("volume_unset", "a volume that has still to be named is left out; add it to server.volumes")
+    return found
+
+
+def _remote(url: str, headers: Mapping[str, str], work: Translator) -> dict[str, Any]:
+    address, query, added = work.address(url)
+    sent = {**added, **work.headers(headers)}
+    block: dict[str, Any] = {"kind": "remote", "url": address}
+    block |= {"headers": sent} if sent else {}
+    block |= {"query": query} if query else {}
+    auth = work.oauth()
+    return block | ({"auth": auth} if auth else {})
+
+
+def _frontmatter(
+    entry: Entry,
+    identifier: str,
+    server: dict[str, Any],
+    transport: str,
+    work: Translator,
+    sandboxing: Sandboxing,
+) -> dict[str, Any]:
+    title = entry.title if entry.title and not holds_token(entry.title) else entry.name
+    about = entry.description if entry.description and not holds_token(entry.description) else None
+    data: dict[str, Any] = {
+        "name": " ".join(title.split())[:80] or identifier,
+        "id": identifier,
+        "description": " ".join((about or f"The MCP server {title}.").split())[:2000],
+        "version": "1.0.0",
+        "kind": "mcp",
+        "server": server,
+        "transport": transport,
+        "implements": [],
+    }
+    if server["kind"] != "remote":  # the address of one is itself an allowance
+        data["network"] = {"egress": list(entry.egress or ())}
+    sandbox = sandboxing.block(work.environment_passed, work.environment_defaults)
+    data |= {"sandbox": sandbox} if sandbox and server["kind"] not in {"remote", "docker"} else {}
+    data |= {"connection_options": {"timeout_ms": entry.connect_timeout_ms}} if entry.connect_timeout_ms else {}
+    data |= {"timeout_override_ms": entry.call_timeout_ms} if entry.call_timeout_ms else {}
+    data |= {"install": [dict(each) for each in entry.install]} if entry.install else {}
+    data |= {"auth": {"ref": "./SECRETS.md"}} if work.secrets.found else {}
+    ours = {"not_secret": sorted(work.spared)} if work.spared else {}
+    return data | ({"metadata": {"interlock": ours}} if ours else {})
+
+
+def _hints(entry: Entry) -> dict[str, Any]:
+    """What the source says about tools, for the moment at which they are known."""
+    hints: dict[str, Any] = {}
+    hints |= {"only_tools": list(entry.only_tools)} if entry.only_tools else {}
+    hints |= {"without_tools": list(entry.without_tools)} if entry.without_tools else {}
+    hints |= {"asks": True} if entry.asks else {}
+    return hints | ({"asks_tools": list(entry.asks_tools)} if entry.asks_tools else {})
+
+
+def refusal(data: Mapping[str, Any]) -> Note | None:
+    """What the driver's own reader says to it, with one binding in the place of those to come."""
+    reading = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), "DRIVER.md")
+    if not reading.errors:
+        return None
+    first = reading.errors[0]
+    return Note(code=first.code, text=f"{first.field or 'the driver'}: {first.message}; {first.hint}")

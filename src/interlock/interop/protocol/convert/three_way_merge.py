@@ -1,0 +1,92 @@
+"""What an import wrote, what a person made of it, and what the source says now: one file again (AIP-import-13).
+
+A field the source did not change keeps the person's value; one the person did not touch takes the source's; where both
+changed, the person's stays and the place is told. Lists are fields, not parts of fields.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from interlock.drivers.protocol.files.driver import read_driver
+from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.selection.compatibility import changes_of_identity
+from interlock.interop.protocol.convert.inventory_text import PENDING
+from interlock.wire.jsontext.pointer import pointer_step
+
+NOT_MERGED: Final = frozenset({"id", "version", "implements"})  # the folder's, ours, and the tools'
+_ABSENT: Final = object()
+
+
+class Merged(msgspec.Struct, frozen=True, kw_only=True):
+    data: Mapping[str, Any]
+    changed: tuple[str, ...] = ()  # pointers that took the source's value
+    conflicts: tuple[str, ...] = ()  # pointers that both changed
+
+
+def merge(base: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> Merged:
+    changed: list[str] = []
+    conflicts: list[str] = []
+
+    def fields(pointer: str, base: Any, mine: Any, theirs: Any) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key in dict.fromkeys([*mine, *theirs]):
+            place = f"{pointer}/{pointer_step(str(key))}"
+            if not pointer and key in NOT_MERGED:
+                value = mine.get(key, theirs.get(key))
+            else:
+                value = field(place, base.get(key, _ABSENT), mine.get(key, _ABSENT), theirs.get(key, _ABSENT))
+            if value is not _ABSENT:
+                result[key] = value
+        return result
+
+    def field(place: str, base: Any, mine: Any, theirs: Any) -> Any:
+        if theirs in (base, mine):
+            return mine
+        if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
+            return fields(place, base if isinstance(base, Mapping) else {}, mine, theirs)
+        if mine == base:
+            changed.append(place)
+            return theirs
+        conflicts.append(place)
+        return mine
+
+    data = fields("", base, mine, theirs)
+    return Merged(data=data, changed=tuple(changed), conflicts=tuple(conflicts))
+
+
+def with_old(theirs: Mapping[str, Any], base: Mapping[str, Any], pointers: Sequence[str]) -> dict[str, Any]:
+    """`theirs`, with what stood in `base` at these places."""
+    result = dict(theirs)
+    for pointer in pointers:
+        *steps, last = [step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:]]
+        into: dict[str, Any] = result
+        old: Any = base
+        for step in steps:
+            into[step] = dict(into.get(step, {}))
+            into = into[step]
+            old = old.get(step, {})
+        if last in old:
+            into[last] = old[last]
+        else:
+            into.pop(last, None)
+    return result
+
+
+def next_version(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """A new major where it has become another driver (AIP-identity), else a new patch."""
+    written = str(before.get("version", ""))
+    found = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", written)
+    if found is None:
+        return "1.0.0"
+    major, minor, patch = (int(each) for each in found.groups())
+    one, other = (_as_driver({**each, "version": written}) for each in (before, after))
+    moved = one is None or other is None or bool(changes_of_identity(one, other))
+    return f"{major + 1}.0.0" if moved else f"{major}.{minor}.{patch + 1}"
+
+
+def _as_driver(data: Mapping[str, Any]) -> Driver | None:
+    return read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), "DRIVER.md").value

@@ -1,0 +1,313 @@
+"""A client's configuration file as entries: which keys it uses, whichever way it spells them (AIP-import-2, -3, -10).
+
+Bytes in, `FileReading` out, for any bytes.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.interop.protocol.clients import Client
+from interlock.interop.protocol.formats import Unreadable, read_data
+from interlock.interop.protocol.model import ENTRIES_MAX, Entry, FileReading, Note, PersonInput, Style, Transport
+from interlock.interop.protocol.read.fields import (
+    Fields,
+    milliseconds,
+    names,
+    text,
+    texts,
+)
+
+TYPES: Final[dict[str, Transport]] = {
+    "stdio": "stdio",
+    "local": "stdio",
+    "http": "http",
+    "streamable-http": "http",
+    "streamablehttp": "http",
+    "streamable_http": "http",
+    "remote": "http",
+    "sse": "sse",
+}
+URL_KEYS: Final = ("url", "serverUrl", "httpUrl", "uri")
+HELPERS: Final = ("headersHelper", "commandFunction")  # code or commands that would have to be run
+RELAXING: Final = ("trust", "alwaysAllow", "autoApprove")
+BUILT_IN: Final = frozenset({"builtin", "platform", "frontend", "inline_python"})
+SILENT: Final = frozenset(
+    {"name", "display_name", "description", "alwaysLoad", "bundled", "source", "dev", "$schema", "enabled", "disabled"}
+)
+
+_STYLES: Final[dict[str, Style]] = {"gemini": "gemini", "opencode": "opencode", "continue": "continue"}
+
+
+def read_client_file(data_untrusted: bytes, client: Client) -> FileReading:
+    try:
+        data = read_data(data_untrusted, client.form)
+    except Unreadable as error:
+        return FileReading(problem=str(error))
+    if not isinstance(data, Mapping):
+        return FileReading(problem="it holds no fields")
+    notes: list[Note] = []
+    entries: list[Entry] = []
+    for index, (name, raw, project) in enumerate(_raw_entries(data, client, notes)):
+        if index >= ENTRIES_MAX:
+            notes.append(Note(code="too_many", text=f"only the first {ENTRIES_MAX} servers are read"))
+            break
+        entries.append(_entry(name, raw, project, client, _inputs(data)))
+    return FileReading(entries=tuple(entries), notes=tuple(notes))
+
+
+def _raw_entries(data: Mapping[str, Any], client: Client, notes: list[Note]) -> Iterator[tuple[str, Any, str | None]]:
+    """Name, what stands under it, and the project it belongs to."""
+    root = _at(data, client.root)
+    if client.shape == "vscode" and root is None:
+        root = _at(data, ("mcp", "servers"))
+        if root is None and (root := data.get("mcpServers")) is not None:
+            notes.append(Note(code="root_key", text="VS Code itself reads servers, not mcpServers, in this file"))
+    if client.shape == "opencode" and isinstance(root, Mapping) and _is_group(root.get("servers")):
+        root = root["servers"]
+    if isinstance(root, list):
+        for each in root:
+            named = text(each.get("name")) if isinstance(each, Mapping) else None
+            if named is None:
+                notes.append(Note(code="nameless", text="a server without a name is left out"))
+            else:
+                yield named, each, None
+    elif isinstance(root, Mapping):
+        yield from ((str(name), raw, None) for name, raw in root.items())
+    elif root is not None:
+        notes.append(Note(code="root_key", text=f"{'.'.join(client.root)} holds no servers"))
+    if client.name == "claude-code":
+        projects = data.get("projects")
+        for folder, project in projects.items() if isinstance(projects, Mapping) else ():
+            servers = project.get("mcpServers") if isinstance(project, Mapping) else None
+            yield from (
+                ((str(name), raw, str(folder)) for name, raw in servers.items()) if isinstance(servers, Mapping) else ()
+            )
+
+
+def _at(data: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = data
+    for step in path:
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, Mapping) and "type" not in value and "command" not in value
+
+
+def _inputs(data: Mapping[str, Any]) -> dict[str, PersonInput]:
+    written = data.get("inputs")
+    found = {}
+    for each in written if isinstance(written, list) else ():
+        if isinstance(each, Mapping) and (name := text(each.get("id"))) is not None:
+            found[name] = PersonInput(
+                description=text(each.get("description")) or "",
+                secret=each.get("password") is True,
+                default=text(each.get("default")),
+            )
+    return found
+
+
+def _entry(name: str, raw: Any, project: str | None, client: Client, inputs: Mapping[str, PersonInput]) -> Entry:
+    if not isinstance(raw, Mapping):
+        return Entry(name=name, refused=Note(code="malformed", text="it is not written as keys and values"))
+    fields = Fields(raw)
+    entry = _reach(name, fields, client)
+    for key in SILENT:
+        fields.take(key)
+    entry = _limits(entry, fields, client)
+    notes = [*entry.notes, *_unused_notes(fields)]
+    return msgspec.structs.replace(
+        entry,
+        style=_STYLES.get(client.shape, "gemini" if client.name == "crush" else "common"),
+        project=project,
+        inputs=inputs,
+        disabled=_why_disabled(raw),
+        notes=tuple(notes),
+    )
+
+
+def _reach(name: str, fields: Fields, client: Client) -> Entry:
+    kind = text(fields.take("type", "transport", "transportType"))
+    program = _program(fields)
+    found = [(key, address) for key in URL_KEYS if (address := text(fields.take(key))) is not None]
+    env = fields.take("env", "environment", "envs")
+    entry = Entry(
+        name=name,
+        title=text(fields.raw.get("display_name")) or text(fields.raw.get("name")),
+        description=text(fields.raw.get("description")),
+        command=program,
+        env=texts(env),
+        env_file=text(fields.take("envFile", "env_file")),
+        env_unset=names(fields.take("env_keys")),
+        cwd=text(fields.take("cwd", "workingDirectory", "working_dir")),
+        headers=texts(fields.take("headers", "http_headers")) | _nested_headers(fields),
+    )
+    if kind is not None and kind in BUILT_IN:
+        return _refused_entry(entry, "built_in", f"it is part of {client.title} itself")
+    if program and found:
+        return _refused_entry(entry, "ambiguous", "it has both a command and a url; remove one of the two")
+    if not program and not found:
+        if fields.raw.get("source") == "extension" or "settings" in fields.raw:
+            return _refused_entry(entry, "built_in", "an extension brings it, and the file does not say how")
+        return _refused_entry(entry, "nothing_to_start", "it has neither a command nor a url")
+    if len(found) > 1:
+        return _refused_entry(entry, "ambiguous", f"it has {' and '.join(key for key, _ in found)}; keep one")
+    gemini_sse = client.shape == "gemini" and bool(found) and found[0][0] == "url"
+    usual: Transport = "stdio" if program else "sse" if gemini_sse else "http"
+    transport = usual if kind is None else TYPES.get(kind.lower())
+    if transport is None:
+        return _refused_entry(entry, "transport_unknown", "its type is none that is known")
+    if (transport == "stdio") != bool(program):
+        return _refused_entry(entry, "ambiguous", "its type does not fit its command or url")
+    entry = msgspec.structs.replace(entry, transport=transport, url=found[0][1] if found else None)
+    entry = _codex(entry, fields) if client.shape == "codex" else entry
+    return _oauth(entry, fields)
+
+
+def _refused_entry(entry: Entry, code: str, said: str) -> Entry:
+    return msgspec.structs.replace(entry, refused=Note(code=code, text=said, server=entry.name))
+
+
+def _program(fields: Fields) -> tuple[str, ...]:
+    command = fields.take("command", "cmd")
+    args = fields.take("args")
+    if isinstance(command, Mapping):  # Zed, as it was
+        fields.put("env", command.get("env"))
+        args = command.get("args") if args is None else args
+        command = command.get("path")
+    if isinstance(command, list):
+        return (*names(command), *names(args))
+    program = text(command)
+    if not program or not program.strip():
+        return ()
+    return (program, *names(args))
+
+
+def _nested_headers(fields: Fields) -> dict[str, str]:
+    options = fields.take("requestOptions")
+    return texts(options.get("headers")) if isinstance(options, Mapping) else {}
+
+
+def _codex(entry: Entry, fields: Fields) -> Entry:
+    headers = dict(entry.headers)
+    variable = text(fields.take("bearer_token_env_var"))
+    if variable is not None:
+        headers["Authorization"] = f"Bearer ${{{variable}}}"
+    headers |= {name: f"${{{variable}}}" for name, variable in texts(fields.take("env_http_headers")).items()}
+    passed = []
+    written = fields.take("env_vars")
+    for each in written if isinstance(written, list) else ():
+        named = text(each.get("name")) if isinstance(each, Mapping) else text(each)
+        passed += [named] if named else []
+    return msgspec.structs.replace(entry, headers=headers, env_passed=tuple(passed))
+
+
+def _oauth(entry: Entry, fields: Fields) -> Entry:
+    block = fields.take("oauth", "auth")
+    if not isinstance(block, Mapping) or entry.url is None:
+        return entry
+    client_id = next((text(block[key]) for key in ("clientId", "client_id", "CLIENT_ID") if key in block), None)
+    secret = next(
+        (text(block[key]) for key in ("clientSecret", "client_secret", "CLIENT_SECRET") if key in block), None
+    )
+    scopes = block.get("scopes", block.get("scope"))
+    wanted = scopes.split() if isinstance(scopes, str) else list(names(scopes))
+    auth: dict[str, Any] = {"type": "oauth"}
+    auth |= {"client_id": client_id} if client_id else {}
+    auth |= {"scopes": wanted} if wanted else {}
+    return msgspec.structs.replace(entry, auth=auth, client_secret=secret)
+
+
+def _why_disabled(raw: Mapping[str, Any]) -> str | None:
+    if raw.get("bundled") is True:
+        return "the client brings it itself"
+    if raw.get("disabled") is True or raw.get("enabled") is False:
+        return "it is disabled there"
+    return None
+
+
+def _limits(entry: Entry, fields: Fields, client: Client) -> Entry:
+    connect, call = _timeouts(fields, client)
+    notes = list(entry.notes)
+    asks_tools: list[str] = []
+    asks = False
+    tools = fields.take("tools")
+    only = names(fields.take("enabled_tools", "includeTools", "available_tools"))
+    if isinstance(tools, Mapping):
+        for tool, settings in tools.items():
+            mode = text(settings.get("approval_mode")) if isinstance(settings, Mapping) else None
+            if mode == "prompt":
+                asks_tools.append(str(tool))
+            elif mode == "approve":
+                notes.append(_relaxed_note(entry, f"tools.{tool}.approval_mode"))
+    elif (listed := names(tools)) and listed != ("*",):
+        only = (*only, *listed)
+    mode = text(fields.take("default_tools_approval_mode"))
+    if mode == "prompt":
+        asks = True
+    elif mode == "approve":
+        notes.append(_relaxed_note(entry, "default_tools_approval_mode"))
+    for key in RELAXING:
+        if fields.take(key) not in (None, False, []):
+            notes.append(_relaxed_note(entry, key))
+    return msgspec.structs.replace(
+        entry,
+        connect_timeout_ms=connect,
+        call_timeout_ms=call,
+        only_tools=only or None,
+        without_tools=names(fields.take("disabled_tools", "excludeTools", "disabledTools")),
+        asks=asks,
+        asks_tools=tuple(asks_tools),
+        egress=_egress(fields),
+        notes=tuple(notes),
+    )
+
+
+def _relaxed_note(entry: Entry, key: str) -> Note:
+    return Note(
+        code="approval_ignored", text=f"{key} is not carried over: calls are asked about as here", server=entry.name
+    )
+
+
+def _timeouts(fields: Fields, client: Client) -> tuple[int | None, int | None]:
+    """For connecting, for a call."""
+    startup = milliseconds(fields.take("startup_timeout_sec"), 1000) or milliseconds(
+        fields.take("startup_timeout_ms"), 1
+    )
+    call = milliseconds(fields.take("tool_timeout_sec"), 1000)
+    written = fields.take("timeout")
+    if isinstance(written, Mapping):  # opencode v2
+        return milliseconds(written.get("startup"), 1), milliseconds(written.get("request"), 1)
+    if client.shape == "opencode":
+        return milliseconds(written, 1), call
+    unit = 1000 if client.name in {"goose", "cline", "roo", "crush"} else 1
+    return startup, call or milliseconds(written, unit)
+
+
+def _egress(fields: Fields) -> tuple[str, ...] | None:
+    """VS Code's sandbox and the spellings of Docker."""
+    fields.take("sandboxEnabled")
+    sandbox = fields.take("sandbox")
+    network = sandbox.get("network") if isinstance(sandbox, Mapping) else None
+    if fields.take("disableNetwork") is True:
+        return ()
+    hosts = fields.take("allowHosts")
+    if isinstance(network, Mapping) and "allowedDomains" in network:
+        hosts = network["allowedDomains"]
+    return host_names(names(hosts)) if isinstance(hosts, list) else None
+
+
+def host_names(hosts: tuple[str, ...]) -> tuple[str, ...]:
+    """Without their ports: an allow list names hosts."""
+    return tuple(dict.fromkeys(host.rpartition(":")[0] or host for host in hosts))
+
+
+def _unused_notes(fields: Fields) -> Iterator[Note]:
+    for key in HELPERS:
+        if fields.take(key) is not None:
+            yield Note(code="helper_not_run", text=f"{key} is code to run and is not imported")
+    if rest := fields.rest():
+        yield Note(code="key_ignored", text=f"not carried over: {', '.join(rest)}")

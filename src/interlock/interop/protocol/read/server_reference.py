@@ -1,0 +1,117 @@
+"""What a person names to have it added: `npm:PACKAGE`, `pypi:PACKAGE`, `docker:IMAGE`, an address, or a command."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from interlock.interop.protocol.model import Entry
+from interlock.interop.protocol.read.launchers import classify_command, is_interpreter, program_name
+
+KINDS: Final = {"npm": "package", "pypi": "package", "docker": "image"}
+_ADDRESS: Final = re.compile(r"https?://\S+", re.I)
+_EMPTY_WORDS: Final = frozenset(("mcp", "server", "servers", "modelcontextprotocol"))
+_HOST_WORDS: Final = frozenset(("mcp", "api", "www", "app", "server"))
+_NPM_PIN: Final = re.compile(r"(?<=.)@[^/@]*$")
+_PYPI_REST: Final = re.compile(r"[\[=<>!~;@ ].*", re.DOTALL)
+
+
+class UnknownReference(Exception):
+    """It says neither what to install nor what to run; the text says what would."""
+
+
+def entry_of(
+    reference: str | None,
+    args: Sequence[str] = (),
+    *,
+    env: Mapping[str, str] | None = None,
+    passed: Sequence[str] = (),
+    asked: Sequence[str] = (),
+    headers: Mapping[str, str] | None = None,
+    egress: Sequence[str] = (),
+) -> Entry:
+    """`reference` None: `args` are the command itself. `passed`: variables of the environment; `asked`: variables whose
+    values are kept as secrets. Raises UnknownReference."""
+    name, how = _what(reference, tuple(args))
+    return Entry(
+        name=name,
+        env=dict(env or {}),
+        env_passed=tuple(passed),
+        env_unset=tuple(asked),
+        headers=dict(headers or {}),
+        egress=tuple(egress),
+        **how,
+    )
+
+
+def _what(reference: str | None, args: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+    if reference is None:
+        if not args:
+            raise UnknownReference("there is no command after --")
+        return name_of_command(args), {"command": args}
+    if _ADDRESS.fullmatch(reference):
+        if args:
+            raise UnknownReference("a server at an address takes no arguments")
+        return name_of_address(reference), {"url": reference, "transport": "http"}
+    kind, colon, named = reference.partition(":")
+    if colon and kind in KINDS:
+        if not named:
+            raise UnknownReference(f"{reference} names no {KINDS[kind]}")
+        server = {"kind": kind, KINDS[kind]: named, "args": list(args)}
+        return name_of_package(kind, named), {"server": server}
+    if reference.startswith("@"):
+        raise UnknownReference(f"{reference} looks like an npm package, which is written npm:{reference}")
+    if "/" in reference:
+        command = (reference, *args)
+        return name_of_command(command), {"command": command}
+    raise UnknownReference(
+        f"{reference} is not npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://…, ./program or a draft; "
+        "a command goes after --"
+    )
+
+
+def name_of_package(kind: str, named: str) -> str:
+    """filesystem of @modelcontextprotocol/server-filesystem, git of mcp-server-git."""
+    match kind:
+        case "npm":
+            plain = _NPM_PIN.sub("", named)
+            scope, _, last = plain.rpartition("/")
+        case "docker":
+            plain = named.partition("@")[0]
+            scope, _, last = plain.rpartition("/")
+            last = last.partition(":")[0]
+        case _:
+            scope, last = "", _PYPI_REST.sub("", named)
+    return _without_empty_words(last) or _without_empty_words(scope) or last
+
+
+def name_of_address(address: str) -> str:
+    """linear of https://mcp.linear.app/mcp; an address of numbers, or of this machine, gives itself."""
+    host = urlsplit(address).hostname or "remote"
+    labels = host.split(".")
+    if len(labels) < 2 or labels[-1].isdigit() or ":" in host:
+        return host
+    telling = [label for label in labels[:-1] if label not in _HOST_WORDS]
+    return telling[-1] if telling else labels[0]
+
+
+def name_of_command(command: Sequence[str]) -> str:
+    server = classify_command(tuple(command)).server
+    kind = server.get("kind")
+    if kind in KINDS:
+        return name_of_package(kind, server[KINDS[kind]])
+    program = program_name(command[0])
+    if is_interpreter(command[0]):
+        rest = list(command[1:])
+        if "-m" in rest[:-1]:
+            return _without_empty_words(rest[rest.index("-m") + 1]) or program
+        script = next((each for each in rest if not each.startswith("-")), None)
+        if script is not None:
+            stem, parent = program_name(script).partition(".")[0], program_name(script.rpartition("/")[0])
+            return _without_empty_words(stem) or _without_empty_words(parent) or stem or program
+    return _without_empty_words(program.partition(".")[0]) or program
+
+
+def _without_empty_words(name: str) -> str:
+    words = re.split(r"[^A-Za-z0-9]+", name)
+    return "-".join(word for word in words if word and word.lower() not in _EMPTY_WORDS)

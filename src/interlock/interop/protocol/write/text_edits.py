@@ -1,0 +1,218 @@
+"""One entry put into a client's file, everything else in it left to the letter: text in, text out.
+
+Whatever the editor did is read again and compared with what was meant; a file written in a way it does not understand
+is refused as `CannotEdit`, and the person pastes the entry by hand.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.interop.protocol.clients import Client
+from interlock.interop.protocol.formats import Format, Unreadable, read_data
+from interlock.interop.protocol.write.jsonc import JsonObjectText
+
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_HEADER: Final = re.compile(r"^[ \t]*\[+(?P<name>[^\[\]]+)\]+[ \t]*(?:#.*)?$")
+
+
+class CannotEdit(Exception):
+    """The text says why."""
+
+
+def with_entry(text: str, client: Client, name: str, entry: Mapping[str, Any]) -> str:
+    """The file with this entry, in the place of one of that name if there is one."""
+    form = client.form
+    before = _data(text, form)
+    root = client.root
+    if client.shape == "opencode" and isinstance(before.get("mcp"), dict) and _is_group(before["mcp"].get("servers")):
+        root = ("mcp", "servers")
+        entry = {key: value for key, value in entry.items() if key != "enabled"}
+    wanted = _with(before, root, name, entry, listed=client.shape == "continue")
+    if wanted == before:
+        return text
+    editors: dict[Format, Callable[[], str]] = {
+        "json": lambda: _in_json(text, root, name, entry),
+        "toml": lambda: _in_toml(text, root[0], name, entry),
+        "yaml": lambda: _in_yaml(text, root[0], name, entry, before, listed=client.shape == "continue"),
+    }
+    edited = editors[form]()
+    if _data(edited, form) != wanted:
+        raise CannotEdit("the file is written in a way that cannot be changed safely")
+    return edited
+
+
+def snippet(client: Client, name: str, entry: Mapping[str, Any]) -> str:
+    """A whole file with nothing but the entry: what a person pastes from."""
+    return with_entry("", client, name, entry)
+
+
+def _data(text: str, form: Format) -> dict[str, Any]:
+    try:
+        data = read_data(text.encode(), form)
+    except Unreadable as error:
+        raise CannotEdit(str(error)) from None
+    if not isinstance(data, dict):
+        raise CannotEdit("it holds no fields")
+    return data
+
+
+def _is_group(value: Any) -> bool:
+    return isinstance(value, dict) and "type" not in value and "command" not in value
+
+
+def _with(
+    data: dict[str, Any], root: tuple[str, ...], name: str, entry: Mapping[str, Any], *, listed: bool
+) -> dict[str, Any]:
+    whole = dict(data)
+    into = whole
+    for key in root[:-1]:
+        into[key] = dict(_object(into.get(key), key))
+        into = into[key]
+    last = root[-1]
+    if listed:
+        items = list(into.get(last) or [])
+        at = _index(items, name)
+        into[last] = [*items, dict(entry)] if at is None else [*items[:at], dict(entry), *items[at + 1 :]]
+    else:
+        into[last] = {**_object(into.get(last), last), name: dict(entry)}
+    return whole
+
+
+def _object(value: Any, key: str) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise CannotEdit(f"{key} holds no servers")
+    return value
+
+
+def _index(items: list[Any], name: str) -> int | None:
+    return next((at for at, each in enumerate(items) if isinstance(each, dict) and each.get("name") == name), None)
+
+
+def _in_json(text: str, root: tuple[str, ...], name: str, entry: Mapping[str, Any]) -> str:
+    if not text.strip():
+        text = "{}\n"
+    steps = [*root, name]
+    for depth, key in enumerate(steps):
+        around = JsonObjectText.at(text, steps[:depth])
+        if around is None:
+            raise CannotEdit("the file is written in a way that cannot be changed safely")
+        last = depth == len(steps) - 1
+        if last or around.member(key) is None:
+            value: Any = dict(entry)
+            for later in reversed(steps[depth + 1 :]):
+                value = {later: value}
+            return around.with_member(key, value)
+    raise CannotEdit("the file is written in a way that cannot be changed safely")
+
+
+def _in_toml(text: str, root: str, name: str, entry: Mapping[str, Any]) -> str:
+    key = name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+    table = f"{root}.{key}"
+    lines = [f"[{table}]"]
+    below: list[str] = []
+    for field, value in entry.items():
+        if isinstance(value, Mapping):
+            below += ["", f"[{table}.{field}]"]
+            below += [f"{_toml_key(each)} = {_toml_value(one)}" for each, one in value.items()]
+        else:
+            lines.append(f"{field} = {_toml_value(value)}")
+    block = "\n".join([*lines, *below]) + "\n"
+    kept, at = _without_table(text, (root, name))
+    if at is None:
+        head = kept if not kept or kept.endswith("\n") else f"{kept}\n"
+        return f"{head}\n{block}" if head.strip() else block
+    return kept[:at] + block + ("\n" if kept[at:].strip() else "") + kept[at:]
+
+
+def _without_table(text: str, table: tuple[str, str]) -> tuple[str, int | None]:
+    """Without the lines of the table and of those below it; where the first of them stood."""
+    kept: list[str] = []
+    at: int | None = None
+    inside = False
+    for line in text.splitlines(keepends=True):
+        if (header := _HEADER.match(line.rstrip("\r\n"))) is not None:
+            inside = _keys(header["name"])[:2] == table
+            if inside and at is None:
+                at = sum(len(each) for each in kept)
+        if not inside:
+            kept.append(line)
+    return "".join(kept), at
+
+
+def _keys(name: str) -> tuple[str, ...]:
+    found = re.findall(r'"((?:[^"\\]|\\.)*)"|\'([^\']*)\'|([A-Za-z0-9_-]+)', name)
+    return tuple(next((part for part in each if part), "") for each in found)
+
+
+def _toml_key(key: str) -> str:
+    return key if _BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_toml_value(each) for each in value)}]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _in_yaml(
+    text: str, root: str, name: str, entry: Mapping[str, Any], before: Mapping[str, Any], *, listed: bool
+) -> str:
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += "\n"
+    top = next((at for at, line in enumerate(lines) if re.match(rf"{re.escape(root)}[ \t]*:", line)), None)
+    if top is None:
+        block = _yaml_lines({root: [dict(entry)] if listed else {name: dict(entry)}})
+        return "".join([*lines, *block])
+    end = _block_end(lines, top)
+    children = [at for at in range(top + 1, end) if _is_content(lines[at])]
+    if not children:
+        if before.get(root):
+            raise CannotEdit(f"{root} is written on one line")
+        value = [dict(entry)] if listed else {name: dict(entry)}
+        return "".join([*lines[:top], *_yaml_lines({root: value}), *lines[top + 1 :]])
+    indent = _indent(lines[children[0]])
+    starts = [at for at in children if _indent(lines[at]) == indent]
+    block = [f"{indent}{line}" for line in _yaml_lines([dict(entry)] if listed else {name: dict(entry)})]
+    index = _index(before[root], name) if listed else _find_named(list(before[root]), name)
+    if index is None:
+        last = children[-1] + 1
+        return "".join([*lines[:last], *block, *lines[last:]])
+    if listed:
+        starts = [at for at in starts if lines[at].lstrip().startswith("-")]
+    start = starts[index]
+    until = next((at for at in starts if at > start), children[-1] + 1)
+    kept = [line for line in lines[start + 1 : until] if line.lstrip().startswith("#") and _indent(line) == indent]
+    return "".join([*lines[:start], *block, *kept, *lines[until:]])
+
+
+def _find_named(names: list[str], name: str) -> int | None:
+    return names.index(name) if name in names else None
+
+
+def _yaml_lines(data: Any) -> list[str]:
+    whole = {"it": data} if isinstance(data, list) else data
+    lines = frontmatter_text(whole).splitlines(keepends=True)[1:-1]
+    if isinstance(data, list):
+        return [line[2:] for line in lines[1:]]
+    return lines
+
+
+def _block_end(lines: list[str], top: int) -> int:
+    for at in range(top + 1, len(lines)):
+        if _is_content(lines[at]) and not lines[at].startswith((" ", "\t", "-")):
+            return at
+    return len(lines)
+
+
+def _is_content(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]

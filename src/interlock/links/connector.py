@@ -1,0 +1,412 @@
+"""Reaching a server: launch its program or dial its address, and greet it.
+
+In: a link and how to reach its server. Out: the link with an open pipe and the facts of a greeted server, or
+ConnectFailed with a reason for people. Whether and when to try again is the keeper's.
+"""
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urlencode, urljoin, urlsplit
+
+import msgspec
+
+from interlock.config.plan import Dial, Package, SandboxPlan, Spawn
+from interlock.net.http.client import header
+from interlock.process.packages.installer import ensure
+from interlock.process.packages.references import PackageUnavailable
+from interlock.process.child import Child
+from interlock.process.launch import ChildStartFailed, child_environment
+from interlock.process.orphan_reaper import OrphanReaper
+from interlock.process.start_limits import StartLimits
+from interlock.process.stderr import StderrRing
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import INITIALIZED
+from interlock.core.clock import Clock
+from interlock.credentials.errors import Unobtainable
+from interlock.credentials.secret_references import SecretResolver
+from interlock.credentials.token import TokenHolder
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.container_pipe import MutePipe, ServedPipe
+from interlock.links.handshake import USUAL, GreetingFailed, Manner, greet
+from interlock.links.link import ServerFacts
+from interlock.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
+from interlock.links.process_room import ProcessRoom
+from interlock.process.sandbox.errors import SandboxFailed
+from interlock.process.sandbox.sandbox import Command, Sandbox, Sandboxes
+from interlock.store.ports import StoreError
+
+LAUNCH_S: Final = 15.0
+ASKED_ALIKE: Final = 2  # times that what ends before any answer is asked the same way
+ENDS_KEPT: Final = 4  # one round of both ways
+MEET_AGAIN_S: Final = 0.2  # a child that does not serve yet is asked again
+REDIRECTS_MAX: Final = 5
+REDIRECTS: Final = (307, 308)  # the same request, elsewhere; the older ones turn a POST into a GET
+UPSTREAM_ERROR: Final = "upstream_error"
+LATER: Final = (408, 425, 429)  # statuses after which the same may be tried again
+
+
+class Eras(Protocol):
+    """What is remembered of servers met before."""
+
+    def get(self, server: str) -> Era | None: ...
+
+    def put(self, server: str, era: Era) -> None: ...
+
+
+def _never() -> bool:
+    return False
+
+
+class ConnectorParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What keepers need to launch and dial."""
+
+    packages: Path
+    may_build_sources: Callable[[], bool] = _never  # whether a package may be built, which runs its code
+    message_bytes: int
+    reaper: OrphanReaper | None
+    eras: Eras
+    clock: Clock
+    revealer: SecretResolver
+    manner: Manner = USUAL
+    tls: ssl.SSLContext | None = None  # how certificates of dialled servers are checked; None: as the system does
+    sandboxes: Sandboxes | None = None  # None: no server can be started in one
+    room: ProcessRoom = msgspec.field(default_factory=ProcessRoom)
+    limits: StartLimits = msgspec.field(default_factory=StartLimits)
+
+
+class ConnectFailed(Exception):
+    """The server was not reached, or did not greet us; the message says why."""
+
+    def __init__(
+        self, reason: str, *, refusal: Undelivered | None = None, unauthorised: bool = False, code: str | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.refusal = refusal  # in which it refused our credential
+        self.unauthorised = unauthorised or refusal is not None  # or we have none
+        self.code = code  # sandbox_unavailable, sandbox_invalid: nothing was started; protocol_unsupported
+
+
+class Loss:
+    """That the connection went, and in which words."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self._event = asyncio.Event()
+
+    def declare(self, reason: str) -> None:
+        self.reason = reason
+        self._event.set()
+
+    def forget(self) -> None:
+        self._event.clear()
+
+    @property
+    def is_declared(self) -> bool:
+        return self._event.is_set()
+
+    async def wait(self) -> str:
+        await self._event.wait()
+        return self.reason
+
+
+class Connector:
+    def __init__(
+        self,
+        link: ConnectedLink,
+        connector_parts: ConnectorParts,
+        stderr: StderrRing,
+        loss: Loss,
+        holder: TokenHolder | None = None,
+    ) -> None:
+        self._link = link
+        self._holder = holder
+        self._connector_parts = connector_parts
+        self._stderr = stderr
+        self._loss = loss
+        self._ended_in: list[Era] = []  # the eras that attempts in a row asked in first, and ended before any answer
+
+    async def connect(self, start: AsyncExitStack) -> None:
+        """`start` is left when the server is up: until then it counts as starting. Raises ConnectFailed. Whatever was
+        opened by then hangs on the link."""
+        link, reach = self._link, self._link.reach
+        if reach is None:
+            raise ConnectFailed("the node does not know where it is")
+        if link.unset:
+            names = " and ".join(link.unset)
+            raise ConnectFailed(f"it needs the environment variable {names}: set it, then start the node again")
+        remembered = self._maybe_first() or self._connector_parts.eras.get(link.segment)
+        try:
+            await self._connector_parts.revealer.begin()
+            if isinstance(reach, Spawn):
+                facts = await self._start(reach, remembered, start)
+            else:
+                facts = await self._dial(reach, remembered)
+        except GreetingFailed as failed:
+            unauthorised = failed.what is not None and failed.what.trouble is Trouble.UNAUTHORISED
+            reason = failed.reason + self._remark()
+            refusal = failed.what if unauthorised else None
+            raise ConnectFailed(reason, refusal=refusal, code=failed.code) from failed
+        except SandboxFailed as failed:
+            raise ConnectFailed(str(failed), code=failed.code) from failed
+        except (Unobtainable, StoreError) as failed:  # a secret that is not set, or cannot be read
+            raise ConnectFailed(str(failed), unauthorised=True) from failed
+        except TimeoutError as failed:
+            raise ConnectFailed(f"it did not start within {self._launch_s:g} s") from failed
+        except (PackageUnavailable, ChildStartFailed, OSError) as failed:
+            raise ConnectFailed(str(failed) or "it could not be started") from failed
+        # One that also ended when asked the older way ended for another reason: what it speaks is not known from this.
+        if facts.era is Era.MODERN or Era.LEGACY not in self._ended_in:
+            self._connector_parts.eras.put(link.segment, facts.era)
+        self._ended_in.clear()
+        self._welcome(facts)
+
+    def _maybe_first(self) -> Era | None:
+        """Some servers end when asked in the tongue they do not speak, others for other reasons. What ends is asked
+        the same way twice before the other way goes first."""
+        match self._ended_in[-ASKED_ALIKE:]:
+            case [one, other] if one is other:
+                return Era.MODERN if one is Era.LEGACY else Era.LEGACY
+            case [*_, last]:
+                return last
+        return None
+
+    async def greet_anew(self, pipe: HttpPipe) -> None:
+        """A new session with a legacy server that forgot ours, on the same connection. Raises ConnectFailed."""
+        pipe.forget_session()
+        self._link.session = b""
+        try:
+            self._welcome(await greet(self._link, Era.LEGACY, self._say_progress, self._connector_parts.manner))
+        except GreetingFailed as failed:
+            raise ConnectFailed(failed.reason) from failed
+
+    def show_credential(self) -> None:
+        """Whatever token there is now goes out with every request from now on."""
+        pipe = self._link.pipe
+        if self._holder is not None and isinstance(pipe, HttpPipe | SsePipe):
+            pipe.adopt_credential(self._holder.line)
+
+    def _welcome(self, facts: ServerFacts) -> None:
+        link = self._link
+        if facts.era is Era.LEGACY:
+            if isinstance(link.pipe, HttpPipe):
+                link.pipe.adopt_session(link.session, facts.version)
+            if facts.greeted:
+                link.notify(INITIALIZED)
+            if isinstance(link.pipe, HttpPipe):
+                link.pipe.open_stream()
+        link.greeted(facts)
+
+    async def _start(self, reach: Spawn, remembered: Era | None, start: AsyncExitStack) -> ServerFacts:
+        argv = reach.command
+        if reach.package is not None:
+            argv = (*await self._install(reach.package), *argv)
+        limits = self._connector_parts.limits
+        if limits.is_full:
+            self._say_progress("it waits until others have started")
+        await start.enter_async_context(limits.starting())
+        await self._launch(reach, argv)
+        if reach.serves is None:
+            return await self._greet_or_lose(remembered)
+        return await self._meet(reach.serves, remembered)
+
+    async def _launch(self, reach: Spawn, argv: tuple[str, ...]) -> None:
+        argv = tuple([await self._connector_parts.revealer.text(each) for each in argv])
+        env = await self._connector_parts.revealer.table(reach.env)
+        pipe = StdioPipe(self._link) if reach.serves is None else MutePipe(self._link, self._stderr.feed)
+        self._link.pipe = pipe
+        child = partial(
+            Child,
+            max_message_bytes=self._connector_parts.message_bytes,
+            max_line_bytes=self._result_bytes,
+            sink=pipe,
+            stderr=self._stderr,
+            reaper=self._connector_parts.reaper,
+        )
+        if reach.sandbox is None:
+            pipe.child = child(argv, child_environment(env, os.environ), reach.cwd)
+        else:
+            cell = pipe.cell = await self._cell(reach.sandbox, argv, env, reach.cwd)
+            pipe.child = child(cell.argv, cell.env, cell.cwd, handed=cell.handed, terminate=cell.terminate)
+        # Not wait_for: in 3.11 it loses a cancellation that comes in the moment the child has started.
+        async with asyncio.timeout(self._launch_s):
+            await pipe.child.start()
+        self._link.pid = pipe.child.pid
+        if pipe.cell is not None:
+            await pipe.cell.open(pipe.child)
+
+    async def _meet(self, url: str, remembered: Era | None) -> ServerFacts:
+        """Greet the child where it serves, as soon as it does: it needs a while to come up, and nothing says when."""
+        link, program = self._link, self._link.pipe
+        if not isinstance(program, MutePipe):
+            raise TypeError("only a child that was launched to serve can be met")
+        deadline = self._connector_parts.clock.now() + self._launch_s
+        while True:
+            link.session = b""
+            pipe = link.pipe = ServedPipe(program, link, url, self._result_bytes)
+            link.transport = "http"
+            try:
+                return await self._greet_or_lose(remembered)
+            except GreetingFailed:
+                if self._loss.is_declared or self._connector_parts.clock.now() > deadline:
+                    raise
+            await pipe.hang_up()
+            await asyncio.sleep(MEET_AGAIN_S)
+
+    async def _cell(self, plan: SandboxPlan, argv: tuple[str, ...], env: dict[str, str], cwd: Path | None) -> Sandbox:
+        sandboxes = self._connector_parts.sandboxes
+        if sandboxes is None:
+            raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
+        command = Command(argv=argv, env=env, cwd=cwd or plan.home)
+        self._link.denied.clear()
+        return await sandboxes.make(self._link.segment, plan, command, self._stderr, self._link.on_host_denied)
+
+    def _remark(self) -> str:
+        pipe = self._link.pipe
+        return pipe.cell.remark if isinstance(pipe, StdioPipe) and pipe.cell is not None else ""
+
+    @property
+    def _result_bytes(self) -> int:
+        return self._link.result_bytes or self._connector_parts.message_bytes
+
+    @property
+    def _launch_s(self) -> float:
+        return self._connector_parts.manner.within(LAUNCH_S)
+
+    async def _install(self, package: Package) -> tuple[str, ...]:
+        connector_parts = self._connector_parts
+        return await ensure(
+            package,
+            connector_parts.packages,
+            self._say_progress,
+            reaper=connector_parts.reaper,
+            source_builds=connector_parts.may_build_sources(),
+            installs=connector_parts.limits.installs,
+        )
+
+    def _say_progress(self, text: str) -> None:
+        self._link.stand(self._link.standing.state, text)
+
+    async def _dial(self, reach: Dial, remembered: Era | None) -> ServerFacts:
+        address = await self._maybe_address()
+        headers = await self._connector_parts.revealer.headers(reach.headers)
+        if reach.query:
+            query = urlencode(await self._connector_parts.revealer.table(reach.query))
+            reach = msgspec.structs.replace(reach, url=f"{reach.url}{'&' if '?' in reach.url else '?'}{query}")
+        if self._holder is not None:
+            await self._holder.ready()
+        for _ in range(REDIRECTS_MAX):
+            try:
+                return await self._dial_at(reach, headers, address, remembered)
+            except GreetingFailed as failed:
+                moved = _maybe_moved(reach.url, failed.what)
+                if moved is None:
+                    raise
+                if self._link.pipe is not None:
+                    await self._link.pipe.close()
+                reach = msgspec.structs.replace(reach, url=moved)
+        raise GreetingFailed("it redirects without end", code=UPSTREAM_ERROR)
+
+    async def _dial_at(
+        self, reach: Dial, headers: dict[str, str], address: str | None, remembered: Era | None
+    ) -> ServerFacts:
+        http = partial(self._over_http, reach, headers, address, remembered)
+        sse = partial(self._over_sse, reach, headers, address)
+        first, other = (sse, http) if reach.transport == "sse" else (http, sse)
+        try:
+            return await first()
+        except GreetingFailed as failed:
+            if _is_redirect(failed.what) or not self._speaks_other(reach, failed.what):
+                raise
+            if self._link.pipe is not None:
+                await self._link.pipe.close()
+            return await other(failed)
+
+    async def _over_http(
+        self,
+        reach: Dial,
+        headers: dict[str, str],
+        address: str | None,
+        remembered: Era | None,
+        before: GreetingFailed | None = None,
+    ) -> ServerFacts:
+        """`before`: what the other transport failed with, if this one is only tried for it."""
+        link = self._link
+        link.session = b""
+        link.pipe = HttpPipe(link, reach.url, headers, self._result_bytes, address, self._connector_parts.tls)
+        link.transport = "http"
+        self.show_credential()
+        try:
+            return await self._greet_or_lose(remembered)
+        except GreetingFailed as failed:
+            if before is None:
+                raise
+            raise before from failed
+
+    async def _over_sse(
+        self, reach: Dial, headers: dict[str, str], address: str | None, before: GreetingFailed | None = None
+    ) -> ServerFacts:
+        link = self._link
+        pipe = SsePipe(link, reach.url, headers, self._result_bytes, address, self._connector_parts.tls)
+        link.pipe, link.transport = pipe, "sse"
+        self.show_credential()
+        trouble = await pipe.open(self._launch_s)
+        if trouble is not None:
+            raise before or GreetingFailed(trouble.detail, trouble)
+        return await self._greet_or_lose(Era.LEGACY)
+
+    def _speaks_other(self, reach: Dial, what: Undelivered | None) -> bool:
+        """Whether it refuses the transport it was met with, and another may be tried."""
+        if what is None or what.trouble not in (Trouble.REFUSED, Trouble.MALFORMED):
+            return False
+        # AIP-transport-10: an answer that is neither an event stream nor one for later.
+        plainly = what.status < 500 and what.status not in LATER
+        return reach.transport == "auto" or (self._connector_parts.manner.either_transport and plainly)
+
+    async def _maybe_address(self) -> str | None:
+        """The one address to dial; None: wherever the host's name leads. Raises ConnectFailed."""
+        return None
+
+    async def _greet_or_lose(self, remembered: Era | None) -> ServerFacts:
+        """Greet, unless the connection goes first: then its own words say why."""
+        greeting = asyncio.ensure_future(
+            greet(self._link, remembered, self._say_progress, self._connector_parts.manner)
+        )
+        lost = asyncio.ensure_future(self._loss.wait())
+        try:
+            await asyncio.wait((greeting, lost), return_when=asyncio.FIRST_COMPLETED)
+            if lost.done() and not (greeting.done() and greeting.exception() is None):
+                self._ended_in.append(remembered or self._connector_parts.manner.first or Era.MODERN)
+                del self._ended_in[:-ENDS_KEPT]
+                raise GreetingFailed(self._loss.reason)
+            return await greeting
+        finally:
+            greeting.cancel()
+            lost.cancel()
+            await asyncio.gather(greeting, lost, return_exceptions=True)
+
+
+def _is_redirect(what: Undelivered | None) -> bool:
+    return what is not None and what.status in REDIRECTS
+
+
+def _maybe_moved(url: str, what: Undelivered | None) -> str | None:
+    """Where it sends us, within its own origin; None: nowhere. Raises GreetingFailed for anywhere else: what the
+    headers hold is for this server alone (AIP-security-11)."""
+    said = header(what.headers, b"location") if what is not None and _is_redirect(what) else None
+    if said is None:
+        return None
+    target = urljoin(url, said.decode("latin-1"))
+    try:
+        was, now = urlsplit(url), urlsplit(target)
+    except ValueError:
+        now = None
+    if now is None or (now.scheme, now.netloc) != (was.scheme, was.netloc):
+        raise GreetingFailed("it redirects to another origin, which is not followed", code=UPSTREAM_ERROR)
+    return now._replace(fragment="").geturl()

@@ -1,0 +1,234 @@
+"""Finding out which era a server speaks, by asking it: `server/discover` first, `initialize` where that fails.
+
+Never keyed on one error code: servers refuse an unknown method in many ways, and some not at all.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock import __version__
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, maybe_string
+from interlock.wire.jsonrpc.errors import UNSUPPORTED_VERSION, CodecError, Fault
+from interlock.wire.jsonrpc.messages import Response
+from interlock.mcp.eras import LATEST_MODERN, LEGACY_VERSIONS, MODERN_VERSIONS, Era
+from interlock.mcp.methods import (
+    DISCOVER,
+    INITIALIZE,
+    META_CAPABILITIES,
+    META_CLIENT,
+    META_SERVER,
+    META_VERSION,
+    TASKS_EXTENSION,
+)
+from interlock.mcp.tasks import TAKEN_AS_TASK
+from interlock.core.calls.call import Inquiry
+from interlock.links.connected_link import MODERN_HEAD, ConnectedLink
+from interlock.links.link import ServerFacts
+from interlock.links.lost_fault import LostFault
+from interlock.links.pipes import Trouble, Undelivered
+
+PROBE_S: Final = 3.0  # how long a server may think about `server/discover` before it is also asked the older way
+KNOWN_S: Final = 10.0  # the same, where this is how it was greeted before
+GREET_S: Final = 30.0
+UNSUPPORTED: Final = "protocol_unsupported"  # it speaks MCP, but no version that both may
+
+OUR_INFO: Final = {"name": "interlock", "title": "Interlock", "version": __version__}
+MODERN_META: Final[dict[str, Any]] = {
+    META_VERSION: LATEST_MODERN,
+    META_CAPABILITIES: {},
+    META_CLIENT: OUR_INFO,
+}
+# The same, where a server must know that tasks are understood.
+TASKS_META: Final[dict[str, Any]] = {**MODERN_META, META_CAPABILITIES: {"extensions": {TASKS_EXTENSION: {}}}}
+# The link is shared, so it declares what any client may have; one that lacks it is answered for (`Call.on_request`).
+LEGACY_CAPABILITIES: Final = {
+    "sampling": {"context": {}, "tools": {}},
+    "elicitation": {"form": {}, "url": {}},
+    "roots": {"listChanged": True},
+    "tasks": TAKEN_AS_TASK,
+}
+
+
+class Manner(msgspec.Struct, frozen=True, kw_only=True):
+    """How one server is met, where that differs from how every server is."""
+
+    capabilities: Mapping[str, Any] = msgspec.field(default_factory=lambda: LEGACY_CAPABILITIES)
+    versions: tuple[str, ...] = ()  # the only ones it may speak; empty: whichever we know
+    first: Era | None = None  # asked in this one first, where none is remembered
+    patience_s: float | None = None  # for its start, its greeting and each list; None: what is usual for each
+    either_transport: bool = False  # the other one of HTTP is tried when it refuses the one that is written
+
+    def within(self, usual_s: float) -> float:
+        return usual_s if self.patience_s is None else self.patience_s
+
+    def allows(self, version: str) -> bool:
+        return not self.versions or version in self.versions
+
+    @property
+    def offered(self) -> str | None:
+        """The newest version for a handshake; None: there is to be none."""
+        return next(filter(self.allows, reversed(LEGACY_VERSIONS)), None)
+
+    def order(self, remembered: Era | None) -> list[Era]:
+        order = [Era.LEGACY, Era.MODERN] if (remembered or self.first) is Era.LEGACY else [Era.MODERN, Era.LEGACY]
+        speaks = {Era.LEGACY: self.offered is not None, Era.MODERN: any(map(self.allows, MODERN_VERSIONS))}
+        return [era for era in order if speaks[era]]
+
+
+USUAL: Final = Manner()
+
+
+class GreetingFailed(Exception):
+    def __init__(
+        self, reason: str, what: Undelivered | None = None, *, again: bool = False, code: str | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.what = what
+        self.again = again  # asking the same once more may help
+        self.code = code
+
+
+def modern_head(method: str) -> bytes:
+    return MODERN_HEAD + b"mcp-method: %b\r\n" % method.encode()
+
+
+async def greet(
+    link: ConnectedLink, remembered: Era | None, say: Callable[[str], None], manner: Manner = USUAL
+) -> ServerFacts:
+    """What the server is. `say` hears what is being waited for. Raises GreetingFailed."""
+    asked: dict[Era, Inquiry] = {}
+    order = manner.order(remembered)
+    greet_s = manner.within(GREET_S)
+    deadline = asyncio.get_running_loop().time() + greet_s
+    reasons: list[str] = []
+    last: Undelivered | None = None
+    code: str | None = None
+    insisted = False
+    try:
+        for step, era in enumerate(order):
+            asked[era] = _ask(link, era, manner)
+            # A server that was greeted so before may only be slow to start, and end when asked in the other tongue.
+            probe_s = min(PROBE_S if remembered is not era else KNOWN_S, greet_s)
+            patience = probe_s if step < len(order) - 1 else greet_s
+            while pending := [inquiry.future for inquiry in asked.values() if not inquiry.future.done()]:
+                left = min(patience, deadline - asyncio.get_running_loop().time())
+                done, _ = await asyncio.wait(pending, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    reasons.append(f"no answer to {_METHOD[era]} within {patience:g} s")
+                    if step < len(order) - 1:
+                        say(f"{reasons[-1]}; asking {_METHOD[order[1]]}")
+                    break
+                for spoken, inquiry in list(asked.items()):
+                    if not inquiry.future.done():
+                        continue
+                    facts = _read(spoken, inquiry.future.result(), manner)
+                    if isinstance(facts, ServerFacts):
+                        return facts
+                    del asked[spoken]
+                    if facts.again and not insisted:  # it refused the version it says it speaks: once more
+                        insisted = True
+                        asked[spoken] = _ask(link, spoken, manner)
+                        continue
+                    reasons.append(facts.reason)
+                    last = facts.what or last
+                    code = code or facts.code
+                    if _hopeless(facts.what):
+                        raise facts
+                if era not in asked:
+                    break
+        raise GreetingFailed(reasons[-1] if reasons else "it did not answer", last, code=code)
+    finally:
+        for inquiry in asked.values():
+            link.in_flight.pop(inquiry.upstream_id, None)
+
+
+_METHOD: Final = {Era.MODERN: DISCOVER, Era.LEGACY: INITIALIZE}
+
+
+def _ask(link: ConnectedLink, era: Era, manner: Manner) -> Inquiry:
+    if era is Era.MODERN:
+        return link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
+    params = {"protocolVersion": manner.offered, "capabilities": manner.capabilities, "clientInfo": OUR_INFO}
+    return link.ask(INITIALIZE, params)
+
+
+def _hopeless(what: Undelivered | None) -> bool:
+    """Nothing another question could change."""
+    return what is not None and what.trouble in (Trouble.UNREACHABLE, Trouble.UNAUTHORISED)
+
+
+def _read(era: Era, reply: Response | Fault, manner: Manner) -> ServerFacts | GreetingFailed:
+    if isinstance(reply, Fault):
+        what = reply.what if isinstance(reply, LostFault) else None
+        return GreetingFailed(reply.detail if isinstance(reply, LostFault) else reply.message, what)
+    if reply.error:
+        return GreetingFailed(_refusal(era, reply.error), again=_speaks_ours(reply.error))
+    result = decode_object(reply.result)
+    if result is None:
+        return GreetingFailed("its greeting is not an object")
+    facts = _modern_facts(result) if era is Era.MODERN else _legacy_facts(result)
+    if isinstance(facts, ServerFacts) and not manner.allows(facts.version):
+        return GreetingFailed(f"it speaks MCP {facts.version}, which it is not to", code=UNSUPPORTED)
+    return facts
+
+
+def _speaks_ours(error: Raw) -> bool:
+    """-32022 whose list of versions holds one of ours."""
+    try:
+        body = decode_value(error)
+        return body["code"] == UNSUPPORTED_VERSION and any(v in body["data"]["supported"] for v in MODERN_VERSIONS)
+    except (CodecError, KeyError, TypeError):
+        return False
+
+
+def _refusal(era: Era, error: Raw) -> str:
+    try:
+        body = decode_value(error)
+        code, message = body.get("code"), str(body.get("message", ""))[:200]
+    except (CodecError, AttributeError):
+        return f"it refused {_METHOD[era]}"
+    if code == UNSUPPORTED_VERSION:
+        return f"it speaks none of our MCP versions ({', '.join(MODERN_VERSIONS)})"
+    return f"it refused {_METHOD[era]}: {message} ({code})"
+
+
+def _modern_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
+    try:
+        versions = decode_value(result.get("supportedVersions", Raw(b"[]")))
+    except CodecError:
+        versions = []
+    version = (
+        next((v for v in reversed(MODERN_VERSIONS) if v in versions), None) if isinstance(versions, list) else None
+    )
+    if version is None:
+        return GreetingFailed("it speaks no modern MCP version of ours", code=UNSUPPORTED)
+    meta = decode_object(result["_meta"]) if "_meta" in result else None
+    info = decode_object((meta or {}).get(META_SERVER, Raw(b"{}"))) or {}
+    return ServerFacts(
+        era=Era.MODERN,
+        version=version,
+        name=maybe_string(info.get("name")) or "",
+        server_version=maybe_string(info.get("version")) or "",
+        capabilities=decode_object(result.get("capabilities", Raw(b"{}"))) or {},
+        instructions=maybe_string(result.get("instructions")),
+    )
+
+
+def _legacy_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
+    version = maybe_string(result.get("protocolVersion"))
+    if version not in LEGACY_VERSIONS:
+        return GreetingFailed(f"it speaks MCP {str(version)[:40]}, which we do not", code=UNSUPPORTED)
+    info = decode_object(result.get("serverInfo", Raw(b"{}"))) or {}
+    return ServerFacts(
+        era=Era.LEGACY,
+        version=version,
+        name=maybe_string(info.get("name")) or "",
+        server_version=maybe_string(info.get("version")) or "",
+        capabilities=decode_object(result.get("capabilities", Raw(b"{}"))) or {},
+        instructions=maybe_string(result.get("instructions")),
+    )

@@ -1,0 +1,175 @@
+"""A link: one segment of the namespace, or several joined by dots, and whatever answers its calls.
+
+Theory of operation. Everything a client can call stands behind a link, which is one of six kinds:
+
+    ServerLink       a server that the node starts or dials (configured, of a driver, or a user's own)
+    RegisteredLink   a subserver that came to the node and registered (MCP-AX)
+    ParticipantLink  a participant of a room that serves MCP (MCPx)
+    DeviceLink       a device: its commands are tools (MCP-AX 8)
+    ContractLink     the contracts of drivers: a call is admitted here and goes over a ServerLink lent to it
+    OwnLink          the node itself
+
+The first four are `ConnectedLink`s: messages of MCP go over a pipe, and a keeper owns the link, connects it and lists
+what is there. This base class is what all others need, from the catalog to the operator: who it is, how it stands, what
+it offers, how busy it is, and `send`, which takes only what the guard admitted.
+
+A link names the type of the calls made for it (`call_type`), so that a call is made once and never replaced. It counts
+calls but does not keep them: what is under way is kept where it can be answered, in `ConnectedLink.in_flight`.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import ToolClass
+from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
+from interlock.drivers.protocol.server_name import server_name
+from interlock.mcp.eras import Era
+from interlock.core.clock import Clock
+from interlock.core.link_state import RETRY_AFTER_MS, UNREACHABLE, LinkState, Outlook, Standing
+from interlock.guard.budgets import Account
+from interlock.core.calls.call import Call, CallFactory, Members, Pending, WaitingCalls
+from interlock.core.calls.caller import Caller
+from interlock.guard.guard import Admitted
+from interlock.credentials.consents import Consent
+from interlock.links.link_events import LinkEvents
+
+TIMEOUT_S = 300.0  # as of [servers.SEGMENT] timeout_s
+LATENCIES_MAX = 100  # calls of which a link remembers how long they took
+
+
+class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server said of itself when greeted."""
+
+    era: Era
+    version: str
+    name: str = ""
+    server_version: str = ""
+    capabilities: dict[str, Raw] = {}
+    instructions: str | None = None
+    greeted: bool = True  # False: it answers no greeting, and serves all the same
+
+
+class Own(Protocol):
+    """The links to one server beside the shared one: of a client's own, or of those that can do the same."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that a client does goes over its link, and not only its calls."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why they have them, where the node decided it."""
+
+    def ready(self, caller: Caller, said: Raw | None = None) -> "Link | None":
+        """The client's link, when it can be used at once, and it counts as used; the shared one for a client that is
+        to use that. `said`: the capabilities that a 2026-07-28 request declares."""
+
+    def maybe_usable(self, principal: str) -> "Link | None":
+        """The link of a principal, only looked at."""
+
+    async def open(self, caller: Caller, said: Raw | None = None) -> "Link | Consent":
+        """The client's link, however long it takes; or what its user has to agree to first.
+
+        Raises Unobtainable, StoreError, RoomFull.
+        """
+
+    @property
+    def links(self) -> "Sequence[Link]": ...
+
+
+class Link:
+    call_type: CallFactory = Call  # of a tools/call
+    task_call_type: CallFactory = Call  # of a tools/call whose client asks for a task
+    checks_input = False  # whether arguments of a tool are compared with a contract
+    is_checked = True  # whether a wrong byte on the way is found out
+    retry_after_ms = RETRY_AFTER_MS
+    gone = UNREACHABLE  # what a caller hears while its server is away
+    timeout_s = TIMEOUT_S  # of a call whose tool declares no latency class, and of other requests
+    account: Account | None = None  # the budget of a registration
+    classes: Mapping[str, ToolClass] = {}  # what the configuration says of tools, by their own names
+    asks: frozenset[str] = frozenset()  # tools of which a person confirms every call, by their own names
+    members: Members | None = None  # whom it is for; None: everybody
+    tells_updates = False  # of its resources, without being asked to
+
+    def __init__(
+        self, segment: str, events: LinkEvents, clock: Clock, *, kind: str, transport: str, offer: Offer = ADOPTED
+    ) -> None:
+        self.segment = segment
+        self.path: tuple[str, ...] = (segment,)  # of which `segment` is joined
+        self.kind = kind
+        self.transport = transport
+        self.offer = offer
+        self.events = events  # its keeper, for as long as there is one
+        self.standing = Standing(LinkState.CONNECTING, None, clock.wall())
+        self.facts: ServerFacts | None = None
+        self.era = Era.LEGACY
+        self.modern = False
+        self.tasks = False  # it makes tasks of calls
+        self.booked = 0  # clients' calls under way; our own questions do not count
+        self.queue: WaitingCalls | None = None  # for room here; None: no call waits
+        self.calls = 0
+        self.errors = 0
+        self.latencies: deque[float] = deque(maxlen=LATENCIES_MAX)
+        self.own: Own | None = None  # other links of clients to the same server, where they have such
+        self.own_of_legacy: Own | None = None  # the same, of legacy clients at a modern server that may speak their era
+        self.shared: Link | None = None  # of a link beside it: the one that the catalog shows
+        self._clock = clock
+
+    @property
+    def name(self) -> str:
+        """What people call it: the segment, without the version of a driver."""
+        return server_name(self.segment)
+
+    def send(self, admitted: Admitted[Call]) -> None:
+        raise NotImplementedError
+
+    @property
+    def served(self) -> int:
+        """How many calls it answered, or still has."""
+        return self.calls - self.errors
+
+    @property
+    def suspended_count(self) -> int:
+        """Calls that wait for their clients; they are not booked."""
+        return 0
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether what is sent now leaves. A standing says the same, a little later."""
+        return True
+
+    def cancel(self, pending: Pending, reason: str) -> None:
+        """No call waits any more for what was sent."""
+
+    def send_again(self, call: Call) -> None:
+        """The same call in its next round, with what its client was asked for."""
+
+    def suspend(self, call: Call) -> None:
+        """Its client is asked: the server does nothing for it until the answer."""
+
+    def resume(self, call: Call) -> None:
+        """... which came."""
+
+    def maybe_outlook(self, tool: str) -> Outlook | None:
+        """What a call of a tool would find beyond this link; None where there is nothing but its server."""
+        return None
+
+    def new_request(self, what: str, *fields: Any) -> Call:
+        """A request for a prompt or a resource, or about one; `what` is its name or URI here. One that is done was
+        answered."""
+        return Call(*fields)
+
+    def greeted(self, facts: ServerFacts) -> None:
+        self.facts = facts
+        self.era = facts.era
+        self.modern = facts.era is Era.MODERN
+
+    def stand(self, state: LinkState, reason: str | None) -> None:
+        if self.standing.state is not state or self.standing.reason != reason:
+            since = self._clock.wall() if self.standing.state is not state else self.standing.since_wall
+            self.standing = Standing(state, reason, since, self.retry_after_ms, self.gone)
+            self.events.on_standing(self)

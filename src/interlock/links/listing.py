@@ -1,0 +1,207 @@
+"""Reading a server's lists: every page, within limits, each item kept as the bytes it came in."""
+
+import asyncio
+import hashlib
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.ax.protocol.unlisted import Unlisted, maybe_unlisted_untrusted
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, is_deep, maybe_string
+from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, CodecError, Fault
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.handshake import MODERN_META, modern_head
+from interlock.links.lost_fault import LostFault
+from interlock.links.pipes import Trouble, Undelivered
+
+LIST_S: Final = 5.0  # MCP-AX 5.1: one slow server does not hold up the list
+PAGES_MAX: Final = 100
+ITEMS_MAX: Final = 10_000
+AGGREGATED_MAX: Final = 100_000  # of an aggregator, which lists what all of those below it have
+SLICE: Final = 1000  # items read before others get a turn
+REFUSED_MAX: Final = 1000  # items of which it is said one by one why they are left out
+ITEM_BYTES_MAX: Final = 1024 * 1024
+LIST_BYTES_MAX: Final = 64 * 1024 * 1024  # of all pages of one list
+
+_KEY: Final = {TOOLS_LIST: "name", PROMPTS_LIST: "name", RESOURCES_LIST: "uri", TEMPLATES_LIST: "uriTemplate"}
+_NEEDS: Final = {
+    TOOLS_LIST: "tools",
+    PROMPTS_LIST: "prompts",
+    RESOURCES_LIST: "resources",
+    TEMPLATES_LIST: "resources",
+}
+
+Item = dict[str, Raw]
+
+
+class Items(msgspec.Struct, frozen=True, kw_only=True):
+    """One list of one server: (key, item) pairs in the server's order, and what was left out and why."""
+
+    items: tuple[tuple[str, Item], ...] = ()
+    raws: tuple[bytes, ...] = ()  # the bytes of each, which nothing else shares
+    refused: tuple[tuple[str, str], ...] = ()
+    digest: bytes = b""
+    ttl_s: float | None = None  # the server's own cache hint
+    private: bool = True
+    unlisted: Unlisted | None = None  # what a child says it does not list here
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    tools: Items = Items()
+    prompts: Items = Items()
+    resources: Items = Items()
+    templates: Items = Items()
+
+
+class ListFailed(Exception):
+    """A list that could not be read; the message says why."""
+
+    def __init__(self, message: str, what: Undelivered | None = None) -> None:
+        super().__init__(message)
+        self.what = what
+
+    @property
+    def unauthorised(self) -> bool:
+        return self.what is not None and self.what.trouble is Trouble.UNAUTHORISED
+
+
+FIELD: Final = {TOOLS_LIST: "tools", PROMPTS_LIST: "prompts", RESOURCES_LIST: "resources", TEMPLATES_LIST: "templates"}
+
+
+async def read_list(link: ConnectedLink, method: str, known: Items | None = None, page_s: float = LIST_S) -> Items:
+    """Raises ListFailed. A server without the capability has an empty list and is not asked.
+
+    An item that is in `known`, the list as it was last read, is the same object again where its bytes are.
+    """
+    facts = link.facts
+    if facts is None or _NEEDS[method] not in facts.capabilities:
+        return Items()
+    cursor: Raw | None = None
+    reading = _Reading(_KEY[method], known)
+    found, refused = reading.found, reading.refused
+    items_max = AGGREGATED_MAX if link.offer.is_aggregator else ITEMS_MAX
+    digest = hashlib.sha256()
+    ttl_s: float | None = None
+    private = facts.era is Era.LEGACY
+    size = 0
+    unlisted: Unlisted | None = None
+    for _ in range(PAGES_MAX):
+        answer = await _read_page(link, method, cursor, page_s)
+        if answer is None:
+            return Items()
+        page, page_size = answer
+        size += page_size
+        if size > LIST_BYTES_MAX and size != page_size:  # one page alone is held to limits.message_bytes
+            refused.append(("*", f"what comes after the first {LIST_BYTES_MAX} bytes of its {method}"))
+            break
+        raw_items = decode_array(page.get(LISTS[method], Raw(b"null")))
+        if raw_items is None:
+            raise ListFailed(f"its {method} has no list {LISTS[method]}")
+        for done, raw in enumerate(map(bytes, raw_items), 1):
+            digest.update(raw + b"\n")
+            reading.take(raw)
+            if done % SLICE == 0:
+                await asyncio.sleep(0)
+        if method == TOOLS_LIST and cursor is None:
+            unlisted = maybe_unlisted_untrusted(page)
+        if facts.era is Era.MODERN:
+            ttl_s = _least(ttl_s, page.get("ttlMs"))
+            private = private or maybe_string(page.get("cacheScope")) != "public"
+        cursor = page.get("nextCursor")
+        if cursor is None or bytes(cursor) in (b"null", b'""'):
+            break
+        if len(found) >= items_max:
+            refused.append(("*", f"more than {items_max} items"))
+            break
+    else:
+        refused.append(("*", f"more than {PAGES_MAX} pages"))
+    if len(found) > items_max:
+        refused.append(("*", f"{len(found) - items_max} items beyond the first {items_max}"))
+        del found[items_max:], reading.raws[items_max:]
+    if len(refused) > REFUSED_MAX:
+        refused[REFUSED_MAX:] = [("*", "more items that cannot be listed"), *(one for one in refused if one[0] == "*")]
+    return Items(
+        items=tuple(found),
+        raws=tuple(reading.raws),
+        refused=tuple(refused),
+        digest=digest.digest(),
+        ttl_s=ttl_s,
+        private=private,
+        unlisted=unlisted,
+    )
+
+
+async def _read_page(
+    link: ConnectedLink, method: str, cursor: Raw | None, page_s: float
+) -> tuple[dict[str, Raw], int] | None:
+    """One page, and its size in bytes."""
+    modern = link.facts is not None and link.facts.era is Era.MODERN
+    params: dict[str, Any] = {"_meta": MODERN_META} if modern else {}
+    if cursor is not None:
+        params["cursor"] = cursor
+    inquiry = link.ask(method, params, modern_head(method) if modern else b"")
+    try:
+        reply = await asyncio.wait_for(inquiry.future, page_s)
+    except TimeoutError:
+        link.cancel(inquiry, "timeout")
+        raise ListFailed(f"{method} was not answered within {page_s:g} s") from None
+    if isinstance(reply, LostFault):
+        raise ListFailed(f"{method}: {reply.detail}", reply.what)
+    if isinstance(reply, Fault):
+        raise ListFailed(f"{method}: {reply.message}")
+    if reply.error:
+        try:
+            error = decode_value(reply.error)
+            if error.get("code") == METHOD_NOT_FOUND:
+                return None  # it declared the capability but has no such list (templates, mostly)
+            raise ListFailed(f"{method} was refused: {str(error.get('message'))[:200]}")
+        except (CodecError, AttributeError):
+            raise ListFailed(f"{method} was refused") from None
+    page = decode_object(reply.result)
+    if page is None:
+        raise ListFailed(f"its {method} is not an object")
+    return page, len(bytes(reply.result))
+
+
+class _Reading:
+    """One list, as far as it has come."""
+
+    def __init__(self, key: str, known: Items | None) -> None:
+        self._key = key
+        self._known = known or Items()
+        self._places = {raw: place for place, raw in enumerate(self._known.raws)}
+        self.found: list[tuple[str, Item]] = []
+        self.raws: list[bytes] = []
+        self.refused: list[tuple[str, str]] = []
+
+    def take(self, raw: bytes) -> None:
+        place = self._places.get(raw)
+        if place is not None:
+            self.found.append(self._known.items[place])
+            self.raws.append(self._known.raws[place])
+            return
+        item = decode_object(raw)
+        name = maybe_string(item.get(self._key)) if item is not None else None
+        if item is None or name is None:
+            if len(self.refused) <= REFUSED_MAX:
+                self.refused.append(("?", f"an item without a {self._key}"))
+        elif len(raw) > ITEM_BYTES_MAX:
+            self.refused.append((name[:128], f"its definition is larger than {ITEM_BYTES_MAX} bytes"))
+        elif is_deep(raw):
+            self.refused.append((name[:128], "its definition is nested too deeply"))
+        else:
+            self.found.append((name, item))
+            self.raws.append(raw)
+
+
+def _least(known: float | None, raw: Raw | None) -> float | None:
+    try:
+        ms = decode_value(raw) if raw is not None else None
+    except CodecError:
+        ms = None
+    if not isinstance(ms, int | float) or isinstance(ms, bool) or ms < 0:
+        return known
+    return ms / 1000 if known is None else min(known, ms / 1000)

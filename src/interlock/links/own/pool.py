@@ -1,0 +1,344 @@
+"""The links to one server beside the shared one: made with a call, bounded, ended when idle.
+
+Theory of operation. The shared link greets the server, and the catalog shows what it lists. A call of a client that is
+to have its own goes over a link of that client, which begins with its first call, shares nothing with another's, and
+ends with its session, after the idle time, or to make room. Its segment is that of the server with a suffix, so that
+whatever belongs to one link (subscriptions, tasks, the log level) belongs to it alone.
+
+A legacy server that asks its clients is told exactly what they can do, once, when it is greeted. So clients that need
+no link of their own there share one with those that declare the same; the shared link declares everything.
+
+Whose link it is: the session's (`share = "session"`), or the principal's. A 2026-07-28 client has no session, so its
+principal's, with what its request declares where that counts. Where such a server asks its clients, calls of one
+principal without a session each get a link on which no other call is under way, as long as there is room: only then is
+it plain whom a question is for. A call whose client has been asked is not under way in this sense.
+
+A server that knows people (`auth = { per = "user" }`) has the same links, each with its user's token. A user without a
+token is shown the page where they can agree.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import ServerPlan, Spawn
+from interlock.wire.jsonrpc.codec import decode_object, encode_value
+from interlock.mcp.capabilities import common_capabilities
+from interlock.mcp.eras import Era
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import EXTENSION
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.caller import Caller
+from interlock.credentials.consents import Consent
+from interlock.credentials.token import TokenHolder
+from interlock.links.connector import ConnectorParts, Eras
+from interlock.links.handshake import LEGACY_CAPABILITIES, Manner
+from interlock.links.keeper import Keeper
+from interlock.links.link_events import LinkEvents
+from interlock.links.process_room import SETTLED_S, RoomFull
+from interlock.links.server_link import ServerLink
+from interlock.links.own.own_link_keeper import OwnKeeper
+
+SWEEP_S: Final = 60.0
+CONNECTIONS_MAX: Final = 1000  # to one server that is dialled: each costs a socket, and no process of this machine
+
+# A session; or a principal (None: any that declares the same), what its requests declare, and the number of its link.
+Key = Caller | tuple[str | None, bytes, int]
+
+
+class OwnLinks:
+    """Those of one server; implements `links.link.Own`."""
+
+    def __init__(
+        self,
+        plan: ServerPlan,
+        connector_parts: ConnectorParts,
+        events: LinkEvents,
+        keepers: dict[str, Keeper],
+        *,
+        per: Literal["principal", "session"],
+        vendor_meta: bool,
+        holder: TokenHolder | None = None,
+        token_of: Callable[[str], TokenHolder] | None = None,
+    ) -> None:
+        """`keepers`: where the node finds them, the shared one among them. `holder`: has the node's token for a server
+        that is dialled. `token_of`: each user has a token of their own instead."""
+        self._plan = plan
+        self._connector_parts = connector_parts
+        self._events = events
+        self._all_keepers = keepers
+        self._per_session = per == "session"
+        self._vendor_meta = vendor_meta
+        self._holder = holder
+        self._token_of = token_of
+        self._is_process = isinstance(plan.reach, Spawn)
+        self.is_whole = token_of is None
+        self.asked: frozenset[str] | None = None  # only clients that can be asked for one of these; None: every client
+        self.reason: str | None = None
+        self._asks = False
+        self._is_exact = False
+        self._in_own_era = False  # only legacy sessions, in their era, of a server that may speak both
+        self._keepers: dict[Key, OwnKeeper] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._ending = BackgroundTasks()
+        if self._is_process:
+            connector_parts.room.join(self)
+
+    def __len__(self) -> int:
+        return len(self._keepers)
+
+    @property
+    def most(self) -> int:
+        return self._plan.max_processes if self._is_process else CONNECTIONS_MAX
+
+    @property
+    def keepers(self) -> Iterable[OwnKeeper]:
+        return self._keepers.values()
+
+    @property
+    def links(self) -> list[ServerLink]:
+        return [keeper.link for keeper in self._keepers.values()]
+
+    def serve(
+        self,
+        reason: str | None,
+        *,
+        asked: frozenset[str] | None = None,
+        asks: bool = False,
+        is_exact: bool = False,
+        in_own_era: bool = False,
+    ) -> None:
+        """Who gets a link from now on, and why. `asks`: its server asks its clients. `is_exact`: every link declares
+        what its clients can do. `in_own_era`: legacy sessions, in their era, for as long as the server may speak
+        both."""
+        self.reason, self.asked, self._asks, self._in_own_era = reason, asked, asks, in_own_era
+        self._is_exact = is_exact
+
+    async def stop(self) -> None:
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for key in list(self._keepers):
+            self._end(key)
+        self._connector_parts.room.leave(self)
+        await self._ending.finish()
+
+    # Whose
+
+    def _maybe_key(self, caller: Caller, said: Raw | None) -> Key | None:
+        """None: this client's calls go over the shared link."""
+        principal = caller.principal.name
+        if not self._per_session:
+            return principal, b"", 0
+        offered = caller.capabilities if caller.asker is not None else decode_object(said or RAW_EMPTY) or {}
+        if self.asked is not None and self.asked.isdisjoint(offered):
+            declared = _declared({**offered, "roots": _ROOTS}) if self._is_exact else _EVERYTHING
+            return None if declared == _EVERYTHING else (None, declared, 0)
+        if caller.asker is not None:
+            return caller
+        declared, number = _declared(offered) if self._is_exact else b"", 0
+        while self._asks and (kept := self._keepers.get((principal, declared, number))) and kept.is_serving:
+            number += 1
+        return principal, declared, number
+
+    def ready(self, caller: Caller, said: Raw | None = None) -> ServerLink | None:
+        key = self._maybe_key(caller.whole or caller, said)
+        if key is None:
+            return self._shared
+        keeper = self._keepers.get(key)
+        if keeper is None or not keeper.is_usable:
+            return None
+        keeper.use()
+        return keeper.link
+
+    @property
+    def _shared(self) -> ServerLink:
+        return self._all_keepers[self._plan.segment].link  # type: ignore[return-value]
+
+    def maybe_usable(self, principal: str) -> ServerLink | None:
+        return next((keeper.link for keeper in self._links_of(principal) if keeper.is_usable), None)
+
+    async def open(self, caller: Caller, said: Raw | None = None) -> ServerLink | Consent:
+        """The client's link, or what its user has to agree to first. Raises Unobtainable, StoreError, RoomFull."""
+        client = caller.whole or caller
+        key = self._maybe_key(client, said)
+        if key is None:
+            return self._shared
+        is_of_several = not isinstance(key, Caller) and key[0] is None
+        try:
+            opened = await self._kept(key, client).open()
+        except RoomFull:
+            if not self._in_own_era and not is_of_several:
+                raise
+            return self._shared  # which serves all but some questions
+        if is_of_several and not (isinstance(opened, ServerLink) and opened.is_connected):
+            return self._shared
+        if self._in_own_era and isinstance(opened, ServerLink) and opened.is_connected:
+            if opened.modern:  # it speaks one era only
+                self.asked = frozenset()
+                self.end_session(client)
+                return self._shared
+            self.reason = "it speaks the era of legacy clients too"
+        return opened
+
+    def _kept(self, key: Key, caller: Caller) -> OwnKeeper:
+        """The keeper of a link, or of another one of its principal where there is no room for it."""
+        known = self._keepers.get(key)
+        if known is not None:
+            return known
+        try:
+            return self._make(key, caller)
+        except RoomFull:
+            other = None if isinstance(key, Caller) or key[0] is None else next(self._links_of(key[0]), None)
+            if other is None:
+                raise
+            return other
+
+    def _links_of(self, principal: str) -> Iterator[OwnKeeper]:
+        """Those for all that a principal does."""
+        for keeper in self._keepers.values():
+            if keeper.link.owner == principal and keeper.link.client is None:
+                yield keeper
+
+    # Making
+
+    def _make(self, key: Key, caller: Caller) -> OwnKeeper:
+        if len(self._keepers) >= self.most:
+            if self.maybe_idle_since() is None:
+                raise RoomFull(self.most)
+            self.end_longest_idle()
+        if self._is_process:
+            self._connector_parts.room.make_room()
+        principal = caller.principal.name
+        token = self._token_of(principal) if self._token_of is not None else None
+        client, owner = (key, principal) if isinstance(key, Caller) else (None, key[0])
+        plan = msgspec.structs.replace(self._plan, segment=self._new_segment())
+        shared = self._all_keepers[self._plan.segment]
+        keeper = OwnKeeper(
+            lambda events: ServerLink(
+                plan,
+                events,
+                self._connector_parts.clock,
+                vendor_meta=self._vendor_meta,
+                shared=shared.link,
+                owner=owner,
+                client=client,
+            ),
+            self._own_parts(key),
+            self._events,
+            token or self._holder,
+            token=token,
+        )
+        keeper.log_level.set(client.log_level if client is not None else shared.log_level.of_sessions)
+        self._keepers[key] = self._all_keepers[plan.segment] = keeper
+        if self._sweeper is None:
+            self._sweep_later()
+        return keeper
+
+    def _new_segment(self) -> str:
+        while (segment := f"{self._plan.segment}+{secrets.token_hex(4)}") in self._all_keepers:
+            pass
+        return segment
+
+    def _own_parts(self, key: Key) -> ConnectorParts:
+        """A server is told what the clients of its link can do; where that is not known, what any may."""
+        is_in_own_era = isinstance(key, Caller) and self._shared.modern  # if it speaks that too
+        eras = _UnknownEra() if is_in_own_era else _ErasOf(self._connector_parts.eras, self._plan.segment)
+        parts = msgspec.structs.replace(self._connector_parts, eras=eras)
+        offered: Mapping[str, Any]
+        if not isinstance(key, Caller):
+            if not key[1]:
+                return parts
+            offered = msgspec.json.decode(key[1])
+        else:
+            offered = {name: key.capabilities[name] for name in _PASSED if name in key.capabilities}
+            experimental = decode_object(key.capabilities.get("experimental", RAW_EMPTY)) or {}
+            experimental.pop(EXTENSION, None)  # it concerns the names here, and the lists come over the shared link
+            if experimental:
+                offered = {**offered, "experimental": experimental}
+        manner = Manner(capabilities=offered, first=Era.LEGACY if is_in_own_era else None)
+        return msgspec.structs.replace(parts, manner=manner)
+
+    # Ending
+
+    async def forget(self, principal: str) -> None:
+        """The user's token was taken away."""
+        if (principal, b"", 0) in self._keepers:
+            await self._end((principal, b"", 0))
+
+    def end_session(self, caller: Caller) -> None:
+        if caller in self._keepers:
+            self._end(caller)
+
+    def maybe_idle_since(self) -> float | None:
+        key = self._maybe_longest_idle()
+        return None if key is None else self._keepers[key].used_at
+
+    def end_longest_idle(self) -> None:
+        key = self._maybe_longest_idle()
+        if key is not None:
+            self._end(key)
+
+    def _maybe_longest_idle(self) -> Key | None:
+        """Of those that may make room."""
+        before = self._connector_parts.clock.now() - (SETTLED_S if self._is_process else 0.0)
+        idle = [key for key, keeper in self._keepers.items() if keeper.is_idle and keeper.used_at <= before]
+        return min(idle, key=lambda key: self._keepers[key].used_at, default=None)
+
+    def _sweep(self) -> None:
+        now = self._connector_parts.clock.now()
+        for key, keeper in list(self._keepers.items()):
+            if now - keeper.used_at > self._plan.idle_timeout_s and keeper.is_idle:
+                self._end(key)
+        self._sweeper = None
+        if self._keepers:
+            self._sweep_later()
+
+    def _sweep_later(self) -> None:
+        wait_s = min(SWEEP_S, self._plan.idle_timeout_s)
+        self._sweeper = asyncio.get_running_loop().call_later(wait_s, self._sweep)
+
+    def _end(self, key: Key) -> "asyncio.Task[None]":
+        keeper = self._keepers.pop(key)
+        return self._ending.begin(self._stop(keeper))
+
+    async def _stop(self, keeper: OwnKeeper) -> None:
+        await keeper.stop()
+        self._events.tasks.on_link_ended(keeper.link)
+        self._all_keepers.pop(keeper.link.segment, None)
+
+
+_PASSED: Final = tuple(LEGACY_CAPABILITIES)
+_EVERYTHING: Final = encode_value(LEGACY_CAPABILITIES)
+_ROOTS: Final = Raw(encode_value(LEGACY_CAPABILITIES["roots"]))  # where a link is shared, they are the operator's
+
+
+def _declared(offered: Mapping[str, Raw]) -> bytes:
+    return encode_value(common_capabilities(LEGACY_CAPABILITIES, offered))
+
+
+class _ErasOf:
+    """The era that a server spoke last, for all its links."""
+
+    def __init__(self, eras: Eras, segment: str) -> None:
+        self._eras = eras
+        self._segment = segment
+
+    def get(self, server: str) -> Era | None:
+        return self._eras.get(self._segment)
+
+    def put(self, server: str, era: Era) -> None:
+        self._eras.put(self._segment, era)
+
+
+class _UnknownEra:
+    """Nothing is remembered: what a server speaks on such a link says nothing about the shared one."""
+
+    def get(self, server: str) -> Era | None:
+        return None
+
+    def put(self, server: str, era: Era) -> None:
+        pass

@@ -1,0 +1,84 @@
+"""The decision of `share = "auto"`: whether a server is shared by all, or gives each session a link of its own.
+
+It begins shared. A 2026-07-28 server stays so: what it asks belongs to one request. A legacy server stops being shared
+for everybody where it is known to keep state, and for those clients that can be asked once it asks on a pipe on which
+nothing says whom it means. A question for roots counts where the operator lets the server hear of any.
+
+A legacy server hears once, when greeted, what its client can do, and the link that all share declares all that any
+client may. That is wrong for a server that looks at it. So once it has asked for sampling or elicitation, on whichever
+stream, every call goes over a link that declares what its own client can do; clients that can do the same share one.
+
+A 2026-07-28 server that is dialled may speak the older era too, as servers of the SDKs do, and some of its tools ask in
+mid-call, which only that era has. So legacy clients that can be asked get links of their own to it, in their era, if it
+turns out to speak it. A program that the node starts would have to run twice for that, and keep its state twice: there
+it takes `share = "session"`.
+"""
+
+import logging
+from typing import Final
+
+from interlock.config.plan import Dial
+from interlock.wire.jsonrpc.codec import decode_object
+from interlock.mcp.eras import Era
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import ASKED_OF_CLIENT, EXTENSION
+from interlock.mcp.tasks import offers_tasks
+from interlock.links.link import Own, ServerFacts
+from interlock.links.server_link import ServerLink
+from interlock.links.own.asking_memory import AskingMemory
+from interlock.links.own.pool import OwnLinks
+from interlock.links.own.stateful_servers import maybe_stateful
+
+DECLARED: Final = frozenset(("sampling", "elicitation"))  # roots are the operator's folders wherever a link is shared
+
+log = logging.getLogger("interlock.links")
+
+
+class AutoSharing:
+    """Of one server."""
+
+    def __init__(self, own: OwnLinks, memory: AskingMemory) -> None:
+        self._own = own
+        self._memory = memory
+
+    def maybe_own(self, link: ServerLink, facts: ServerFacts) -> Own | None:
+        """The links that its clients get of their own, now that it was greeted."""
+        if facts.era is not Era.LEGACY:
+            return None
+        stateful = maybe_stateful(link.reach, facts.name)
+        if stateful is not None:
+            self._own.serve(stateful.reason, asks=stateful.asks, is_exact=stateful.asks)
+            return self._own
+        known = self._memory.of(link.segment, facts.name)
+        asked, all_asked = known.asks, known.asks | known.asks_in_calls
+        if "roots" in asked and not link.allowed_folders():
+            asked -= {"roots"}
+        is_exact = not all_asked.isdisjoint(DECLARED)
+        if not asked and not is_exact:
+            return None
+        self._own.serve(f"it asks for {', '.join(sorted(all_asked))}", asked=asked, asks=True, is_exact=is_exact)
+        return self._own
+
+    def maybe_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> Own | None:
+        """Those of legacy clients, where it may speak both eras. A node below asks by itself; tasks have one era."""
+        if facts.era is not Era.MODERN or not isinstance(link.reach, Dial):
+            return None
+        extensions = decode_object(facts.capabilities.get("extensions", RAW_EMPTY)) or {}
+        if EXTENSION in extensions or offers_tasks(facts.capabilities, facts.era):
+            return None
+        self._own.serve(None, asked=frozenset(ASKED_OF_CLIENT.values()), in_own_era=True)
+        return self._own
+
+    def on_asked(self, link: ServerLink, method: str, *, in_call: bool) -> Own | None:
+        """The same, now that it asks something."""
+        facts, capability = link.facts, ASKED_OF_CLIENT.get(method)
+        if facts is None or capability is None:
+            return link.own
+        known = self._memory.of(link.segment, facts.name)
+        if capability in (known.asks_in_calls if in_call else known.asks):
+            return link.own
+        self._memory.add(link.segment, facts.name, capability, in_call=in_call)
+        own = self.maybe_own(link, facts)
+        if own is not None and link.own is None:
+            log.info("link %s: %s; clients get other links from now on", link.name, self._own.reason)
+        return own

@@ -1,0 +1,567 @@
+"""The three ways bytes reach a server: a child's stdio, streamable HTTP, and the older HTTP+SSE.
+
+A pipe carries whole messages and knows which request a message came back on, where the transport tells (HTTP). It knows
+no method and no era beyond the headers it is told to send.
+"""
+
+import asyncio
+import ssl
+from enum import Enum
+from typing import Any, Protocol
+from urllib.parse import urljoin, urlsplit
+
+import msgspec
+
+from interlock.net.http.client import Failure, FailureKind, Handle, Headers, HttpClient, Parts, header
+from interlock.net.paced_delivery import PacedDelivery
+from interlock.process.child import Child
+from interlock.wire.jsonrpc.oversized import Oversized
+from interlock.mcp.sse import SseEvent, SseParser
+from interlock.core.calls.call import Inquiry, Pending
+from interlock.dispatch.parking import PARKED_MAX
+from interlock.links.side_requests import SideRequests
+from interlock.process.sandbox.sandbox import Sandbox
+
+EVENT_STREAM_HEAD = b"accept: text/event-stream\r\n"
+POST_HEAD = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\n"
+RESUME_TRIES_MAX = 5
+# As many as calls under way at one server, by default, and calls that wait for their clients: each keeps the connection
+# on which its server asked.
+CALL_CONNECTIONS_MAX = 1024 + PARKED_MAX
+RESUME_DELAY_S = 1.0  # when the server named no `retry`
+
+
+class Trouble(Enum):
+    UNREACHABLE = "unreachable"  # nothing was sent
+    LOST = "lost"  # sent, no answer: what happened there is unknown
+    BUSY = "busy"  # nothing was sent, and others are being served
+    UNAUTHORISED = "unauthorised"
+    SESSION_LOST = "session_lost"
+    REFUSED = "refused"  # an HTTP status that is no MCP answer
+    MALFORMED = "malformed"
+    TOO_LARGE = "too_large"  # its answer
+
+
+class Undelivered(msgspec.Struct, frozen=True):
+    trouble: Trouble
+    detail: str
+    status: int = 0
+    challenges: tuple[bytes, ...] = ()  # what a refusal says about the credential it wants (WWW-Authenticate)
+    headers: Headers = ()  # of a refusal that is not about the credential
+    limit: int = 0  # in bytes, of what was too large
+
+
+SIDE_FULL = Undelivered(Trouble.BUSY, "too many messages to it wait already")
+
+
+class PipeOwner(Protocol):
+    def on_message(self, data: bytes, origin: Pending | None) -> bool:
+        """True when it was the answer to `origin`."""
+
+    def on_oversized(self, found: Oversized, origin: Pending | None) -> None:
+        """A message over the limit was left out; `origin` as for `on_message`."""
+
+    def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None: ...
+
+    def on_pipe_lost(self, reason: str) -> None: ...
+
+    def on_session(self, session: bytes) -> None:
+        """Legacy HTTP: the session id an answer brought."""
+
+    def waits(self, origin: Pending) -> bool: ...
+
+
+class Pipe(Protocol):
+    def send(self, message: bytes, head: bytes, origin: Pending | None) -> object: ...
+
+    def abort(self, handle: object) -> bool:
+        """Stop one request by closing its connection. False where the transport has no such thing."""
+
+    def throttle(self, seconds: float) -> None:
+        """Stop reading for a while: the server talks too much."""
+
+    async def close(self) -> None: ...
+
+
+def unauthorised(status: int, headers: Headers) -> Undelivered:
+    said = tuple(value for name, value in headers if name.lower() == b"www-authenticate")
+    return Undelivered(Trouble.UNAUTHORISED, f"it refuses our credential (HTTP {status})", status, said)
+
+
+class StdioPipe:
+    """A child process. Also its ChildSink."""
+
+    def __init__(self, owner: PipeOwner) -> None:
+        self._owner = owner
+        self.child: Child | None = None
+        self.cell: Sandbox | None = None  # the sandbox it runs in
+
+    def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
+        child = self.child
+        if child is not None and not child.send(message):
+            self._owner.on_undelivered(origin, Undelivered(Trouble.BUSY, "it does not read its input fast enough"))
+        return None
+
+    def abort(self, handle: object) -> bool:
+        return False
+
+    def throttle(self, seconds: float) -> None:
+        child = self.child
+        if child is not None:
+            child.pause_reading()
+            asyncio.get_running_loop().call_later(seconds, child.resume_reading)
+
+    def on_line(self, data: bytes) -> None:
+        if data.strip():
+            self._owner.on_message(data, None)
+
+    def on_oversized(self, found: Oversized) -> None:
+        self._owner.on_oversized(found, None)
+
+    def on_gone(self, reason: str) -> None:
+        self._owner.on_pipe_lost(reason)
+
+    def on_stalled(self) -> None:
+        self._owner.on_pipe_lost("it stopped reading its input")
+
+    async def close(self) -> None:
+        try:
+            if self.child is not None:
+                await self.child.stop()
+        finally:
+            if self.cell is not None:
+                self.cell.close()
+
+
+class HttpPipe:
+    """Streamable HTTP: one POST per message, answers on the POST, a GET stream for the rest (legacy)."""
+
+    def __init__(
+        self,
+        owner: PipeOwner,
+        url: str,
+        headers: dict[str, str],
+        max_bytes: int,
+        address: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`address` and `tls` as for `HttpClient`."""
+        parts = urlsplit(url)
+        self.owner = owner
+        self.target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
+        place = f"{parts.scheme}://{parts.netloc}"
+        self.client = HttpClient(
+            place,
+            max_body_bytes=max_bytes,
+            max_connections=CALL_CONNECTIONS_MAX,
+            max_waiting=CALL_CONNECTIONS_MAX,  # calls are bounded before they come here
+            address=address,
+            tls=tls,
+        )
+        self._side = SideRequests(place, max_bytes, address, tls)
+        self.max_bytes = max_bytes
+        self._written = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
+        self._custom = self._written
+        self._session = b""
+        self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom)
+        self._stream: _Exchange | None = None
+        self.speaking: _Exchange | None = None  # whose message is being handled
+        self._closed = False
+
+    def adopt_credential(self, line: bytes) -> None:
+        """The Authorization header that every request has from now on."""
+        self._custom = self._written + line
+        self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom + self._session)
+        if self._stream is not None and self._stream.refused:
+            self.open_stream()
+
+    def adopt_session(self, session: bytes, version: str) -> None:
+        """Legacy: what every later request repeats."""
+        self._session = b"mcp-protocol-version: %b\r\n" % version.encode()
+        if session:
+            self._session += b"mcp-session-id: %b\r\n" % session
+        self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom + self._session)
+
+    def forget_session(self) -> None:
+        self._session = b""
+        self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom)
+
+    def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
+        if origin is not None:
+            exchange = _Exchange(self, origin, origin.upstream_id)
+            exchange.handle = self.client.send(self._post, head, message, exchange)
+            return exchange
+        if not self._side.send(self._post + head, message, _Exchange(self)):
+            self.owner.on_undelivered(None, SIDE_FULL)
+        return None
+
+    def send_pieces(self, pieces: Parts, head: bytes, origin: Pending) -> object:
+        exchange = _Exchange(self, origin, origin.upstream_id)
+        exchange.handle = self.client.send_parts(self._post, head, pieces, exchange)
+        return exchange
+
+    def open_stream(self) -> None:
+        """The legacy GET stream, reopened as long as the server offers it."""
+        stream = _Exchange(self, listening=True)
+        self._stream = stream
+        stream.open()
+
+    def get(self, head: bytes, exchange: "_Exchange") -> Handle:
+        return self.client.request(
+            b"GET", self.target, EVENT_STREAM_HEAD + self._custom + self._session + head, b"", exchange
+        )
+
+    def abort(self, handle: object) -> bool:
+        if isinstance(handle, _Exchange):
+            handle.abort()
+        return True
+
+    def throttle(self, seconds: float) -> None:
+        if self.speaking is not None:
+            self.speaking.pause_delivery(seconds)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self.has_session:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.client.request(b"DELETE", self.target, self._custom + self._session, b"", _Farewell(done))
+            try:
+                await asyncio.wait_for(done, 1.0)
+            except TimeoutError:
+                pass
+        await self._side.close()
+        await self.client.close()
+
+    @property
+    def has_session(self) -> bool:
+        return b"mcp-session-id" in self._session
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+
+class _Farewell:
+    """The answer to a session's DELETE, which is not used."""
+
+    def __init__(self, done: "asyncio.Future[None]") -> None:
+        self._done = done
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        self._finish()
+
+    def on_stream(self, status: int, headers: Headers) -> None:
+        pass
+
+    def on_chunk(self, data: bytes) -> None:
+        pass
+
+    def on_stream_end(self) -> None:
+        self._finish()
+
+    def on_fail(self, failure: Failure) -> None:
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+
+class _Exchange(PacedDelivery, eq=False):
+    """One POST (or the GET stream) and everything that comes back on it."""
+
+    pipe: HttpPipe
+    origin: Pending | None = None
+    sent_as: int = 0  # the origin's id at the server
+    listening: bool = False
+    parser: SseParser | None = None
+    last_id: str | None = None
+    retry_s: float = RESUME_DELAY_S
+    tries: int = 0
+    aborted: bool = False
+    refused: bool = False  # the stream, for its credential
+    handle: Handle | None = None
+
+    def hold_reading(self, wanted: bool) -> None:
+        handle = self.handle
+        if handle is not None:
+            (handle.pause if wanted else handle.resume)()
+
+    def _is_awaited(self) -> bool:
+        """Whether somebody still waits for this very exchange: a call may be on its next round under another id."""
+        origin = self.origin
+        return origin is not None and origin.upstream_id == self.sent_as and self.pipe.owner.waits(origin)
+
+    def open(self) -> None:
+        if self.aborted or self.pipe.closed:
+            return
+        head = b"" if self.last_id is None else b"last-event-id: %b\r\n" % self.last_id.encode()
+        self.handle = self.pipe.get(head, self)
+
+    def abort(self) -> None:
+        self.aborted = True
+        self.stop_delivery()
+        if self.handle is not None:
+            self.handle.abort()
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        owner, origin = self.pipe.owner, self.origin
+        if status == 200 and not self.listening:
+            if isinstance(origin, Inquiry):
+                session = header(headers, b"mcp-session-id")
+                if session is not None:
+                    owner.on_session(session)
+            answered = bool(body) and owner.on_message(body, origin)
+            if not answered and origin is not None and self._is_awaited():
+                owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, "its answer was not for this request"))
+            return
+        if self.listening:
+            self.refused = status == 401
+            return  # 405 and others: the server offers no stream
+        if 200 <= status < 300:
+            if origin is not None and self._is_awaited():
+                owner.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"HTTP {status} instead of an answer"))
+            return
+        if self.last_id is not None:  # of a stream that was taken up again: its request was looked at long ago
+            if status in (401, 403):
+                owner.on_undelivered(None, unauthorised(status, headers))
+            self._fail(Undelivered(Trouble.LOST, f"its stream could not be taken up again (HTTP {status})", status))
+            return
+        if status in (401, 403):
+            owner.on_undelivered(origin, unauthorised(status, headers))
+            return
+        if status == 404 and self.pipe.has_session:  # whatever its body says: the request was not looked at
+            owner.on_undelivered(origin, Undelivered(Trouble.SESSION_LOST, "it forgot our session", status))
+            return
+        if body[:1] == b"{" and origin is not None:
+            owner.on_message(body, origin)
+            if not self._is_awaited():
+                return
+        owner.on_undelivered(origin, Undelivered(Trouble.REFUSED, f"HTTP {status}", status, headers=headers))
+
+    def on_stream(self, status: int, headers: Headers) -> None:
+        self.parser = SseParser(self.pipe.max_bytes)
+        session = header(headers, b"mcp-session-id")
+        if session is not None and self.origin is not None:
+            self.pipe.owner.on_session(session)
+
+    def on_chunk(self, data: bytes) -> None:
+        if self.parser is None or self.aborted:
+            return
+        events = self.parser.feed(data)
+        if events:
+            self.deliver(events)
+
+    def on_next(self, event: SseEvent) -> None:
+        if event.id is not None:
+            self.last_id = event.id
+        if event.retry_ms is not None:
+            self.retry_s = min(event.retry_ms / 1000, 60.0)
+        if event.data and event.event == "message":
+            self.tries = 0
+            self.pipe.speaking = self
+            try:
+                self.pipe.owner.on_message(event.data, self.origin)
+            finally:
+                self.pipe.speaking = None
+        elif event.oversized is not None:
+            self._on_oversized(event.oversized)
+
+    def _on_oversized(self, found: Oversized) -> None:
+        was_awaited = self._is_awaited()
+        self.pipe.owner.on_oversized(found, self.origin)
+        if was_awaited and not self._is_awaited():
+            self.abort()  # the rest of the stream answers no call
+
+    def on_stream_end(self) -> None:
+        self.finish_delivery(lambda: self._again(Undelivered(Trouble.LOST, "its stream ended without an answer")))
+
+    def on_fail(self, failure: Failure) -> None:
+        if self.parser is not None:  # a stream that had begun: resume where the server allows it
+            self.finish_delivery(lambda: self._again(Undelivered(Trouble.LOST, failure.detail)))
+            return
+        self._fail(_undelivered(failure, self.pipe.max_bytes))
+
+    def _again(self, otherwise: Undelivered) -> None:
+        if self.aborted or self.pipe.closed:
+            return
+        wanted = self.listening or (self.last_id is not None and self._is_awaited())
+        if wanted and self.tries < RESUME_TRIES_MAX:
+            self.tries += 1
+            self.parser = None
+            asyncio.get_running_loop().call_later(self.retry_s, self.open)
+            return
+        self._fail(otherwise)
+
+    def _fail(self, what: Undelivered) -> None:
+        if self.aborted or self.listening or self.pipe.closed:
+            return
+        if self.origin is None or self._is_awaited():
+            self.pipe.owner.on_undelivered(self.origin, what)
+
+
+class SsePipe:
+    """HTTP+SSE of 2024-11-05: one GET stream brings everything, POSTs go to the URL its first event names."""
+
+    def __init__(
+        self,
+        owner: PipeOwner,
+        url: str,
+        headers: dict[str, str],
+        max_bytes: int,
+        address: str | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """`address` and `tls` as for `HttpClient`."""
+        parts = urlsplit(url)
+        self._owner = owner
+        self._url = url
+        self._origin = (parts.scheme, parts.netloc)
+        place = f"{parts.scheme}://{parts.netloc}"
+        self._client = HttpClient(place, max_body_bytes=max_bytes, address=address, tls=tls)
+        self._side = SideRequests(place, max_bytes, address, tls)
+        self._closed = False
+        self._target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
+        self._written = b"".join(f"{name}: {value}\r\n".encode("latin-1") for name, value in headers.items())
+        self._custom = self._written
+        self._parser = SseParser(max_bytes)
+        self._post_target: bytes | None = None
+        self._opened: asyncio.Future[Undelivered | None] = asyncio.get_running_loop().create_future()
+        self._handle: Handle | None = None
+        self._delivery = _SseDelivery(self)
+
+    def adopt_credential(self, line: bytes) -> None:
+        self._custom = self._written + line
+
+    async def open(self, timeout_s: float) -> Undelivered | None:
+        """None when the endpoint is known; otherwise why not."""
+        self._handle = self._client.request(b"GET", self._target, EVENT_STREAM_HEAD + self._custom, b"", self)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(self._opened)
+        except TimeoutError:
+            return Undelivered(Trouble.LOST, "no SSE endpoint event came")
+
+    def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
+        if self._post_target is not None:
+            start = self._client.start(b"POST", self._post_target, POST_HEAD + self._custom)
+            posted = _Posted(self, origin)
+            if origin is not None:
+                self._client.send(start, b"", message, posted)
+            elif not self._side.send(start, message, posted):
+                self._owner.on_undelivered(None, SIDE_FULL)
+        return None
+
+    def abort(self, handle: object) -> bool:
+        return False
+
+    def throttle(self, seconds: float) -> None:
+        self._delivery.pause_delivery(seconds)
+
+    def hold_reading(self, wanted: bool) -> None:
+        if self._handle is not None:
+            (self._handle.pause if wanted else self._handle.resume)()
+
+    async def close(self) -> None:
+        self._closed = True
+        self._delivery.stop_delivery()
+        if self._handle is not None:
+            self._handle.abort()
+        await self._side.close()
+        await self._client.close()
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        refused = status in (401, 403)
+        other = Undelivered(Trouble.REFUSED, f"HTTP {status}", status, headers=headers)
+        self._on_lost(unauthorised(status, headers) if refused else other)
+
+    def on_stream(self, status: int, headers: Headers) -> None:
+        pass
+
+    def on_chunk(self, data: bytes) -> None:
+        events = self._parser.feed(data)
+        if events:
+            self._delivery.deliver(events)
+
+    def on_event(self, event: SseEvent) -> None:
+        if event.event == "endpoint" and self._post_target is None:
+            self._endpoint(event.data.decode(errors="replace"))
+        elif event.event == "message" and event.data:
+            self._owner.on_message(event.data, None)
+        elif event.oversized is not None:
+            self._owner.on_oversized(event.oversized, None)
+
+    def _endpoint(self, said: str) -> None:
+        try:
+            parts = urlsplit(urljoin(self._url, said))
+        except ValueError:
+            self._on_lost(Undelivered(Trouble.MALFORMED, "its SSE endpoint is no address"))
+            return
+        # AIP-transport-7: a credential must not follow a server elsewhere
+        if (parts.scheme, parts.netloc) != self._origin:
+            self._on_lost(Undelivered(Trouble.MALFORMED, "its SSE endpoint is on another host"))
+            return
+        self._post_target = parts.path.encode() + (b"?" + parts.query.encode() if parts.query else b"")
+        if not self._opened.done():
+            self._opened.set_result(None)
+
+    def on_stream_end(self) -> None:
+        self._delivery.finish_delivery(lambda: self._on_lost(Undelivered(Trouble.LOST, "its event stream ended")))
+
+    def on_fail(self, failure: Failure) -> None:
+        self._delivery.finish_delivery(lambda: self._on_lost(_undelivered(failure, 0)))
+
+    def _on_lost(self, what: Undelivered) -> None:
+        if not self._opened.done():
+            self._opened.set_result(what)
+        else:
+            self._owner.on_pipe_lost(what.detail)
+
+
+class _SseDelivery(PacedDelivery, eq=False):
+    pipe: SsePipe
+
+    def on_next(self, event: SseEvent) -> None:
+        self.pipe.on_event(event)
+
+    def hold_reading(self, wanted: bool) -> None:
+        self.pipe.hold_reading(wanted)
+
+
+class _Posted:
+    """The HTTP answer to a POST of the older transport: 202, or a refusal."""
+
+    __slots__ = ("_origin", "_pipe")
+
+    def __init__(self, pipe: SsePipe, origin: Pending | None) -> None:
+        self._pipe = pipe
+        self._origin = origin
+
+    def on_answer(self, status: int, headers: Headers, body: bytes) -> None:
+        if status in (401, 403):
+            self._pipe._owner.on_undelivered(self._origin, unauthorised(status, headers))
+        elif not 200 <= status < 300:
+            refusal = Undelivered(Trouble.REFUSED, f"HTTP {status}", status, headers=headers)
+            self._pipe._owner.on_undelivered(self._origin, refusal)
+
+    def on_stream(self, status: int, headers: Any) -> None:
+        pass
+
+    def on_chunk(self, data: bytes) -> None:
+        pass
+
+    def on_stream_end(self) -> None:
+        pass
+
+    def on_fail(self, failure: Failure) -> None:
+        if not self._pipe._closed:
+            self._pipe._owner.on_undelivered(self._origin, _undelivered(failure, 0))
+
+
+def _undelivered(failure: Failure, limit: int) -> Undelivered:
+    """`limit`: of an answer's body; 0 where no answer is one."""
+    if failure.kind is FailureKind.TOO_LARGE and limit:
+        return Undelivered(Trouble.TOO_LARGE, failure.detail, limit=limit)
+    if failure.kind is FailureKind.BUSY:
+        return Undelivered(Trouble.BUSY, failure.detail)
+    return Undelivered(Trouble.UNREACHABLE if failure.retry_safe else Trouble.LOST, failure.detail)

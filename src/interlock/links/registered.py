@@ -1,0 +1,419 @@
+"""A subserver that came to us: a link with a registration behind it (MCP-AX 3.1, 6, 12).
+
+It differs from the link of a configured server in what it says beside MCP. Requests of MCP-AX go to the registrar, its
+notifications pass a gate, and the route of a call is written into what goes down. It does not come back by itself: a
+subserver that returns registers anew and is another link.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import Dial
+from interlock.net.message_pipe import GOING_AWAY, MessagePipe
+from interlock.process.stderr import StderrRing
+from interlock.ax.protocol.caller_mark import CALLER
+from interlock.ax.protocol.hop_metadata import Offer
+from interlock.ax.protocol.messages import DEREGISTER, HEARTBEAT
+from interlock.ax.protocol.notifications import Notice, NoticeGate, Overflow, Release, overflow, prefix
+from interlock.ax.protocol.registration.liveness import Liveness
+from interlock.ax.protocol.registration.sessions import Session
+from interlock.ax.protocol.route import CURSOR, ROUTE
+from interlock.wire.jsonrpc.codec import decode_object, encode_value
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.mcp.eras import LATEST_LEGACY, Era
+from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS
+from interlock.mcp.methods import (
+    ACKNOWLEDGED,
+    CANCELLED,
+    DISCOVER,
+    ELICITATION_COMPLETE,
+    LOG_MESSAGE,
+    PING,
+    PROGRESS,
+    RESOURCE_UPDATED,
+    TASK_NEWS,
+    TASK_STATUS,
+    TOOLS_LIST,
+)
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.link_state import LinkState
+from interlock.guard.budgets import Account
+from interlock.core.calls.call import Call, Pending
+from interlock.guard.guard import Admitted
+from interlock.links.connected_link import CHANGES, ConnectedLink
+from interlock.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts
+from interlock.links.handshake import MODERN_META, GreetingFailed, modern_head
+from interlock.links.keeper import Keeper, StockCatalog
+from interlock.links.link import ServerFacts
+from interlock.links.link_events import LinkEvents
+from interlock.links.listing import LIST_S, Listing
+from interlock.links.lost_fault import LostFault
+from interlock.links.pipes import PipeOwner, Trouble, Undelivered
+
+log = logging.getLogger("interlock.ax")
+
+AX_PREFIX: Final = "mcpax/"
+_OF_A_QUESTION: Final = frozenset((ACKNOWLEDGED, CANCELLED))  # bounded by the questions, and not passed on to others
+# For one caller: of one call or task the latest counts.
+_NEWS: Final = {PROGRESS: PROGRESS_TOKEN, TASK_STATUS: "taskId", TASK_NEWS: "taskId"}
+_PLAIN: Final = frozenset((*CHANGES, RESOURCE_UPDATED, ELICITATION_COMPLETE))
+GREET_S: Final = 10.0  # for one that has just spoken
+LAID_MAX: Final = 1024  # of what is remembered of how `_meta` goes down
+LAID_BYTES_MAX: Final = 2048
+TOKEN_DIGITS_MAX: Final = 18  # of a progress token, which is the number of a request of ours
+_PASSING: Final = UNCHANGED_KEYS | {ROUTE, CURSOR}  # the two are ours, laid over what came
+_CAPABILITIES: Final = ("tools", "resources", "prompts", "completions")
+
+
+class RegistrationEvents(Protocol):
+    """What a registered link and its keeper tell the registrar."""
+
+    def on_ax_request(self, link: "RegisteredLink", request: Request) -> None: ...
+
+    def on_ax_notification(self, link: "RegisteredLink", message: Notification) -> None: ...
+
+    def on_notice(self, link: "RegisteredLink", notice: Notice) -> None:
+        """A notification that plain MCP does not know, marked with where it comes from."""
+
+    def on_link_lost(self, link: "RegisteredLink", reason: str) -> None:
+        """Its connection is gone, or cannot be used any more."""
+
+
+class _Laid(msgspec.Struct, frozen=True):
+    """A `_meta` as it goes down, and what it was made of; it holds them, so that no other object gets their ids."""
+
+    meta: dict[str, Raw]
+    onward: dict[str, Raw]
+    text: Raw
+    said: dict[str, Raw]  # `meta` without the route
+
+
+class RegisteredLink(ConnectedLink):
+    def __init__(
+        self,
+        session: Session,
+        events: LinkEvents,
+        registrar: RegistrationEvents,
+        clock: Clock,
+        *,
+        transport: str,
+        offer: Offer,
+        gate: NoticeGate,
+        vendor_meta: bool,
+        account: Account | None = None,
+    ) -> None:
+        super().__init__(
+            session.segment,
+            events,
+            clock,
+            kind=offer.kind,
+            transport=transport,
+            vendor_meta=vendor_meta,
+            offer=offer,
+        )
+        endpoint = session.register.endpoint
+        self.reach = Dial(url=endpoint) if endpoint is not None else None
+        self.account = account
+        self.registration = session
+        self.registered_wall = clock.wall()
+        self.retry_after_ms = Liveness(session.register.heartbeat_interval_ms, 0.0).retry_after_ms
+        self.unwanted = 0  # notifications of one that said it sends none
+        self._registrar = registrar
+        self._laid: dict[tuple[int, int], _Laid] = {}
+        self._gate = gate
+        self._gate_timer: asyncio.TimerHandle | None = None
+
+    def send(self, admitted: Admitted[Call]) -> None:
+        call = admitted.command
+        onward = call.onward
+        if onward is not None:
+            laid = self._laid.get((id(call.meta), id(onward)))
+            if laid is not None and self.modern:
+                call.params["_meta"], call.meta = laid.text, laid.said
+            else:
+                self._lay(call, onward)
+        super().send(admitted)
+
+    def _lay(self, call: Call, onward: dict[str, Raw]) -> None:
+        """The route over what the caller said. Clients say the same with every call, and a tool's route is one."""
+        meta = call.meta
+        if not (self.modern and call.caller.era is Era.MODERN and _PASSING.issuperset(meta)):
+            call.params.setdefault("_meta", RAW_EMPTY)
+            call.meta = {**meta, **onward}  # so that `_meta` is written anew, whatever the eras
+            return
+        said = {key: value for key, value in meta.items() if key not in (ROUTE, CURSOR)}
+        text = Raw(encode_value({**said, **onward}))
+        if len(text) <= LAID_BYTES_MAX and CALLER not in onward:  # that one is made for this call alone
+            if len(self._laid) >= LAID_MAX:
+                self._laid.clear()
+            self._laid[(id(meta), id(onward))] = _Laid(meta, onward, text, said)
+        call.params["_meta"], call.meta = text, said
+
+    def _rewrite_meta(self, call: Call, uid: int) -> None:
+        super()._rewrite_meta(call, uid)
+        if call.onward is not None:
+            call.params["_meta"] = {**call.params.get("_meta", {}), **call.onward}
+
+    def greeted(self, facts: ServerFacts) -> None:
+        """What the registration leaves out is not asked for, whatever the greeting offers (6.1)."""
+        register = self.registration.register
+        left_out = [name for name in _CAPABILITIES if getattr(register, name) is False]
+        kept = {name: raw for name, raw in facts.capabilities.items() if name not in left_out}
+        super().greeted(msgspec.structs.replace(facts, capabilities=kept))
+
+    @property
+    def registered_capabilities(self) -> dict[str, Raw]:
+        """What the registration says it has (6.1)."""
+        register = self.registration.register
+        return {name: Raw(b"{}") for name in _CAPABILITIES if getattr(register, name)}
+
+    def _on_request(self, request: Request, origin: Pending | None) -> None:
+        if request.method.startswith(AX_PREFIX):
+            self._registrar.on_ax_request(self, request)
+        else:
+            super()._on_request(request, origin)
+
+    def _on_notification(self, message: Notification, origin: Pending | None) -> None:
+        if message.method in _OF_A_QUESTION:
+            super()._on_notification(message, origin)
+            return
+        if message.method in _NEWS:
+            self._on_news(message)
+            return
+        if message.method in (HEARTBEAT, DEREGISTER):
+            self._registrar.on_ax_notification(self, message)
+            return
+        self._count_unasked()
+        if not self.registration.register.notifications and message.method not in CHANGES:
+            self.unwanted += 1
+            return
+        self._let_through(self._gate.receive(message.method, message.params, self._clock.now()))
+        self._arm()
+
+    def _on_news(self, message: Notification) -> None:
+        """Progress of a call, or what became of a task: held to the rate like the others, and coalesced above it."""
+        self._count_unasked()
+        named = (decode_object(message.params) or {}).get(_NEWS[message.method])
+        if named is None:
+            self.stray += 1
+            return
+        subject = bytes(named)
+        if message.method == PROGRESS:
+            call = self._maybe_progressing(subject)
+            if isinstance(call, Call):
+                call.progressed = True  # it lives, whenever its caller hears of it
+            elif not self.tasks:
+                self.stray += 1
+                return
+        now = self._clock.now()
+        self._let_through(self._gate.receive(message.method, message.params, now, (message.method, subject)))
+        self._arm()
+
+    def _maybe_progressing(self, token: bytes) -> Pending | None:
+        return self.in_flight.get(int(token)) if token.isdigit() and len(token) <= TOKEN_DIGITS_MAX else None
+
+    def _tell_news(self, notice: Notice) -> None:
+        if notice.method == PROGRESS and not self.tasks:
+            named = (decode_object(notice.params) or {}).get(PROGRESS_TOKEN)
+            if named is None or self._maybe_progressing(bytes(named)) is None:
+                self._gate.count_lost()  # the answer overtook what waited
+                return
+        self._take_notification(Notification(notice.method, notice.params), None)
+
+    def _let_through(self, released: Release) -> None:
+        for one in released:
+            if isinstance(one, Overflow):
+                since = rfc3339(self._clock.wall() - (self._clock.now() - one.since))
+                notice = overflow(self.segment, one.dropped, since, str(uuid.uuid4()))
+                self._registrar.on_notice(self, notice)
+            elif one.method in _NEWS:
+                self._tell_news(one)
+            elif one.method in _PLAIN:
+                self._take_notification(Notification(one.method, one.params), None)
+            else:
+                marked = prefix(one, self.segment, aggregator=self.offer.is_aggregator)
+                if marked is None:
+                    self.stray += 1
+                elif marked.method == LOG_MESSAGE:
+                    self._take_notification(Notification(marked.method, marked.params), None)
+                else:
+                    self._registrar.on_notice(self, marked)
+
+    def _arm(self) -> None:
+        due = self._gate.next_deadline()
+        if due is not None and self._gate_timer is None:
+            delay_s = max(0.0, due - self._clock.now())
+            self._gate_timer = asyncio.get_running_loop().call_later(delay_s, self._on_gate_due)
+
+    def _on_gate_due(self) -> None:
+        self._gate_timer = None
+        self._let_through(self._gate.on_deadline(self._clock.now()))
+        self._arm()
+
+    def hush(self) -> None:
+        """Nothing more is told of it."""
+        if self._gate_timer is not None:
+            self._gate_timer.cancel()
+            self._gate_timer = None
+
+
+class SocketPipe:
+    """Messages both ways on one connection that the other side opened."""
+
+    def __init__(self, owner: PipeOwner, pipe: MessagePipe) -> None:
+        self._owner = owner
+        self._pipe = pipe
+        self._is_throttled = False
+
+    def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
+        if not self._pipe.send(message):
+            self._owner.on_undelivered(origin, Undelivered(Trouble.BUSY, "it does not read fast enough"))
+        return None
+
+    def abort(self, handle: object) -> bool:
+        return False
+
+    def throttle(self, seconds: float) -> None:
+        if not self._is_throttled:  # what was received before is told all the same
+            self._is_throttled = True
+            self._pipe.pause_reading()
+            asyncio.get_running_loop().call_later(seconds, self._read_on)
+
+    def _read_on(self) -> None:
+        self._is_throttled = False
+        self._pipe.resume_reading()
+
+    async def close(self) -> None:
+        self._pipe.close(GOING_AWAY, "the node is stopping")
+
+
+class RegisteredConnector(Connector):
+    """Greets a subserver. One that knows only what MCP-AX shows, tools/list and tools/call, is used without it."""
+
+    _link: RegisteredLink
+
+    async def _greet_or_lose(self, remembered: Era | None) -> ServerFacts:
+        try:
+            async with asyncio.timeout(GREET_S):
+                return await super()._greet_or_lose(remembered)
+        except TimeoutError:
+            failed = GreetingFailed(f"no answer to a greeting within {GREET_S:g} s")
+        except GreetingFailed as error:
+            failed = error
+        answers = failed.what is None or (
+            failed.what.trouble is Trouble.REFUSED and failed.what.status not in REDIRECTS
+        )
+        if answers and failed.code is None and not self._loss.is_declared and await self._lists_tools():
+            return ServerFacts(
+                era=Era.LEGACY, version=LATEST_LEGACY, capabilities=self._link.registered_capabilities, greeted=False
+            )
+        raise failed
+
+    async def _lists_tools(self) -> bool:
+        inquiry = self._link.ask(TOOLS_LIST, {})
+        try:
+            reply = await asyncio.wait_for(inquiry.future, LIST_S)
+        except TimeoutError:
+            self._link.cancel(inquiry, "timeout")
+            return False
+        return isinstance(reply, Response) and not reply.error and "tools" in (decode_object(reply.result) or {})
+
+
+class _Accepted(RegisteredConnector):
+    """There is nothing to launch or dial: the subserver is there, and only has to be greeted."""
+
+    async def connect(self, start: AsyncExitStack) -> None:
+        try:
+            self._welcome(await self._greet_or_lose(None))
+        except GreetingFailed as failed:
+            raise ConnectFailed(failed.reason) from failed
+
+
+class RegistrationParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What the keeper of a registered link is made of."""
+
+    make_link: Callable[[LinkEvents], RegisteredLink]
+    connector_parts: ConnectorParts
+    stock: StockCatalog
+    events: LinkEvents
+    registrar: RegistrationEvents
+
+
+class RegisteredKeeper(Keeper):
+    """Keeps a link that the other side opened. It lists what is there; the registration decides how long it is."""
+
+    link: RegisteredLink
+
+    def __init__(self, parts: RegistrationParts, stderr: StderrRing | None = None) -> None:
+        """`stderr`: of a subserver that was started here."""
+        super().__init__(parts.make_link, parts.connector_parts, parts.stock, parts.events, stderr=stderr)
+        self._registrar = parts.registrar
+        self._connector: Any = _Accepted(self.link, parts.connector_parts, self.stderr, self._loss)
+        self.hanging_up: asyncio.Task[None] | None = None  # after `cut`, where the node has something to close
+
+    @property
+    def may_return_soon(self) -> bool:
+        return False  # MCP-AX 13.1: no call waits for it
+
+    async def restart(self) -> None:
+        """It is told to go, and comes back by itself if it wants to."""
+        self.link.on_pipe_lost("restarted by the operator")
+
+    def on_pipe_lost(self, link: ConnectedLink, reason: str) -> None:
+        self._registrar.on_link_lost(self.link, reason)
+
+    def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
+        """The node has no credential for a subserver: it is the subserver that shows one."""
+        log.warning("link %s: %s", link.name, what.detail)
+
+    async def answers(self, within_s: float) -> bool:
+        """Whether it answers anything at all, an error included."""
+        link = self.link
+        if link.modern:
+            inquiry = link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
+        else:
+            inquiry = link.ask(PING if link.facts is None or link.facts.greeted else TOOLS_LIST, {})
+        try:
+            return not isinstance(await asyncio.wait_for(inquiry.future, within_s), LostFault)
+        except TimeoutError:
+            link.cancel(inquiry, "timeout")
+            return False
+
+    def recover(self) -> None:
+        """It was suspected of being gone, and is not."""
+        if self._usable.is_set() and self.link.pipe is not None:
+            self._stand_listed()
+
+    def cut(self, state: LinkState, reason: str) -> None:
+        """The link is over: calls that wait are told now."""
+        self._stopping = True
+        self._usable.clear()
+        self.settled.set()
+        self.subscriptions.hang_up()
+        self.link.hush()
+        for task in (self._task, *self._relists.values(), self._probing):
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
+        self._relists.clear()
+        self.link.pipe = None
+        self.link.fail_all(reason)
+        self.link.stand(state, reason)
+        self._let_go_of_link()
+
+    async def _live(self) -> None:
+        try:
+            await self._connect()
+            self._usable.set()
+        except ConnectFailed as failed:
+            if not self._stopping:  # it stays registered, without tools (MCP-AX 4.2)
+                await self._publish(Listing(), self.listed_at)
+                self.link.stand(LinkState.FAILED, failed.reason)
+        finally:
+            self.settled.set()

@@ -1,0 +1,259 @@
+"""What a server tells of its own accord: updates of the resources that somebody here watches, and changed lists.
+
+In: resources to watch, or no longer. Out: None once the server will tell of them, or its refusal. A legacy server is
+asked for each resource; a 2026-07-28 server hears one `subscriptions/listen` for everything, and another when that
+changes. The older one stays open until the newer is acknowledged, so that nothing happens unheard in between, and no
+more than one waits for its acknowledgement: what is wanted meanwhile goes into the next.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.codec import decode_object
+from interlock.wire.jsonrpc.errors import CALL_TIMEOUT, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Fault
+from interlock.wire.jsonrpc.messages import Response
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import LISTEN, SUBSCRIBE, UNSUBSCRIBE
+from interlock.core.calls.refusals import degraded_fault
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.handshake import MODERN_META, modern_head
+from interlock.links.listen_request import Listener
+
+log = logging.getLogger("interlock.links")
+
+SUBSCRIBE_S: Final = 10.0
+LINGER_S: Final = 0.5  # over HTTP, what the older stream still brings may have been said before the newer one was there
+LISTEN_AGAIN_S: Final = 2.0  # after the server ended our listening
+_LISTS: Final = ("tools", "prompts", "resources")
+
+
+class Subscriptions:
+    """The subscriptions of one link, and the owner of its Listeners."""
+
+    def __init__(self, link: ConnectedLink, missed: Callable[[], None]) -> None:
+        """`missed` is called when lists may have changed while the link did not listen."""
+        self.uris: set[str] = set()  # what is watched, granted or being asked for
+        self._link = link
+        self._missed = missed
+        self._asking: dict[str, asyncio.Task[Response | Fault | None]] = {}
+        self._waiting: dict[str, asyncio.Future[Response | Fault | None]] = {}  # for an acknowledgement
+        self._open = False
+        self._current: Listener | None = None
+        self._next: Listener | None = None  # sent, not acknowledged
+        self._lingering = 0  # replaced, and heard out
+        self._overdue: asyncio.TimerHandle | None = None
+        self._stale = False  # what is wanted changed since `_next` was sent
+        self._one_by_one = False  # the server refused several new resources at once: which of them?
+
+    async def subscribe(self, uri: str) -> Response | Fault | None:
+        """None when the server will tell of changes; otherwise its refusal."""
+        facts = self._link.facts
+        if facts is None or not has(facts.capabilities.get("resources"), "subscribe"):
+            return Fault(METHOD_NOT_FOUND, "the server of this resource has no subscriptions")
+        if not self._open:
+            return degraded_fault(self._link.standing)
+        asking = self._asking.get(uri)
+        if asking is None and uri in self.uris:
+            return None
+        self.uris.add(uri)
+        if asking is None:
+            asking = self._asking[uri] = asyncio.get_running_loop().create_task(self._ask(uri, facts.era))
+        return await asyncio.shield(asking)
+
+    def unsubscribe(self, uri: str) -> None:
+        if uri in self.uris:
+            self.uris.discard(uri)
+            if uri not in self._asking:  # else said when the answer is there
+                self._say(UNSUBSCRIBE, uri)
+
+    def say_again(self) -> None:
+        """The server is there, as a new one: it knows of no subscription."""
+        self._open = True
+        facts = self._link.facts
+        if facts is not None and facts.era is Era.MODERN:
+            self._listen()
+        else:
+            for uri in sorted(self.uris):
+                self._say(SUBSCRIBE, uri)
+
+    def hang_up(self) -> None:
+        """The connection is gone; each listener ends with it."""
+        self._open = False
+
+    # One resource
+
+    async def _ask(self, uri: str, era: Era) -> Response | Fault | None:
+        try:
+            refusal = await (self._ask_modern(uri) if era is Era.MODERN else self._ask_legacy(uri))
+        finally:
+            del self._asking[uri]
+        if refusal is not None:
+            self.uris.discard(uri)
+        elif uri not in self.uris:  # no client wants it any more
+            self._say(UNSUBSCRIBE, uri)
+        return refusal
+
+    async def _ask_legacy(self, uri: str) -> Response | Fault | None:
+        inquiry = self._link.ask(SUBSCRIBE, {"uri": uri})
+        try:
+            reply = await asyncio.wait_for(inquiry.future, SUBSCRIBE_S)
+        except TimeoutError:
+            self._link.cancel(inquiry, "timeout")
+            return _timeout_fault()
+        return reply if isinstance(reply, Fault) or reply.error else None
+
+    async def _ask_modern(self, uri: str) -> Response | Fault | None:
+        heard = self._waiting[uri] = asyncio.get_running_loop().create_future()
+        self._listen()
+        try:
+            return await asyncio.wait_for(heard, SUBSCRIBE_S)
+        except TimeoutError:
+            self.uris.discard(uri)
+            self._listen()
+            return _timeout_fault()
+        finally:
+            del self._waiting[uri]
+
+    def _say(self, method: str, uri: str) -> None:
+        facts = self._link.facts
+        if not self._open or facts is None:
+            return
+        if facts.era is Era.MODERN:
+            self._listen()
+        else:
+            self._link.ask(method, {"uri": uri})
+
+    # Everything wanted of a 2026-07-28 server
+
+    def _listen(self) -> None:
+        if not self._open:
+            return
+        if self._next is not None:
+            self._stale = True
+            return
+        uris = self._wanted_uris()
+        wanted: dict[str, Any] = {f"{kind}ListChanged": True for kind in _LISTS if self._announces(kind)}
+        if uris:
+            wanted["resourceSubscriptions"] = sorted(uris)
+        if not wanted:
+            self._replace_current(None)
+            return
+        self._next = listener = Listener(self, uris)
+        self._overdue = asyncio.get_running_loop().call_later(SUBSCRIBE_S, self._accept, listener)
+        params = {"_meta": MODERN_META, "notifications": wanted}
+        self._link.attach(listener, LISTEN, params, modern_head(LISTEN))
+
+    def _wanted_uris(self) -> frozenset[str]:
+        unheard = [uri for uri, heard in self._waiting.items() if not heard.done()]
+        self._one_by_one = self._one_by_one and bool(unheard)
+        if not self._one_by_one:
+            return frozenset(self.uris)
+        self._stale = len(unheard) > 1
+        return frozenset(self.uris.difference(unheard[1:]))
+
+    def _announces(self, kind: str) -> bool:
+        facts = self._link.facts
+        return facts is not None and has(facts.capabilities.get(kind), "listChanged")
+
+    def acknowledged(self, listener: Listener, honoured: frozenset[str]) -> None:
+        if listener is not self._next:
+            return
+        for uri in listener.uris - honoured:
+            if not self._tell(uri, Fault(INVALID_PARAMS, "the server does not tell of changes of this resource")):
+                log.warning("link %s: it no longer tells of changes of %s", self._link.name, uri[:200])
+        for uri in listener.uris & honoured:
+            self._tell(uri, None)
+        self._accept(listener)
+
+    def _accept(self, listener: Listener) -> None:
+        """It is acknowledged, or has been open for so long that it is taken for it."""
+        if listener is self._next:
+            stale = self._take_next()
+            self._replace_current(listener)
+            if stale:
+                self._listen()
+
+    def ended(self, listener: Listener, why: Response | Fault) -> None:
+        refused = isinstance(why, Response) and bool(why.error) and not listener.heard
+        if listener is self._current:
+            self._current = None
+        elif listener is self._next:
+            stale = self._take_next()
+            if self._blame(listener, why, refused=refused) or stale:
+                self._listen()
+        if self._next is not None or self._current is not None or not self._open:
+            return
+        if refused:
+            log.warning("link %s: it refuses subscriptions/listen; its changes are not heard", self._link.name)
+        else:
+            asyncio.get_running_loop().call_later(LISTEN_AGAIN_S, self._listen_if_idle)
+
+    def _blame(self, listener: Listener, why: Response | Fault, *, refused: bool) -> bool:
+        """Tell those who waited for this listener. True when first is to be found out which of them it is about."""
+        new = [uri for uri in listener.uris if uri in self._waiting]
+        if refused and len(new) > 1:
+            self._one_by_one = True
+            return True
+        if isinstance(why, Response) and not refused:
+            why = Fault(INTERNAL_ERROR, "the server ended the subscription before it acknowledged it")
+        for uri in new:
+            self._tell(uri, why)
+        return False
+
+    def _tell(self, uri: str, outcome: Response | Fault | None) -> bool:
+        """False when no task waits for it."""
+        heard = self._waiting.get(uri)
+        if heard is None:
+            return False
+        if outcome is not None:
+            self.uris.discard(uri)
+        if not heard.done():
+            heard.set_result(outcome)
+        return True
+
+    def _take_next(self) -> bool:
+        """It waits no longer. True when what is wanted has changed meanwhile."""
+        self._next = None
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+        stale, self._stale = self._stale, False
+        return stale
+
+    def _replace_current(self, listener: Listener | None) -> None:
+        old, self._current = self._current, listener
+        if old is None:
+            return
+        if listener is None or self._link.transport == "stdio":  # one pipe keeps the order: nothing is under way there
+            self._link.cancel(old, "replaced")
+        else:
+            self._lingering += 1
+            self._link.doubled = {} if self._link.doubled is None else self._link.doubled
+            asyncio.get_running_loop().call_later(LINGER_S, self._let_go, old)
+
+    def _let_go(self, old: Listener) -> None:
+        self._link.cancel(old, "replaced")
+        self._lingering -= 1
+        if not self._lingering:
+            self._link.doubled = None
+        for told in (self._link.doubled or {}).values():
+            told.pop(old.upstream_id, None)
+
+    def _listen_if_idle(self) -> None:
+        if self._open and self._current is None and self._next is None:
+            self._listen()
+            self._missed()
+
+
+def has(raw: Raw | None, member: str) -> bool:
+    """Whether a capability carries a setting."""
+    settings = decode_object(raw) if raw is not None else None
+    return settings is not None and bytes(settings.get(member, b"")) == b"true"
+
+
+def _timeout_fault() -> Fault:
+    return Fault(CALL_TIMEOUT, "call_timeout", {"timeout_ms": int(SUBSCRIBE_S * 1000), "outcome": "unknown"})

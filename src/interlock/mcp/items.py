@@ -1,0 +1,98 @@
+"""List items on their way to a client: renamed, annotated, and otherwise the bytes the server sent.
+
+Unknown members, their order and every value pass; across eras only what the other era forbids is left out.
+"""
+
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.mcp.eras import Era
+
+Item = dict[str, Raw]
+
+_FORBIDDEN: Final = b'"forbidden"'  # what a tool says of tasks by saying nothing
+_OBJECT_TYPE: Final = b'"object"'
+# Before 2026-07-28 the schema of a property is an object; these say the same.
+_AS_OBJECT: Final = {b"true": Raw(b"{}"), b"false": Raw(b'{"not":{}}')}
+
+
+def tool_item(
+    item: Item,
+    *,
+    name: str,
+    meta: dict[str, Any],
+    hints: dict[str, bool],
+    server: Era,
+    client: Era,
+    tasks: bool = True,
+) -> bytes:
+    """`tasks`: whether the tool's server makes tasks of calls."""
+    shown: dict[str, Any] = dict(item)
+    shown["name"] = name
+    if not tasks and "execution" in shown:
+        _make_untasked(shown)
+    if server is not client:
+        if client is Era.MODERN:
+            shown.pop("execution", None)  # 2025-11-25 only
+        else:
+            _make_schemas_legacy(shown)
+    if hints:
+        shown["annotations"] = _merge(item.get("annotations"), hints)
+    if meta or "_meta" in item:
+        shown["_meta"] = _merge(item.get("_meta"), meta)
+    return encode_value(shown)
+
+
+def prompt_item(item: Item, *, name: str, meta: dict[str, Any]) -> bytes:
+    shown: dict[str, Any] = dict(item)
+    shown["name"] = name
+    if meta:
+        shown["_meta"] = _merge(item.get("_meta"), meta)
+    return encode_value(shown)
+
+
+def resource_item(item: Item, *, member: str, uri: str) -> bytes:
+    shown: dict[str, Any] = dict(item)
+    shown[member] = uri
+    return encode_value(shown)
+
+
+def maybe_value(item: Item, member: str) -> Any:
+    """The decoded member, or None where it is absent or unreadable."""
+    raw = item.get(member)
+    if raw is None:
+        return None
+    try:
+        return decode_value(raw)
+    except CodecError:
+        return None
+
+
+def _merge(raw: Raw | None, extra: dict[str, Any]) -> dict[str, Any]:
+    return {**((decode_object(raw) if raw is not None else None) or {}), **extra}
+
+
+def _make_untasked(shown: dict[str, Any]) -> None:
+    """What a tool says of tasks counts only where its server has them (2025-11-25), and another's may have them.
+
+    `forbidden` stays: it says what leaving it out would say.
+    """
+    execution = decode_object(shown["execution"])
+    if execution is not None and maybe_string(execution.get("taskSupport", _FORBIDDEN)) != "forbidden":
+        del execution["taskSupport"]
+        shown["execution"] = execution
+
+
+def _make_schemas_legacy(shown: dict[str, Any]) -> None:
+    for member in ("inputSchema", "outputSchema"):
+        schema = decode_object(shown[member]) if member in shown else None
+        if schema is not None and bytes(schema.get("type", b"")) == _OBJECT_TYPE:
+            properties = decode_object(schema.get("properties", Raw(b"{}"))) or {}
+            if any(bytes(one) in _AS_OBJECT for one in properties.values()):
+                named = {name: _AS_OBJECT.get(bytes(one), one) for name, one in properties.items()}
+                shown[member] = {**schema, "properties": named}
+        elif member == "outputSchema":
+            shown.pop(member, None)  # before 2026-07-28 an output is an object

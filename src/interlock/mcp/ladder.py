@@ -1,0 +1,191 @@
+"""The checks of a 2026-07-28 request, in order, before its meaning is looked at. The first that fails answers.
+
+1. `params._meta` holds the version and the client's capabilities   -32602
+2. the routing headers are there once and repeat the body (HTTP)    -32020
+3. the version is one we serve                                      -32022
+
+Whether the method exists is not checked here: the code that serves it knows.
+"""
+
+import functools
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.codec import decode_object, decode_params_untrusted, maybe_plain_request, maybe_string
+from interlock.wire.jsonrpc.errors import (
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    PARSE_ERROR,
+    UNSUPPORTED_VERSION,
+    Fault,
+)
+from interlock.wire.jsonrpc.messages import Request
+from interlock.mcp.eras import LATEST_MODERN, MODERN_VERSIONS
+from interlock.mcp.headers import decode_header_untrusted
+from interlock.mcp.methods import META_CAPABILITIES, META_VERSION, NAMED_BY
+
+HTTP_STATUS: Final = {
+    PARSE_ERROR: 400,
+    INVALID_REQUEST: 400,
+    INVALID_PARAMS: 400,
+    HEADER_MISMATCH: 400,
+    MISSING_CAPABILITY: 400,
+    UNSUPPORTED_VERSION: 400,
+    METHOD_NOT_FOUND: 404,
+}
+
+H_VERSION: Final = b"mcp-protocol-version"
+H_METHOD: Final = b"mcp-method"
+H_NAME: Final = b"mcp-name"
+ROUTING_HEADERS: Final = frozenset((H_VERSION, H_METHOD, H_NAME))
+
+_LATEST_RAW: Final = b'"%b"' % LATEST_MODERN.encode()
+
+
+class Routing(msgspec.Struct, frozen=True):
+    """What a request's routing headers say, as it must stand in the body letter for letter."""
+
+    method: str
+    version: bytes  # one that we serve
+    name: bytes
+    named_by: str  # the member of params that says the name too
+
+
+class Climbed(msgspec.Struct):
+    """A request that passed: its params, ready to be rewritten, and its `_meta`, which others may share."""
+
+    id: bytes
+    method: str
+    params: dict[str, Any]
+    meta: dict[str, Raw]
+
+
+def climb(
+    request: Request,
+    headers: Mapping[bytes, bytes] | None,
+    doubled: bytes | None = None,
+) -> Climbed | Fault:
+    """`headers` is None where there are none (stdio). `doubled` names a routing header that was sent twice."""
+    params = decode_params_untrusted(request.params, request.text) if request.params else None
+    if params is None:
+        return Fault(INVALID_PARAMS, "params must be an object with _meta, small but for its arguments (2026-07-28)")
+    raw_meta = bytes(params.get("_meta", b""))
+    read = _known_meta(raw_meta) if len(raw_meta) <= KNOWN_META_BYTES_MAX else _read_meta(raw_meta)
+    if isinstance(read, Fault):
+        return read
+    meta, _, version = read
+    if headers is not None:
+        mismatch = _header_mismatch(request, params, version, headers, doubled)
+        if mismatch is not None:
+            return Fault(HEADER_MISMATCH, mismatch)
+    if version not in MODERN_VERSIONS:
+        return unsupported_fault(version)
+    return Climbed(request.id, request.method, params, meta)
+
+
+def climb_plain(data: bytes, routing: Routing) -> Climbed | None:
+    """The whole ladder for the bytes of an ordinary request; None for everything that `climb` must look at."""
+    plain = maybe_plain_request(data)
+    if plain is None:
+        return None
+    message_id, method, params = plain
+    raw_meta = bytes(params.get("_meta", b""))
+    read = _known_meta(raw_meta) if len(raw_meta) <= KNOWN_META_BYTES_MAX else _read_meta(raw_meta)
+    if type(read) is not tuple:
+        return None
+    if (
+        method == routing.method
+        and read[1] == routing.version
+        and bytes(params.get(routing.named_by, b"")) == routing.name
+    ):
+        return Climbed(message_id, method, params, read[0])
+    return None
+
+
+def climb_alone(data: bytes) -> Climbed | None:
+    """The same on a pipe that has no headers."""
+    plain = maybe_plain_request(data)
+    if plain is None:
+        return None
+    message_id, method, params = plain
+    raw_meta = bytes(params.get("_meta", b""))
+    read = _known_meta(raw_meta) if len(raw_meta) <= KNOWN_META_BYTES_MAX else _read_meta(raw_meta)
+    if type(read) is not tuple or read[2] not in MODERN_VERSIONS:
+        return None
+    return Climbed(message_id, method, params, read[0])
+
+
+def _read_meta(raw_meta: bytes) -> tuple[dict[str, Raw], bytes, str] | Fault:
+    """`_meta`, and its version as it is written and as it reads."""
+    meta = decode_object(raw_meta) if raw_meta else None
+    if meta is None:
+        return Fault(INVALID_PARAMS, "params._meta must be an object", {"missing": [META_VERSION, META_CAPABILITIES]})
+    if META_VERSION not in meta or META_CAPABILITIES not in meta:
+        missing = [key for key in (META_VERSION, META_CAPABILITIES) if key not in meta]
+        return Fault(INVALID_PARAMS, f"params._meta lacks {missing[0]}", {"missing": missing})
+    if bytes(meta[META_CAPABILITIES])[:1] != b"{":
+        return Fault(INVALID_PARAMS, f"params._meta[{META_CAPABILITIES!r}] must be an object")
+    raw_version = bytes(meta[META_VERSION])
+    version = LATEST_MODERN if raw_version == _LATEST_RAW else maybe_string(raw_version)
+    if version is None:
+        return Fault(INVALID_PARAMS, f"params._meta[{META_VERSION!r}] must be a string")
+    return meta, raw_version, version
+
+
+# A client says the same of itself with every request; what is read here is never changed.
+KNOWN_META_BYTES_MAX: Final = 2048
+_known_meta = functools.lru_cache(maxsize=1024)(_read_meta)
+
+
+def unsupported_fault(version: str) -> Fault:
+    return Fault(
+        UNSUPPORTED_VERSION,
+        "Unsupported protocol version",
+        {"supported": list(MODERN_VERSIONS), "requested": version[:64]},
+    )
+
+
+def plain_routing(headers: Mapping[bytes, bytes], doubled: bytes | None) -> Routing | None:
+    """The headers of the common case, which need no decoding; None for every other."""
+    method, version, name = headers.get(H_METHOD), headers.get(H_VERSION), headers.get(H_NAME)
+    if doubled is not None or method is None or version is None or name is None:
+        return None
+    if not (method + version + name).isascii() or b"\\" in name or b'"' in name or name.startswith(b"=?"):
+        return None
+    said = method.decode()
+    if said not in NAMED_BY or version.decode() not in MODERN_VERSIONS:
+        return None
+    return Routing(said, b'"%b"' % version, b'"%b"' % name, NAMED_BY[said])
+
+
+def _header_mismatch(
+    request: Request, params: dict[str, Raw], version: str, headers: Mapping[bytes, bytes], doubled: bytes | None
+) -> str | None:
+    if doubled is not None:
+        return f"the header {doubled.decode()} was sent more than once"
+    if headers.get(H_VERSION) != version.encode():
+        return "the header MCP-Protocol-Version does not equal the version in _meta"
+    sent = headers.get(H_METHOD)
+    if sent is None:
+        return "the header Mcp-Method is missing"
+    if sent != request.method.encode():
+        return "the header Mcp-Method does not equal the method"
+    member = NAMED_BY.get(request.method)
+    raw = bytes(params.get(member, b"null")) if member is not None else b"null"
+    if raw == b"null":
+        return None
+    sent = headers.get(H_NAME)
+    if sent is None:
+        return "the header Mcp-Name is missing"
+    if raw[:1] == b'"' and raw[1:-1] == sent and raw.isascii() and b"\\" not in raw and not sent.startswith(b"=?"):
+        return None
+    said = decode_header_untrusted(sent)
+    if said is None or said != maybe_string(raw):
+        return f"the header Mcp-Name does not equal params.{member}"
+    return None

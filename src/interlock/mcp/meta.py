@@ -1,0 +1,117 @@
+"""What of a request's `_meta` crosses a hop (MCP-AX 1.1 (e)).
+
+The era keys are written afresh for the server's era, the progress token is ours, everything that names a credential or
+belongs to MCP-AX is dropped, and other vendor keys pass as the bytes they came in.
+"""
+
+import functools
+import itertools
+import re
+from enum import Enum
+from typing import Final
+
+from msgspec import Raw
+
+from interlock.mcp.eras import LATEST_MODERN
+from interlock.mcp.methods import (
+    META_CAPABILITIES,
+    META_CLIENT,
+    META_LOG_LEVEL,
+    META_SUBSCRIPTION,
+    META_TASK,
+    META_VERSION,
+)
+
+PROGRESS_TOKEN: Final = "progressToken"  # noqa: S105  (a correlation id, not a secret)
+
+ERA_KEYS: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_SUBSCRIPTION))
+_TRACE_KEYS: Final = frozenset(("traceparent", "tracestate"))
+_CREDENTIAL_WORDS: Final = frozenset(
+    (
+        "token",
+        "accesstoken",
+        "authtoken",
+        "idtoken",
+        "refreshtoken",
+        "authorization",
+        "cookie",
+        "secret",
+        "session",
+        "sessionid",
+        "password",
+        "passwd",
+        "passphrase",
+        "credential",
+        "bearer",
+        "jwt",
+        "apikey",
+        "accesskey",
+        "privatekey",
+    )
+)
+_KEY_KINDS: Final = frozenset(("api", "access", "private"))  # before the word "key"
+_WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")  # apiKey, API-Key, HTTPCookie
+_REMEMBERED_CHARS_MAX: Final = 256  # a client writes the keys; longer ones are judged anew each time
+RAW_EMPTY: Final = Raw(b"{}")
+RAW_MODERN: Final = Raw(b'"%b"' % LATEST_MODERN.encode())
+
+
+# A modern request's `_meta` with nothing but these needs no rewriting on its way to a modern server.
+UNCHANGED_KEYS: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, *_TRACE_KEYS))
+
+
+class Fate(Enum):
+    PASS = 1
+    VENDOR = 2
+    ERA = 3
+    DROP = 4
+
+
+def fate(key: str) -> Fate:
+    return _remembered(key) if len(key) <= _REMEMBERED_CHARS_MAX else _judge(key)
+
+
+def _judge(key: str) -> Fate:
+    if key in ERA_KEYS:
+        return Fate.ERA
+    if key in _TRACE_KEYS:
+        return Fate.PASS
+    lowered = key.lower()
+    # AX-7.2-6: a client's own
+    if lowered.startswith("x-mcpax-") or lowered == "baggage" or key == META_TASK:  # the link names a task anew
+        return Fate.DROP
+    return Fate.DROP if _names_credential(key) else Fate.VENDOR  # AX-10.1-1, AX-1.1-7
+
+
+def _names_credential(key: str) -> bool:
+    """Whether one of its words is a credential's: `refresh_token` is one, `tokenizer` and `authorName` are none."""
+    words = [word.lower() for word in _WORD.findall(key)]
+    if not _CREDENTIAL_WORDS.isdisjoint(word.removesuffix("s") for word in words):  # AX-10.1-1
+        return True
+    return any(first in _KEY_KINDS and second in ("key", "keys") for first, second in itertools.pairwise(words))
+
+
+_remembered = functools.lru_cache(maxsize=4096)(_judge)
+
+
+def crossing_keys(meta: dict[str, Raw], *, vendor: bool) -> dict[str, Raw]:
+    """The keys that cross any hop, in their order; the era keys and the progress token are the caller's business."""
+    kept = {}
+    for key, value in meta.items():
+        what = fate(key)
+        if what is Fate.PASS or (what is Fate.VENDOR and vendor):
+            kept[key] = value
+    return kept
+
+
+def stamp_modern(
+    crossed: dict[str, Raw], *, capabilities: Raw, client: Raw | None, log_level: Raw | None
+) -> dict[str, Raw]:
+    """`_meta` for a 2026-07-28 server: the client's own capabilities travel, not ours."""
+    crossed[META_VERSION] = RAW_MODERN
+    crossed[META_CAPABILITIES] = capabilities
+    if client is not None:
+        crossed[META_CLIENT] = client
+    if log_level is not None:
+        crossed[META_LOG_LEVEL] = log_level
+    return crossed

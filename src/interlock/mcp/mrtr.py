@@ -1,0 +1,120 @@
+"""Multi-round-trip requests of 2026-07-28: a server that needs something of the client answers `input_required`, and
+the client asks again with the answers and the server's state.
+
+Also the state of our own that stands for a call parked at a legacy server: authenticated, bound to the principal, the
+request and a deadline, good for one use. It holds no secret, so it is signed, not encrypted.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.mcp.methods import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
+
+# Only these may be answered with `input_required`.
+RESUMABLE: Final = frozenset((TOOLS_CALL, PROMPTS_GET, RESOURCES_READ))
+ROUNDS_MAX: Final = 10
+QUESTIONS_MAX: Final = 32  # in one round
+
+_PREFIX: Final = "il1."
+_NOT_THE_REQUEST: Final = ("_meta", "inputResponses", "requestState", "task")  # a task: 2026-07-28 overlooks it
+_sorted_json = msgspec.json.Encoder(order="sorted").encode
+
+
+class Question(msgspec.Struct, frozen=True):
+    method: str
+    params: Raw
+
+
+class InputRequired(msgspec.Struct, frozen=True):
+    questions: dict[str, Question]
+    state: Raw | None
+
+
+def read_input_required(result: Raw) -> InputRequired | str | None:
+    """What a server asks for; a reason if it cannot be understood; None if the result asks nothing."""
+    members = decode_object(result)
+    if members is None or maybe_string(members.get("resultType")) != "input_required":
+        return None
+    state = members.get("requestState")
+    raw = decode_object(members["inputRequests"]) if "inputRequests" in members else {}
+    if raw is None or len(raw) > QUESTIONS_MAX:
+        return f"inputRequests is not an object of at most {QUESTIONS_MAX} questions"
+    if not raw and state is None:
+        return "it asks nothing and has no requestState"
+    questions = {}
+    for key, value in raw.items():
+        question = decode_object(value)
+        method = maybe_string(question.get("method")) if question is not None else None
+        if question is None or method is None:
+            return "a question has no method"
+        params = question.get("params", Raw(b"{}"))
+        if bytes(params)[:1] != b"{":
+            return "the params of a question are no object"
+        questions[key] = Question(method, params)
+    return InputRequired(questions, state)
+
+
+def encode_input_required(questions: dict[str, Question], state: str) -> bytes:
+    asked: dict[str, dict[str, Any]] = {}
+    for key, question in questions.items():
+        asked[key] = {"method": question.method}
+        if bytes(question.params)[:1] == b"{":  # roots/list may come without
+            asked[key]["params"] = question.params
+    return encode_value({"resultType": "input_required", "inputRequests": asked, "requestState": state})
+
+
+def request_digest(method: str, params: dict[str, Any]) -> bytes:
+    """What a retry must repeat: all of the request but its answers, its state, its `_meta` and what is overlooked."""
+    kept = {key: raw for key, raw in params.items() if key not in _NOT_THE_REQUEST}
+    try:
+        body = _sorted_json({key: decode_value(raw) for key, raw in kept.items()})
+    except CodecError:  # JSON that we cannot read into values (half a surrogate pair): then its bytes count
+        body = _sorted_json(kept)
+    return hashlib.sha256(method.encode() + b"\n" + body).digest()[:16]
+
+
+class Ticket(msgspec.Struct, frozen=True, array_like=True):
+    """What our own request state says."""
+
+    handle: str  # names the parked call; empty when the request is simply to be sent again
+    round: int
+    principal: str
+    digest: bytes
+    expires_at: float
+
+
+def seal(ticket: Ticket, key: bytes) -> str:
+    return seal_bytes(_PREFIX, msgspec.json.encode(ticket), key)
+
+
+def is_ours(state: str) -> bool:
+    return state.startswith(_PREFIX)
+
+
+def unseal_untrusted(state: str, key: bytes) -> Ticket | None:
+    """None for anything that this key did not seal."""
+    body = unseal_bytes_untrusted(_PREFIX, state, key)
+    return None if body is None else msgspec.json.decode(body, type=Ticket)
+
+
+def seal_bytes(prefix: str, body: bytes, key: bytes) -> str:
+    mark = hmac.digest(key, body, "sha256")
+    return prefix + base64.urlsafe_b64encode(mark + body).decode().rstrip("=")
+
+
+def unseal_bytes_untrusted(prefix: str, state: str, key: bytes) -> bytes | None:
+    text = state.removeprefix(prefix)
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    mark, body = raw[:32], raw[32:]
+    return body if hmac.compare_digest(mark, hmac.digest(key, body, "sha256")) else None

@@ -1,0 +1,96 @@
+"""Roots: folders named to a server, and those of a client held to what an operator allows.
+
+A root passes if its path, as written and with its dots settled first, leads into an allowed folder once symlinks are
+followed. It is written anew with that path, so that the server reads what was judged. All others are withheld.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_value, maybe_string
+from interlock.net.protocol.file_uri import Unreadable, file_uri, is_within, read_file_path, without_dots
+
+ROOTS_MAX: Final = 32  # of one message; each is looked up on the disk, step by step
+STEPS_MAX: Final = 64
+URI_CHARS_MAX: Final = 1024
+_SCHEME: Final = "file:"
+
+Resolve = Callable[[str], str]  # an absolute path -> the same without symlinks
+
+
+class HeldRoots(msgspec.Struct, frozen=True):
+    """What became of the roots in an answer, by their URIs."""
+
+    passed: tuple[str, ...] = ()
+    withheld: tuple[str, ...] = ()  # as the client wrote them, cut
+
+    def __bool__(self) -> bool:
+        return bool(self.passed or self.withheld)
+
+
+NONE: Final = HeldRoots()
+
+
+def encode_roots(folders: Sequence[str]) -> bytes:
+    """The result of `roots/list` that names these folders."""
+    roots = [{"uri": file_uri(folder), "name": folder.rpartition("/")[2] or folder} for folder in folders]
+    return encode_value({"roots": roots})
+
+
+def hold_roots_untrusted(
+    answer: Raw, allowed: Sequence[str], resolve: Resolve, most: int = ROOTS_MAX
+) -> tuple[Raw, HeldRoots]:
+    """A client's answer with only its allowed roots; `allowed` are paths without symlinks. Another answer stays.
+
+    Roots behind the first `most` are withheld unseen, and the record names one of them.
+    """
+    members: dict[str, Any] | None = decode_object(answer)
+    if members is None or "roots" not in members:
+        return answer, NONE
+    passed: list[dict[str, Any]] = []
+    withheld: list[str] = []
+    for index, raw in enumerate((decode_array(members["roots"]) or ())[: most + 1]):
+        root: dict[str, Any] | None = decode_object(raw)
+        uri = maybe_string(root.get("uri")) if root is not None else None
+        path = _maybe_allowed(uri, allowed, resolve) if uri is not None and index < most else None
+        if root is not None and path is not None:
+            passed.append({**root, "uri": file_uri(path)})
+        else:
+            withheld.append((uri or "no URI")[:URI_CHARS_MAX])
+    held = HeldRoots(tuple(root["uri"] for root in passed), tuple(withheld))
+    return Raw(encode_value({**members, "roots": passed})), held
+
+
+def hold_answers_untrusted(
+    answers: Raw | Mapping[str, Raw], allowed: Sequence[str], resolve: Resolve
+) -> tuple[Raw, HeldRoots]:
+    """The same for the `inputResponses` of a 2026-07-28 request: whichever of them holds roots."""
+    if isinstance(answers, Raw):
+        text = bytes(answers)
+        if b"roots" not in text and b"\\u" not in text:  # nor spelled with escapes
+            return answers, NONE
+        # What cannot be read as an object answers nothing.
+        given: Mapping[str, Raw] = decode_object(answers) or {}
+    else:
+        given = answers
+    answered: dict[str, Raw] = {}
+    all_held = NONE
+    for key, answer in given.items():
+        seen = len(all_held.passed) + len(all_held.withheld)
+        answered[key], held = hold_roots_untrusted(answer, allowed, resolve, max(0, ROOTS_MAX - seen))
+        if held and seen <= ROOTS_MAX:
+            all_held = HeldRoots(all_held.passed + held.passed, all_held.withheld + held.withheld)
+    return Raw(encode_value(answered)), all_held
+
+
+def _maybe_allowed(uri: str, allowed: Sequence[str], resolve: Resolve) -> str | None:
+    if len(uri) > URI_CHARS_MAX or not allowed or uri[: len(_SCHEME)].lower() != _SCHEME:
+        return None
+    path = read_file_path(uri[len(_SCHEME) :])
+    if isinstance(path, Unreadable) or path.count("/") > STEPS_MAX:
+        return None
+    real = resolve(path)
+    return real if real == resolve(without_dots(path)) and is_within(real, allowed) else None

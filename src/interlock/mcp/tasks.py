@@ -1,0 +1,310 @@
+"""Tasks of both eras: `tasks/*` of 2025-11-25 and the extension `io.modelcontextprotocol/tasks` of 2026-07-28.
+
+A task has one id at the server and another at the client. Here ids are found in messages and replaced; every other
+member keeps its bytes and its place. Also who offers tasks, who takes them, and the refusals that say what became of
+one. The two eras are different protocols: no task crosses from one to the other.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_CAPABILITY,
+    UNAVAILABLE,
+    CodecError,
+    Fault,
+)
+from interlock.mcp.eras import LATEST_LEGACY, LATEST_MODERN, Era
+from interlock.mcp.methods import CREATE_MESSAGE, ELICIT, META_TASK, TASKS_EXTENSION, TASKS_GET, TASKS_RESULT
+
+ID_BYTES_MAX: Final = 1024  # of a task; kept for as long as the task, and repeated in a header
+TERMINAL: Final = frozenset(("completed", "failed", "cancelled"))
+
+Rename = Callable[[str], str | None]  # the id on the other side; None where there is none
+
+_REVISION: Final = {Era.LEGACY: LATEST_LEGACY, Era.MODERN: LATEST_MODERN}
+_OTHER: Final = {Era.LEGACY: Era.MODERN, Era.MODERN: Era.LEGACY}
+_TTL: Final = {Era.LEGACY: "ttl", Era.MODERN: "ttlMs"}
+_POLL: Final = {Era.LEGACY: "pollInterval", Era.MODERN: "pollIntervalMs"}
+_MARK: Final = META_TASK.encode()
+
+
+class TaskFacts(msgspec.Struct, frozen=True):
+    """What a task says of itself that must be remembered."""
+
+    id: str
+    status: str
+    ttl_s: float | None  # None: unlimited, or nothing that can be understood
+    poll_s: float | None
+
+
+class Made(msgspec.Struct, frozen=True):
+    """The result of a call that became a task."""
+
+    facts: TaskFacts
+    result: dict[str, Any]
+    task: dict[str, Any]  # the task in it: the result itself in 2026-07-28
+
+    def rename_task(self, ours: str, rename: Rename) -> bytes:
+        """The result under our id for the task; `rename` knows the others it may speak of."""
+        self.task["taskId"] = Raw(encode_value(ours))
+        if self.task is not self.result:
+            self.result["task"] = self.task
+        rename_related(self.result, rename)
+        return encode_value(self.result)
+
+
+# Reading and renaming
+
+
+def read_task(members: dict[str, Any], era: Era) -> TaskFacts | str:
+    """The task that these members are, or why they are none."""
+    raw = members.get("taskId")
+    if raw is None or len(raw) > ID_BYTES_MAX:
+        return f"a task without an id of at most {ID_BYTES_MAX} bytes"
+    task_id = maybe_string(raw)
+    if not task_id:
+        return "a task whose id is no text"
+    status = maybe_string(members.get("status")) or ""
+    return TaskFacts(task_id, status, _seconds(members.get(_TTL[era])), _seconds(members.get(_POLL[era])))
+
+
+def read_made(result: Raw, era: Era) -> Made | str | None:
+    """What a server made of a call; why that cannot be used; None if the result is no task."""
+    if b'"task"' not in bytes(result):
+        return None
+    members: dict[str, Any] | None = decode_object(result)
+    if members is None:
+        return None
+    if era is Era.MODERN:
+        if maybe_string(members.get("resultType")) != "task":
+            return None
+        task: dict[str, Any] | None = members
+    else:
+        if "task" not in members:
+            return None
+        task = decode_object(members["task"])
+    if task is None:
+        return "a task that is no object"
+    facts = read_task(task, era)
+    return facts if isinstance(facts, str) else Made(facts, members, task)
+
+
+def renamed_answer(result: Raw, method: str, theirs: str, rename: Rename) -> dict[str, Any] | str:
+    """The members of an answer about the task `theirs`, with our ids in it; or why it is no such answer."""
+    members: dict[str, Any] | None = decode_object(result)
+    if members is None:
+        return "a result that is no object"
+    if method == TASKS_GET and "taskId" not in members:
+        return "a result without a task"
+    if method != TASKS_RESULT and "taskId" in members:  # there the result is the tool's own
+        if maybe_string(members["taskId"]) != theirs:
+            return "a result about another task than was asked for"
+        members["taskId"] = Raw(encode_value(rename(theirs)))
+    rename_related(members, rename)
+    inner: dict[str, Any] | None = (
+        decode_object(members["result"]) if _MARK in bytes(members.get("result", b"")) else None
+    )
+    if method != TASKS_RESULT and inner is not None:
+        rename_related(inner, rename)
+        members["result"] = inner
+    return members
+
+
+def related_task(params: Raw | bytes) -> str | None:
+    """The task a message says it belongs to."""
+    if _MARK not in bytes(params):
+        return None
+    members = decode_object(params) or {}
+    meta = decode_object(members["_meta"]) if "_meta" in members else None
+    return read_related(meta or {})
+
+
+def read_related(meta: dict[str, Raw]) -> str | None:
+    related = decode_object(meta[META_TASK]) if META_TASK in meta else None
+    return maybe_string(related.get("taskId")) if related is not None else None
+
+
+def rename_related(members: dict[str, Any], rename: Rename) -> None:
+    """Say in `_meta`, in place, which task a message belongs to as its receiver knows it; nothing if it does not."""
+    raw = members.get("_meta")
+    if raw is None or _MARK not in bytes(raw):
+        return
+    meta: dict[str, Any] | None = decode_object(raw)
+    if meta is None or META_TASK not in meta:
+        return
+    named = renamed_related(meta[META_TASK], rename)
+    if named is not None:
+        meta[META_TASK] = named
+    else:
+        del meta[META_TASK]
+    if meta:
+        members["_meta"] = Raw(encode_value(meta))
+    else:
+        del members["_meta"]
+
+
+def renamed_related(raw: Raw, rename: Rename) -> dict[str, Any] | None:
+    related: dict[str, Any] | None = decode_object(raw)
+    task_id = maybe_string(related.get("taskId")) if related is not None else None
+    other = rename(task_id) if task_id is not None else None
+    return None if related is None or other is None else {**related, "taskId": other}
+
+
+def renamed_in(params: Raw, rename: Rename) -> Raw:
+    """Params or a result with nothing changed but the task they say they belong to."""
+    members: dict[str, Any] | None = decode_object(params) if _MARK in bytes(params) else None
+    if members is None:
+        return params
+    rename_related(members, rename)
+    return Raw(encode_value(members))
+
+
+def _seconds(raw: Raw | None) -> float | None:
+    try:
+        ms = decode_value(raw) if raw is not None else None
+    except CodecError:
+        return None
+    return ms / 1000 if isinstance(ms, int | float) and not isinstance(ms, bool) and 0 <= ms < 1e15 else None
+
+
+# Who offers tasks, and who takes them
+
+
+def offers_tasks(capabilities: dict[str, Raw], era: Era) -> bool:
+    """Whether a server makes tasks of calls."""
+    if era is Era.MODERN:
+        return _is_object(_inside(capabilities, "extensions", TASKS_EXTENSION))
+    return _is_object(_inside(capabilities, "tasks", "requests", "tools", "call"))
+
+
+def offers_cancelling(capabilities: dict[str, Raw]) -> bool:
+    """Whether a legacy server's tasks can be cancelled; in the extension all can."""
+    return _is_object(_inside(capabilities, "tasks", "cancel"))
+
+
+def declares_tasks(capabilities: Raw) -> bool:
+    """Whether a modern client takes a task for an answer to this request."""
+    if TASKS_EXTENSION.encode() not in bytes(capabilities):
+        return False
+    return _is_object(_inside(decode_object(capabilities) or {}, "extensions", TASKS_EXTENSION))
+
+
+def without_tasks(capabilities: Raw) -> Raw:
+    """A modern client's capabilities, without its word that it takes tasks."""
+    members: dict[str, Any] = decode_object(capabilities) or {}
+    extensions = decode_object(members["extensions"]) if "extensions" in members else None
+    if extensions is None or extensions.pop(TASKS_EXTENSION, None) is None:
+        return capabilities
+    return Raw(encode_value({**members, "extensions": extensions}))
+
+
+def requires_tasks(error: Raw) -> bool:
+    """Whether a modern server refused because it would answer only with a task."""
+    if TASKS_EXTENSION.encode() not in bytes(error):
+        return False
+    members = decode_object(error) or {}
+    code = bytes(members.get("code", b""))
+    needed = _inside(members, "data", "requiredCapabilities", "extensions", TASKS_EXTENSION)
+    return code == b"%d" % MISSING_CAPABILITY and needed is not None
+
+
+# The questions of a legacy server that a client may answer with a task of its own, by the client's capability.
+_AS_TASK: Final = {CREATE_MESSAGE: ("sampling", "createMessage"), ELICIT: ("elicitation", "create")}
+# What a shared link declares to a legacy server: that some client may. One that does not is answered for.
+TAKEN_AS_TASK: Final[dict[str, Any]] = {
+    "cancel": {},
+    "requests": {kind: {name: {}} for kind, name in _AS_TASK.values()},
+}
+
+
+def takes_as_task(capabilities: dict[str, Raw], method: str) -> bool:
+    """Whether a legacy client may be asked this as a task."""
+    path = _AS_TASK.get(method)
+    return path is not None and _is_object(_inside(capabilities, "tasks", "requests", *path))
+
+
+def needs_task(item: dict[str, Raw]) -> bool:
+    """Whether a legacy server's tool can be called only as a task."""
+    execution = decode_object(item["execution"]) if "execution" in item else None
+    return execution is not None and maybe_string(execution.get("taskSupport")) == "required"
+
+
+def _inside(members: dict[str, Raw], *path: str) -> Raw | None:
+    found: Raw | None = None
+    for name in path:
+        found = members.get(name)
+        members = (decode_object(found) if found is not None else None) or {}
+    return found
+
+
+def _is_object(raw: Raw | None) -> bool:
+    return raw is not None and bytes(raw)[:1] == b"{"
+
+
+# Refusals
+
+TASK_UNKNOWN: Final = Fault(INVALID_PARAMS, "there is no such task", {"reason": "task_unknown"})
+TASK_FORGOTTEN: Final = Fault(
+    INVALID_PARAMS,
+    "this task id is not of this run of the node: the node was restarted since, and remembers no task from before; "
+    "call the tool again",
+    {"reason": "task_forgotten"},
+)
+TASK_REPLACED: Final = Fault(
+    INVALID_PARAMS,
+    "the server gave this task's id to a newer task, so it can no longer be asked for; call the tool again",
+    {"reason": "task_lost"},
+)
+TASK_PER_USER: Final = Fault(
+    METHOD_NOT_FOUND,
+    'this server knows each user (auth per = "user"), so its tools do not run as tasks; call the tool without a task',
+    {"reason": "task_per_user"},
+)
+NO_ROOM: Final = Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_tasks"})
+NOT_DECLARED: Final = Fault(
+    MISSING_CAPABILITY,
+    f"this needs the client to declare the extension {TASKS_EXTENSION} on the request",
+    {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}},
+)
+
+
+def bad_task(why: str) -> Fault:
+    return Fault(INTERNAL_ERROR, f"the server's answer cannot be used: {why}", {"reason": "malformed_answer"})
+
+
+def lost_task(said: str) -> Fault:
+    text = f"the connection to this task's server was lost since, and the server knows the task no more: {said}"
+    return Fault(INVALID_PARAMS, text, {"reason": "task_lost"})
+
+
+def tool_across_eras(client: Era) -> Fault:
+    """A tool that runs only as a task, for a client that cannot have one of its server's."""
+    ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
+    text = f"this tool runs only as a task of MCP {theirs}, which a client of {ours} cannot have; use one of {theirs}"
+    return Fault(METHOD_NOT_FOUND, text, _across(client))
+
+
+def call_across_eras(client: Era) -> Fault:
+    """A call that asks for a task where the server is of the other era."""
+    ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
+    text = f"a server of MCP {theirs} makes no task for a client of {ours}; call the tool without task"
+    return Fault(METHOD_NOT_FOUND, text, _across(client))
+
+
+def task_across_eras(client: Era) -> Fault:
+    """The id of a task that the same principal made with a client of the other era."""
+    ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
+    text = f"this is a task of MCP {theirs}, and the client speaks {ours}; ask for it with a client of {theirs}"
+    return Fault(INVALID_PARAMS, text, _across(client))
+
+
+def _across(client: Era) -> dict[str, Any]:
+    return {"reason": "task_across_eras", "client_era": client.value, "server_era": _OTHER[client].value}

@@ -1,0 +1,303 @@
+"""The endpoint of the registry: /registry for programs, /assignments for the published forms.
+
+An ASGI application. Reading takes a client's credential, or none where `registry.public_read` is set. A change is a
+statement that the controller signed (application/jose), or comes from a client that is a principal of the controller.
+"""
+
+import hashlib
+from collections.abc import Callable, Coroutine, MutableMapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import replace
+
+from interlock.names.protocol.publication import (
+    GROUP,
+    MEDIA_TYPES,
+    published_entry,
+    published_schema,
+    row_of,
+)
+from interlock.names.protocol.records import Request
+from interlock.names.protocol.statements import CHARS_MAX, BadStatement, read_statement_untrusted
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.access.refusal import Refusal
+from interlock.access.tokens import TokenRegistry
+from interlock.core.clock import Clock
+from interlock.core.current_plan import CurrentPlan
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.refusal_log import Refusals
+from interlock.core.calls.caller import Principal, principal_for
+from interlock.fronts.exchange import Head
+from interlock.fronts.public import PROXY_HEADERS, Bearers
+from interlock.fronts.request_head import HeadInspector
+from interlock.fronts.trusted_proxies import address_of, source_of
+from interlock.names.actions import outcome_document
+from interlock.names.actors import UNNAMED, Actor
+from interlock.names.registry_parts import NameParts
+from interlock.store.ports import StoreError
+
+BODY_BYTES_MAX: Final = CHARS_MAX
+_FIELDS: Final = (
+    "surface_name",
+    "specification_reference",
+    "authentication_scope",
+    "vendor_prefix",
+    "change_controller",
+    "status",
+    "first_registered",
+)
+_NAME_ACTIONS: Final = frozenset(
+    ["amend", "deprecate", "reinstate", "withdraw", "transfer", "confirm-public", "declare", "end"]
+)
+_STATUSES: Final = {
+    "not_change_controller": 403,
+    "statement_required": 403,
+    "statement_replayed": 403,
+    "statement_expired": 403,
+    "statement_invalid": 400,
+    "wrong_registry": 403,
+    "invalid_body": 400,
+    "unavailable": 503,
+    "too_many_actions": 429,
+}
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Coroutine[Any, Any, None]]
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A body to be read, with the media type."""
+
+    body: bytes
+    media_type: str = "application/json"
+
+
+class NamesEndpoint:
+    def __init__(
+        self,
+        current: CurrentPlan,
+        tokens: TokenRegistry,
+        refusals: Refusals,
+        bearers: Bearers | None,
+        clock: Clock,
+        parts: NameParts,
+        registry_id: str,
+    ) -> None:
+        """`registry_id`: what a statement for this registry is addressed to."""
+        self._current = current
+        self._tokens = tokens
+        self._refusals = refusals
+        self._bearers = bearers
+        self._clock = clock
+        self._state, self._actions, self._publisher = parts.state, parts.actions, parts.publisher
+        self._id = registry_id
+        self._inspector = HeadInspector(current.plan)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        parts = [unquote(part) for part in scope["raw_path"].decode("latin-1").partition("?")[0].split("/")[1:]]
+        try:
+            if self._state.trouble is not None:
+                raise Refused("unavailable", "the registry cannot be used at the moment")
+            if scope["method"] in ("GET", "HEAD"):
+                await self._answer_reading(scope, send, parts)
+            elif scope["method"] == "POST":
+                await self._answer_action(scope, receive, send, parts)
+            else:
+                await self._refuse(scope, send, Refusal(405, "method_not_allowed", "use GET or POST"))
+        except NotFound as missing:
+            message = f"there is no {missing.what} {missing.name[:100]}"
+            await self._refuse(scope, send, Refusal(404, "not_found", message))
+        except Refused as refused:
+            refusal = Refusal(_STATUSES.get(refused.error, 409), refused.error, refused.message)
+            await self._refuse(scope, send, refusal, refused.details)
+        except StoreError:
+            await self._refuse(scope, send, Refusal(503, "unavailable", "nothing was done; try again"))
+
+    # Reading
+
+    async def _answer_reading(self, scope: Scope, send: Send, parts: list[str]) -> None:
+        who = await self._admit(scope, is_read=True)
+        if isinstance(who, Refusal):
+            await self._refuse(scope, send, who)
+            return
+        await self._state.refresh()
+        document = self._document(parts)
+        tag = f'"{hashlib.sha256(document.body).hexdigest()[:32]}"'.encode()
+        known = next((value for name, value in scope["headers"] if name == b"if-none-match"), b"")
+        shared = b"public" if self._current.plan.registry.public_read else b"private"
+        headers = [(b"etag", tag), (b"cache-control", shared + b", no-cache")]
+        if _matches(known, tag):
+            await _say(send, 304, b"", headers)
+            return
+        headers += [(b"content-type", document.media_type.encode()), (b"x-content-type-options", b"nosniff")]
+        await _say(send, 200, document.body, headers, is_head=scope["method"] == "HEAD")
+
+    def _document(self, parts: list[str]) -> Document:
+        registry, today = self._state.registry, self._state.today
+        match parts:
+            case ["assignments", folder, file] if folder == GROUP:
+                if file == _SCHEMA_FILE:
+                    return Document(published_schema(), "application/schema+json")
+                form = _FILES.get(file)
+                if form is None:
+                    raise NotFound("document", file)
+                return Document(self._publisher.published(form), MEDIA_TYPES[form])
+            case ["registry", "names"]:
+                names = [dict(zip(_FIELDS, row_of(entry), strict=True)) for entry in registry.in_order()]
+                return _json({"registry": self._id, "updated": registry.updated, "names": names})
+            case ["registry", "names", name, *more] if more in ([], ["revisions"]):
+                entry = registry.entry(name)
+                if entry is None:
+                    raise NotFound("name", name)
+                return _json({"revisions": entry.revisions} if more else published_entry(entry, today))
+            case ["registry", "prefixes"]:
+                held = [registry.holders[prefix] for prefix in sorted(registry.holders)]
+                return _json({"held": "by procedure: the registry proves no ownership of a prefix", "prefixes": held})
+            case ["registry", "requests", id]:
+                request = registry.requests.get(id)
+                if request is None:
+                    raise NotFound("request", id)
+                return _json(replace(request, proposal=None))
+            case _:
+                raise NotFound("path", "/".join(parts))
+
+    # Changing
+
+    async def _answer_action(self, scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
+        who = await self._admit(scope, is_read=False)
+        if isinstance(who, Refusal):
+            await self._refuse(scope, send, who)
+            return
+        body = await _read(receive, BODY_BYTES_MAX)
+        if body is None:
+            await self._refuse(scope, send, Refusal(413, "body_too_large", f"at most {BODY_BYTES_MAX} bytes"))
+            return
+        kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+        kind = kind.partition(b";")[0].strip().lower()
+        actor = Actor(principal=who.name)
+        if kind == b"application/jose":
+            actor = replace(actor, statement=self._statement(body))
+        elif kind != b"application/json":
+            refusal = Refusal(415, "unsupported_media_type", "send application/jose, or application/json")
+            await self._refuse(scope, send, refusal)
+            return
+        elif who.name in UNNAMED or who.stranger:
+            raise Refused("statement_required", "a change is signed by the controller; send application/jose")
+        action, subject = self._action(parts, actor, body)
+        result = await self._actions.act(actor, action, subject, Raw(body))
+        waits = isinstance(result, Request) and result.state.value == "in_review"
+        await _say(send, 202 if waits else 200, msgspec.json.encode(outcome_document(result)), [_JSON])
+
+    def _statement(self, body: bytes) -> Any:
+        try:
+            return read_statement_untrusted(body.decode("latin-1").strip(), registry=self._id, now=self._clock.wall())
+        except BadStatement as bad:
+            raise Refused(bad.code, str(bad)) from None
+
+    def _action(self, parts: list[str], actor: Actor, body: bytes) -> tuple[str, str]:
+        match parts:
+            case ["registry", "requests"]:
+                raw = actor.statement.body if actor.statement is not None else body
+                try:
+                    return "request", msgspec.json.decode(raw, type=_Named).surface_name
+                except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                    raise Refused("invalid_body", str(error)) from None
+            case ["registry", "requests", id, "cancel"]:
+                return "cancel", id
+            case ["registry", "names", name, action] if action in _NAME_ACTIONS:
+                return action, name
+            case ["registry", "prefixes", prefix, ("consent" | "dispute") as action]:
+                return action, prefix
+            case _:
+                raise NotFound("path", "/".join(parts))
+
+    # Who asks
+
+    async def _admit(self, scope: Scope, *, is_read: bool) -> Principal | Refusal:
+        head = Head(scope["method"].encode(), scope["path"].encode(), list(scope["headers"]), False, True)
+        stranger = self._inspector.stranger(head)
+        if stranger is not None:
+            return stranger
+        found = await self._client(scope, head)
+        if is_read:
+            is_open = self._current.plan.registry.public_read and head.credential is None
+            return principal_for("anonymous", None, ()) if is_open else found
+        if isinstance(found, Principal) and found.scope == "read":
+            return Refusal(403, "scope_denied", "this credential may only read")
+        return found
+
+    async def _client(self, scope: Scope, head: Head) -> Principal | Refusal:
+        peer = address_of(scope["client"][0] if scope["client"] else None)
+        credential = head.credential
+        if credential is None:
+            is_local = peer is not None and is_loopback(peer) and PROXY_HEADERS.isdisjoint(head.headers)
+            is_welcome = is_local and self._current.plan.auth.anonymous != "never"
+            return self._tokens.as_it_would_be("local") if is_welcome else _UNAUTHORISED
+        known = self._tokens.principal(credential)
+        if known is not None:
+            return known
+        if self._bearers is None:
+            return _UNAUTHORISED
+        return await self._bearers.admit(credential, source_of(peer))
+
+    async def _refuse(self, scope: Scope, send: Send, refusal: Refusal, details: dict[str, Any] | None = None) -> None:
+        if refusal.status in (401, 403, 421):
+            peer = scope["client"][0] if scope["client"] else None
+            self._refusals.note(f"peer:{peer}", "registry", str(scope["method"])[:20], refusal.error)
+        body = {"error": refusal.error, "message": refusal.message, "details": details or {}}
+        headers = [_JSON, (b"cache-control", b"no-store")]
+        for line in refusal.extra.split(b"\r\n"):
+            name, colon, value = line.partition(b": ")
+            if colon:
+                headers.append((name, value))
+        await _say(send, refusal.status, msgspec.json.encode(body), headers)
+
+
+class _Named(msgspec.Struct, frozen=True):
+    surface_name: str
+
+
+_FILES: Final = {f"{name}.{form}": form for name in (GROUP, f"{GROUP}-1") for form in MEDIA_TYPES}
+_SCHEMA_FILE: Final = f"{GROUP}.schema.json"
+_JSON: Final = (b"content-type", b"application/json")
+_UNAUTHORISED: Final = Refusal(
+    401,
+    "unauthorised",
+    "a client's token is needed; interlock access token --for client --name NAME makes one",
+    b"www-authenticate: Bearer\r\n",
+)
+
+
+def _json(value: object) -> Document:
+    return Document(msgspec.json.encode(value))
+
+
+def _matches(known: bytes, tag: bytes) -> bool:
+    return any(one.strip().removeprefix(b"W/") in (tag, b"*") for one in known[:10_000].split(b","))
+
+
+async def _read(receive: Receive, most: int) -> bytes | None:
+    """None where it is longer."""
+    body = bytearray()
+    is_short = True
+    while True:
+        message = await receive()
+        part = message.get("body", b"")
+        is_short = is_short and len(body) + len(part) <= most
+        if is_short:
+            body += part
+        if not message.get("more_body", False):
+            return bytes(body) if is_short else None
+
+
+async def _say(
+    send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]], *, is_head: bool = False
+) -> None:
+    if status != 304:
+        headers = [*headers, (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b"" if is_head else body})

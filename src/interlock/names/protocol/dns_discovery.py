@@ -1,0 +1,119 @@
+"""MCP servers of a domain, as its DNS names them: the TXT records at `_mcp.<domain>` (REG-7.1-4).
+
+Several proposals share the label and the version tag. Each is read and named; only what has an https address of a
+server can be connected to. A record proves nothing: not who runs the server, and not who may change a registered name.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from interlock.net.protocol.dns_name import maybe_dns_name
+
+LABEL: Final = "_mcp"
+VERSION: Final = "mcp1"
+RECORDS_MAX: Final = 16
+RECORD_BYTES_MAX: Final = 2048
+FIELDS_MAX: Final = 32
+URL_CHARS_MAX: Final = 1024
+
+# Which field has the address, and what the record is then called. The first is the draft's own.
+_DIALECTS: Final = {
+    "url": "draft-morrison-mcp-dns-discovery",
+    "src": "draft-serra-mcp-discovery-uri",
+    "endpoint": "MCPLookup",
+    "registry": "registry pointer",
+    "mcp": "alter SDK",
+}
+
+
+class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One record. `problem`: why it names no server that can be connected to; empty: it does."""
+
+    dialect: str
+    url: str | None = None
+    fields: Mapping[str, str] = {}
+    problem: str = ""
+
+
+def record_name(domain: str) -> str | None:
+    """Where the records of a domain are; None: it is no domain name."""
+    name = domain.strip().rstrip(".").lower()
+    if not name.isascii():
+        try:
+            name = name.encode("idna").decode("ascii")
+        except UnicodeError:
+            return None
+    found = maybe_dns_name(name)
+    return f"{LABEL}.{found}" if found is not None and "." in found else None
+
+
+def read_records_untrusted(records: Iterable[bytes]) -> tuple[ServerRecord, ...]:
+    """Of the joined strings of each TXT record. Those that have another version tag and no address are left out: other
+    things live at the same label."""
+    found = [_read(each) for each in records]
+    return tuple(sorted((each for each in found if each is not None), key=_priority))
+
+
+def _priority(record: ServerRecord) -> tuple[bool, int]:
+    said = record.fields.get("priority", "")
+    return bool(record.problem), int(said) if said.isdecimal() and len(said) < 6 else 0
+
+
+def _read(record: bytes) -> ServerRecord | None:
+    if len(record) > RECORD_BYTES_MAX:
+        return ServerRecord(dialect="unknown", problem=f"it has more than {RECORD_BYTES_MAX} bytes")
+    try:
+        text = record.decode("utf-8")
+    except UnicodeDecodeError:
+        return ServerRecord(dialect="unknown", problem="it is no UTF-8 text")
+    if not text.isprintable():
+        return ServerRecord(dialect="unknown", problem="it has control characters")
+    fields = _fields(text)
+    if fields is None:
+        return ServerRecord(dialect="unknown", problem=f"it has a field twice, or more than {FIELDS_MAX}")
+    has_version = fields.get("v") == VERSION
+    member = next((each for each in _DIALECTS if each in fields and (has_version or each == "mcp")), None)
+    if member is None:
+        if not has_version:
+            return None
+        return ServerRecord(dialect="unknown", fields=fields, problem="it names no address")
+    url = fields[member]
+    problem = "it leads to a registry, not to a server" if member == "registry" else _url_problem(url)
+    return ServerRecord(dialect=_DIALECTS[member], url=url, fields=fields, problem=problem)
+
+
+def _fields(text: str) -> dict[str, str] | None:
+    """Fields are separated by semicolons; one dialect uses spaces. Each is split at its first `=`."""
+    parts = text.split(";") if ";" in text else text.split()
+    fields: dict[str, str] = {}
+    for part in parts:
+        name, equals, value = part.strip().partition("=")
+        if not equals:
+            continue
+        name = name.strip().lower()
+        if name in fields or len(fields) >= FIELDS_MAX:
+            return None
+        fields[name] = value.strip()
+    return fields
+
+
+def _url_problem(url: str) -> str:
+    if len(url) > URL_CHARS_MAX:
+        return f"its address has more than {URL_CHARS_MAX} characters"
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018  (a port that is no number is said here)
+    except ValueError:
+        return "its address is no URL"
+    if parts.scheme != "https":
+        return "its address is not https"
+    if "@" in parts.netloc:
+        return "its address has a name or a password in it"
+    if not parts.hostname:
+        return "its address has no host"
+    if parts.fragment:
+        return "its address has a fragment"
+    return ""

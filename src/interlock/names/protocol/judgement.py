@@ -1,0 +1,370 @@
+"""The judgement on a tool whose name is registered: does its server keep to the specification (draft 8.1, 8.2)?
+
+Compared are schemas, not texts: a server may accept more than the specification wants and return less than it allows.
+The specification is used for comparing only; what a client sees and is checked by is the server's own (REG-8.1-6).
+"""
+
+import enum
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.codec import decode_value
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, CodecError
+from interlock.names.protocol.claims import NO_CLAIM, Claim, Offered, is_contradicted
+from interlock.names.protocol.grammar import is_name
+from interlock.names.protocol.model import NO_SCHEMA, Entry, Revision, Status
+from interlock.wire.schemas.digest import normalised, normalised_digest
+from interlock.wire.schemas.effort import Effort, EffortSpent
+from interlock.wire.schemas.inclusion import TOO_MUCH, InclusionOutcome, InclusionVerdict, includes
+from interlock.wire.schemas.shapes import Side
+
+SCHEMA_BYTES_MAX: Final = 1024 * 1024  # of a tool's schema; a longer one is not compared
+SMALL_BYTES: Final = 4096
+ANY_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object"}  # of a tool that says nothing
+
+# What is said beside a verdict.
+BEHIND: Final = "behind"
+UNKNOWN_REVISION: Final = "unknown_revision"
+CLAIM_MISMATCH: Final = "claim_mismatch"
+SCOPE_TIGHTENED: Final = "scope_tightened"
+DEPRECATED: Final = "deprecated"
+WITHDRAWN: Final = "withdrawn"
+
+
+T = TypeVar("T")
+
+
+class _lazy(Generic[T]):  # noqa: N801
+    """A property that is made once; one that takes no lock."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make = make
+        self._name = make.__name__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        made = instance.__dict__[self._name] = self._make(instance)
+        return made
+
+
+class SurfaceVerdict(enum.Enum):
+    IDENTICAL = "identical"
+    COMPATIBLE = "compatible"
+    INPUT_ONLY = "input_only"  # its server declares no output schema
+    UNDECIDED = "undecided"
+    MISMATCH = "mismatch"
+    UNVERIFIABLE = "unverifiable"  # the entry has no schema
+    UNREGISTERED = "unregistered"
+    NOT_REGISTRABLE = "not_registrable"
+
+
+class SurfaceDifference(msgspec.Struct, frozen=True, kw_only=True):
+    side: Literal["argument", "return"]
+    path: str  # a JSON pointer into the value; empty: the whole
+    registered: str
+    offered: str
+
+    def __str__(self) -> str:
+        place = f"{self.side} {self.path}" if self.path else f"the {self.side}"
+        return f"{place}: the specification has {self.registered}, the server has {self.offered}"
+
+
+class SchemaPair:
+    """The two schemas of a tool or a revision, normalised, and one digest of both."""
+
+    def __init__(
+        self, argument: Raw | None, returned: Raw | None, effort: Effort | None = None, like: Revision | None = None
+    ) -> None:
+        """`like`: a revision whose digests hold where a text is the same. Raises CodecError for what cannot be read,
+        and EffortSpent."""
+        self._argument, self._returned = argument, returned
+        self._effort = effort
+        self._like = like
+        self.has_results = returned is not None
+        self.argument_digest, self.return_digest = self._digests()
+        self._effort = None
+
+    def _digests(self) -> tuple[str, str | None]:
+        like = self._like
+        argument = like.argument_digest if like is not None and self._argument == like.argument_schema else None
+        returned = like.return_digest if like is not None and self._returned == like.return_schema else None
+        if returned is None and self._returned is not None:
+            returned = normalised_digest(self.returned)
+        return argument or normalised_digest(self.argument), returned
+
+    @_lazy
+    def _argument_said(self) -> Any:
+        return _decoded(self._argument, ANY_ARGUMENTS)
+
+    @_lazy
+    def _returned_said(self) -> Any:
+        return _decoded(self._returned, None)
+
+    @_lazy
+    def argument(self) -> Any:
+        return normalised(self._argument_said, self._effort)
+
+    @_lazy
+    def returned(self) -> Any:
+        return None if self._returned is None else normalised(self._returned_said, self._effort)
+
+    @_lazy
+    def digest(self) -> str:
+        text = f"{self.argument_digest} {self.return_digest or 'none'}"
+        return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+    # What is small is compared as it was said: that means the same, and need not be normalised first.
+
+    @_lazy
+    def accepted(self) -> Side:
+        return _side(self._argument, self._argument_said) or Side(self.argument)
+
+    @_lazy
+    def declared(self) -> Side:
+        """As a client uses it that is written to the specification: nothing but what is declared."""
+        return _side(self._argument, _closed(self._argument_said)) or Side(_closed(self.argument))
+
+    @_lazy
+    def results(self) -> Side:
+        return _side(self._returned, self._returned_said) or Side(self.returned)
+
+
+class RegisteredPair(SchemaPair):
+    """Of a revision, whose digests were computed when it was registered."""
+
+    def __init__(self, revision: Revision, argument_digest: str) -> None:
+        self._known = argument_digest, revision.return_digest
+        returned = None if revision.return_schema == NO_SCHEMA else revision.return_schema
+        super().__init__(revision.argument_schema, returned)
+
+    def _digests(self) -> tuple[str, str | None]:
+        return self._known
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    verdict: SurfaceVerdict
+    differences: tuple[SurfaceDifference, ...] = ()
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    name: str  # the surface name
+    verdict: SurfaceVerdict
+    status: Status | None = None
+    digest: str | None = None  # of what the server offers
+    registered_digest: str | None = None
+    revision: int | None = None  # the current one of the specification
+    behind: int | None = None  # the revision the server keeps to, where that is an older one
+    notes: tuple[str, ...] = ()
+    differences: tuple[SurfaceDifference, ...] = ()
+    near: str | None = None  # of an unregistered name: the registered one that it looks like
+
+
+class Specification:
+    """A revision, prepared for comparing."""
+
+    __slots__ = ("_pair", "revision")
+
+    def __init__(self, revision: Revision) -> None:
+        self.revision = revision
+        self._pair: SchemaPair | None = None
+
+    @property
+    def pair(self) -> SchemaPair:
+        if self._pair is None:
+            self._pair = RegisteredPair(self.revision, self.revision.argument_digest or "")
+        return self._pair
+
+    def is_text_of(self, argument: Raw, returned: Raw | None) -> bool:
+        """The same JSON, whatever the order of its members: the quick way to `identical`."""
+        wanted, promised = self.revision.argument_schema, self.revision.return_schema
+        return _is_same_text(argument, wanted) and _is_same_text(NO_SCHEMA if returned is None else returned, promised)
+
+
+_TEXT: Final = msgspec.json.Encoder(order="deterministic")
+_READ: Final = msgspec.json.Decoder()
+
+
+def _is_same_text(one: Raw, other: Raw) -> bool:
+    if bytes(one) == bytes(other):
+        return True
+    try:
+        here, there = _READ.decode(one), _READ.decode(other)
+        return here == there and _TEXT.encode(here) == _TEXT.encode(there)  # in Python 1 is True
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+
+
+def _decoded(raw: Raw | None, otherwise: Any) -> Any:
+    if raw is None:
+        return otherwise
+    if len(raw) > SCHEMA_BYTES_MAX:
+        raise CodecError(INVALID_PARAMS, f"a schema has at most {SCHEMA_BYTES_MAX} bytes")
+    schema = decode_value(raw)
+    if not isinstance(schema, Mapping | bool):
+        raise CodecError(INVALID_PARAMS, "a schema is an object, true or false")
+    return schema
+
+
+def _side(raw: Raw | None, said: Any) -> Side | None:
+    """What is too short to be anything but cheap to compare, as it was said."""
+    text = b"" if raw is None else bytes(raw)
+    if len(text) > SMALL_BYTES or b'"$' in text or b'"pattern' in text or b"\\u" in text:
+        return None
+    return Side(said, is_small=True, has_booleans=b"true" in text or b"false" in text)
+
+
+def absent_verdict(name: str) -> SurfaceVerdict:
+    """Of a name that no entry has. The ABNF's ALPHA has both cases (RFC 5234), so other case alone makes it another
+    name, which is not registered (REG-3-2)."""
+    could_be = name.isascii() and is_name(name.lower())  # REG-3-2
+    return SurfaceVerdict.UNREGISTERED if could_be else SurfaceVerdict.NOT_REGISTRABLE
+
+
+def judge(
+    entry: Entry,
+    specifications: tuple[Specification, ...],
+    argument: Raw | None,
+    returned: Raw | None,
+    claim: Claim,
+    effort: Effort,
+) -> Judgement:
+    """`specifications`: of the entry's revisions, the current one last. The schemas decide, whatever `claim` says."""
+    current = specifications[-1]
+    notes = _entry_notes(entry)
+    judged = Judgement(
+        name=entry.surface_name,
+        verdict=SurfaceVerdict.UNVERIFIABLE,
+        status=entry.status,
+        revision=current.revision.revision,
+        notes=notes,
+    )
+    if not current.revision.has_schemas:
+        return judged
+    if argument is not None and current.is_text_of(argument, returned):
+        offered, compared = current.pair, Comparison(verdict=SurfaceVerdict.IDENTICAL)
+    else:
+        try:
+            offered = SchemaPair(argument, returned, effort, current.revision)
+        except EffortSpent:
+            unread = SurfaceDifference(side="argument", path="", registered=TOO_MUCH, offered=TOO_MUCH)
+            return msgspec.structs.replace(judged, verdict=SurfaceVerdict.UNDECIDED, differences=(unread,))
+        except CodecError:
+            unread = SurfaceDifference(side="argument", path="", registered="a schema", offered="one that is not read")
+            return msgspec.structs.replace(judged, verdict=SurfaceVerdict.MISMATCH, differences=(unread,))
+        try:
+            compared = compare(current.pair, offered, effort)
+        except CodecError:  # of what is registered
+            return judged
+    behind = None
+    if compared.verdict is not SurfaceVerdict.IDENTICAL:
+        behind = _older(specifications[:-1], offered)
+        notes = (*notes, UNKNOWN_REVISION if behind is None else BEHIND)
+    if claim != NO_CLAIM and is_contradicted(claim, entry.revisions, _offered(specifications, offered, compared)):
+        notes = (*notes, CLAIM_MISMATCH)  # REG-8.2-2
+    return msgspec.structs.replace(
+        judged,
+        verdict=compared.verdict,
+        digest=offered.digest,
+        registered_digest=current.pair.digest,
+        behind=None if behind is None else behind.revision,
+        notes=notes,
+        differences=compared.differences,
+    )
+
+
+def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comparison:
+    """Wider in, narrower out (REG-8.1-4)."""
+    is_same_argument = registered.argument_digest == offered.argument_digest
+    given = _includes_arguments(registered, offered, effort) if not is_same_argument else InclusionOutcome()
+    is_same_return = registered.return_digest == offered.return_digest
+    got = InclusionOutcome()
+    if not is_same_return and registered.has_results and offered.has_results:
+        got = includes(
+            registered.results,
+            registered.results.root,
+            offered.results,
+            offered.results.root,
+            unnamed=InclusionVerdict.ACCEPTS,
+            tighter=InclusionVerdict.REJECTS,
+            effort=effort,
+        )
+    worst = max(given.verdict, got.verdict)
+    differences = (*_differences("argument", given, worst), *_differences("return", got, worst))
+    if worst is not InclusionVerdict.ACCEPTS:
+        is_certain = worst is InclusionVerdict.REJECTS
+        verdict = SurfaceVerdict.MISMATCH if is_certain else SurfaceVerdict.UNDECIDED
+        return Comparison(verdict=verdict, differences=differences)
+    if registered.has_results and not offered.has_results:
+        return Comparison(verdict=SurfaceVerdict.INPUT_ONLY)
+    is_same = is_same_argument and is_same_return
+    return Comparison(verdict=SurfaceVerdict.IDENTICAL if is_same else SurfaceVerdict.COMPATIBLE)
+
+
+def _includes_arguments(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> InclusionOutcome:
+    return includes(
+        offered.accepted,
+        offered.accepted.root,
+        registered.declared,
+        registered.declared.root,
+        unnamed=InclusionVerdict.REJECTS,
+        tighter=InclusionVerdict.REJECTS,
+        effort=effort,
+    )
+
+
+def _closed(schema: Any) -> Any:
+    if isinstance(schema, Mapping) and schema.get("additionalProperties") is True:
+        return {key: value for key, value in schema.items() if key != "additionalProperties"}
+    return schema
+
+
+def _differences(
+    side: Literal["argument", "return"], outcome: InclusionOutcome, worst: InclusionVerdict
+) -> list[SurfaceDifference]:
+    if outcome.verdict is not worst:
+        return []
+    is_argument = side == "argument"
+    return [
+        SurfaceDifference(
+            side=side,
+            path=each.path,
+            registered=each.narrow if is_argument else each.wide,
+            offered=each.wide if is_argument else each.narrow,
+        )
+        for each in outcome.differences
+    ]
+
+
+def _older(specifications: tuple[Specification, ...], offered: SchemaPair) -> Revision | None:
+    """The newest of the older revisions that the server keeps to."""
+    for each in reversed(specifications):
+        if each.revision.has_schemas and each.pair.digest == offered.digest:
+            return each.revision
+    return None
+
+
+def _offered(specifications: tuple[Specification, ...], offered: SchemaPair, compared: Comparison) -> Offered:
+    kept = [
+        each.revision
+        for each in specifications
+        if each.revision.argument_digest == offered.argument_digest
+        and (not offered.has_results or each.revision.return_digest == offered.return_digest)
+    ]
+    keeps = (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE, SurfaceVerdict.INPUT_ONLY)
+    return Offered(
+        digests=(offered.digest, offered.argument_digest), kept=kept, keeps_current=compared.verdict in keeps
+    )
+
+
+def _entry_notes(entry: Entry) -> tuple[str, ...]:
+    found = []
+    if entry.status is Status.DEPRECATED:  # REG-7.3-2
+        found.append(DEPRECATED)
+    if entry.status is Status.WITHDRAWN:
+        found.append(WITHDRAWN)
+    if entry.scope_tightened_on is not None:
+        found.append(SCOPE_TIGHTENED)
+    return tuple(found)

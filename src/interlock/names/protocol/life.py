@@ -1,0 +1,114 @@
+"""The life of an entry and of a request: closed tables of moves, and the calendar that they turn on (draft 5, 7.3)."""
+
+import datetime
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+from interlock.names.protocol.model import Status
+
+REVIEW_MONTHS: Final = 12  # REG-5-13; section 5: provisional entries
+DEPRECATION_MONTHS: Final = 12  # REG-7.3-3; section 7.3
+QUARANTINE_MONTHS: Final = 60  # REG-7.3-5; section 7.3: five years
+ANSWER_DAYS: Final = 90  # REG-5-14; after a review that returned the entry
+NOTICE_DAYS: Final = (60, 30, 7)  # REG-5-13; before a review is due
+PUBLIC_DAYS: Final = 90  # after which a public entry wants to be confirmed
+SEEN_DAYS: Final = 90  # for which a server that offered a name counts as its implementation
+
+
+class EntryMove(enum.Enum):
+    PROMOTE = "promote"
+    DEPRECATE = "deprecate"
+    REINSTATE = "reinstate"
+    WITHDRAW = "withdraw"
+    REMOVE = "remove"
+    REGISTER = "register"  # anew, after it was withdrawn
+
+
+# None: the entry is gone, and its name free.
+ENTRY_MOVES: Final[Mapping[tuple[Status, EntryMove], Status | None]] = {
+    (Status.PROVISIONAL, EntryMove.PROMOTE): Status.ACTIVE,
+    (Status.PROVISIONAL, EntryMove.DEPRECATE): Status.DEPRECATED,
+    (Status.PROVISIONAL, EntryMove.REMOVE): None,
+    (Status.ACTIVE, EntryMove.DEPRECATE): Status.DEPRECATED,
+    (Status.DEPRECATED, EntryMove.REINSTATE): Status.ACTIVE,
+    (Status.DEPRECATED, EntryMove.WITHDRAW): Status.WITHDRAWN,
+    (Status.WITHDRAWN, EntryMove.REGISTER): Status.ACTIVE,
+}
+
+
+class RequestState(enum.Enum):
+    SUBMITTED = "submitted"
+    IN_REVIEW = "in_review"
+    ACCEPTED = "accepted"
+    REVISION_REQUESTED = "revision_requested"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+
+
+class RequestMove(enum.Enum):
+    REVIEW = "review"
+    ACCEPT = "accept"
+    RETURN = "return"
+    REJECT = "reject"
+    CANCEL = "cancel"
+
+
+# What is returned is not taken up again: a resubmission is a new request that names the old one (REG-N-2).
+REQUEST_MOVES: Final[Mapping[tuple[RequestState, RequestMove], RequestState]] = {
+    (RequestState.SUBMITTED, RequestMove.REVIEW): RequestState.IN_REVIEW,
+    (RequestState.SUBMITTED, RequestMove.RETURN): RequestState.REVISION_REQUESTED,
+    (RequestState.SUBMITTED, RequestMove.CANCEL): RequestState.CANCELLED,
+    (RequestState.IN_REVIEW, RequestMove.ACCEPT): RequestState.ACCEPTED,
+    (RequestState.IN_REVIEW, RequestMove.RETURN): RequestState.REVISION_REQUESTED,
+    (RequestState.IN_REVIEW, RequestMove.REJECT): RequestState.REJECTED,
+    (RequestState.IN_REVIEW, RequestMove.CANCEL): RequestState.CANCELLED,
+}
+
+
+def months_after(day: str, months: int, *, at_least: bool) -> str:
+    """A day so many calendar months later. Where that month is too short: `at_least` its successor's first day, which
+    a minimum takes, and otherwise its own last day, which a deadline takes."""
+    begun = datetime.date.fromisoformat(day)
+    month = begun.month - 1 + months
+    year, month = begun.year + month // 12, month % 12 + 1
+    try:
+        return begun.replace(year=year, month=month).isoformat()
+    except ValueError:
+        following = datetime.date(year + month // 12, month % 12 + 1, 1)
+        # REG-5-13, REG-7.3-3, REG-7.3-5
+        return (following if at_least else following - datetime.timedelta(days=1)).isoformat()
+
+
+def days_after(day: str, days: int) -> str:
+    return (datetime.date.fromisoformat(day) + datetime.timedelta(days=days)).isoformat()
+
+
+def days_between(earlier: str, later: str) -> int:
+    return (datetime.date.fromisoformat(later) - datetime.date.fromisoformat(earlier)).days
+
+
+def review_due(first_registered: str) -> str:
+    return months_after(first_registered, REVIEW_MONTHS, at_least=False)
+
+
+def reached_notice(today: str, due: str) -> int | None:
+    """Of the days before a review on which notice of it is given, the last that has come; 0: it is due."""
+    left = days_between(today, due)
+    return min((days for days in (*NOTICE_DAYS, 0) if left <= days), default=None)
+
+
+def withdrawable_on(deprecated_on: str) -> str:
+    return months_after(deprecated_on, DEPRECATION_MONTHS, at_least=True)
+
+
+def free_on(withdrawn_on: str) -> str:
+    """From when a withdrawn name may go to another registrant."""
+    return months_after(withdrawn_on, QUARANTINE_MONTHS, at_least=True)
+
+
+def is_day(text: str) -> bool:
+    try:
+        return datetime.date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False

@@ -1,0 +1,115 @@
+"""What a change controller signs: one action on one name or prefix, for one registry, once.
+
+A JWS of type names-statement+jwt whose claims hold the whole request. Keys that the token brings are not read: the keys
+are those of the controller's record, or with a first request the one that the request itself names.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.crypto.jose.base64url import maybe_decode
+from interlock.crypto.jose.claims import SKEW_S
+from interlock.crypto.jose.errors import Invalid
+from interlock.crypto.jose.jwks import Jwk
+from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.crypto.jose.public_key import BadKey, read_key_untrusted
+from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+
+TYP: Final = "names-statement+jwt"
+STATEMENT_S_MAX: Final = 600.0  # how long after it was made a statement is taken
+CHARS_MAX: Final = 1024 * 1024
+JTI_CHARS_MAX: Final = 255
+
+_TYPES: Final = frozenset((TYP, f"application/{TYP}"))
+Verify = Callable[[Jwt, Jwk], Invalid | None]
+
+
+class Statement(msgspec.Struct, frozen=True, kw_only=True):
+    """What was signed; by whom is told by the keys that it is verified with."""
+
+    controller: str
+    action: str
+    subject: str
+    body: Raw
+    jti: str
+    jwt: Jwt
+
+
+class BadStatement(Exception):
+    """`code` is what a program acts on: statement_invalid, statement_expired, wrong_registry."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    iss: str
+    aud: str
+    jti: str
+    iat: float
+    exp: float
+    action: str
+    subject: str
+    body: Raw = Raw(b"{}")
+
+
+def read_statement_untrusted(token: str, *, registry: str, now: float) -> Statement:
+    """Raises BadStatement. Its signature is still to be verified with the controller's keys."""
+    if len(token) > CHARS_MAX:
+        raise BadStatement("statement_invalid", f"a statement has at most {CHARS_MAX} characters")
+    jwt = read_jwt_untrusted(token.strip(), _TYPES)
+    if isinstance(jwt, Invalid):
+        raise BadStatement("statement_invalid", f"this is no JWS of type {TYP}: {jwt.reason.value}")
+    payload = maybe_decode(token.strip().split(".")[1]) or b""
+    try:
+        read_untrusted(payload)  # a claim that stands there twice states nothing
+        claims = msgspec.json.decode(payload, type=_Claims)
+    except (AmbiguousJson, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadStatement("statement_invalid", "the claims of the statement cannot be read") from None
+    if claims.aud != registry:
+        raise BadStatement("wrong_registry", f"the statement is for {claims.aud[:200]}, not for {registry}")
+    if not (0 < len(claims.jti) <= JTI_CHARS_MAX):
+        raise BadStatement("statement_invalid", f"jti has 1 to {JTI_CHARS_MAX} characters")
+    if claims.iat > now + SKEW_S or now >= claims.exp + SKEW_S or claims.exp > claims.iat + STATEMENT_S_MAX:
+        limit = int(STATEMENT_S_MAX)
+        raise BadStatement("statement_expired", f"a statement counts from iat to exp, for {limit} seconds at most")
+    return Statement(
+        controller=claims.iss,
+        action=claims.action,
+        subject=claims.subject,
+        body=claims.body.copy(),
+        jti=claims.jti,
+        jwt=jwt,
+    )
+
+
+def is_signed_by(statement: Statement, keys: tuple[str, ...], verify: Verify) -> bool:
+    """Whether one of the keys, as a controller's record has them, made the statement."""
+    for text in keys:
+        try:
+            known = read_key_untrusted(text)
+        except BadKey:
+            continue
+        if any(key.fits(statement.jwt.alg) and verify(statement.jwt, key) is None for key in known):
+            return True
+    return False
+
+
+def statement_claims(
+    controller: str, action: str, subject: str, body: Mapping[str, Any], *, registry: str, jti: str, now: float
+) -> dict[str, Any]:
+    """What a controller signs, as type TYP."""
+    return {
+        "iss": controller,
+        "aud": registry,
+        "jti": jti,
+        "iat": int(now),
+        "exp": int(now) + int(STATEMENT_S_MAX),
+        "action": action,
+        "subject": subject,
+        "body": body,
+    }

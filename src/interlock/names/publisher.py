@@ -1,0 +1,103 @@
+"""Publication, and the import of what other registries publish."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from interlock.names.protocol.model import Entry
+from interlock.names.protocol.publication import Form, Publication, publish
+from interlock.names.protocol.published_registry import BadDocument, read_published_untrusted
+from interlock.names.protocol.records import SourceRegistry, Step
+from interlock.names.protocol.registry import Registry
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.names.state import Change, RegistryState
+
+SOURCE_CHARS_MAX: Final = 500
+
+
+class Publisher:
+    def __init__(self, state: RegistryState, experts: Callable[[], tuple[str, ...]]) -> None:
+        self._state = state
+        self._experts = experts
+        self._made: dict[Form, tuple[tuple[str, ...], bytes]] = {}
+
+    def published(self, form: Form) -> bytes:
+        """The bytes of a form; made anew only when something in them changed."""
+        experts = self._experts()
+        key = (self._state.version, self._state.today, *experts)
+        made = self._made.get(form)
+        if made is None or made[0] != key:
+            registry = self._state.registry
+            publication = Publication(
+                entries=tuple(registry.in_order()), updated=registry.updated, today=self._state.today, experts=experts
+            )
+            made = self._made[form] = key, publish(publication, form)
+        return made[1]
+
+    async def import_(
+        self, by: str, data: bytes, source: str, *, is_trusted: bool, pin: str = ""
+    ) -> tuple[int, SourceRegistry]:
+        """Another registry's entries, read-only here; they replace what came from the same source before.
+
+        `is_trusted`: a mismatch with them may be enforced. `pin`: the digest that the document must have. Says how many
+        there are. Raises Refused, StoreError.
+        """
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        if pin and pin != digest:
+            raise Refused("wrong_digest", f"the document has the digest {digest}, not the pinned one")
+        if not source or len(source) > SOURCE_CHARS_MAX or not source.isprintable():
+            raise Refused("bad_source", "say where it comes from, in printable characters")
+        try:
+            entries = read_published_untrusted(data)
+        except BadDocument as bad:
+            raise Refused("bad_document", str(bad)) from None
+        state = self._state
+
+        def decide(registry: Registry) -> Change:
+            taken = [one.surface_name for one in entries if _is_taken(registry, one, source)]
+            if taken:
+                shown = ", ".join(taken[:5])
+                raise Refused("name_taken", f"{shown}: registered here or by another source", {"names": taken[:100]})
+            made = SourceRegistry(url=source, digest=digest, imported_on=state.today, is_trusted=is_trusted)
+            at = state.now
+            steps = [Step(at=at, by=by, what="import", subject=source, source=made)]
+            kept = {one.surface_name for one in entries}
+            for old in registry.entries.values():
+                if old.source == source and old.surface_name not in kept:
+                    steps.append(
+                        Step(at=at, by=by, what="import", subject=old.surface_name, entry=old, is_removed=True)
+                    )
+            for entry in entries:
+                new = replace(entry, source=source)  # REG-9-4
+                if registry.entries.get(entry.surface_name) not in (new, _own(entry, source)):
+                    steps.append(Step(at=at, by=by, what="import", subject=entry.surface_name, entry=new))
+            return Change(tuple(steps), made)
+
+        return len(entries), await state.change(decide)
+
+    async def trust(self, by: str, source: str, *, is_trusted: bool) -> SourceRegistry:
+        """What an imported registry says may be enforced from now on, or no longer (REG-N-5)."""
+        state = self._state
+
+        def decide(registry: Registry) -> Change:
+            known = registry.sources.get(source)
+            if known is None:
+                raise NotFound("source", source, list(registry.sources))
+            made = replace(known, is_trusted=is_trusted)
+            what = "trust" if is_trusted else "distrust"
+            return Change((Step(at=state.now, by=by, what=what, subject=source, source=made),), made)
+
+        made: SourceRegistry = await state.change(decide)
+        return made
+
+
+def _own(entry: Entry, source: str) -> Entry:
+    """Of the initial entries, which every registry has, the foreign one says nothing new."""
+    return replace(entry, source="")
+
+
+def _is_taken(registry: Registry, entry: Entry, source: str) -> bool:
+    standing = registry.entries.get(entry.surface_name)
+    return standing is not None and standing.source != source and standing != replace(entry, source="")

@@ -1,0 +1,56 @@
+"""What the registry of names is made of: its state, requests, changes by controllers, and publication."""
+
+import msgspec
+
+from interlock.approvals.inbox import Inbox
+from interlock.core.clock import Clock
+from interlock.core.recorder import Recorder
+from interlock.names.actions import NamesActions
+from interlock.names.changes import ControllerChanges
+from interlock.names.document_watch import DocumentWatch
+from interlock.names.documents import DocumentFetcher
+from interlock.names.publisher import Publisher
+from interlock.names.reminders import Reminders
+from interlock.names.request_decisions import RequestDecisions
+from interlock.names.requests import RequestService
+from interlock.names.reviews import Reviews
+from interlock.names.sightings import Sightings
+from interlock.names.state import RegistryState
+from interlock.approvals.trust.anchors import Anchors
+from interlock.store.ports import KeyValue, NamesLog
+
+
+class NameParts(msgspec.Struct, frozen=True, kw_only=True):
+    state: RegistryState
+    requests: RequestService
+    decisions: RequestDecisions
+    reviews: Reviews
+    changes: ControllerChanges
+    publisher: Publisher
+    actions: NamesActions
+    sightings: Sightings
+    reminders: Reminders
+
+
+def make_name_parts(
+    names_log: NamesLog, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock
+) -> NameParts:
+    state = RegistryState(names_log, recorder, clock)
+    documents = DocumentFetcher(clock)
+    sightings = Sightings(state, kv, clock)
+    decisions = RequestDecisions(state, inbox, anchors.approver_names)
+    requests = RequestService(state, inbox, documents.fetch, decisions, sightings.under)
+    changes = ControllerChanges(state, sightings)
+    watch = DocumentWatch(state, documents.fetch, kv, clock)
+    reminders = Reminders(state, requests.remind)
+    return NameParts(
+        state=state,
+        requests=requests,
+        decisions=decisions,
+        reviews=Reviews(state, requests, documents, watch, sightings, reminders),
+        changes=changes,
+        publisher=Publisher(state, lambda: tuple(sorted(anchors.approver_names("names.*")))),
+        actions=NamesActions(state, requests, changes),
+        sightings=sightings,
+        reminders=reminders,
+    )

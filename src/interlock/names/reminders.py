@@ -1,0 +1,115 @@
+"""Reminders of what is due in the registry: reviews of provisional entries, and public entries to be looked at again.
+
+Each is a step of the log, so it is given once, whichever process gives it. Nothing else follows from it.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+from interlock.names.protocol.life import PUBLIC_DAYS, days_after, reached_notice
+from interlock.names.protocol.model import PUBLIC, Entry, Status
+from interlock.names.protocol.publication import is_overdue
+from interlock.names.protocol.records import Step
+from interlock.names.protocol.registry import Registry
+from interlock.names.requests import REGISTRY
+from interlock.names.state import Change, RegistryState
+
+log = logging.getLogger("interlock.names")
+
+REVIEW: Final = "review_notice"
+CONFIRM: Final = "public_notice"
+
+
+class DueNames(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of the registry waits for somebody."""
+
+    statuses: dict[str, int]
+    overdue: int
+    unconfirmed: int
+
+
+class Reminders:
+    def __init__(self, state: RegistryState, remind: Callable[[str], None]) -> None:
+        """`remind` tells operators once more of the review of a name that waits in the inbox."""
+        self._state = state
+        self._remind = remind
+        self._counted: tuple[tuple[str, str], DueNames] | None = None
+
+    def due(self) -> DueNames:
+        """Counted once for each state of the registry and day."""
+        state = self._state
+        key = (state.version, state.today)
+        if self._counted is None or self._counted[0] != key:
+            statuses = dict.fromkeys((status.value for status in Status), 0)
+            for entry in state.registry.entries.values():
+                statuses[entry.status.value] += 1
+            own = [one for one in state.registry.entries.values() if not one.source]
+            overdue = sum(is_overdue(one, state.today) for one in own)
+            unconfirmed = sum(is_unconfirmed(one, state.today) for one in own)
+            self._counted = key, DueNames(statuses=statuses, overdue=overdue, unconfirmed=unconfirmed)
+        return self._counted[1]
+
+    async def look(self) -> None:
+        """Gives the notices whose day has come. Asked again and again. Raises Refused, StoreError."""
+        now, registry = self._state.now, self._state.registry
+        own = [one for one in registry.entries.values() if not one.source and _is_watched(one)]
+        for step in [step for one in own for step in _notices(one, now) if not _is_given(registry, step)]:
+            if await self._give(step) and step.what == REVIEW:
+                self._remind(step.subject)
+
+    async def _give(self, step: Step) -> bool:
+        """Whether it is new."""
+
+        def decide(registry: Registry) -> Change:
+            return Change((), False) if _is_given(registry, step) else Change((step,), True)
+
+        is_new: bool = await self._state.change(decide)
+        if is_new:
+            log.warning("%s: %s", step.subject, step.reason)
+        return is_new
+
+
+def confirmation_due(entry: Entry) -> str | None:
+    """The day on which somebody has to say again that a surface is meant to be public (REG-8.4-2)."""
+    if entry.authentication_scope != PUBLIC or entry.source or entry.status is Status.WITHDRAWN:
+        return None
+    return days_after(entry.public_confirmed_on or entry.first_registered, PUBLIC_DAYS)
+
+
+def is_unconfirmed(entry: Entry, today: str) -> bool:
+    due = confirmation_due(entry)
+    return due is not None and today >= due  # REG-8.4-2
+
+
+def _is_watched(entry: Entry) -> bool:
+    return entry.status is Status.PROVISIONAL or entry.authentication_scope == PUBLIC
+
+
+def _is_given(registry: Registry, step: Step) -> bool:
+    return registry.notices.get((step.subject, step.what)) == step.notice
+
+
+def _notices(entry: Entry, now: str) -> Iterator[Step]:
+    yield from filter(None, (_maybe_review_notice(entry, now), _maybe_public_notice(entry, now)))
+
+
+def _maybe_review_notice(entry: Entry, now: str) -> Step | None:
+    due = entry.answer_due or entry.review_due
+    if entry.status is not Status.PROVISIONAL or due is None:
+        return None
+    days = reached_notice(now[:10], due)
+    if days is None:
+        return None
+    said = f"its review is due on {due}" if days else f"its review was due on {due}, and is overdue"
+    return Step(at=now, by=REGISTRY, what=REVIEW, subject=entry.surface_name, reason=said, notice=f"{due} {days}")
+
+
+def _maybe_public_notice(entry: Entry, now: str) -> Step | None:
+    due = confirmation_due(entry)
+    if due is None or now[:10] < due:  # REG-8.4-2
+        return None
+    said = f"it is public, and no one has confirmed that for {PUBLIC_DAYS} days"
+    return Step(at=now, by=REGISTRY, what=CONFIRM, subject=entry.surface_name, reason=said, notice=due)

@@ -1,0 +1,190 @@
+"""The state of the registry, kept by its log: what is decided is on disk before it counts, in an order that all share.
+
+A change is a function of the state. It is decided, appended after the last record that was read, and decided anew where
+another process was first; so of two requests for one name one is accepted, whichever process took them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from interlock.names.protocol.grammar import is_name
+from interlock.names.protocol.model import Entry
+from interlock.names.protocol.records import BadStep, Step, decode_step, encode_step
+from interlock.names.protocol.registry import Registry
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.feed import Feed
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.recorder import Recorder
+from interlock.names.initial import initial_steps
+from interlock.store.audit_chain import ORIGIN, ChainCheck, Mark
+from interlock.store.ports import Conflict, Following, NamedRecord, NamesLog, StoreError, StoreRefused
+
+log = logging.getLogger("interlock.names")
+
+TRIES_MAX: Final = 20
+PAGE: Final = 10_000
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What a function of the state decided: the steps to take, and what to answer once they are on disk."""
+
+    steps: tuple[Step, ...]
+    answer: Any = None
+
+
+class RegistryState:
+    def __init__(self, names_log: NamesLog, recorder: Recorder, clock: Clock) -> None:
+        self.registry = Registry(initial_steps())
+        self.changed = Feed[None]()  # something in the registry is another
+        self.trouble: str | None = None  # why the registry cannot be used
+        self._log = names_log
+        self._recorder = recorder
+        self._clock = clock
+        self._last = ORIGIN
+        self._lock = asyncio.Lock()
+        self._work = BackgroundTasks()
+
+    @property
+    def version(self) -> str:
+        """What changes with every change."""
+        return f"{self._last.sequence}-{self._last.hash.hex()[:16]}"
+
+    @property
+    def now(self) -> str:
+        return rfc3339(self._clock.wall())
+
+    @property
+    def today(self) -> str:
+        return self.now[:10]
+
+    def entry(self, name: str) -> Entry | None:
+        return self.registry.entry(name)
+
+    def is_trusted(self, entry: Entry) -> bool:
+        return self.registry.is_trusted(entry)
+
+    async def open(self) -> None:
+        """A log that cannot be believed makes the registry unusable, and nothing else."""
+        try:
+            await self._log.open()
+            await self.refresh()
+        except StoreError as refused:
+            self._fail(str(refused))
+            return
+        watch = self._log.watch()
+        if watch is not None:
+            self._work.begin(self._take_in(watch), "names: changes of other replicas")
+
+    async def close(self) -> None:
+        await self._work.close()
+        await self._log.close()
+
+    async def refresh(self) -> None:
+        """Takes in what other processes have added. Raises StoreError."""
+        async with self._lock:
+            before = self._last
+            await self._catch_up()
+        if self._last != before:
+            self.changed.publish(None)
+
+    async def _take_in(self, watch: Following[None]) -> None:
+        async for _ in watch:
+            try:
+                await self.refresh()
+            except StoreError as away:
+                log.warning("what other replicas changed in the registry of names is not known yet: %s", away)
+
+    async def steps_of(self, name: str) -> list[Step]:
+        """What the log has about a name. Raises StoreError."""
+        self._check_usable()
+        records = await self._log.read_of(name) if self._log.is_begun else []
+        if not records and self._last == ORIGIN:
+            return [step for step in initial_steps() if step.subject == name]
+        return [decode_step(record.data) for record in records]
+
+    async def change(self, decide: Callable[[Registry], Change]) -> Any:
+        """Raises what `decide` raises, and StoreError."""
+        self._check_usable()
+        async with self._lock:
+            for _ in range(TRIES_MAX):
+                change = decide(self.registry)
+                if not change.steps:
+                    return change.answer
+                first = initial_steps() if self._last == ORIGIN else ()
+                try:
+                    self._last = await self._log.append(self._last, [_record(step) for step in (*first, *change.steps)])
+                except Conflict:
+                    await self._catch_up()
+                    continue
+                for step in change.steps:
+                    self.registry.apply(step)
+                    self._recorder.add_line(_audit_line(step, self._last))
+                self.changed.publish(None)
+                return change.answer
+        raise Refused("unavailable", "other processes keep changing the registry")
+
+    async def _catch_up(self) -> None:
+        while page := await self._log.read(self._last.sequence, PAGE):
+            if self._last == ORIGIN:
+                self.registry = Registry()  # the log begins with the initial contents
+            check = ChainCheck(self._last)
+            for record in page:
+                check.add(record)
+            verdict = check.finish()
+            if verdict.broken is not None:
+                self._fail(f"the log of the registry was tampered with: {verdict.broken.reason}")
+                raise StoreRefused(self.trouble or "")
+            try:
+                for record in page:
+                    self.registry.apply(decode_step(record.data))
+            except BadStep as bad:
+                self._fail(str(bad))
+                raise StoreRefused(str(bad)) from None
+            self._last = verdict.last
+
+    def _fail(self, why: str) -> None:
+        self.trouble = why
+        log.error("the registry of names cannot be used: %s", why)
+
+    def _check_usable(self) -> None:
+        if self.trouble is not None:
+            raise Refused("unavailable", f"the registry cannot be used: {self.trouble}")
+
+
+def own_entry(registry: Registry, name: str) -> Entry:
+    """The entry of a name, if it is this registry's own. Raises NotFound, Refused."""
+    entry = registry.entry(name)
+    if entry is None:
+        raise NotFound("name", name, list(registry.entries)[:10_000])
+    if entry.source:  # REG-9-4
+        raise Refused("read_only", f"{name} was imported from {entry.source}; it is changed there")
+    return entry
+
+
+def _record(step: Step) -> NamedRecord:
+    return NamedRecord(step.subject if is_name(step.subject) else "", encode_step(step))
+
+
+def _audit_line(step: Step, mark: Mark) -> bytes:
+    """The step in the audit log: what was done, and the hash that the registry's own log had afterwards."""
+    members: dict[str, Any] = {
+        "at": step.at,
+        "who": step.by,
+        "via": "names",
+        "method": f"names/{step.what}",
+        "tool": f"names.{step.subject}",
+        "args_sha256": None,
+        "verdict": "override" if step.is_override else "recorded",
+        "outcome": step.what,
+        "ms": 0.0,
+        "record": mark.sequence,
+        "record_hash": mark.hash.hex(),
+    }
+    if step.reason:
+        members["reason"] = step.reason
+    return msgspec.json.encode(members)

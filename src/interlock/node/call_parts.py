@@ -1,0 +1,197 @@
+"""The way of a call: the catalog that names tools, the dispatcher, the budgets, the gate and what decides about it."""
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.approvals.protocol.approval import Approval, Kind
+from interlock.approvals.decisions import DecisionService, DriverDecisions
+from interlock.approvals.views import ApprovalViews
+from interlock.aql.adapter import AqlAdapter
+from interlock.aql.loop_operations import LoopOperations
+from interlock.aql.native_operations import NativeOperations
+from interlock.fronts.audience import Audience
+from interlock.core.feed import Feed
+from interlock.guard.budgets import Budgets, is_limited
+from interlock.catalog.catalog import EVERYTHING, Catalog
+from interlock.catalog.routes import ChangedDefinition
+from interlock.dispatch.arrivals import Arrivals
+from interlock.guard.checks.agent import AgentCheck
+from interlock.guard.checks.availability import AvailabilityCheck
+from interlock.guard.checks.route import RouteCheck
+from interlock.dispatch.client_tasks import AskedTasks
+from interlock.dispatch.dispatch import Dispatch
+from interlock.guard.guard_checks import make_guard
+from interlock.dispatch.task_updates import TaskNews
+from interlock.gate.gate import Gate
+from interlock.gate.granted_calls import GrantedCalls
+from interlock.gate.responses import ways_out
+from interlock.links.keeper import Keeper
+from interlock.node.approval_parts import ApprovalParts
+from interlock.node.link_events import NodeLinkEvents
+from interlock.node.safety_parts import SafetyParts, make_safety_parts
+from interlock.node.store_parts import StoreParts
+from interlock.rooms.proposals import Proposals
+
+
+class CallParts(msgspec.Struct, frozen=True, kw_only=True):
+    keepers: dict[str, Keeper]  # of every link, by segment
+    audience: Audience
+    catalog: Catalog
+    budgets: Budgets
+    dispatch: Dispatch
+    gate: Gate
+    deciding: DecisionService
+    driver_decisions: DriverDecisions
+    approvals: ApprovalViews
+    client_tasks: AskedTasks
+    task_updates: TaskNews
+    safety: SafetyParts
+    agent_check: AgentCheck
+    link_events: NodeLinkEvents
+    native_operations: NativeOperations
+    loop_operations: LoopOperations
+    aql: AqlAdapter
+    proposals: Proposals
+
+
+def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) -> CallParts:
+    clock, own_id = stores.clock, stores.identity.aggregator_id
+    inbox, passkeys, definitions = approvals.inbox, approvals.passkeys, approvals.definitions
+    keepers: dict[str, Keeper] = {}
+    audience = Audience(keepers)
+    gate = Gate(
+        inbox,
+        approvals.anchors,
+        approvals.judge,
+        clock,
+        stores.store.kv,
+        aggregator_id=own_id,
+        operator_url=passkeys.url,
+        ruled=definitions.rulings.maybe,
+        granted=GrantedCalls(approvals.grants, inbox, clock),
+    )
+    budgets = Budgets(plan.budget.limits, clock, enforced=is_limited(plan))
+    route_check = RouteCheck(lambda: catalog.namespace)
+    availability = AvailabilityCheck(plan.limits.calls_in_flight, keepers)
+    safety = make_safety_parts(
+        plan,
+        stores,
+        approvals,
+        lambda: catalog.namespace,
+        lambda route: aql.names().by_tool.get(route.qualified),
+        lambda route: aql.lifted_names(route),  # noqa: PLW0108  # it is made below
+    )
+    agent_check = AgentCheck(safety.watch)
+    guard = make_guard(
+        route_check,
+        availability,
+        budgets,
+        gate,
+        approvals.anchors,
+        stores.current,
+        agent_check,
+        lambda call, route: aql.maybe_refusal(call, route),  # noqa: PLW0108
+    )
+    safety.loop.changed.subscribe(lambda _: guard.watch(is_needed=safety.watch.is_needed))
+    redefined = Feed[tuple[ChangedDefinition, ...]]()
+    redefined.subscribe(gate.definitions_changed)
+    catalog = Catalog(
+        plan,
+        audience.lists_changed,
+        audience.metadata_changed,
+        checks_for=guard.checks_for,
+        rulings=definitions,
+        redefined=redefined,
+        surfaces=approvals.surfaces.checks,
+    )
+
+    def is_current(approval: Approval) -> bool:
+        """A tool that is not listed now may come back as it was."""
+        is_call = approval.kind is Kind.CALL
+        route = catalog.namespace.view(EVERYTHING).find_tool(approval.tool) if is_call else None
+        return route is None or route.digest == approval.tool_digest
+
+    def find_ways_out(approval: Approval) -> tuple[str, ...]:
+        is_call = approval.kind is Kind.CALL
+        route = catalog.namespace.view(EVERYTHING).find_tool(approval.tool) if is_call else None
+        return () if route is None else ways_out(route, approval.id)
+
+    driver_decisions = DriverDecisions()
+    proposals = Proposals(
+        inbox, stores.recorder, clock, lambda name: catalog.namespace.view(EVERYTHING).find_tool(name), stores.replicas
+    )
+    deciding = DecisionService(
+        inbox,
+        clock,
+        own_id,
+        judge=approvals.judge,
+        rulings=definitions,
+        drivers=driver_decisions,
+        agents=safety.loop,
+        enrolments=approvals.enrolments,
+        configuration=approvals.guard_changes,
+        names=approvals.names.decisions,
+        proposals=proposals,
+        code=approvals.codes.maybe_shown,
+        is_current=is_current,
+    )
+    dispatch = Dispatch(
+        catalog,
+        keepers,
+        stores.recorder,
+        clock,
+        guard=guard,
+        route_check=route_check,
+        availability=availability,
+        budgets=budgets,
+        gate=gate,
+        deciding=deciding,
+        arrivals=Arrivals(keepers, clock, plan.mcp.list_wait_s),
+        latency_meta=plan.mcp.latency_meta,
+    )
+    client_tasks = AskedTasks()
+    native = NativeOperations()
+    loop_operations = LoopOperations(safety.loop, safety.verification, native)
+    aql = AqlAdapter(stores.current, catalog, native, stores.recorder, clock, loop_operations, dispatch)
+    aql.lifted.changed.subscribe(lambda _: safety.loop.names.forget())
+    task_updates = TaskNews(dispatch.tasks, client_tasks)
+    return CallParts(
+        keepers=keepers,
+        audience=audience,
+        catalog=catalog,
+        budgets=budgets,
+        dispatch=dispatch,
+        gate=gate,
+        deciding=deciding,
+        driver_decisions=driver_decisions,
+        approvals=ApprovalViews(
+            inbox,
+            deciding,
+            clock,
+            aggregator_id=own_id,
+            url=passkeys.url,
+            passkeys=passkeys,
+            keys=approvals.operator_keys,
+            approver_names=approvals.anchors.approver_names,
+            ways_out=find_ways_out,
+        ),
+        client_tasks=client_tasks,
+        task_updates=task_updates,
+        safety=safety,
+        agent_check=agent_check,
+        link_events=NodeLinkEvents(
+            catalog,
+            audience,
+            budgets,
+            dispatch.tasks,
+            task_updates,
+            stores.recorder,
+            clock,
+            keeps_degraded=plan.degraded.enabled,
+            on_ready=aql.look_below,
+        ),
+        native_operations=native,
+        loop_operations=loop_operations,
+        aql=aql,
+        proposals=proposals,
+    )

@@ -1,0 +1,132 @@
+"""The links of the configured servers, and what happens to them when the configuration changes.
+
+A server that is written as before is not touched: its process, its connections and its calls go on.
+"""
+
+import asyncio
+import functools
+from collections.abc import Iterable
+
+from interlock.config.plan import Dial, Plan, ServerPlan
+from interlock.core.current_plan import CurrentPlan
+from interlock.core.feed import AsyncFeed
+from interlock.core.calls.caller import Caller
+from interlock.catalog.catalog import Catalog
+from interlock.credentials.service import CredentialService
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.connector import ConnectorParts
+from interlock.links.keeper import Keeper
+from interlock.links.link_events import LinkEvents
+from interlock.links.listing import Listing
+from interlock.links.server_link import ServerLink
+from interlock.links.own.asking_memory import AskingMemory
+from interlock.links.own.pool import OwnLinks
+from interlock.links.own.share_decision import AutoSharing
+
+
+class Servers:
+    def __init__(
+        self,
+        current: CurrentPlan,
+        link_events: LinkEvents,
+        keepers: dict[str, Keeper],
+        catalog: Catalog,
+        connector_parts: ConnectorParts,
+        credentials: CredentialService,
+        ruled: AsyncFeed[str],
+        asking: AskingMemory,
+    ) -> None:
+        """`ruled`: the segment of a tool of which an operator said something new."""
+        self._current = current
+        self.own: dict[str, OwnLinks] = {}  # by segment, of servers whose clients may have links of their own
+        self._asking = asking
+        self._link_events = link_events
+        self._keepers = keepers
+        self._catalog = catalog
+        self._connector_parts = connector_parts
+        self._credentials = credentials
+        ruled.subscribe(self._restock_one)
+
+    async def open(self) -> None:
+        plan = self._current.plan
+        self._add(plan, plan.servers)
+
+    async def take(self, old: Plan, new: Plan) -> None:
+        was = {server.segment: server for server in old.servers}
+        now = {server.segment: server for server in new.servers}
+        await asyncio.gather(*(self._remove(one) for one, server in was.items() if now.get(one) != server))
+        self._add(new, [server for one, server in now.items() if was.get(one) != server])
+
+    def end_session(self, caller: Caller) -> None:
+        for own in self.own.values():
+            own.end_session(caller)
+
+    async def restock(self) -> None:
+        """The rules for tools changed: what every server offers is looked at again."""
+        for keeper in list(self._keepers.values()):
+            if keeper.is_offered and keeper.listing is not None:
+                await self._catalog.stock_again(keeper.link, keeper.listing)
+
+    async def close(self) -> None:
+        await asyncio.gather(*(links.stop() for links in self.own.values()))
+        await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()))
+
+    async def _restock_one(self, segment: str) -> None:
+        keeper = self._keepers.get(segment)
+        if keeper is not None and keeper.is_offered and keeper.listing is not None:
+            self._catalog.reconsider(segment)
+            await self._catalog.stock_again(keeper.link, keeper.listing)
+
+    async def stock(self, link: ConnectedLink, listing: Listing | None) -> None:
+        if listing is None:
+            self._catalog.drop(link)
+        else:
+            await self._catalog.stock(link, listing)
+
+    def _add(self, plan: Plan, servers: Iterable[ServerPlan]) -> None:
+        made = [self._keeper(plan, server) for server in servers]
+        for keeper in made:
+            keeper.start()
+
+    def _keeper(self, plan: Plan, server: ServerPlan) -> Keeper:
+        vendor_meta = plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
+        events, clock = self._link_events, self._connector_parts.clock
+        reach = server.reach
+        holder = self._credentials.holder(server.segment, reach) if isinstance(reach, Dial) else None
+        token_of = None
+        if isinstance(reach, Dial) and holder is not None and reach.auth is not None and reach.auth.per == "user":
+            token_of = functools.partial(self._credentials.holder_for, holder, reach)
+        own: OwnLinks | None = None
+        if server.share != "node" or token_of is not None:
+            own = self.own[server.segment] = OwnLinks(
+                server,
+                self._connector_parts,
+                events,
+                self._keepers,
+                per="principal" if server.share == "principal" or token_of is not None else "session",
+                vendor_meta=vendor_meta,
+                holder=holder,
+                token_of=token_of,
+            )
+        sharing = None
+        if own is not None and server.share == "auto" and token_of is None:
+            sharing, own = AutoSharing(own, self._asking), None
+        keeper = self._keepers[server.segment] = Keeper(
+            lambda keeper: ServerLink(server, keeper, clock, vendor_meta=vendor_meta, own=own, sharing=sharing),
+            self._connector_parts,
+            self.stock,
+            events,
+            holder,
+        )
+        return keeper
+
+    async def _remove(self, segment: str) -> None:
+        """Its tools leave the lists first, so that no client calls what is going away."""
+        keeper = self._keepers[segment]
+        self._catalog.drop(keeper.link)
+        own = self.own.pop(segment, None)
+        if own is not None:
+            await own.stop()
+        await keeper.stop()
+        if self._keepers.get(segment) is keeper:
+            del self._keepers[segment]

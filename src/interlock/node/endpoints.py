@@ -1,0 +1,230 @@
+"""The endpoints of a node over its sockets: public, operator, the operator's on admin.sock, and clients over lines."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import uvicorn
+
+from interlock.config.plan import Plan
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.access.logins import maybe_browser
+from interlock.access.tokens import Operator, TokenRegistry, credential_of
+from interlock.core.refusal_log import Refusals
+from interlock.core.tls import listener_options
+from interlock.credentials.service import CredentialService
+from interlock.ax.endpoint.endpoint import AxEndpoint
+from interlock.ax.endpoint.user_socket import UserApp, UserProtocol
+from interlock.fronts.connections import Connection, Connections
+from interlock.fronts.exchange import Head
+from interlock.fronts.health import public_app
+from interlock.fronts.http_connection import HttpConnection
+from interlock.fronts.http_protocol import McpProtocol
+from interlock.names.endpoint.endpoint import NamesEndpoint
+from interlock.fronts.own_address import OwnAddress, own_address
+from interlock.fronts.public import PublicEndpoint
+from interlock.rooms.endpoint.endpoint import RoomsEndpoint
+from interlock.fronts.stdio_bridge import SOCKET, BridgedClient
+from interlock.node.front_parts import LineFronts
+from interlock.node.listen import EndpointServer
+from interlock.node.sockets import Sockets
+from interlock.operator.operations.operations import Operations
+
+if TYPE_CHECKING:
+    from interlock.access.oauth import AccessTokens
+
+DRAIN_S: Final = 10  # how long exchanges under way may take once no more are taken
+
+SWEEP_S: Final = 1.0
+OPERATOR_CONNECTIONS_MAX: Final = 512  # of people, commands and their event streams
+OPERATOR_BODY_BYTES: Final = 64 * 1024  # at most; the application's own limit
+
+PAGES: Final = "/approvals"  # what a person looks at with a browser
+
+Authenticate = Callable[[Any], Awaitable[str | None]]
+OperatorApp = Callable[[Operations, Authenticate | None, OwnAddress], Any]
+
+
+class Endpoints:
+    def __init__(
+        self,
+        plan: Plan,
+        sockets: Sockets,
+        *,
+        public: PublicEndpoint,
+        subservers: AxEndpoint,
+        rooms: RoomsEndpoint,
+        names: NamesEndpoint,
+        bearers: "AccessTokens | None",
+        credentials: CredentialService,
+        operations: Operations,
+        operator_app: OperatorApp,
+        tokens: TokenRegistry,
+        refusals: Refusals,
+        lines: LineFronts,
+        is_ready: Callable[[], bool],
+    ) -> None:
+        self._plan = plan
+        self._sockets = sockets
+        self._public = public
+        self._subservers = subservers
+        self._rooms = rooms
+        self._names = names
+        self._bearers = bearers
+        self._credentials = credentials
+        self._operations = operations
+        self._operator_app = operator_app
+        self._tokens = tokens
+        self._refusals = refusals
+        self._lines = lines
+        self._is_ready = is_ready
+        self._servers: list[EndpointServer] = []
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._sweep: asyncio.Task[None] | None = None
+        self._operator_connections: list[Connections] = []
+        self._bridged: set[BridgedClient] = set()
+        self._opened = contextlib.AsyncExitStack()
+
+    async def open(self) -> None:
+        plan, sockets = self._plan, self._sockets
+        async with contextlib.AsyncExitStack() as opened:
+            opened.push_async_callback(self.end)
+            await self._serve_public()
+            own = own_address(plan.node.operator_listen, plan.node.operator_url)
+            operator = self._operator_app(self._operations, self._authenticate, own)
+            await self._serve_operator(operator, *sockets.operator, **listener_options(plan.node, public=False))
+            await self._serve_operator(self._operator_app(self._operations, None, own), sockets.admin)
+            self._sweep = asyncio.get_running_loop().create_task(self._sweep_forever(), name="connections")
+            await self._open_bridge(sockets.folder / SOCKET, opened)
+            self._opened = opened.pop_all()
+
+    async def close(self) -> None:
+        await self._opened.aclose()
+
+    def refuse_new(self) -> None:
+        """No new connections; exchanges under way go on."""
+        for server in self._servers:
+            server.end()
+
+    async def end(self) -> None:
+        """Until every exchange has ended, within a bound."""
+        self.refuse_new()
+        for client in list(self._bridged):
+            client.transport.close()
+        if self._sweep is not None:
+            self._sweep.cancel()
+            await asyncio.gather(self._sweep, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        self._servers.clear()
+
+    async def _serve_public(self) -> None:
+        plan = self._plan
+        public = self._public
+
+        class PublicProtocol(McpProtocol):  # uvicorn makes one for each connection
+            endpoint = public
+            table = public.connections
+
+        documents = self._bearers.documents() if self._bearers is not None else {}
+        await self._serve_users()
+        await self._serve(
+            public_app(
+                self._is_ready, documents | self._credentials.documents(), self._subservers, self._rooms, self._names
+            ),
+            self._sockets.public,
+            http=PublicProtocol,
+            ws_max_size=plan.limits.message_bytes,
+            ws_ping_interval=None,  # the pipe's matter
+            ws_per_message_deflate=False,
+            **listener_options(plan.node, public=True),
+        )
+
+    async def _serve_users(self) -> None:
+        """Subservers of this machine, by their user (`ax.socket`)."""
+        if self._sockets.subservers is None:
+            return
+        public = self._public
+
+        class SubserverProtocol(UserProtocol):
+            endpoint = public
+            table = public.connections
+
+        await self._serve(UserApp(self._subservers), self._sockets.subservers, http=SubserverProtocol)
+
+    async def _serve_operator(self, app: Any, *socks: socket.socket, **options: Any) -> None:
+        """Each listener has connections of its own: strangers cannot take those of admin.sock."""
+        connections = Connections(
+            most=OPERATOR_CONNECTIONS_MAX,
+            message_bytes=OPERATOR_BODY_BYTES,
+            note_refusal=self._note_refusal,
+            is_shared=is_loopback,
+        )
+
+        class OperatorProtocol(HttpConnection):
+            table = connections
+
+        self._operator_connections.append(connections)
+        await self._serve(app, *socks, http=OperatorProtocol, **options)
+
+    def _note_refusal(self, connection: Connection, head: Head, reason: str) -> None:
+        self._refusals.note(f"peer:{connection.sender(head)}", "operator", head.method.decode("ascii") or "-", reason)
+
+    async def _sweep_forever(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now = loop.time()
+            self._public.sweep(now)
+            self._rooms.sweep(now)
+            for connections in self._operator_connections:
+                connections.sweep(now)
+
+    async def _serve(self, app: Any, *socks: socket.socket, **options: Any) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            proxy_headers=False,  # node.trusted_proxies decides whose word counts
+            server_header=False,
+            timeout_graceful_shutdown=DRAIN_S,
+            **options,
+        )
+        server = EndpointServer(config)
+        self._servers.append(server)
+        task = asyncio.get_running_loop().create_task(server.serve(sockets=list(socks)), name="http server")
+        self._tasks.append(task)
+        begun = asyncio.ensure_future(server.begun.wait())
+        await asyncio.wait((task, begun), return_when=asyncio.FIRST_COMPLETED)
+        begun.cancel()
+        if task.done():
+            task.result()
+
+    async def _open_bridge(self, path: Path, opened: contextlib.AsyncExitStack) -> None:
+        path.unlink(missing_ok=True)
+        server = await asyncio.get_running_loop().create_unix_server(
+            lambda: BridgedClient(self._lines.make, self._bridged), str(path)
+        )
+        opened.callback(lambda: path.unlink(missing_ok=True))
+        opened.callback(server.close)
+        path.chmod(0o600)
+
+    async def _authenticate(self, request: Any) -> str | None:
+        who = self._maybe_who(request)
+        if who is None:
+            peer = request.client.host if request.client is not None else None
+            self._refusals.note(f"peer:{peer}", "operator", request.method[:20], "unauthorised")
+            return None
+        request.state.roles = who.roles
+        request.state.is_live = lambda: self._maybe_who(request) is not None
+        return who.principal
+
+    def _maybe_who(self, request: Any) -> Operator | None:
+        header, page = request.headers.get("authorization", ""), request.url.path.startswith(PAGES)
+        who = self._tokens.operator(credential_of(header, basic=page))
+        return who or maybe_browser(self._tokens, request.headers.get("host", ""), request.cookies)

@@ -1,0 +1,206 @@
+"""What clients, subservers and parents meet: sessions, both eras, the public endpoint and the one for subservers."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.credentials.protocol.resource import resource_of
+from interlock.aql.adapter import LoopAdapter
+from interlock.aql.surface import AqlSurface
+from interlock.core.current_plan import CurrentPlan
+from interlock.core.calls.caller import Caller, Principal, principal_for
+from interlock.devices.on_behalf import OnBehalf
+from interlock.dispatch.client_notifications import ClientNotifications
+from interlock.dispatch.task_methods import TaskMethods
+from interlock.ax.endpoint.endpoint import AxEndpoint
+from interlock.fronts.legacy import LegacyFront
+from interlock.fronts.lists import ListCache
+from interlock.fronts.modern import ModernFront
+from interlock.fronts.public import PublicEndpoint
+from interlock.fronts.sessions import Session, Sessions
+from interlock.fronts.stdio import LineFront
+from interlock.fronts.surfaces import AqlLists, FrontPair, ServedSurface, Surfaces
+from interlock.node.call_parts import CallParts
+from interlock.node.link_parts import LinkParts
+from interlock.node.store_parts import StoreParts
+from interlock.ax.parents.service import ParentService
+from interlock.approvals.trust.registrant import RegistrantIdentity
+
+if TYPE_CHECKING:
+    from interlock.access.oauth import AccessTokens
+    from interlock.approvals.trust.client_certificates import Certificates
+
+
+class LineFronts:
+    """Makes the front of a client that speaks over lines: standard input, or the socket beside it."""
+
+    def __init__(self, current: CurrentPlan, surfaces: Surfaces) -> None:
+        self._current = current
+        self._surfaces = surfaces
+        self._made: WeakSet[LineFront] = WeakSet()
+
+    def replan(self) -> None:
+        """[[access]] changed, also for those who are here."""
+        for front in list(self._made):
+            front.act_as(self._principal())
+
+    def _principal(self) -> Principal:
+        return principal_for("local", None, self._current.plan.access)
+
+    def make(self, only: str | None, surface: str | None = None) -> LineFront:
+        """`surface`: the one that is asked for."""
+        plan = self._current.plan
+        principal = self._principal()
+        front = LineFront(
+            partial(self._surfaces.choose, surface, principal, only),
+            partial(self._surfaces.maybe_wait, surface, principal, only),
+            principal,
+            only=only,
+            names=plan.mcp.names,
+            max_bytes=plan.limits.message_bytes,
+        )
+        self._made.add(front)
+        return front
+
+
+class FrontParts(msgspec.Struct, frozen=True, kw_only=True):
+    sessions: Sessions
+    lists: ListCache
+    legacy: LegacyFront
+    modern: ModernFront
+    bearers: "AccessTokens | None"
+    certificates: "Certificates | None"
+    subservers: AxEndpoint | None
+    public: PublicEndpoint
+    lines: LineFronts
+    parents: ParentService
+    on_behalf: OnBehalf
+
+
+def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: LinkParts, *, listen: bool) -> FrontParts:
+    """`listen`: clients and subservers come over the network. Raises StoreError, CertificatesInvalid."""
+    clock, tokens, refusals = stores.clock, stores.tokens, stores.refusals
+
+    def on_session_ended(caller: Caller, session: Session | None, reason: str, *, is_graceful: bool) -> None:
+        calls.aql.end_session(caller, reason, is_graceful=is_graceful)  # AQL-2.3.3-5
+        calls.safety.loop.end_session(caller, is_graceful=is_graceful)  # AQL-2.3.3-5
+        if session is not None:
+            calls.audience.leave(session)
+            calls.client_tasks.forget(caller)
+            links.servers.end_session(caller)
+
+    sessions = Sessions(clock, plan.mcp.session_idle_s, on_session_ended)
+    lists = ListCache(calls.catalog, calls.keepers, calls.dispatch.arrivals, clock, plan.ax.list_ttl_s)
+    tasks = TaskMethods(calls.dispatch, calls.task_updates, calls.keepers, clock)
+    notifications = ClientNotifications(calls.dispatch.view, stores.recorder, clock, calls.safety.watch.may_notify)
+    legacy = LegacyFront(calls.dispatch, lists, sessions, calls.audience, tasks, calls.client_tasks, notifications)
+    modern = ModernFront(calls.dispatch, lists, calls.audience, tasks, notifications=notifications)
+    surfaces = _surfaces(calls, stores, lists, sessions, tasks, FrontPair("flat", legacy, modern))
+    certificates = _certificates(plan, stores) if listen else None
+    subservers = AxEndpoint(plan, tokens, links.registrar, refusals, certificates) if listen else None
+
+    def is_welcome(guest: RegistrantIdentity) -> bool:
+        """Whether a subserver that is here could still come in."""
+        return (subservers is None or subservers.stands(guest)) and tokens.stands(guest.principal)
+
+    bearers = _bearers(plan, stores, calls) if listen else None
+    return FrontParts(
+        sessions=sessions,
+        lists=lists,
+        legacy=legacy,
+        modern=modern,
+        bearers=bearers,
+        certificates=certificates,
+        subservers=subservers,
+        public=PublicEndpoint(
+            plan,
+            tokens,
+            legacy,
+            modern,
+            surfaces,
+            refusals,
+            bearers,
+            also_dismiss=lambda: links.registrar.dismiss_unwelcome(is_welcome),
+            has_segment=calls.catalog.has_segment,
+        ),
+        lines=LineFronts(stores.current, surfaces),
+        parents=ParentService(
+            plan,
+            registrar=links.registrar,
+            subtree=links.subtree,
+            clock=clock,
+            recorder=stores.recorder,
+            legacy=legacy,
+            modern=modern,
+            audience=calls.audience,
+            budgets=calls.budgets,
+        ),
+        on_behalf=OnBehalf(
+            stores.current,
+            links.devices,
+            stores.identity.aggregator_id,
+            clock,
+            legacy,
+            modern,
+            calls.audience,
+        ),
+    )
+
+
+def _surfaces(
+    calls: CallParts, stores: StoreParts, lists: ListCache, sessions: Sessions, tasks: TaskMethods, flat: FrontPair
+) -> Surfaces:
+    def pair(name: ServedSurface, surface: AqlSurface) -> FrontPair:
+        own = AqlLists(lists, surface)
+        return FrontPair(
+            name,
+            LegacyFront(surface, own, sessions, calls.audience, tasks, calls.client_tasks),
+            ModernFront(surface, own, calls.audience, tasks, flat.modern.listeners),
+        )
+
+    mode = stores.current.plan.aql.mode
+    aql = AqlSurface(calls.dispatch, calls.aql, mode)
+    single = AqlSurface(calls.dispatch, calls.aql, "single")
+    alone = LoopAdapter(
+        stores.current, calls.catalog, calls.native_operations, stores.recorder, stores.clock, calls.loop_operations
+    )
+    safety = AqlSurface(calls.dispatch, alone, mode)
+    return Surfaces(
+        flat,
+        pair("aql", aql),
+        pair("aql-single", single),
+        pair("safety", safety),
+        stores.current,
+        calls.catalog,
+        calls.dispatch.arrivals,
+    )
+
+
+def _certificates(plan: Plan, stores: StoreParts) -> "Certificates | None":
+    """Who vouches for certificates of subservers and participants. Raises CertificatesInvalid."""
+    if plan.node.client_ca is None:
+        return None
+    from interlock.approvals.trust.client_certificates import Certificates
+
+    return Certificates(plan.node.client_ca, plan.node.crl, stores.clock)
+
+
+def _bearers(plan: Plan, stores: StoreParts, calls: CallParts) -> "AccessTokens | None":
+    """Access tokens, where an authorization server is configured."""
+    if not plan.auth.issuers:
+        return None
+    from interlock.access.oauth import AccessTokens  # here, because `cryptography` takes 10 MiB
+
+    return AccessTokens(
+        plan.auth.issuers,
+        plan.access,
+        resource=lambda: resource_of(stores.addresses.public),
+        node_name=plan.node.name,
+        known_tokens=stores.tokens,
+        view=calls.dispatch.view,
+        recorder=stores.recorder,
+        clock=stores.clock,
+    )

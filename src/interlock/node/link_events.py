@@ -1,0 +1,112 @@
+"""What links say and clients are to hear: the node's LinkEvents, which keepers pass on to."""
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.mcp.methods import ROOTS_LIST
+from interlock.mcp.roots import HeldRoots
+from interlock.fronts.audience import Audience
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.link_state import AWAY, LinkState
+from interlock.core.recorder import Recorder
+from interlock.guard.budgets import Budgets
+from interlock.core.calls.caller import Asking, Caller
+from interlock.catalog.catalog import Catalog
+from interlock.dispatch.task_table import Tasks
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.link import Link
+from interlock.links.link_events import LinkEvents, TaskEvents
+
+log = logging.getLogger("interlock.node")
+
+
+class NodeLinkEvents(LinkEvents):
+    def __init__(
+        self,
+        catalog: Catalog,
+        audience: Audience,
+        budgets: Budgets,
+        tasks: Tasks,
+        task_events: TaskEvents,
+        recorder: Recorder,
+        clock: Clock,
+        *,
+        keeps_degraded: bool,
+        on_ready: Callable[[Link], None],
+    ) -> None:
+        """`keeps_degraded`: what a lost server listed stays listed for a while (degraded.enabled)."""
+        self._on_ready = on_ready
+        self._catalog = catalog
+        self._audience = audience
+        self._budgets = budgets
+        self._tasks = tasks
+        self._task_events = task_events
+        self._recorder = recorder
+        self._clock = clock
+        self._keeps_degraded = keeps_degraded
+
+    @property
+    def tasks(self) -> TaskEvents:
+        return self._task_events
+
+    def on_standing(self, link: Link) -> None:
+        because = f" ({link.standing.reason})" if link.standing.reason else ""
+        log.info("link %s: %s%s", link.name, link.standing.state.value, because)
+        if link.standing.state in AWAY and self._keeps_degraded:
+            self._catalog.degrade(link)
+        if link.standing.state is LinkState.READY:
+            self._on_ready(link)
+
+    def on_resource_updated(self, link: ConnectedLink, params: Raw) -> None:
+        self._audience.resource_updated(link, params, self._catalog.namespace.show_uri)
+
+    def on_log(self, link: ConnectedLink, params: Raw) -> None:
+        self._audience.log(link, params, self._tasks.principals(link))
+
+    def on_question(self, link: ConnectedLink, asking: Asking) -> Fault | None:
+        return self._budgets.charge_questions(link, asking.caller)
+
+    def on_orphan_request(self, link: ConnectedLink, request: Request) -> bool:
+        return self._audience.orphan_request(link, request)
+
+    def on_client_roots(self, link: ConnectedLink, caller: Caller, held: HeldRoots) -> None:
+        self._recorder.add_line(_roots_line(self._clock.wall(), link, caller, held))
+
+    def on_elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
+        self._audience.elicitation_complete(link, params)
+
+    def on_vendor_notification(self, link: ConnectedLink, notification: Notification) -> None:
+        self._audience.vendor_notification(link, notification, self._tasks.principals(link), self._sees)
+
+    def on_announced(self, link: ConnectedLink, kind: str, since: float) -> None:
+        self._audience.list_announced(link, kind, since, self._sees)
+
+    def on_own_changed(self, link: ConnectedLink, kind: str) -> None:
+        self._audience.own_list_changed(link, kind)
+
+    def _sees(self, caller: Caller, link: Link) -> bool:
+        return self._catalog.namespace.view(caller.key).shows(link)
+
+
+def _roots_line(at: float, link: ConnectedLink, caller: Caller, held: HeldRoots) -> bytes:
+    """The record of a client's roots, by their URIs."""
+    return msgspec.json.encode(
+        {
+            "at": rfc3339(at),
+            "who": caller.principal.name,
+            "via": str(caller.via),
+            "method": ROOTS_LIST,
+            "tool": link.name,
+            "args_sha256": None,
+            "verdict": "admitted" if held.passed else "refused",
+            "outcome": "refused" if held.withheld else "ok",
+            "ms": 0.0,
+            "roots": held.passed,
+            "withheld": held.withheld,
+        }
+    )

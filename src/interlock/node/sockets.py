@@ -1,0 +1,89 @@
+"""The sockets of a node: bound before any server is started, so that a port in use is found first."""
+
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from interlock.config.plan import Plan
+from interlock.core.addresses import Addresses
+from interlock.node.listen import answers, bind, reachable
+from interlock.node.loopback import Taken, maybe_twin
+from interlock.approvals.trust.passkeys import PasskeyService
+
+log = logging.getLogger("interlock.node")
+
+
+class NodeRunning(Exception):
+    """Another node uses this data folder."""
+
+
+class Sockets:
+    def __init__(self, plan: Plan, addresses: Addresses, passkeys: PasskeyService) -> None:
+        self.folder = plan.data / "run"  # of the sockets that are files
+        self.public: socket.socket
+        self.operator: tuple[socket.socket, ...]
+        self.admin: socket.socket
+        self.subservers: socket.socket | None = None  # ax.socket
+        self._plan = plan.node
+        self._ax_path = plan.ax.socket
+        self._addresses = addresses
+        self._passkeys = passkeys
+        self._opened = contextlib.ExitStack()
+
+    async def open(self) -> None:
+        """Raises NodeRunning, OSError."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        admin_path = self.folder / "admin.sock"
+        if answers(str(admin_path)):
+            raise NodeRunning("a node is already running for this data folder")
+        admin_path.unlink(missing_ok=True)
+        with contextlib.ExitStack() as opened:
+            self.public = opened.enter_context(bind(self._plan.listen))
+            operator = opened.enter_context(bind(self._plan.operator_listen))
+            twin = self._maybe_twin(operator)
+            self.operator = (operator,) if twin is None else (operator, opened.enter_context(twin))
+            self.admin = opened.enter_context(_bound_file(admin_path, 0o600))
+            if self._ax_path is not None:
+                if answers(str(self._ax_path)):
+                    raise OSError(errno.EADDRINUSE, f"{self._ax_path}: another program listens there")
+                if self._ax_path.is_socket():
+                    self._ax_path.unlink()
+                # Everyone who may enter its folder may connect: the kernel tells who it is (AX-4.2-10).
+                self.subservers = opened.enter_context(_bound_file(self._ax_path, 0o666))
+            self._opened = opened.pop_all()
+        scheme = "https" if self._plan.tls_cert is not None else "http"
+        self._addresses.take_bound(
+            public=f"{scheme}://{reachable(self.public, self._plan.listen)}",
+            operator=f"{scheme}://{reachable(operator, self._plan.operator_listen)}",
+        )
+
+    async def close(self) -> None:
+        self.subservers = None
+        self._opened.close()
+
+    def _maybe_twin(self, operator: socket.socket) -> socket.socket | None:
+        """Where else people find the operator endpoint when they ask for localhost."""
+        try:
+            return maybe_twin(operator)
+        except Taken as taken:
+            self._passkeys.on_shadowed()
+            log.warning("another program is where browsers look for localhost (%s): no passkey counts here", taken)
+            return None
+
+
+@contextlib.contextmanager
+def _bound_file(path: Path, mode: int) -> Iterator[socket.socket]:
+    """A socket that is a file, for as long as this is entered. Raises OSError."""
+    with socket.socket(socket.AF_UNIX) as bound:
+        try:
+            bound.bind(str(path))
+        except OSError as error:
+            raise OSError(error.errno, f"{path}: {error.strerror}") from None
+        try:
+            path.chmod(mode)
+            yield bound
+        finally:
+            path.unlink(missing_ok=True)

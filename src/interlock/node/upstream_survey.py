@@ -1,0 +1,50 @@
+"""One look at every server of a plan: all are started or dialled as a node would, listed, and let go again.
+
+No endpoint is opened and no call is made. Programs are started and packages installed, since nothing else can tell.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.operator_api.drivers import DriverSummary
+from interlock.operator_api.links import Link
+from interlock.operator_api.tools import Tool
+from interlock.node.node import Node
+
+LAST_WORDS = 3  # lines of stderr: the reason of most programs that end is in the last
+
+
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
+    links: tuple[Link, ...]
+    tools: tuple[Tool, ...]
+    drivers: tuple[DriverSummary, ...]
+    last_words: Mapping[str, tuple[str, ...]]  # by segment: the end of what a program wrote to stderr
+
+
+async def survey(plan: Plan, *, patience_s: float) -> Survey:
+    """Waits until every server had its first chance, at most `patience_s`; one that is late is seen as connecting."""
+    node = Node(plan, _no_operator_endpoint, listen=False)
+    try:
+        await node.open()
+        await node.readiness.settle(patience_s)
+        await node.drivers.drivers.settle(patience_s)
+        seen = node.operations
+        drivers = await seen.drivers.open() if node.drivers.drivers.registry is not None else None
+        return Survey(
+            links=seen.links.list_all().links,
+            tools=seen.tools.list_all().tools,
+            drivers=(await drivers.list_all()).drivers if drivers is not None else (),
+            last_words={
+                segment: tuple(line.text for line in seen.links.logs(segment, LAST_WORDS).lines)
+                for segment in node.calls.keepers
+            },
+        )
+    finally:
+        await node.close()
+
+
+def _no_operator_endpoint(*_: Any) -> None:
+    raise AssertionError("a survey opens no endpoint")

@@ -1,0 +1,71 @@
+"""Tokens and keys at the operator endpoint."""
+
+from typing import get_args
+
+from msgspec import convert
+
+from interlock.operator_api.access import IssuedToken, RevokedKeys, RevokedTokens, Tokens
+from interlock.operator_api.requests import IssueToken
+from interlock.operator_api.rooms import RoomPrivilege
+from interlock.store.tokens import TokenRoom, token_name_fault
+from interlock.operator.endpoint import Endpoint, OperatorExchange
+from interlock.operator.error_cases import BAD_ROOM_OF_TOKEN, BAD_TOKEN_NAME, NOT_FOUND, UNKNOWN_PRIVILEGE
+from interlock.operator.requests import RejectedRequest
+
+
+async def list_tokens(exchange: OperatorExchange[None]) -> Tokens:
+    return await exchange.operations.tokens.list_all()
+
+
+async def issue_token(exchange: OperatorExchange[IssueToken]) -> IssuedToken:
+    wanted = exchange.body
+    if (fault := token_name_fault(wanted.name)) is not None:
+        raise RejectedRequest(400, "invalid_body", fault, {"member": "name"})
+    if (wanted.audience == "room") != (wanted.room is not None):
+        said = "a token for a room, and no other, names the room"
+        raise RejectedRequest(400, "invalid_body", said, {"member": "room"})
+    if wanted.room is not None and wanted.room.privilege not in get_args(RoomPrivilege):
+        said = f"a privilege is one of {', '.join(get_args(RoomPrivilege))}"
+        raise RejectedRequest(UNKNOWN_PRIVILEGE.status, UNKNOWN_PRIVILEGE.name, said, {"member": "room.privilege"})
+    room = None if wanted.room is None else convert(wanted.room, type=TokenRoom, from_attributes=True)
+    return await exchange.operations.tokens.issue(
+        wanted.name, wanted.audience, wanted.scope, wanted.days, room, by=exchange.principal
+    )
+
+
+async def revoke_token(exchange: OperatorExchange[None]) -> RevokedTokens:
+    return await exchange.operations.tokens.revoke(exchange.path("ref"), exchange.principal)
+
+
+async def revoke_key(exchange: OperatorExchange[None]) -> RevokedKeys:
+    return await exchange.operations.keys.revoke(exchange.path("ref"), exchange.principal)
+
+
+ENDPOINTS = (
+    Endpoint(method="GET", path="/admin/tokens", handler=list_tokens, summary="Every token that is not revoked."),
+    Endpoint(
+        method="POST",
+        path="/admin/tokens",
+        handler=issue_token,
+        summary="Make a token. This answer is the only one that shows it.",
+        role="admin",
+        status=201,
+        errors=(BAD_TOKEN_NAME, BAD_ROOM_OF_TOKEN, UNKNOWN_PRIVILEGE),
+    ),
+    Endpoint(
+        method="DELETE",
+        path="/admin/tokens/{ref}",
+        handler=revoke_token,
+        summary="Revoke a token by its id, or all of one name. Their sessions end at once.",
+        role="admin",
+        errors=(NOT_FOUND,),
+    ),
+    Endpoint(
+        method="DELETE",
+        path="/admin/keys/{ref}",
+        handler=revoke_key,
+        summary="Take back a person's key, by the name of the anchor or its thumbprint.",
+        role="admin",
+        errors=(NOT_FOUND,),
+    ),
+)

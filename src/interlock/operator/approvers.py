@@ -1,0 +1,199 @@
+"""Approvers at the operator endpoint: who may approve, and how a person becomes one in a browser.
+
+Nothing here makes an approver. What is added waits in the inbox as an enrolment, which takes the proof of an approver
+or, for the first one, the setup code that the terminal of the node shows.
+"""
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from interlock.crypto.keys.operator_keys import PASSPHRASE_CHARS_MIN
+from interlock.operator_api.approvals import Approval
+from interlock.operator_api.approvers import Approvers, PasskeyOffer, SignedProof
+from interlock.operator_api.requests import EnrolPasskey, InvitePasskey, MakeKey, SignApproval
+from interlock.crypto.jose.base64url import maybe_decode
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
+from interlock.crypto.webauthn.ceremonies import Wrong
+from interlock.approvals.trust.operator_keys import TooOften
+from interlock.approvals.trust.passkeys import GONE
+from interlock.operator.pages.frame import page, text
+from interlock.operator import error_cases
+from interlock.operator.approvals import PATH, fault_rejection, find_approval
+from interlock.operator.endpoint import Endpoint, OperatorExchange
+from interlock.operator.requests import RejectedRequest
+
+ADMIN: Final = "/admin/approvers"
+PAGE: Final = "/approvers"
+
+
+async def list_approvers(exchange: OperatorExchange[None]) -> Approvers:
+    return exchange.operations.approvers.list_all()
+
+
+async def make_operator_key(exchange: OperatorExchange[MakeKey]) -> Approval:
+    refuse_far(exchange.request)
+    wanted = exchange.body
+    made = await exchange.operations.approvers.make_key(wanted.name, wanted.passphrase, exchange.principal)
+    return find_approval(exchange.operations.approvals, made)
+
+
+async def offer_passkey(exchange: OperatorExchange[InvitePasskey]) -> PasskeyOffer:
+    return exchange.operations.approvers.offer_passkey(exchange.body.name, exchange.principal)
+
+
+async def take_passkey(exchange: OperatorExchange[EnrolPasskey]) -> Approval:
+    made = exchange.body
+    client_data, attestation = maybe_decode(made.client_data), maybe_decode(made.attestation)
+    if client_data is None or attestation is None:
+        raise RejectedRequest(400, "invalid_body", "client_data and attestation are base64url")
+    done = await exchange.operations.approvers.take_passkey(
+        exchange.path("ticket"), client_data, attestation, exchange.principal
+    )
+    if isinstance(done, Wrong):
+        raise RejectedRequest(404 if done is GONE else 403, "passkey_invalid", done.why, {"reason": done.reason})
+    return find_approval(exchange.operations.approvals, done)
+
+
+async def sign_approval(exchange: OperatorExchange[SignApproval]) -> SignedProof:
+    refuse_far(exchange.request)
+    id, wanted = exchange.path("id"), exchange.body
+    find_approval(exchange.operations.approvals, id)
+    signed = await exchange.operations.approvals.sign(
+        id, wanted.answer, wanted.key, wanted.passphrase, by=exchange.principal
+    )
+    if isinstance(signed, TooOften):
+        raise too_often(signed)
+    if isinstance(signed, Fault):
+        raise fault_rejection(signed, id)
+    return SignedProof(proof=signed)
+
+
+async def visit_approvers(exchange: OperatorExchange[None]) -> Response:
+    found = exchange.operations.approvers.list_all()
+    rows = "".join(
+        f"<tr><td>{text(one.name)}<td>{text(one.kind)}<td>"
+        f"{text(', '.join(one.approves) or 'nothing before it is enrolled')}<td>{text(one.how or 'waits')}</tr>"
+        for one in found.approvers
+    )
+    table = f'<table class="list"><tr><th>Name<th>Kind<th>Approves<th>Enrolled by</tr>{rows}</table>' if rows else ""
+    body = (
+        f'<main id="approvers"><h1>Who may approve</h1>{table}'
+        f'<p class="told" id="told" role="status"></p>{_first(found) if found.needs_first else _passkey(found)}</main>'
+    )
+    return page("Who may approve", body, script="approvers.js", current="/access")
+
+
+ENDPOINTS = (
+    Endpoint(
+        method="GET",
+        path=ADMIN,
+        handler=list_approvers,
+        summary="Whose signature may approve, and what is not enrolled yet.",
+    ),
+    Endpoint(
+        method="POST",
+        path=ADMIN,
+        handler=make_operator_key,
+        summary="Make an operator key on the node's machine. It counts once its enrolment, the answer, is approved.",
+        role="admin",
+        status=201,
+        errors=(error_cases.KEY_NOT_MADE, error_cases.NOT_LOCAL),
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{ADMIN}/passkeys",
+        handler=offer_passkey,
+        summary="What a browser needs to make a passkey, within ten minutes.",
+        role="admin",
+        status=201,
+        errors=(error_cases.NO_PASSKEYS, error_cases.EXISTS),
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{ADMIN}/passkeys/{{ticket}}",
+        handler=take_passkey,
+        summary="The passkey that the browser made. It counts once its enrolment, the answer, is approved.",
+        role="admin",
+        status=201,
+        errors=(error_cases.PASSKEY_INVALID, error_cases.PASSKEY_INVITATION_OVER, error_cases.EXISTS),
+    ),
+    Endpoint(
+        method="POST",
+        path=f"{PATH}/{{id}}/proof",
+        handler=sign_approval,
+        summary="A proof for this approval by an operator key of the node's machine, unlocked by its passphrase.",
+        role="operator",
+        errors=(
+            error_cases.ANSWER_NEEDED,
+            error_cases.SELF_APPROVAL,
+            error_cases.PROOF_INVALID,
+            error_cases.NOT_LOCAL,
+            error_cases.NOT_FOUND,
+            error_cases.AMBIGUOUS_ID,
+            error_cases.CONFIRMATION_OVER,
+            error_cases.TOO_OFTEN,
+        ),
+    ),
+    Endpoint(
+        method="GET",
+        path=PAGE,
+        handler=visit_approvers,
+        summary="The page on which a person becomes an approver.",
+        is_page=True,
+    ),
+)
+
+
+def too_often(tried: TooOften) -> RejectedRequest:
+    message = f"too many wrong passphrases; try again in {tried.wait_s} s"
+    return RejectedRequest(429, error_cases.TOO_OFTEN.name, message, {"wait_s": tried.wait_s})
+
+
+def refuse_far(request: Request) -> None:
+    """A passphrase travels on this machine, or encrypted."""
+    peer = request.client.host if request.client is not None else "localhost"  # admin.sock has no address
+    if request.url.scheme != "https" and peer not in LOOPBACK_HOSTS:
+        raise RejectedRequest(
+            403, error_cases.NOT_LOCAL.name, "a passphrase is taken on the node's own machine, or over https"
+        )
+
+
+def _first(found: Approvers) -> str:
+    waiting = "".join(
+        f'<p>{text(one.name)} waits: <a href="{PATH}/{text(one.approval_id)}">enrol it</a> with the setup code.</p>'
+        for one in found.approvers
+        if one.approval_id is not None
+    )
+    return (
+        f"{waiting}<p>No one may approve yet. Make your operator key: it stays on this machine, encrypted with your"
+        " passphrase. The setup code stands on the terminal of the node (interlock serve): no agent can do this for"
+        " you.</p>"
+        '<form id="first" class="stack">'
+        '<label>Your name<br><input name="name" required maxlength="63" value="operator"></label>'
+        '<label>A new passphrase<br><input name="passphrase" type="password" required'
+        f' minlength="{PASSPHRASE_CHARS_MIN}"'
+        ' autocomplete="new-password"></label>'
+        '<label>Once more<br><input name="again" type="password" required autocomplete="new-password"></label>'
+        '<label>Setup code<br><input name="code" required autocomplete="off"></label>'
+        '<p><button class="go">Make the key</button></p></form>'
+    )
+
+
+def _passkey(found: Approvers) -> str:
+    if not found.passkey_origin:
+        return "<p>Browsers use no passkeys at this address; approve with your key.</p>"
+    options = "".join(f"<option>{text(name)}</option>" for name in found.keys)
+    if not options:
+        return "<p>To add a passkey takes the operator key: <code>interlock access passkey NAME</code>.</p>"
+    return (
+        "<p>With a passkey you approve by fingerprint, face or PIN. To add one takes your operator key, once.</p>"
+        '<form id="passkey" class="stack">'
+        '<label>Name of the passkey<br><input name="name" required maxlength="63"></label>'
+        f'<label>Operator key<br><select name="key">{options}</select></label>'
+        '<label>Its passphrase<br><input name="passphrase" type="password" required'
+        ' autocomplete="current-password"></label>'
+        '<p><button class="go">Make the passkey</button></p></form>'
+    )

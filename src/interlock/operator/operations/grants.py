@@ -1,0 +1,248 @@
+"""Standing grants for operators: drafted from a held call or for a tool, signed, shown, revoked."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from interlock.operator_api.grants import Grant, GrantDraft, Grants, GrantTerms
+from interlock.operator_api.passkeys import PasskeyRequest
+from interlock.operator_api.requests import DraftGrant
+from interlock.approvals.protocol.approval import Approval, Kind
+from interlock.approvals.protocol.argument_rules import (
+    ArgumentRule,
+    BadRules,
+    completed_rules,
+    proposed_rules,
+    rule_text,
+)
+from interlock.approvals.protocol.standing_grant import StandingGrant, check_grant, grant_digest
+from interlock.gate.protocol.held_call import Presented
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.approvals.inbox import Inbox
+from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.catalog.catalog import EVERYTHING, Catalog
+from interlock.catalog.routes import Route
+from interlock.gate.granted_calls import approve_waiting
+from interlock.gate.hold import may_be_granted
+from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
+from interlock.approvals.trust.passkeys import PasskeyService
+
+SECONDS: Final = 86_400  # where neither a number of calls nor a time is given
+CALLS_SHOWN_MAX: Final = 20
+PREFIX_MIN: Final = 4  # characters of an id that may name it
+
+
+class GrantOperations:
+    def __init__(
+        self,
+        grants: StandingGrants,
+        inbox: Inbox,
+        catalog: Catalog,
+        passkeys: PasskeyService,
+        keys: OperatorKeyService,
+        clock: Clock,
+        *,
+        aggregator_id: str,
+        approver_names: Callable[[str], Sequence[str]],
+    ) -> None:
+        self._grants = grants
+        self._inbox = inbox
+        self._catalog = catalog
+        self._passkeys = passkeys
+        self._keys = keys
+        self._clock = clock
+        self._own_id = aggregator_id
+        self._approver_names = approver_names
+
+    def list_all(self) -> Grants:
+        calls = self._calls()
+        return Grants(grants=tuple(self._shown(one, calls) for one in self._grants.all()))
+
+    def _calls(self) -> dict[str, list[str]]:
+        """The approvals of calls under grants, by who decided them; the newest last."""
+        found: dict[str, list[str]] = {}
+        for one in self._inbox.listed(kind=Kind.CALL):
+            if one.decision is not None and one.decision.by.startswith(DECIDED_BY):
+                found.setdefault(one.decision.by, []).append(one.id)
+        return found
+
+    def get(self, reference: str) -> Grant:
+        """By its id, or the beginning of it. Raises NotFound, Refused."""
+        return self._shown(self._find(reference))
+
+    def draft(self, wanted: DraftGrant) -> GrantDraft:
+        """Raises NotFound, Refused."""
+        if wanted.approval is not None:
+            grant = self._from_call(wanted, self._held_call(wanted.approval))
+        elif wanted.tool is not None and wanted.who is not None:
+            grant = self._for_tool(wanted, wanted.tool, wanted.who)
+        else:
+            raise Refused("bad_grant", "a grant comes from a held call, or names a tool and a caller")
+        try:
+            check_grant(grant, self._clock.wall())
+        except BadRules as bad:
+            raise Refused("bad_grant", str(bad)) from None
+        route = self._route(grant.tool)
+        return GrantDraft(
+            terms=_terms(grant),
+            digest=grant_digest(grant),
+            words=words(grant),
+            is_held_below=route.gate is not None and route.gate.relays,
+            approvers=tuple(self._approver_names(grant.tool)),
+            passkey_origin=self._passkeys.maybe_origin(grant.tool),
+            signing_keys=self._keys.names(),
+        )
+
+    def passkey_request(self, terms: GrantTerms) -> PasskeyRequest | Fault:
+        """What a browser asks a passkey, for it to sign the grant. Raises Refused."""
+        asked = self._grants.question(_grant(terms))
+        return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
+
+    async def prove(self, terms: GrantTerms, key: str | None, passphrase: str, *, by: str) -> str | Fault | TooOften:
+        """A proof for the grant by a key of this machine, once a person has unlocked it."""
+        asked = self._grants.question(_grant(terms))
+        return asked if isinstance(asked, Fault) else await self._keys.sign(asked, key, passphrase, by=by)
+
+    async def sign(self, terms: GrantTerms, proof: Presented, *, by: str) -> Grant | Fault:
+        """Raises NotFound, Refused."""
+        grant = _grant(terms)
+        route = self._route(grant.tool)
+        if route.digest != grant.tool_digest:
+            raise Refused("changed", "the tool is defined otherwise by now; draft the grant again")
+        stored = await self._grants.sign(grant, proof, by=by)
+        if isinstance(stored, Fault):
+            return stored
+        await approve_waiting(stored, self._inbox, self._clock.wall())
+        return self._shown(stored)
+
+    async def revoke(self, reference: str, *, by: str) -> Grant | Fault:
+        """Raises NotFound, Refused."""
+        ended = await self._grants.revoke(self._find(reference).grant.id, by=by)
+        return ended if isinstance(ended, Fault) else self._shown(ended)
+
+    # Drafting
+
+    def _held_call(self, reference: str) -> Approval:
+        exact = self._inbox.get(reference)
+        found = [exact] if exact is not None else self._inbox.find_by_prefix(reference.lower())
+        if len(reference) < PREFIX_MIN or not found:
+            raise NotFound("approval", reference)
+        if len(found) > 1:
+            raise Refused("ambiguous_id", "several approvals have an id that begins like this; give more of it")
+        (approval,) = found
+        if approval.kind is not Kind.CALL or approval.params is None:
+            raise Refused("not_grantable", "a grant comes from a call that waits, with its arguments")
+        return approval
+
+    def _from_call(self, wanted: DraftGrant, approval: Approval) -> StandingGrant:
+        route = self._route(approval.tool)
+        if route.digest != approval.tool_digest:
+            raise Refused("changed", "the tool is defined otherwise than it was when the call was made")
+        try:
+            arguments = read_untrusted(bytes(approval.params or b"{}"))
+            given = proposed_rules(arguments) if wanted.rules is None else _rules(wanted)
+            rules = completed_rules(given, arguments)
+        except (BadRules, AmbiguousJson) as bad:
+            raise Refused("bad_grant", str(bad)) from None
+        return self._made(wanted, route, approval.requested_by, rules)
+
+    def _for_tool(self, wanted: DraftGrant, tool: str, who: str) -> StandingGrant:
+        rules = tuple(sorted(_rules(wanted), key=lambda rule: rule.at))
+        return self._made(wanted, self._route(tool), who, rules)
+
+    def _made(self, wanted: DraftGrant, route: Route, who: str, rules: tuple[ArgumentRule, ...]) -> StandingGrant:
+        now = int(self._clock.wall())
+        seconds = SECONDS if wanted.seconds is None and wanted.calls is None else wanted.seconds
+        return StandingGrant(
+            id=str(uuid.uuid4()),
+            aggregator_id=self._own_id,
+            tool=route.qualified,
+            tool_digest=route.digest,
+            who=who,
+            rules=rules,
+            calls=wanted.calls,
+            until=None if seconds is None else now + seconds,
+            issued_at=now,
+            reason=wanted.reason or None,
+        )
+
+    def _route(self, tool: str) -> Route:
+        view = self._catalog.namespace.view(EVERYTHING)
+        route = view.find_tool(tool)
+        if route is None:
+            raise NotFound("tool", tool, [one.qualified for one in view.tool_routes])
+        if not may_be_granted(route):
+            raise Refused("not_grantable", _why_not(route), {"tool": tool})
+        return route
+
+    # Looking
+
+    def _find(self, reference: str) -> StoredGrant:
+        exact = self._grants.maybe(reference)
+        if exact is not None:
+            return exact
+        known = self._grants.all()
+        found = [one for one in known if one.grant.id.startswith(reference.lower())]
+        if len(reference) < PREFIX_MIN or not found:
+            raise NotFound("grant", reference, [one.grant.id for one in known])
+        if len(found) > 1:
+            raise Refused("ambiguous_id", "several grants have an id that begins like this; give more of it")
+        return found[0]
+
+    def _shown(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> Grant:
+        grant, over = stored.grant, self._grants.maybe_over(stored.grant.id)
+        used = (self._calls() if calls is None else calls).get(f"{DECIDED_BY}{grant.id}", [])
+        return Grant(
+            terms=_terms(grant),
+            digest=grant_digest(grant),
+            words=words(grant),
+            state="active" if over is None else "over",
+            over=over,
+            used=stored.used,
+            used_at=None if stored.used_at is None else rfc3339(stored.used_at),
+            signed_at=rfc3339(stored.signed_at),
+            until=None if grant.until is None else rfc3339(grant.until),
+            anchor=stored.proof.anchor,
+            signed_by=stored.signed_by,
+            approvals=tuple(used[-CALLS_SHOWN_MAX:]),
+        )
+
+
+def words(grant: StandingGrant) -> tuple[str, ...]:
+    """What the grant lets pass, in sentences."""
+    made = [f"{grant.who} may call {grant.tool}"]
+    for rule in grant.rules:
+        made.append(f"{rule.at} must be {rule_text(rule)}" if rule.at else "with any arguments")
+    if not grant.rules or grant.rules[0].at:
+        made.append("no other argument may be there")
+    if grant.calls is not None:
+        made.append(f"{grant.calls} times" if grant.calls > 1 else "once")
+    if grant.until is not None:
+        made.append(f"until {rfc3339(grant.until)}")
+    made.append("while the definition of the tool stays as it is")
+    return tuple(made)
+
+
+def _why_not(route: Route) -> str:
+    if not route.is_held:
+        return f"calls of {route.qualified} are not held here, so there is nothing to grant"
+    if route.gate is not None and route.gate.by_contract:
+        return f"the contract of {route.qualified} asks before each call"
+    return f"no operator has said yet what {route.qualified} does: interlock tools classify {route.qualified}"
+
+
+def _rules(wanted: DraftGrant) -> tuple[ArgumentRule, ...]:
+    return msgspec.convert(msgspec.to_builtins(wanted.rules or ()), tuple[ArgumentRule, ...])
+
+
+def _terms(grant: StandingGrant) -> GrantTerms:
+    return msgspec.convert(msgspec.to_builtins(grant), GrantTerms)
+
+
+def _grant(terms: GrantTerms) -> StandingGrant:
+    return msgspec.convert(msgspec.to_builtins(terms), StandingGrant)

@@ -1,0 +1,312 @@
+"""The links of a node: what an operator sees of each, and the few commands."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Final
+
+from msgspec import UNSET, UnsetType
+
+from interlock.operator_api.links import (
+    DeniedHost,
+    Device,
+    Frames,
+    HeldToken,
+    LinkLog,
+    Links,
+    LogLine,
+    NotedName,
+    OwnLink,
+    Registration,
+    ReleasedSegment,
+    RestartedLink,
+    Server,
+    WaitingChild,
+    Withheld,
+)
+from interlock.operator_api.links import (
+    Link as LinkView,
+)
+from interlock.drivers.protocol.server_name import server_name
+from interlock.ax.children import ChildSupervisor
+from interlock.ax.registrar import Registrar
+from interlock.core.clock import rfc3339
+from interlock.core.link_state import USABLE, LinkState
+from interlock.core.operator_errors import NotFound
+from interlock.guard.budgets import Budgets
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.routes import Route
+from interlock.catalog.subtree import below
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.keeper import Keeper
+from interlock.links.link import Link
+from interlock.links.registered import RegisteredLink
+from interlock.links.own.own_link_keeper import OwnKeeper
+
+Keepers = Mapping[str, Keeper]
+_GONE: Final = (LinkState.DEGRADED, LinkState.FAILED)
+_NOTED_MAX: Final = 100  # tools of one link whose names are commented on
+_LOOKED_AT: Final = 20  # lines of stderr, the last of which may be empty
+
+
+class LinkOperations:
+    def __init__(
+        self, keepers: Keepers, catalog: Catalog, registrar: Registrar, children: ChildSupervisor, budgets: Budgets
+    ) -> None:
+        self._keepers = keepers
+        self._catalog = catalog
+        self._registrar = registrar
+        self._children = children
+        self._budgets = budgets
+
+    def list_all(self) -> Links:
+        waiting = [
+            WaitingChild(
+                segment=segment,
+                kind="child",
+                transport="stdio",
+                state=child.state,
+                reason=child.reason,
+                since=rfc3339(child.since_wall),
+            )
+            for segment, child in self._children.waiting.items()
+            if segment not in self._keepers
+        ]
+        shown = [keeper for keeper in self._keepers.values() if keeper.link.shared is None]
+        names = shown_names(self._keepers)
+        return Links(links=(*(self._link(keeper, names) for keeper in shown), *waiting))
+
+    def get(self, segment: str) -> LinkView:
+        return self._link(find_keeper(self._keepers, segment), shown_names(self._keepers))
+
+    def logs(self, segment: str, lines: int) -> LinkLog:
+        keeper = find_keeper(self._keepers, segment)
+        lines_kept = tuple(LogLine(at=rfc3339(line.at), text=line.text) for line in keeper.stderr.tail(lines))
+        return LinkLog(segment=self._shown_name(keeper), lines=lines_kept)
+
+    def frames(self, segment: str, after: int) -> Frames:
+        link = find_keeper(self._keepers, segment).link
+        from interlock.devices.device_frames import maybe_frames  # devices are rare
+
+        frames = maybe_frames(link, after)
+        if frames is None:
+            raise NotFound("device", segment, [one for one, keeper in self._keepers.items() if _is_device(keeper)])
+        return frames
+
+    async def restart(self, segment: str) -> RestartedLink:
+        """What dialled in can only be sent away: whether it returns is its own matter."""
+        keeper = find_keeper(self._keepers, segment)
+        was = keeper.link.standing.state
+        await keeper.restart()
+        has_dialled_in = isinstance(keeper.link, RegisteredLink) and keeper.link.transport == "websocket"
+        return RestartedLink(
+            segment=self._shown_name(keeper),
+            state=keeper.link.standing.state.value,
+            reason=keeper.link.standing.reason,
+            disconnected=was in USABLE if has_dialled_in else UNSET,
+        )
+
+    async def release(self, segment: str) -> ReleasedSegment:
+        registrar = self._registrar
+        if not await registrar.release(segment):
+            raise NotFound("owner", segment, [record.segment for record in await registrar.owners.all()], few=True)
+        return ReleasedSegment(segment=segment, held=registrar.engine.maybe_standing(segment) is not None)
+
+    def _shown_name(self, keeper: Keeper) -> str:
+        return shown_names(self._keepers)[keeper.link.segment]
+
+    def _link(self, keeper: Keeper, names: Mapping[str, str]) -> LinkView:
+        link = keeper.link
+        own = [one for one in self._keepers.values() if isinstance(one, OwnKeeper) and one.link.shared is link]
+        links = [link, *(one.link for one in own)]
+        facts = link.facts
+        spoken = None if link.kind == "device" else facts  # a device speaks no MCP
+        namespace = self._catalog.namespace
+        items = next((s for s in namespace.link_items if s.link is link), None)
+        withheld = namespace.withheld(link)
+        return LinkView(
+            segment=names[link.segment],
+            driver=link.segment if "@" in link.segment else None,
+            kind=link.kind,
+            transport=link.transport,
+            era=spoken.era.value if spoken else None,
+            protocol_version=spoken.version if spoken else None,
+            state=link.standing.state.value,
+            reason=link.standing.reason,
+            since=rfc3339(link.standing.since_wall),
+            server=Server(name=spoken.name, version=spoken.server_version) if spoken else None,
+            tools=len(namespace.without_collisions(items.tools)) if items else 0,
+            contracts=keeper.contracts,
+            prompts=len(namespace.without_collisions(items.prompts)) if items else 0,
+            resources=len(items.resources) if items else 0,
+            withheld=tuple(Withheld(name=one.name, reason=one.reason) for one in withheld),
+            not_listed_because=_not_listed(keeper),
+            noted=tuple(_noted(items.tools)) if items else (),
+            in_flight=sum(one.booked for one in links),  # of clients: what the node itself asks does not count
+            parked=sum(one.suspended_count for one in links),
+            calls=sum(one.calls for one in links),
+            errors=sum(one.errors for one in links),
+            restarts=link.restarts,
+            stray=link.stray,  # answers no call waited for
+            stdout_noise=link.noise.total,  # what it sent that is no message
+            unsent=link.unsent,  # answers, cancellations and notices of ours that did not arrive
+            pid=link.pid,
+            sandbox=link.sandboxed,
+            denied=_denied_hosts(links),
+            stderr_lines=keeper.stderr.count,
+            last_words=_last_words(keeper) if link.standing.state in _GONE else None,
+            hops=max((route.hops for route in items.tools), default=1) if items else 1,
+            below=below(namespace.without_collisions(items.tools)) if items else (),
+            budget=self._budgets.shown_of(link),
+            registration=self._registration(link),
+            latency_ms=round(_median(link.latencies) * 1000, 3) if link.latencies else None,
+            token=_held(keeper),
+            consent=keeper.holder is not None and keeper.holder.waits_for_consent,
+            users=len(own) if link.own is not None and not link.own.is_whole else None,
+            own=tuple(self._own_link(one) for one in own) if link.own is None or link.own.is_whole else (),
+            device=_device(link),
+            own_because=next((one.reason for one in (link.own, link.own_of_legacy) if one is not None), None),
+        )
+
+    def _own_link(self, keeper: OwnKeeper) -> OwnLink:
+        link = keeper.link
+        return OwnLink(
+            segment=link.name,
+            principal=link.owner or "",
+            per="session" if link.client is not None else "capabilities" if link.owner is None else "principal",
+            state=link.standing.state.value,
+            reason=link.standing.reason,
+            since=rfc3339(link.standing.since_wall),
+            pid=link.pid,
+            in_flight=link.booked,
+            calls=link.calls,
+            idle_s=int(keeper.idle_s),
+        )
+
+    def _registration(self, link: Link) -> Registration | UnsetType:
+        """What MCP-AX adds for a link that registered."""
+        if not isinstance(link, RegisteredLink):
+            return UNSET
+        session = link.registration
+        register = session.register
+        standing = self._registrar.engine.maybe_standing(link.segment)
+        rule = self._registrar.maybe_rule(session.session_id)
+        return Registration(
+            subserver_id=register.subserver_id,
+            principal=session.peer.principal,
+            authority=f"dns:{register.authority}" if register.authority is not None else None,
+            verified=session.peer.proved,
+            auth_scope=session.auth_scope.value,
+            transport_class=register.transport_class,
+            version=register.version,
+            heartbeat_interval_ms=register.heartbeat_interval_ms,
+            registered_at=rfc3339(link.registered_wall),
+            session=masked_session(session.session_id),
+            liveness=standing.state.value if standing is not None else None,
+            aggregators=len(standing.subtree_ids or ()) if standing is not None else 0,
+            secure_by=rule.secure_by if rule is not None else None,
+            unwanted_notifications=link.unwanted,
+            dropped_notifications=self._registrar.drops.by_segment.get(link.segment, 0),
+        )
+
+
+def _not_listed(keeper: Keeper) -> dict[str, int] | None:
+    """By its own account, what a child leaves out of its list."""
+    link, told = keeper.link, keeper.listing.tools.unlisted if keeper.listing is not None else None
+    if not isinstance(link, RegisteredLink) or told is None:
+        return None
+    granted, scope = link.registration.auth_scope, told.scope.value
+    if told.scope < granted:
+        beyond = f"an [[access]] entry of its own node lets us use scope {scope}"
+    else:
+        who = link.registration.peer.principal
+        beyond = f"they need more than scope {scope}, which {who} has; an [[access]] entry may widen it"
+    numbers = {beyond: told.beyond_scope, "an [[access]] entry of its own node leaves them out": told.beyond_access}
+    return {reason: number for reason, number in numbers.items() if number}
+
+
+def _noted(routes: Iterable[Route]) -> Iterator[NotedName]:
+    told = ((one.original, one.surface.warning) for one in routes if one.surface is not None and not one.is_refused)
+    for name, note in islice((each for each in told if each[1]), _NOTED_MAX):
+        yield NotedName(name=name, note=note)
+
+
+def find_keeper(keepers: Keepers, segment: str) -> Keeper:
+    """The keeper of a link, by its segment or name; of a driver's also by the driver's id. Raises NotFound."""
+    keeper = keepers.get(segment)
+    if keeper is None:
+        ways = [known for known in keepers if segment in _names_of(known)]
+        keeper = keepers[ways[0]] if len(ways) == 1 else None
+    if keeper is None:
+        raise NotFound("link", segment, shown_names(keepers).values(), few=True)
+    return keeper
+
+
+def shown_names(keepers: Keepers) -> dict[str, str]:
+    """Segment -> what people are shown. Where two links would have one name, as two versions of a driver, each is shown
+    by its segment."""
+    names = {segment: server_name(segment) for segment in keepers}
+    taken = Counter(names.values())
+    return {segment: name if taken[name] == 1 else segment for segment, name in names.items()}
+
+
+def _names_of(segment: str) -> tuple[str, ...]:
+    driver_id, _, rest = segment.partition("@")
+    return (server_name(segment), *(() if "+" in rest else (driver_id,)))
+
+
+def masked_session(session_id: str) -> str:
+    """Enough to tell two apart, too little to speak for one."""
+    return f"{session_id[:4]}***"
+
+
+def _last_words(keeper: Keeper) -> str | None:
+    said = (line.text.strip() for line in reversed(keeper.stderr.tail(_LOOKED_AT)))
+    return next(filter(None, said), None)
+
+
+def _denied_hosts(links: Iterable[ConnectedLink]) -> tuple[DeniedHost, ...]:
+    found = {place: one for link in links for place, one in link.denied.items()}
+    return tuple(DeniedHost(place=place, why=one.why, remedy=one.remedy) for place, one in found.items())
+
+
+def _is_device(keeper: Keeper) -> bool:
+    return keeper.link.kind == "device"
+
+
+def _device(link: ConnectedLink) -> Device | None:
+    if link.kind != "device":
+        return None
+    from interlock.devices.device_link import DeviceLink  # its libraries are an extra
+
+    if not isinstance(link, DeviceLink):
+        return None
+    session, counters = link.device, link.device.counters
+    described = session.description.link
+    return Device(
+        profile=session.description.profile,
+        port=described.port or described.address or described.host or described.channel,
+        sent=counters.sent,
+        received=counters.received,
+        retries=counters.retries,
+        discarded=dict(sorted(session.discarded.items())),
+        unplugged=counters.unplugged,
+        waiting=session.waiting,
+        seen=None if counters.seen_wall is None else rfc3339(counters.seen_wall),
+        missing=session.missing,
+    )
+
+
+def _held(keeper: Keeper) -> HeldToken | None:
+    """What may be seen of the token towards a server."""
+    holder = keeper.holder
+    if holder is None or not holder.line:
+        return None
+    return HeldToken(expires_at=rfc3339(holder.expires_at) if holder.expires_at is not None else None)
+
+
+def _median(seconds: Iterable[float]) -> float:
+    """The middle value; `statistics` would cost the idle node half a megabyte."""
+    ordered = sorted(seconds)
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

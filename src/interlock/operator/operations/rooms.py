@@ -1,0 +1,257 @@
+"""Rooms, for operators: listed, created, and their participants promoted, demoted and removed (MCPx 10.3)."""
+
+from typing import Final
+
+import msgspec
+
+from interlock.operator_api.rooms import (
+    Demoted,
+    Disconnected,
+    MethodRecord,
+    ObservedParticipant,
+    ObservedRoom,
+    Promoted,
+    RemovedParticipant,
+    Room,
+    RoomConnection,
+    RoomConnections,
+    RoomParticipant,
+    RoomParticipants,
+    Rooms,
+)
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import Privilege, is_topic
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.recorder import Recorder
+from interlock.operator.operations.room_metrics import exposition
+from interlock.rooms.connection import RoomConnection as Connection
+from interlock.rooms.elsewhere import Elsewhere, Seated
+from interlock.rooms.observed import Observed, observed_in
+from interlock.rooms.room import Connected, Seat
+from interlock.rooms.room import Room as LiveRoom
+from interlock.rooms.rooms import Change
+from interlock.rooms.rooms import Rooms as RoomRegistry
+from interlock.store.ports import AuditReader
+
+AWAY_MAX: Final = 200  # participants that are listed though they are away
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """On which terms a privilege is changed."""
+
+    reason: str = ""
+    lasts: bool = True  # also for its next connections
+    until: float | None = None
+
+
+class RoomOperations:
+    def __init__(self, rooms: RoomRegistry, audit: AuditReader, recorder: Recorder, clock: Clock) -> None:
+        self._rooms = rooms
+        self._audit = audit
+        self._recorder = recorder
+        self._clock = clock
+
+    def list_all(self) -> Rooms:
+        return Rooms(rooms=tuple(self._shown(room) for room in self._rooms.by_topic.values()))
+
+    def metrics(self) -> str:
+        return exposition(self._rooms)
+
+    async def create(self, topic: str, by: str) -> Room:
+        """Raises Refused, StoreError."""
+        if not is_topic(topic):
+            raise Refused("bad_topic", "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter")
+        room = await self._rooms.create(topic, by)
+        if room is None:
+            raise Refused("room_exists", f"there is a room {topic} already")
+        return self._shown(room)
+
+    def connections(self, topic: str) -> RoomConnections:
+        """Raises NotFound."""
+        room = self._room(topic)
+        return RoomConnections(
+            topic=topic,
+            connections=tuple(
+                shown
+                for seat in room.seats.values()
+                for one in seat.connections
+                if (shown := _maybe_connection(topic, one, seat)) is not None
+            ),
+            removed=tuple(
+                RemovedParticipant(participantId=id, by=one.by, at=rfc3339(one.at))
+                for id, one in self._rooms.removed(room)
+            ),
+        )
+
+    def participants(self, topic: str) -> RoomParticipants:
+        """Raises NotFound."""
+        room = self._room(topic)
+        records = dict(self._rooms.records.of_room(topic))
+        away = sorted((id for id in records if id not in room.seats), key=lambda id: -records[id].last_seen)
+        removed = (id for id, _ in self._rooms.removed(room))
+        ids = dict.fromkeys([*room.seats, *removed, *away[:AWAY_MAX]])
+        return RoomParticipants(topic=topic, participants=tuple(self._participant(room, id) for id in ids))
+
+    def _participant(self, room: LiveRoom, id: str) -> RoomParticipant:
+        seat, record = room.seats.get(id), self._rooms.records.maybe(room.topic, id)
+        privilege = self._rooms.maybe_privilege(room, id) or Privilege.RESTRICTED
+        removal = self._rooms.maybe_removal(room, id)
+        counts = {name: getattr(record, name, 0) for name in ("proposals", "approved", "rejected", "violations")}
+        return RoomParticipant(
+            id=id,
+            privilege=privilege.value,
+            is_present=seat is not None,
+            removed_by=None if removal is None else removal.by,
+            removed_at=None if removal is None else rfc3339(removal.at),
+            principal=seat.principal if seat is not None else "" if record is None else record.principal,
+            first_seen=None if record is None else rfc3339(record.first_seen),
+            last_seen=None if record is None else rfc3339(record.last_seen),
+            methods=()
+            if record is None
+            else tuple(
+                MethodRecord(method=name, proposals=one.proposals, approved=one.approved, rejected=one.rejected)
+                for name, one in sorted(record.methods.items())
+            ),
+            **counts,
+        )
+
+    async def observed(self, topic: str) -> ObservedRoom:
+        """What the room would have refused as a mixed one. Raises NotFound, StoreError."""
+        room = self._room(topic)
+        found = await observed_in(topic, self._audit, self._recorder)
+        return ObservedRoom(topic=topic, mode=room.settings.mode, participants=tuple(_observed(room, x) for x in found))
+
+    async def migrate(self, topic: str, by: str) -> ObservedRoom:
+        """Makes those full who would be refused something as restricted. Raises NotFound, StoreError."""
+        room = self._room(topic)
+        for one in (await self.observed(topic)).participants:
+            if one.principal != by and await self._rooms.admit(room, one.participant, by):
+                reason = f"{one.envelopes} envelopes were observed"
+                self._rooms.audit.add("promote", topic, by, "ok", participant=one.participant, reason=reason)
+        return await self.observed(topic)
+
+    async def promote(self, participant: str, topic: str | None, by: str, terms: Terms) -> Promoted:
+        """Raises NotFound, Refused, StoreError."""
+        change = await self._change(participant, topic, Privilege.FULL, by, terms)
+        return Promoted(
+            participantId=participant,
+            oldPrivilege=change.old.value,
+            newPrivilege=change.new.value,
+            promotedBy=by,
+            promotedAt=rfc3339(change.at),
+        )
+
+    async def demote(self, participant: str, topic: str | None, by: str, terms: Terms) -> Demoted:
+        """Raises NotFound, Refused, StoreError."""
+        change = await self._change(participant, topic, Privilege.RESTRICTED, by, terms)
+        return Demoted(
+            participantId=participant,
+            oldPrivilege=change.old.value,
+            newPrivilege=change.new.value,
+            demotedBy=by,
+            demotedAt=rfc3339(change.at),
+        )
+
+    async def edit_proposal(self, approval_id: str, params: bytes, by: str) -> str:
+        """Gives the approval that is to be decided instead. Raises Refused."""
+        edited = await self._rooms.proposals.edit(approval_id, params, by)
+        if isinstance(edited, Refusal):
+            raise Refused(edited.code, edited.message)
+        return edited.id
+
+    async def disconnect(self, participant: str, topic: str | None, by: str) -> Disconnected:
+        """Raises NotFound, Refused, StoreError."""
+        room = self._room_of(participant, topic)
+        closed = await self._rooms.remove(room, participant, by)
+        if closed is None:
+            raise NotFound("participant", participant, list(room.seats))
+        at = rfc3339(self._clock.wall())
+        return Disconnected(participantId=participant, closedConnections=closed, by=by, at=at)
+
+    async def _change(self, participant: str, topic: str | None, to: Privilege, by: str, terms: Terms) -> Change:
+        room = self._room_of(participant, topic)
+        seat = room.seats.get(participant)
+        if to is Privilege.FULL and seat is not None and seat.principal == by:
+            raise Refused("self_promotion", "another person has to promote your own participant")
+        if self._rooms.maybe_removal(room, participant) is not None and (terms.until is not None or not terms.lasts):
+            raise Refused("removed", "it was removed from the room; only a decision without an end lets it in again")
+        is_here = seat is not None and bool(seat.connections)
+        change = (
+            await self._rooms.change_privilege(
+                room, participant, to, by, lasts=terms.lasts, until=terms.until, reason=terms.reason
+            )
+            if terms.lasts or is_here
+            else None
+        )
+        if change is None:
+            raise NotFound("participant", participant, list(room.seats))
+        return change
+
+    def _room(self, topic: str) -> LiveRoom:
+        room = self._rooms.by_topic.get(topic)
+        if room is None:
+            raise NotFound("room", topic, list(self._rooms.by_topic))
+        return room
+
+    def _room_of(self, participant: str, topic: str | None) -> LiveRoom:
+        """Ids are per topic, and MCPx gives the path none: it may be left out where it is clear."""
+        rooms = self._rooms.by_topic.values() if topic is None else [self._room(topic)]
+        found = [room for room in rooms if participant in room.seats]
+        found = found or [room for room in rooms if self._rooms.maybe_privilege(room, participant) is not None]
+        if len(found) > 1:
+            topics = ", ".join(room.topic for room in found)
+            raise Refused("topic_required", f"{participant} is in several rooms: {topics}; say ?topic=")
+        if not found:
+            known = [id for room in self._rooms.by_topic.values() for id in room.seats]
+            raise NotFound("participant", participant, known)
+        return found[0]
+
+    def _shown(self, room: LiveRoom) -> Room:
+        return Room(
+            topic=room.topic,
+            mode=room.settings.mode,
+            is_configured=self._rooms.is_declared(room.topic),
+            participants=sum(bool(seat.connections) for seat in room.seats.values()),
+            envelopes=room.timeline.delivered,
+        )
+
+
+def _observed(room: LiveRoom, one: Observed) -> ObservedParticipant:
+    remedy = f'full = ["{one.principal}"]'
+    if room.granted(one.participant) is Privilege.RESTRICTED:  # an admin demoted or removed it
+        remedy = f"interlock rooms promote {one.participant} --topic {room.topic}"
+    elif one.principal.startswith("room:"):
+        name = one.principal.removeprefix("room:")
+        remedy = (
+            f"interlock access token --for room --name {name} --topic {room.topic} --participant {one.participant}"
+            " --privilege full"
+        )
+    return ObservedParticipant(
+        participant=one.participant,
+        principal=one.principal,
+        envelopes=one.envelopes,
+        kinds=tuple(sorted(one.kinds)),
+        first=one.first,
+        last=one.last,
+        is_full=room.granted(one.participant) is Privilege.FULL,
+        remedy=remedy,
+    )
+
+
+def _maybe_connection(topic: str, one: Connected, seat: Seat) -> RoomConnection | None:
+    """None for one that has no connection of its own: a client that takes part through tools, the node itself."""
+    said = one.seated if isinstance(one, Elsewhere) else one
+    if not isinstance(said, Connection | Seated) or said.connected_at is None:
+        return None
+    return RoomConnection(
+        connectionId=one.id,
+        participantId=seat.participant.id,
+        privilege=seat.participant.privilege.value,
+        connectedAt=rfc3339(said.connected_at),
+        protocol=said.protocol,
+        topic=topic,
+        source=said.source,
+        principal=said.principal,
+        isElsewhere=not one.is_here,
+    )

@@ -1,0 +1,278 @@
+"""The tools of a node: what an operator sees of each, and the question what a tool does."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
+
+from interlock.operator_api.approvals import Approval
+from interlock.operator_api.tools import (
+    CheckVerdict,
+    Owner,
+    Skill,
+    Skills,
+    Tool,
+    ToolDetail,
+    ToolOperation,
+    ToolRoute,
+    ToolRoutes,
+    Tools,
+    ToolSurface,
+)
+from interlock.aql.protocol.classification import Classified
+from interlock.aql.protocol.search import SearchIndex, term_weights
+from interlock.ax.protocol.capability import as_object
+from interlock.wire.jsonrpc.codec import decode_value
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.mcp.eras import Era
+from interlock.mcp.items import maybe_value
+from interlock.names.protocol.judgement import SurfaceVerdict
+from interlock.names.protocol.model import Lookup
+from interlock.names.protocol.sibling_advice import SiblingAdvice, sibling_advice
+from interlock.approvals.tool_definitions import Definitions
+from interlock.approvals.views import ApprovalViews
+from interlock.core.clock import rfc3339
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.calls.caller import ViewKey
+from interlock.catalog.catalog import EVERYTHING, Catalog
+from interlock.catalog.routes import LinkItems, Route, era_of
+from interlock.catalog.unlisted_tools import CHANGED
+from interlock.drivers.contracts.lazy import LazyContracts
+from interlock.links.link import Link
+from interlock.links.registered import RegisteredLink
+from interlock.operator.operations.links import masked_session
+
+FOUND_MAX: Final = 100  # tools that a search gives
+
+Explain = Callable[[Route, str], tuple[CheckVerdict, ...]]  # what a call of the tool by that principal would meet
+
+
+class ToolOperations:
+    def __init__(
+        self,
+        catalog: Catalog,
+        definitions: Definitions,
+        approvals: ApprovalViews,
+        contracts: LazyContracts,
+        explain: Explain,
+        classified: Callable[[Route], tuple[str, Classified] | None],
+        lookup: Lookup,
+    ) -> None:
+        """`classified`: the operation that the AQL surfaces make of a tool. `lookup`: the registry of names."""
+        self._lookup = lookup
+        self._classified = classified
+        self._catalog = catalog
+        self._definitions = definitions
+        self._approvals = approvals
+        self._contracts = contracts
+        self._explain = explain
+
+    def list_all(self, search: str = "") -> Tools:
+        """`search`: words; those that fit them best, best first."""
+        listed: list[Tool] = []
+        for items in self._catalog.namespace.link_items:
+            advice = self._sibling_advice(items)
+            listed += [self._tool(route, advice) for route in items.tools]
+        for items in self._catalog.namespace.link_items:
+            listed.extend(
+                Tool(
+                    name=f"{items.link.segment}.?",
+                    alias=None,
+                    segment=items.link.segment,
+                    original=one.name,
+                    title=None,
+                    description=None,
+                    state=items.link.standing.state.value,
+                    capability={},
+                    hops=1,
+                    withheld=one.reason,
+                )
+                for one in items.withheld
+            )
+        return Tools(tools=tuple(_fitting(search, listed) if search.strip() else listed))
+
+    def _operation(self, route: Route) -> ToolOperation | UnsetType:
+        found = self._classified(route)
+        if found is None:
+            return UNSET
+        name, made = found
+        return ToolOperation(name=name, category=made.category.value, rule=made.rule, reason=made.reason or None)
+
+    def get(self, name: str, caller: str = "local") -> ToolDetail:
+        """`caller`: the principal whose call the checks are told for. Raises NotFound, Refused."""
+        namespace = self._catalog.namespace
+        view = namespace.view(EVERYTHING)
+        route = view.find_tool(name) or self._maybe_by_original(name)
+        if route is None:
+            if (why := self._maybe_withheld(name)) is not None:
+                raise Refused("withheld", f"{name} is withheld: {why}", {"tool": name})
+            known = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]
+            raise NotFound("tool", name, known)
+        shown = namespace.view(ViewKey(who=None))
+        return ToolDetail(
+            **asdict(self._tool(route, self._sibling_advice(self._items_of(route)))),
+            definition=decode_value(shown.tool_definition(route, Era.MODERN)),
+            route=(*route.segments, route.local),
+            era=era_of(route.link).value,
+            owner=self._owner(route.link),
+            caller=caller,
+            checks=self._explain(route, caller),
+        )
+
+    async def classify(self, name: str) -> Approval:
+        """Ask what a tool is, without waiting for somebody to call it: the approval that then waits."""
+        route = self._catalog.namespace.view(EVERYTHING).find_tool(name) or self._maybe_by_original(name)
+        if route is not None and not route.is_open:
+            raise Refused("classified", f"it is known what {name} does; [[tool]] says otherwise", {"tool": name})
+        segment = route.link.segment if route is not None else self._segment_of_withheld(name)
+        raised = await self._definitions.ask_again(segment, route.qualified if route is not None else name)
+        if raised is None:
+            raise NotFound("tool", name)
+        if isinstance(raised, Fault):
+            raise Refused(raised.message, (raised.data or {}).get("detail", raised.message), raised.data)
+        found = self._approvals.maybe_one(raised.id)
+        if found is None:
+            raise NotFound("approval", raised.id)
+        return found
+
+    def _maybe_by_original(self, name: str) -> Route | None:
+        """The tool whose name at its server stands behind the segment, as it does not in the namespace."""
+        namespace = self._catalog.namespace
+        for items in namespace.link_items:
+            prefix = namespace.prefix(items.link.segment)
+            original = name[len(prefix) :] if name.startswith(prefix) else ""
+            found = next((route for route in items.tools if route.original == original), None) if original else None
+            if found is not None:
+                return found
+        return None
+
+    def _maybe_withheld(self, name: str) -> str | None:
+        for items in self._catalog.namespace.link_items:
+            for one in items.withheld:
+                if name.endswith(f".{one.name}") and f".{items.link.segment}." in f".{name}":
+                    return one.reason
+        return None
+
+    def _segment_of_withheld(self, name: str) -> str:
+        """Of a tool that is withheld because of its definition; its name is written out, as it would be listed."""
+        for items in self._catalog.namespace.link_items:
+            names = {one.name for one in items.withheld if one.code == CHANGED}
+            if any(name.endswith(f".{one}") for one in names) and f".{items.link.segment}." in f".{name}":
+                return items.link.segment
+        known = [route.qualified for route in self._catalog.namespace.view(EVERYTHING).tool_routes]
+        raise NotFound("tool", name, known)
+
+    def skills(self) -> Skills:
+        contracts = self._contracts.maybe
+        known = contracts.skills() if contracts is not None else {}
+        return Skills(skills=tuple(Skill(name=name, blocks=blocks) for name, blocks in known.items()))
+
+    def routes(self) -> ToolRoutes:
+        """MCP-AX 7.1."""
+        return {
+            route.qualified: ToolRoute(
+                downstream_session=_session_of(route.link),
+                downstream_name=route.original,
+                capability=as_object(route.capability) if route.capability else {},
+                registered_at=rfc3339(_registered_at(route.link)),
+            )
+            for items in self._catalog.namespace.link_items
+            for route in self._catalog.namespace.without_collisions(items.tools)
+        }
+
+    def _tool(self, route: Route, advice: Mapping[str, SiblingAdvice]) -> Tool:
+        clash = self._catalog.namespace.clashing.get(route.qualified)
+        return Tool(
+            name=route.qualified,
+            alias=route.alias,
+            segment=route.link.segment,
+            original=route.original,
+            title=_text(maybe_value(route.item, "title")),
+            description=_text(maybe_value(route.item, "description")),
+            state=route.link.standing.state.value,
+            capability=as_object(route.capability) if route.capability else {},
+            unclassified=route.is_open,
+            operation=self._operation(route),
+            hops=route.hops,
+            withheld=clash.reason if clash is not None else _refused(route),
+            surface=_surface(route, advice.get(route.original)),
+        )
+
+    def _sibling_advice(self, items: LinkItems | None) -> Mapping[str, SiblingAdvice]:
+        return {} if items is None else sibling_advice([route.original for route in items.tools], self._lookup)
+
+    def _items_of(self, route: Route) -> LinkItems | None:
+        return next((one for one in self._catalog.namespace.link_items if one.link is route.link), None)
+
+    def _owner(self, link: Link) -> Owner:
+        """Who answers for a tool: the operator for what is configured, else the registrant."""
+        if not isinstance(link, RegisteredLink):
+            return Owner(kind="configuration", verified=True)
+        session = link.registration
+        authority = session.register.authority
+        return Owner(
+            kind=link.kind,
+            principal=session.peer.principal,
+            subserver_id=session.register.subserver_id,
+            authority=f"dns:{authority}" if authority is not None else None,
+            verified=session.peer.proved,
+        )
+
+
+def _refused(route: Route) -> str | None:
+    return route.surface.warning if route.surface is not None and route.is_refused else None
+
+
+def _surface(route: Route, advice: SiblingAdvice | None) -> ToolSurface | UnsetType:
+    if route.surface is None:
+        return UNSET if advice is None else _advised(route.original, advice)
+    judged = route.surface.judgement
+    return ToolSurface(
+        name=judged.name,
+        verdict=judged.verdict.value,
+        status=None if judged.status is None else judged.status.value,
+        digest=judged.digest,
+        registered=judged.registered_digest,
+        revision=judged.revision,
+        notes=judged.notes,
+        differences=tuple(map(str, judged.differences)),
+        refused=route.is_refused,
+        warning=route.surface.warning,
+    )
+
+
+def _advised(name: str, advice: SiblingAdvice) -> ToolSurface:
+    return ToolSurface(
+        name=name,
+        verdict=SurfaceVerdict.UNREGISTERED.value,
+        status=None,
+        digest=None,
+        registered=None,
+        revision=None,
+        notes=(advice.code,),
+        differences=(),
+        refused=False,
+        warning=f"{advice.code}: {advice.reason}",
+    )
+
+
+def _fitting(search: str, tools: list[Tool]) -> list[Tool]:
+    """By the ranking that `introspect` has; before it, those whose name holds the words as they are written."""
+    written = search.strip().lower()
+    named = [tool for tool in tools if written in tool.name.lower() or written in tool.original.lower()]
+    index = SearchIndex([term_weights(tool.name, tool.description or "") for tool in tools])
+    ranked = [tools[place] for place in index.search(search, FOUND_MAX)]
+    return list({id(tool): tool for tool in (*named, *ranked)}.values())[:FOUND_MAX]
+
+
+def _session_of(link: Link) -> str:
+    return masked_session(link.registration.session_id) if isinstance(link, RegisteredLink) else f"{link.segment}:***"
+
+
+def _registered_at(link: Link) -> float:
+    return link.registered_wall if isinstance(link, RegisteredLink) else link.standing.since_wall
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,115 @@
+"""The frame of every page: product name, navigation, one style, one script; nothing inline, nothing from elsewhere.
+
+What a caller or a server wrote can therefore not act on a page, even if it were to stand in it unescaped.
+"""
+
+from collections.abc import Iterator
+from html import escape
+from typing import Final
+
+import msgspec
+from starlette.responses import HTMLResponse, Response
+
+from interlock.wire.jsontext.display import plain
+from interlock.operator.pages.assets import PREFIX
+
+
+class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page that its script fills in."""
+
+    path: str
+    title: str
+    script: str
+    icon: str = ""  # what is drawn on a grid of 20 x 20
+    under: str | None = None  # the page of the navigation that it belongs to, where it is not there itself
+
+
+PAGES: Final = (
+    ConsolePage(path="/", title="Overview", script="overview.js", icon="M3 9.5 10 4l7 5.5V16H3zM8 16v-4h4v4"),
+    ConsolePage(path="/approvals", title="Inbox", script="inbox.js", icon="M3 11 5 4h10l2 7v5H3zM3 11h4l1 2h4l1-2h4"),
+    ConsolePage(path="/activity", title="Activity", script="activity.js", icon="M2 10h4l2-5 4 10 2-5h4"),
+    ConsolePage(path="/tools", title="Tools", script="tools.js", icon="M4 6h12M4 10h12M4 14h7M16 13v4M14 15h4"),
+    ConsolePage(
+        path="/servers", title="Servers", script="servers.js", icon="M3 4h14v5H3zM3 11h14v5H3zM6 6.5h1M6 13.5h1"
+    ),
+    ConsolePage(path="/agents", title="Agents", script="agents.js", icon="M5 8h10v8H5zM10 4v4M8 12v1M12 12v1"),
+    ConsolePage(path="/rooms", title="Rooms", script="rooms.js", icon="M3 4h14v9H9l-4 3v-3H3zM6.5 8.5h7"),
+    ConsolePage(path="/access", title="Access", script="access.js", icon="M7 12a3 3 0 1 1 2-5l8 0v3h-2v2h-3v-2H9.5"),
+)
+GRANTS: Final = ConsolePage(path="/grants", title="Standing grants", script="grants.js", under="/approvals")
+NAMES: Final = ConsolePage(path="/names", title="Names", script="names.js", under="/tools")
+CLASSIFICATION: Final = ConsolePage(
+    path="/classification", title="Classification", script="classification.js", under="/tools"
+)
+
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
+    " connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none';"
+    " require-trusted-types-for 'script'; trusted-types 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Permissions-Policy": "publickey-credentials-get=(self), publickey-credentials-create=(self)",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+
+_PAGE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title} · Interlock</title>
+<link rel="icon" href="{prefix}icon.svg"><link rel="stylesheet" href="{prefix}console.css">{script}</head>
+<body{lone}><a class="skip" href="#content">Skip to the content</a>
+<header class="top"><a class="brand" href="/">{logo}<span>Interlock</span></a>{about}</header>
+{nav}<div id="content" tabindex="-1">{body}</div></body></html>
+"""
+_LOGO: Final = (
+    '<svg viewBox="0 0 24 24" aria-hidden="true" class="logo"><circle cx="9" cy="12" r="6"/>'
+    '<path d="M15 6a6 6 0 1 1-4.6 9.8M10.4 8.2A6 6 0 0 1 15 6"/></svg>'
+)
+_ABOUT: Final = '<p class="about"><span id="node"></span><span id="live" role="status"></span></p>'
+_NEEDS_SCRIPT: Final = (
+    "<noscript><p>This page needs JavaScript. <code>interlock status</code> and <code>interlock --help</code>"
+    " do the same in a terminal.</p></noscript>"
+)
+
+
+def text(value: object) -> str:
+    """As it is read: escaped, and everything in it visible."""
+    return escape(plain(str(value)))
+
+
+def page(
+    title: str, body: str, *, script: str | None = None, status: int = 200, current: str | None = None
+) -> Response:
+    """`body` is HTML. `script` names a file of the console. `current`: the page of the navigation that it belongs to;
+    None: it stands alone, for a person who may see nothing else."""
+    html = _PAGE.format(
+        title=text(title),
+        body=body,
+        prefix=PREFIX,
+        script="" if script is None else f'<script type="module" src="{PREFIX}{script}"></script>',
+        logo=_LOGO,
+        about="" if current is None else _ABOUT,
+        nav="" if current is None else _navigation(current),
+        lone=' class="lone"' if current is None else "",
+    )
+    return HTMLResponse(html, status, headers=HEADERS)
+
+
+def console_page(shown: ConsolePage) -> Response:
+    """One that its script fills in."""
+    body = f"<main><h1>{text(shown.title)}</h1>{_NEEDS_SCRIPT}</main>"
+    return page(shown.title, body, script=shown.script, current=shown.under or shown.path)
+
+
+def _navigation(current: str) -> str:
+    return f'<nav aria-label="Console"><ul>{"".join(_links(current))}</ul></nav>\n'
+
+
+def _links(current: str) -> Iterator[str]:
+    for one in PAGES:
+        here = ' aria-current="page"' if one.path == current else ""
+        count = '<span class="count" id="waiting" hidden></span>' if one.path == "/approvals" else ""
+        yield (
+            f'<li><a href="{one.path}"{here}><svg viewBox="0 0 20 20" aria-hidden="true"><path d="{one.icon}"/></svg>'
+            f"<span>{one.title}</span>{count}</a></li>"
+        )

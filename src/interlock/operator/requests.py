@@ -1,0 +1,116 @@
+"""What endpoints for operators do alike: read a request strictly, answer in JSON, refuse by name."""
+
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from interlock.operator_api.errors import ErrorAnswer
+from interlock.access.logins import is_browser, is_session_key
+from interlock.core.operator_errors import JsonObject
+
+Shape = TypeVar("Shape")
+
+KEY_HEADER = "x-interlock-session"
+KEY_FIELD = "session_key"
+FORM = "application/x-www-form-urlencoded"
+BODY_BYTES_MAX = 64 * 1024  # a secret may be a key; a token's request stays below 1 KiB
+
+
+class RejectedRequest(Exception):
+    """A request that no operation sees."""
+
+    def __init__(
+        self, status: int, error: str, message: str, details: JsonObject | None = None, *, basic: bool = False
+    ) -> None:
+        """`basic`: with 401, a browser is to ask its person for the credential."""
+        super().__init__(message)
+        self.status, self.error, self.message, self.details = status, error, message, details or {}
+        self.basic = basic
+
+
+def json_answer(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def error_answer(
+    status: int, error: str, message: str, details: JsonObject | None = None, headers: Any | None = None
+) -> Response:
+    body = msgspec.json.encode(ErrorAnswer(error=error, message=message, details=details or {}))
+    return Response(body, status, headers=headers, media_type="application/json")
+
+
+def quoted_text(name: str) -> str:
+    shown = name if len(name) <= 128 else name[:127] + "…"
+    return msgspec.json.encode(shown).decode()
+
+
+def refuse_unknown_parameters(request: Request, known: tuple[str, ...]) -> None:
+    for name in request.query_params:
+        if name not in known:
+            hint = f"it takes {', '.join(known)}" if known else "it takes none"
+            message = f"unknown query parameter {quoted_text(name)}; {hint}"
+            raise RejectedRequest(400, "invalid_parameter", message, {"parameter": name})
+
+
+async def json_body(request: Request, shape: type[Shape]) -> Shape:
+    if media_type(request) != "application/json":
+        raise RejectedRequest(415, "unsupported_media_type", "send JSON with Content-Type: application/json")
+    try:
+        return msgspec.json.decode(await _read_bounded(request), type=shape)
+    except msgspec.ValidationError as error:
+        raise RejectedRequest(400, "invalid_body", str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise RejectedRequest(400, "invalid_json", "the body is not JSON") from None
+
+
+async def form_body(request: Request, shape: type[Shape]) -> Shape:
+    """The fields of a form that a page of this endpoint sent.
+
+    Every change of another page is refused before; of a form the browser must also say where it comes from.
+    """
+    if "sec-fetch-site" not in request.headers and "origin" not in request.headers:
+        raise RejectedRequest(403, "bad_origin", "a form is taken only from the operator endpoint's own page")
+    try:
+        read = parse_qsl((await _read_bounded(request)).decode(), strict_parsing=True, max_num_fields=20)
+        fields = {name: text for name, text in read if text.strip()}
+        check_key(request, fields.pop(KEY_FIELD, ""))
+        return msgspec.convert(fields, shape)
+    except msgspec.ValidationError as error:
+        raise RejectedRequest(400, "invalid_body", str(error)) from None
+    except ValueError:
+        raise RejectedRequest(400, "invalid_body", "the form cannot be read") from None
+
+
+def check_key(request: Request, key_untrusted: str) -> None:
+    """Of a browser's session, the cookie alone is good for nothing: browsers send it along with what any page asks,
+    and to every port of this machine."""
+    if not is_browser(request.scope.get("state", {}).get("principal", "")):
+        return
+    if not is_session_key(key_untrusted, request.headers.get("host", ""), request.cookies):
+        raise RejectedRequest(
+            403, "session_key", f"a browser's session sends its key as {KEY_HEADER}; interlock open logs in anew"
+        )
+
+
+def media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def wants_page(request: Request) -> bool:
+    """Whether a browser asks, which takes HTML before anything else."""
+    accept = request.headers.get("accept", "")
+    return "text/html" in accept and "application/json" not in accept
+
+
+async def _read_bounded(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY_BYTES_MAX:
+            raise RejectedRequest(
+                413, "body_too_large", f"the body is larger than {BODY_BYTES_MAX} bytes", {"limit": BODY_BYTES_MAX}
+            )
+    return bytes(body)

@@ -1,0 +1,478 @@
+"""Installs packages from npm and PyPI: finds all versions and hashes first, then installs exactly those. POSIX only.
+
+In: the name of a package, or the `Pins` of an earlier installation. Out: a folder that holds them, and for a configured
+server the command that runs it. npm's pins are a package-lock.json, PyPI's a list of requirements with hashes; neither
+installer accepts other bytes for them. Every folder holds the record of its pins, so that what broke is installed again
+as it was; a marker written last tells a whole installation from a broken one; a lock keeps two nodes from installing at
+once. The installer runs with the environment of the node, which may hold the settings of the registry. Nothing of a
+package runs while it is installed: no npm scripts, and no builds of source distributions unless the operator allows
+them (`drivers.allow_unverified_install`).
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from interlock.process.packages.programs import node_tool, npm_folder, npm_program, pypi_command
+from interlock.process.packages.references import (
+    PackageUnavailable,
+    Reference,
+    Registry,
+    SourceBuildRefused,
+    normalised_name,
+    read_reference,
+)
+from interlock.process.launch import RESERVED_PREFIX
+from interlock.process.orphan_reaper import OrphanReaper
+from interlock.process.run import OUTPUT_LINE_BYTES, OUTPUT_LINES, ChildStartFailed, Ran, output_of, run
+from interlock.process.stderr import StderrRing
+
+INSTALL_LIMIT_S: Final = 300.0
+LOCK_POLL_S: Final = 0.1
+PINS_BYTES_MAX: Final = 4 * 1024 * 1024  # a package with so many others below it is no server
+MARKER: Final = "interlock-package.json"
+RECORD: Final = "interlock-pins.json"
+_DIGEST_CHARS: Final = 12
+_REQUIREMENT = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9_-]*(?:(?:[<>]=?|[=!~]=)[A-Za-z0-9][A-Za-z0-9.!+*_,<>=~-]*)?", re.ASCII
+)
+_NO_WHEEL = re.compile(r"No matching distribution found for (?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?P<rest>\S*)")
+
+
+class PackageEntry(Protocol):
+    """A package as a configured server names it."""
+
+    @property
+    def registry(self) -> Registry: ...
+
+    @property
+    def name(self) -> str:
+        """With an optional version."""
+
+
+class Pins(msgspec.Struct, frozen=True, kw_only=True):
+    registry: Registry
+    name: str
+    version: str
+    integrity: str | None  # of the package itself: npm's sha512-…, or sha256:… of the archive
+    text: str  # everything, in the form its installer reads
+
+    @property
+    def folder(self) -> str:
+        digest = hashlib.sha256(self.text.encode()).hexdigest()[:_DIGEST_CHARS]
+        return f"{self.registry}/{self.name.replace('/', '+')}@{self.version}-{digest}"
+
+
+class _Marker(msgspec.Struct, frozen=True, kw_only=True):
+    version: str
+    python: str = ""  # a virtual environment belongs to one version of Python
+
+
+class Installer:
+    """Packages below one folder, with one environment for npm and pip."""
+
+    def __init__(
+        self,
+        root: Path,
+        environment: Mapping[str, str],
+        progress: Callable[[str], None],
+        reaper: OrphanReaper | None,
+        *,
+        source_builds: bool = False,
+        limit_s: float = INSTALL_LIMIT_S,
+    ) -> None:
+        self.root = root.resolve()  # npm writes a lock that is useless elsewhere for a folder behind a symlink
+        self.env = installer_environment(environment)
+        self.progress = progress
+        self.reaper = reaper
+        self.source_builds = source_builds
+        self._limit_s = limit_s
+
+    async def find(self, registry: Registry, text: str, beside: Sequence[str] = ()) -> Pins:
+        """What the registry offers now for a name with or without a version. Raises PackageUnavailable.
+
+        `beside`: requirements of PyPI that have to hold as well, like mcp<2.
+        """
+        for requirement in beside:
+            if registry != "pypi" or not _REQUIREMENT.fullmatch(requirement):
+                raise PackageUnavailable(f"{requirement[:80]!r} cannot stand beside {text}; write one like mcp<2")
+        reference = read_reference(registry, text)
+        commands = self._commands(text)
+        async with self._hold(self._query_folder(reference), commands):
+            return await self._find(reference, text, beside, commands)
+
+    async def put(self, pins: Pins) -> Path:
+        """The folder that holds `pins`, installed unless it is there. Raises PackageUnavailable."""
+        folder = self.root / pins.folder
+        if _is_complete(folder, pins.registry, pins.name):
+            return folder
+        commands = self._commands(f"{pins.name} {pins.version}")
+        async with self._hold(folder, commands):
+            if not _is_complete(folder, pins.registry, pins.name):
+                await self._put(folder, pins, commands)
+        return folder
+
+    def has(self, registry: Registry, text: str) -> bool:
+        """Whether nothing is left to install. Raises PackageUnavailable."""
+        reference = read_reference(registry, text)
+        return _is_complete(self.root / registry / reference.folder, registry, reference.name)
+
+    async def keep(self, registry: Registry, text: str) -> Path:
+        """The folder of a configured server's package, whose pins are recorded at its first installation and held to
+        until the folder is removed. Raises PackageUnavailable."""
+        reference = read_reference(registry, text)
+        folder = self.root / registry / reference.folder
+        if _is_complete(folder, registry, reference.name):
+            return folder
+        commands = self._commands(text)
+        async with self._hold(folder, commands):
+            if _is_complete(folder, registry, reference.name):
+                return folder
+            pins = _recorded_pins(folder)
+            if pins is None:
+                await self._put(folder, await self._find(reference, text, (), commands), commands)
+                return folder
+            try:
+                if registry == "pypi" and _python_of(folder) not in {None, python_version()}:
+                    # The wheels of another Python are other files: the same version is found again.
+                    wanted = f"{text.partition('==')[0]}=={pins.version}"
+                    pins = await self._find(reference, wanted, (), commands)
+                await self._put(folder, pins, commands)
+            except PackageUnavailable as error:
+                advice = f"; remove {folder} to take what the registry offers now"
+                raise type(error)(f"{error}{advice}", error.output) from error
+        return folder
+
+    def _commands(self, what: str) -> "_Commands":
+        return _Commands(what, self.env, self.reaper, self.source_builds)
+
+    def _query_folder(self, reference: Reference) -> Path:
+        return self.root / reference.registry / f".asking-{reference.folder}"
+
+    async def _find(self, reference: Reference, text: str, beside: Sequence[str], commands: "_Commands") -> Pins:
+        self.progress(f"asking {'npm' if reference.registry == 'npm' else 'PyPI'} for {text}")
+        folder = self._query_folder(reference)
+        await _empty(folder)
+        try:
+            if reference.registry == "npm":
+                return await _find_npm(folder, text, reference.name, commands)
+            return await _find_pypi(folder, (text, *beside), reference.name, commands)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    async def _put(self, folder: Path, pins: Pins, commands: "_Commands") -> None:
+        await _empty(folder)
+        _write(folder / RECORD, pins)
+        self.progress(f"installing {pins.name} {pins.version}")
+        await (_put_npm if pins.registry == "npm" else _put_pypi)(folder, pins, commands)
+        _write(folder / MARKER, _Marker(version=pins.version, python=python_version()))
+        self.progress(f"installed {pins.name} {pins.version}")
+
+    @asynccontextmanager
+    async def _hold(self, folder: Path, commands: "_Commands") -> AsyncIterator[None]:
+        """Hold a folder for one installer at a time, within the time limit."""
+        waiting = f"waiting for another node that installs {commands.what}"
+        try:
+            async with (
+                asyncio.timeout(self._limit_s),
+                _hold_lock(folder.with_name(f"{folder.name}.lock"), lambda: self.progress(waiting)),
+            ):
+                yield
+        except TimeoutError as error:
+            raise PackageUnavailable(
+                f"installing {commands.what} took longer than {self._limit_s:g} s and was ended; "
+                "check the network, try again",
+                commands.output(),
+            ) from error
+        except OSError as error:
+            raise PackageUnavailable(
+                f"{folder} cannot be used: {error.strerror}; make room or correct its rights", commands.output()
+            ) from error
+
+
+class _Commands:
+    """Runs the installer's commands for one package and turns their failure into words."""
+
+    def __init__(self, what: str, env: dict[str, str], reaper: OrphanReaper | None, source_builds: bool) -> None:
+        self.what = what
+        self.source_builds = source_builds
+        self.env = env
+        self._reaper = reaper
+        self._said = StderrRing(OUTPUT_LINES, OUTPUT_LINE_BYTES, now=lambda: 0.0)
+
+    def output(self) -> tuple[str, ...]:
+        return output_of(self._said)
+
+    async def run(self, folder: Path, *argv: str) -> Ran:
+        try:
+            ran = await run(argv, self.env, folder, reaper=self._reaper, said=self._said)
+        except ChildStartFailed as error:
+            raise PackageUnavailable(f"{self.what} cannot be installed: {error}") from error
+        if ran.returncode != 0:
+            raise PackageUnavailable(
+                f"{self.what} cannot be installed: the installer {ran.reason}{ran.gist}", ran.output
+            )
+        return ran
+
+
+async def ensure(
+    package: PackageEntry,
+    root: Path,
+    progress: Callable[[str], None],
+    *,
+    reaper: OrphanReaper | None = None,
+    environment: Mapping[str, str] | None = None,
+    source_builds: bool = False,
+    limit_s: float = INSTALL_LIMIT_S,
+    installs: asyncio.Semaphore | None = None,
+) -> tuple[str, ...]:
+    """The command that runs the package of a configured server, installed below `root` unless it is there.
+
+    `progress` hears one short line for each step; what the installer says meanwhile is kept for an error. `installs`:
+    how many may be installed at one time. Raises PackageUnavailable.
+    """
+    env = os.environ if environment is None else environment
+    installer = Installer(root, env, progress, reaper, source_builds=source_builds, limit_s=limit_s)
+    if installs is None or installer.has(package.registry, package.name):
+        folder = await installer.keep(package.registry, package.name)
+    else:
+        if installs.locked():
+            progress("it waits until others are installed")
+        async with installs:
+            folder = await installer.keep(package.registry, package.name)
+    name = read_reference(package.registry, package.name).name
+    if package.registry == "npm":
+        return (node_tool("node", installer.env, package.name), str(npm_program(folder, name, None)))
+    return pypi_command(folder, name, None)
+
+
+def installer_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        # The last two would put the node's own modules before those of the new environment.
+        if not name.startswith(RESERVED_PREFIX) and name not in ("PYTHONPATH", "PYTHONHOME")
+    }
+
+
+def python_version() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+@asynccontextmanager
+async def _hold_lock(path: Path, waiting: Callable[[], None]) -> AsyncIterator[None]:
+    """Held by one process at a time and let go by the kernel if that one dies."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        told = False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if not told:
+                    waiting()
+                    told = True
+                await asyncio.sleep(LOCK_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def _empty(folder: Path) -> None:
+    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+
+
+def _write(path: Path, value: msgspec.Struct) -> None:
+    half = path.with_name(f"{path.name}.half")
+    half.write_bytes(msgspec.json.encode(value))
+    half.replace(path)
+
+
+def _is_complete(folder: Path, registry: Registry, name: str) -> bool:
+    python = _python_of(folder)
+    if python is None:
+        return False
+    if registry == "npm":
+        return (npm_folder(folder, name) / "package.json").is_file()
+    return python == python_version() and (folder / "bin" / "python").exists()
+
+
+def _python_of(folder: Path) -> str | None:
+    """Which Python a finished installation was made with; None: it was not finished."""
+    try:
+        return msgspec.json.decode((folder / MARKER).read_bytes(), type=_Marker).python
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _recorded_pins(folder: Path) -> Pins | None:
+    try:
+        return msgspec.json.decode((folder / RECORD).read_bytes(), type=Pins)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+_NPM_OPTIONS: Final = ("--no-audit", "--no-fund", "--ignore-scripts", "--no-update-notifier", "--no-global")
+_PIP_OPTIONS: Final = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
+
+
+class _NpmEntry(msgspec.Struct, frozen=True, kw_only=True):
+    version: str = ""
+    integrity: str | None = None
+    dependencies: dict[str, str] = {}
+
+
+class _NpmLock(msgspec.Struct, frozen=True, kw_only=True):
+    packages: dict[str, _NpmEntry]
+
+
+async def _find_npm(folder: Path, text: str, name: str, commands: _Commands) -> Pins:
+    npm = node_tool("npm", commands.env, text)
+    node_tool("node", commands.env, text)
+    # A project of its own, so that npm looks for none above.
+    (folder / "package.json").write_bytes(b'{"private":true}')
+    await commands.run(
+        folder, npm, "install", "--package-lock-only", "--prefix", str(folder), *_NPM_OPTIONS, "--", text
+    )
+    lock = _read_bounded(folder / "package-lock.json", text)
+    try:
+        entry = msgspec.json.decode(lock, type=_NpmLock).packages[f"node_modules/{name}"]
+    except (msgspec.DecodeError, KeyError) as error:
+        raise PackageUnavailable(f"npm found no version of {text}; check the name") from error
+    return Pins(registry="npm", name=name, version=entry.version, integrity=entry.integrity, text=lock.decode())
+
+
+async def _put_npm(folder: Path, pins: Pins, commands: _Commands) -> None:
+    npm = node_tool("npm", commands.env, pins.name)
+    try:
+        wanted = msgspec.json.decode(pins.text, type=_NpmLock).packages[""].dependencies
+    except (msgspec.DecodeError, KeyError) as error:
+        raise PackageUnavailable(f"the recorded pins of {pins.name} cannot be read; install it anew") from error
+    (folder / "package.json").write_bytes(msgspec.json.encode({"private": True, "dependencies": wanted}))
+    (folder / "package-lock.json").write_text(pins.text)
+    await commands.run(folder, npm, "ci", "--prefix", str(folder), *_NPM_OPTIONS)
+
+
+class _PipArchive(msgspec.Struct, frozen=True, kw_only=True):
+    hashes: dict[str, str] = {}
+
+
+class _PipDownload(msgspec.Struct, frozen=True, kw_only=True):
+    archive_info: _PipArchive = _PipArchive()
+
+
+class _PipMetadata(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    version: str
+
+
+class _PipFound(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: _PipMetadata
+    download_info: _PipDownload
+
+
+class _PipReport(msgspec.Struct, frozen=True, kw_only=True):
+    install: list[_PipFound]
+
+
+async def _find_pypi(folder: Path, requirements: Sequence[str], name: str, commands: _Commands) -> Pins:
+    text = requirements[0]
+    pip = await _pip(folder / "env", commands, for_asking=True)
+    report = folder / "report.json"
+    asking = ("install", "--dry-run", "--ignore-installed", "--report", str(report))
+    try:
+        await commands.run(folder, *pip, *asking, *_pip_options(commands), "--", *requirements)
+    except PackageUnavailable as error:
+        await _refuse_source_build(folder, pip, error, commands)
+        raise
+    try:
+        found = msgspec.json.decode(_read_bounded(report, text), type=_PipReport).install
+    except msgspec.DecodeError as error:
+        raise PackageUnavailable(f"pip gave no usable answer about {text}; update pip to 23 or newer") from error
+    lines, version, integrity = [], "", None
+    for each in found:
+        digest = each.download_info.archive_info.hashes.get("sha256")
+        if digest is None:
+            raise PackageUnavailable(
+                f"{text} needs {each.metadata.name}, which comes without a hash; pin another version"
+            )
+        lines.append(f"{each.metadata.name}=={each.metadata.version} --hash=sha256:{digest}\n")
+        if normalised_name(each.metadata.name) == name:
+            version, integrity = each.metadata.version, f"sha256:{digest}"
+    if integrity is None:
+        raise PackageUnavailable(f"PyPI found no version of {text}; check the name")
+    return Pins(registry="pypi", name=name, version=version, integrity=integrity, text="".join(sorted(lines)))
+
+
+async def _put_pypi(folder: Path, pins: Pins, commands: _Commands) -> None:
+    pip = await _pip(folder, commands)
+    requirements = folder / "requirements.txt"
+    requirements.write_text(pins.text)
+    options = ("--no-deps", "--require-hashes", "-r", str(requirements))
+    await commands.run(folder, *pip, "install", *_pip_options(commands), *options)
+
+
+def _pip_options(commands: _Commands) -> tuple[str, ...]:
+    # Building a source distribution runs its code, with the environment of the node.
+    return _PIP_OPTIONS if commands.source_builds else (*_PIP_OPTIONS, "--only-binary", ":all:")
+
+
+async def _refuse_source_build(
+    folder: Path, pip: tuple[str, ...], error: PackageUnavailable, commands: _Commands
+) -> None:
+    """Raises SourceBuildRefused if `error` came only because there is no wheel of a package, but its source."""
+    missing = next((found for line in error.output if (found := _NO_WHEEL.search(line))), None)
+    if missing is None or commands.source_builds:
+        return
+    name, version = missing["name"], missing["rest"].removeprefix("==")
+    asking = ("index", "versions", "--no-binary", ":all:", "--disable-pip-version-check", name)
+    try:
+        ran = await commands.run(folder, *pip, *asking)
+    except PackageUnavailable:
+        return
+    if missing["rest"].startswith("==") and version.encode() not in re.split(rb"[\s,()]+", ran.stdout):
+        return
+    raise SourceBuildRefused(
+        f"{commands.what} cannot be installed: no wheel of {name} suits this Python and system, "
+        "and building its source would run its code; name a version that has a wheel, "
+        "or let the operator set drivers.allow_unverified_install",
+        error.output,
+    ) from error
+
+
+async def _pip(environment: Path, commands: _Commands, *, for_asking: bool = False) -> tuple[str, ...]:
+    """The pip that fills `environment`, which is made; ours, where there is one, asks without any."""
+    ours = (sys.executable, "-I", "-m")
+    python = str(environment / "bin" / "python")
+    environment.mkdir(exist_ok=True)
+    if importlib.util.find_spec("pip") is None:
+        await commands.run(environment, *ours, "venv", str(environment))
+        return (python, "-I", "-m", "pip")
+    if for_asking:
+        return (*ours, "pip")
+    # An environment without a pip of its own is made in a tenth of the time.
+    await commands.run(environment, *ours, "venv", "--without-pip", str(environment))
+    return (*ours, "pip", "--python", python)
+
+
+def _read_bounded(path: Path, text: str) -> bytes:
+    try:
+        if path.stat().st_size <= PINS_BYTES_MAX:
+            return path.read_bytes()
+    except FileNotFoundError as error:
+        raise PackageUnavailable(f"the installer wrote nothing about {text}; update npm or pip") from error
+    raise PackageUnavailable(f"{text} needs more packages than can be recorded; name the package of a server")

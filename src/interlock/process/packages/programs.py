@@ -1,0 +1,115 @@
+"""Programs of installed packages: which script of an npm or PyPI package is run, and with which interpreter."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from interlock.process.packages.references import PackageUnavailable, normalised_name
+from interlock.process.orphan_reaper import OrphanReaper
+from interlock.process.run import ChildStartFailed, run
+from interlock.process.stderr import terminal_safe
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
+
+NODE_ANSWER_S: Final = 10.0
+
+
+def pypi_command(folder: Path, name: str, entry: str | None) -> tuple[str, ...]:
+    """How the package installed in the virtual environment `folder` is run. `entry`: a script, or "-m module"."""
+    python = str(folder / "bin" / "python")
+    if entry is not None and entry.startswith("-m "):
+        return (python, "-m", entry.removeprefix("-m "))
+    points = distribution(folder, name).entry_points.select(group="console_scripts")
+    scripts = {point.name: folder / "bin" / point.name for point in points}
+    # Through the interpreter: a path with a space, or a long one, cannot stand in the first line of a script.
+    return (python, str(_choose_program(scripts, name, entry, folder)))
+
+
+def npm_program(folder: Path, name: str, entry: str | None) -> Path:
+    """The script to run with node, of the package installed below the prefix `folder`."""
+    declared = npm_manifest(folder, name).get("bin", {})
+    short = name.rpartition("/")[2]
+    named = {short: declared} if isinstance(declared, str) else declared if isinstance(declared, dict) else {}
+    package = npm_folder(folder, name).resolve()
+    scripts = {}
+    for script_name, script in named.items():
+        path = (package / str(script)).resolve()
+        if path.is_relative_to(package):
+            scripts[script_name] = path
+    return _choose_program(scripts, name, entry, folder)
+
+
+def _choose_program(scripts: Mapping[str, Path], name: str, entry: str | None, folder: Path) -> Path:
+    """The program asked for, else the one named as the package, else the only one."""
+    wanted = normalised_name(entry or name.rpartition("/")[2])
+    chosen = next((path for script, path in sorted(scripts.items()) if normalised_name(script) == wanted), None)
+    if chosen is None and len(set(scripts.values())) == 1:
+        chosen = next(iter(scripts.values()))
+    if chosen is not None and chosen.is_file():
+        return chosen
+    if not scripts or chosen is not None:
+        raise PackageUnavailable(f"{name} brings no program to run; name the package that holds the server")
+    names = ", ".join(terminal_safe(script) for script in sorted(scripts)[:10])
+    raise PackageUnavailable(
+        f"{name} brings several programs ({names}) and none has its name; "
+        f"name one of them in entry, or declare the server with command, giving its path below {folder}"
+    )
+
+
+def distribution(folder: Path, name: str) -> "Distribution":
+    from importlib.metadata import distributions  # here, because it costs the idle node a megabyte
+
+    folders = [str(path) for path in folder.glob("lib/python*/site-packages")]
+    for found in distributions(name=name, path=folders):
+        return found
+    raise PackageUnavailable(f"{name} was installed under another name; use that name")
+
+
+def npm_folder(folder: Path, name: str) -> Path:
+    return folder / "node_modules" / name
+
+
+def npm_manifest(folder: Path, name: str) -> dict[str, object]:
+    try:
+        return msgspec.json.decode((npm_folder(folder, name) / "package.json").read_bytes(), type=dict[str, object])
+    except msgspec.DecodeError as error:
+        raise PackageUnavailable(f"{name} has a broken package.json; tell its makers") from error
+
+
+def node_tool(tool: str, env: Mapping[str, str], package: str) -> str:
+    found = shutil.which(tool, path=env.get("PATH", os.defpath))
+    if found is None:
+        raise PackageUnavailable(
+            f"{tool} is not on the PATH, and {package} needs it; "
+            "install Node.js 20 or newer (nodejs.org), which brings node and npm"
+        )
+    return found
+
+
+async def node_program(env: Mapping[str, str], package: str, reaper: OrphanReaper | None) -> str:
+    """The interpreter itself: what stands on the PATH may be a script of a version manager, which finds nothing in a
+    sandbox and costs a process."""
+    found = node_tool("node", env, package)
+    if not _is_script(Path(found)):
+        return found
+    try:
+        async with asyncio.timeout(NODE_ANSWER_S):
+            ran = await run((found, "-p", "process.execPath"), env, None, reaper=reaper)
+    except (TimeoutError, ChildStartFailed):
+        return found
+    told = ran.stdout.decode(errors="replace").strip()
+    return told if ran.returncode == 0 and Path(told).is_absolute() and Path(told).is_file() else found
+
+
+def _is_script(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False

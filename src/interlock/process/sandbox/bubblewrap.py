@@ -1,0 +1,137 @@
+"""bubblewrap (bwrap): whether it works on this machine, and the words that make it show one view and nothing else.
+
+The words go to it through a file in memory, not as arguments: they hold the values of environment variables, and
+whatever is in an argument can be read by every user of the machine. Nor are they its own environment, which the dynamic
+linker would obey outside of the sandbox.
+"""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from interlock.process.sandbox.errors import SandboxFailed
+from interlock.process.sandbox.mounts import Kind, Mount
+from interlock.process.sandbox.protected_paths import ROOT
+
+TEMPORARY_BYTES: Final = 64 * 1024 * 1024  # in memory; TMPDIR is on disk
+CHECK_S: Final = 10.0
+SAFE_PATH: Final = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
+
+# The kernel's own settings belong to the user who is root outside, and a node may run as that one: without any
+# privilege it could still set which program the kernel starts when another one crashes.
+_PROC: Final = Path("/proc")
+_KERNEL_READ: Final = ("bus", "fs", "irq", "mtrr", "sys", "sysrq-trigger")  # AIP-security-1
+_KERNEL_HIDDEN: Final = (
+    "acpi",
+    "asound",
+    "driver",
+    "kcore",
+    "keys",
+    "latency_stats",
+    "sched_debug",
+    "scsi",
+    "timer_list",
+)
+_APART: Final = (
+    # AIP-security-1
+    *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"),
+    *("--die-with-parent", "--new-session", "--cap-drop", "ALL", "--hostname", "sandbox"),  # AIP-security-1
+)
+_NO_NAMESPACES_INSIDE: Final = "--disable-userns"  # since 0.8
+
+
+class Bubblewrap:
+    """The tool, found and tried."""
+
+    def __init__(self, program: str, base: tuple[str, ...]) -> None:
+        self.program = program
+        self._base = base
+
+    def words(self, mounts: list[Mount], env: Mapping[str, str], cwd: Path, *, make_cwd: bool, nothing: Path) -> bytes:
+        """What bwrap reads from the file. `nothing` is an empty folder, shown where a folder is hidden."""
+        words = [*self._base, "--clearenv"]
+        for name, value in env.items():
+            words += ("--setenv", name, value)
+        at_root = [mount for mount in mounts if mount.path == ROOT]
+        for mount in at_root:
+            words += _mount_options(mount, nothing)
+        words += _special(nothing)
+        holding = {parent for mount in mounts for parent in mount.path.parents}  # folders that others are shown in
+        for mount in mounts:
+            if mount.path != ROOT:
+                words += _mount_options(mount, None if mount.path in holding else nothing)
+        if make_cwd:
+            words += ("--dir", str(cwd))
+        hollow = [mount.path for mount in mounts if mount.kind is Kind.HIDDEN and mount.path in holding]
+        for path in (*hollow, *(() if at_root else (ROOT,))):
+            words += ("--remount-ro", str(path))  # AIP-security-1
+        words += ("--chdir", str(cwd))
+        return b"".join(os.fsencode(word) + b"\0" for word in words)
+
+
+def _special(nothing: Path) -> Iterator[str]:
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    for name in _KERNEL_READ:
+        if (_PROC / name).exists():
+            yield from ("--ro-bind", str(_PROC / name), str(_PROC / name))
+    for name in _KERNEL_HIDDEN:
+        if (_PROC / name).exists():
+            yield from _mount_options(Mount(Kind.HIDDEN, _PROC / name, _PROC / name), nothing)
+    yield from ("--size", str(TEMPORARY_BYTES), "--tmpfs", "/dev/shm", "--remount-ro", "/dev")  # noqa: S108
+
+
+def _mount_options(mount: Mount, nothing: Path | None) -> tuple[str, ...]:
+    """`nothing` is shown in place of what is hidden; None: a folder is made there, for what lies in it."""
+    path, source = str(mount.path), str(mount.source)
+    match mount.kind:
+        case Kind.READ:
+            return ("--ro-bind", source, path)  # AIP-security-1
+        case Kind.WRITE:
+            return ("--bind", source, path)
+        case Kind.HIDDEN:
+            if nothing is None:
+                return ("--tmpfs", path)
+            # A device cannot be opened in there, so this is a file that is never read.
+            return ("--ro-bind", str(nothing) if mount.path.is_dir() else os.devnull, path)
+        case Kind.TEMPORARY:
+            return ("--size", str(TEMPORARY_BYTES), "--perms", "1777", "--tmpfs", path)
+        case Kind.LINK:
+            return ("--symlink", source, path)
+
+
+@functools.lru_cache(maxsize=1)
+def bubblewrap() -> Bubblewrap:
+    """Found and tried once; after a failure, tried again. Raises SandboxFailed. Blocks for some milliseconds."""
+    if not sys.platform.startswith("linux"):
+        raise _unavailable("there is no sandbox for this system")
+    program = shutil.which("bwrap", path=SAFE_PATH) or shutil.which("bwrap")
+    if program is None:
+        raise _unavailable("bubblewrap is not installed; install it (Debian, Ubuntu, Fedora, Arch: package bubblewrap)")
+    refusal = ""
+    for base in ((*_APART, _NO_NAMESPACES_INSIDE), _APART):
+        refusal = _try_tool(program, base)
+        if not refusal:
+            return Bubblewrap(program, base)
+    raise _unavailable(f"bubblewrap does not work here ({refusal}); allow unprivileged user namespaces on this machine")
+
+
+def _try_tool(program: str, base: tuple[str, ...]) -> str:
+    """The error of a trial run; empty when it works."""
+    trial = (program, *base, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/sh", "-c", ":")
+    try:
+        ended = subprocess.run(
+            trial, capture_output=True, stdin=subprocess.DEVNULL, env={"PATH": SAFE_PATH}, timeout=CHECK_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as failed:
+        return str(failed)
+    said = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+    return "" if ended.returncode == 0 else said[-1] if said else f"exit code {ended.returncode}"
+
+
+def _unavailable(why: str) -> SandboxFailed:
+    return SandboxFailed("sandbox_unavailable", why)

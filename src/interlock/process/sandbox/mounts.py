@@ -1,0 +1,270 @@
+"""What a sandboxed server sees of the file system, as an ordered list of mounts on an empty root.
+
+Every mount stands at its real path, so that no link decides what is shown; a path written through a link gets the link
+too. The deeper of two mounts is made later and so lies above. What is denied is taken away from what is declared, below
+it too, but not from what the server needs to run at all.
+"""
+
+import enum
+import glob
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from interlock.config.plan import SandboxPlan
+from interlock.process.sandbox.errors import SandboxFailed
+from interlock.process.sandbox.mount_check import Identity, identity_of
+from interlock.process.sandbox.program_files import ProgramFiles
+from interlock.process.sandbox.protected_paths import ROOT, ProtectedPaths
+
+# Libraries and data; programs lie beside them.
+LIBRARIES: Final = ("lib", "lib32", "lib64", "libx32")
+PROGRAMS: Final = ("bin", "sbin")
+USR: Final = Path("/usr")
+# Below /usr/lib there are programs too. Kept where only the runtime and named programs may be started:
+LANGUAGES: Final = ("python", "node", "ruby", "perl", "php", "lua", "locale", "ssl", "engines-")
+# fmt: off
+SETTINGS: Final = tuple(Path("/etc") / name for name in (  # of /etc: nothing that is private to this machine
+    "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "timezone", "nsswitch.conf", "services",
+    "protocols", "mime.types", "ssl/certs", "ssl/openssl.cnf", "ssl/cert.pem", "ca-certificates",
+    "ca-certificates.conf", "pki/ca-trust", "pki/tls/certs", "pki/tls/cert.pem", "crypto-policies", "fonts",
+))
+# fmt: on
+
+
+SOCKETS: Final = (Path("/run"), Path("/sys"))  # of services; who may read there may connect
+
+STEPS_MAX: Final = 400  # on the way to one path, with the links on it
+
+
+class Kind(enum.Enum):
+    READ = "read"
+    WRITE = "write"
+    HIDDEN = "hidden"
+    TEMPORARY = "temporary"  # empty at first, and gone with the sandbox
+    LINK = "link"
+
+
+class Mount(msgspec.Struct, frozen=True):
+    kind: Kind
+    path: Path
+    source: Path  # what is shown there; of a link: where it leads
+
+    @property
+    def shows(self) -> bool:
+        return self.kind in (Kind.READ, Kind.WRITE)
+
+
+class View:
+    def __init__(self, protected: ProtectedPaths) -> None:
+        self._protected = protected
+        self._mounts: dict[Path, Mount] = {}
+        self._declared: set[Path] = set()  # mounts that somebody may put something else in the place of
+
+    @property
+    def mounts(self) -> list[Mount]:
+        # A link below what is shown anyway is there already.
+        needed = (each for each in self._mounts.values() if each.kind is not Kind.LINK or not self._is_shown(each.path))
+        return sorted(needed, key=lambda mount: len(mount.path.parts))
+
+    def identities(self) -> dict[Path, Identity]:
+        """Of what is declared and shown, as it was judged. Raises SandboxFailed. The root is what it is."""
+        shown = (self._mounts[path] for path in self._declared if path != ROOT)
+        return {mount.path: identity_of(mount.source) for mount in shown if mount.shows}
+
+    def sees(self, path: Path) -> bool:
+        return self._is_shown(Path(os.path.realpath(path)))
+
+    def hides(self, path: Path) -> bool:
+        mount = self._above(Path(os.path.realpath(path)))
+        return mount is not None and mount.kind is Kind.HIDDEN
+
+    def system(self, programs: Sequence[str], *, any_program: bool) -> None:
+        """The system's libraries and data; its programs as well where any may be started."""
+        self._put(Kind.TEMPORARY, ROOT / "tmp")
+        for name in (*LIBRARIES, *PROGRAMS):
+            top = ROOT / name
+            if top.is_symlink():
+                self._put(Kind.LINK, top, top.readlink())
+            elif top.is_dir() and (any_program or name in LIBRARIES):
+                self._put(Kind.READ, top)
+        if any_program:
+            self._put(Kind.READ, USR)
+        else:
+            for folder in (USR, USR / "local"):
+                for name in (*LIBRARIES, "share"):
+                    if (folder / name).is_dir() and not (folder / name).is_symlink():
+                        self._put(Kind.READ, folder / name)
+            self._without_programs(USR / "lib", programs)
+        for path in (*SETTINGS, Path("/nix/store")):
+            if path.exists():
+                self.show(path)
+
+    def _without_programs(self, libraries: Path, programs: Sequence[str]) -> None:
+        for folder in sorted(libraries.iterdir()) if libraries.is_dir() else ():
+            kept = folder.name.startswith((*LANGUAGES, *(Path(each).name for each in programs)))
+            if folder.is_dir() and not folder.is_symlink() and not kept and "-linux-" not in folder.name:
+                self._put(Kind.HIDDEN, folder)
+        for each in programs:
+            for folder in (USR / "libexec").glob(f"{glob.escape(Path(each).name)}*"):
+                self._put(Kind.READ, folder)
+
+    def show_package(self, package: ProgramFiles) -> None:
+        """Raises SandboxFailed where a link put another place there."""
+        for path in (*package.folders, *package.files):
+            self._check_link(path, Path(os.path.realpath(path)))
+        before = frozenset(self._mounts)
+        self.show_files(package)
+        self._declared |= self._mounts.keys() - before
+
+    def show_files(self, needs: ProgramFiles) -> None:
+        for path in (*needs.folders, *needs.files):
+            self.show(path)
+
+    def show(self, path: Path) -> None:
+        """For reading, with the links that lead there."""
+        real = Path(os.path.realpath(path))
+        if not real.exists():
+            return
+        if not self._is_shown(real):
+            self._put(Kind.READ, real)
+        self._link(path)
+
+    def declare(self, plan: SandboxPlan, implied: Sequence[Path]) -> None:
+        """Raises SandboxFailed for what cannot be granted."""
+        for path in (*plan.read, *plan.write, *implied, *plan.deny):
+            _check_accepted(plan, path)
+        before = frozenset(self._mounts)
+        denied = [Path(os.path.realpath(path)) for path in plan.deny]
+        writable: list[Path] = []
+        wanted = [(Kind.WRITE, path) for path in (*plan.write, *implied)] + [(Kind.READ, path) for path in plan.read]
+        for kind, path in sorted(wanted, key=lambda each: len(each[1].parts)):
+            if any(path.is_relative_to(each) for each in writable):
+                continue  # it has that already, and may have put a link there that leads anywhere
+            real = self._granted_path(kind, path)
+            if real is None or any(real.is_relative_to(each) for each in denied):
+                continue
+            if kind is Kind.WRITE:
+                writable += (path, real)
+            self._put(kind, real)
+            self._link(path)
+        self._hide_unwritten(plan)
+        self._keep_rules(plan)
+        for path in denied:
+            self._cover(path, Kind.HIDDEN)
+        self._declared |= self._mounts.keys() - before
+
+    def _keep_rules(self, plan: SandboxPlan) -> None:
+        """Who could write what says which programs are started would be in no sandbox for long."""
+        written = {self._protected.roots.plain_path(path) for path in plan.write}  # not what a link leads to
+        for path in self._protected.rules:
+            above = self._above(path)
+            if above is not None and above.kind is Kind.WRITE and path not in written:
+                self._cover(path, Kind.READ)
+
+    def _cover(self, path: Path, kind: Kind) -> None:
+        above = self._above(path)
+        if above is None or not above.shows or not path.exists():
+            return
+        if above.kind is Kind.WRITE:
+            # A folder that is a mount cannot be renamed, so what is covered in it stays where it is.
+            for between in path.parents:
+                if between == above.path:
+                    break
+                self._put(Kind.WRITE, between)
+        self._put(kind, path)
+
+    def _granted_path(self, kind: Kind, path: Path) -> Path | None:
+        real = Path(os.path.realpath(path))
+        if not real.exists():
+            if kind is Kind.READ:
+                return None
+            raise SandboxFailed(
+                "sandbox_invalid", f"{path}, which it may write, is not there; make it or name its folder"
+            )
+        self._check_link(path, real)
+        return real
+
+    def _check_link(self, path: Path, real: Path) -> None:
+        if not self._protected.may_be(path, real):
+            raise SandboxFailed("sandbox_invalid", f"{path} is a link to {real}; write that path itself if it is meant")
+
+    def _hide_unwritten(self, plan: SandboxPlan) -> None:
+        """Places that are shown only where somebody wrote them out, not with a folder around them."""
+        for place in (*self._protected.private, *SOCKETS):
+            written = any(path.is_relative_to(place) for path in (*plan.read, *plan.write))
+            if self._is_shown(place) and not written and place.is_dir():
+                self._put(Kind.HIDDEN, place)
+
+    @property
+    def writes(self) -> bool:
+        """Whether anything of the machine may be written."""
+        return any(mount.kind is Kind.WRITE for mount in self._mounts.values())
+
+    def is_written(self, path: Path) -> bool:
+        """Whether the server may write what is really there."""
+        mount = self._above(path)
+        return mount is not None and mount.kind is Kind.WRITE
+
+    def own(self, path: Path) -> None:
+        """A folder of the server's own, whatever is denied."""
+        self._put(Kind.WRITE, path)
+
+    def replace_file(self, path: Path, source: Path) -> None:
+        if self._above(path) is None or path.exists():
+            self._mounts[path] = Mount(Kind.READ, path, source)
+
+    def _put(self, kind: Kind, path: Path, source: Path | None = None) -> None:
+        self._mounts[path] = Mount(kind, path, source or path)
+
+    def _above(self, path: Path) -> Mount | None:
+        """The mount that shows `path`, or hides it."""
+        around = (self._mounts.get(each) for each in (path, *path.parents))
+        return next((mount for mount in around if mount is not None and mount.kind is not Kind.LINK), None)
+
+    def _link(self, path: Path) -> None:
+        """Every link on the way there, as it is outside."""
+        at, ahead = ROOT, list(path.absolute().parts[1:])
+        for _ in range(STEPS_MAX):
+            if not ahead:
+                return
+            name = ahead.pop(0)
+            here = at.parent if name == ".." else at / name
+            if not here.is_symlink():
+                at = here
+                continue
+            target = here.readlink()
+            if not self._is_shown(here):
+                self._put(Kind.LINK, here, target)
+            at, ahead = (ROOT, [*target.parts[1:], *ahead]) if target.is_absolute() else (at, [*target.parts, *ahead])
+
+    def _is_shown(self, path: Path) -> bool:
+        mount = self._above(path)
+        return mount is not None and mount.shows
+
+
+def _check_accepted(plan: SandboxPlan, path: Path) -> None:
+    """Raises SandboxFailed where a path has become another than it was when it was accepted."""
+    was, real = plan.accepted.get(path), Path(os.path.realpath(path))
+    if was is not None and was != real:
+        raise SandboxFailed("sandbox_invalid", f"{path} is {real} now and was {was} when it was accepted")
+
+
+def implied_paths(arguments: Iterable[str], protected: ProtectedPaths) -> Iterator[Path]:
+    """Existing absolute paths that stand alone (AIP-security-5), unless a link leads where none may."""
+    for argument in arguments:
+        path = Path(argument)
+        if not path.is_absolute() or not path.exists():
+            continue
+        real = Path(os.path.realpath(path))
+        if protected.may_imply(real) and protected.may_be(path, real):  # AIP-security-5
+            yield path
+
+
+def out_of_sight(arguments: Iterable[str], view: View) -> list[str]:
+    """Paths among the arguments that the server will not find."""
+    named = (argument.partition("=")[2] if argument.startswith("-") else argument for argument in arguments)
+    return [path for path in named if path.startswith("/") and len(path) > 1 and not view.sees(Path(path))]

@@ -1,0 +1,462 @@
+"""One start of a sandboxed server: what is prepared before, opened with it and closed after it.
+
+In: a SandboxPlan and a command with its environment. Out: the command that starts it inside, descriptors to hand over,
+and, while it runs, its way to the hosts it may reach and the watch over what it uses. A sandbox ends with its first
+process, and that one with the node: bubblewrap and the kernel see to it.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from interlock.config.plan import DriversPlan, LimitsPlan, Plan, SandboxPlan, ServerPlan
+from interlock.net.egress_proxy import Egress, Listeners
+from interlock.process.child import Child
+from interlock.process.launch import child_environment, program
+from interlock.process.netns import NamespaceClosed, Place, listen_inside
+from interlock.process.stderr import StderrRing
+from interlock.drivers.protocol.server_name import server_name
+from interlock.net.protocol.egress import direct_ports
+from interlock.core.clock import Clock
+from interlock.core.recorder import Entry
+from interlock.process.sandbox.bubblewrap import bubblewrap
+from interlock.process.sandbox.denied_host import DeniedHost, remedy
+from interlock.process.sandbox.errors import SandboxFailed
+from interlock.process.sandbox.limits import Limits, descendants
+from interlock.process.sandbox.link_roots import LinkRoots
+from interlock.process.sandbox.mount_check import Identity, check_mounts
+from interlock.process.sandbox.mounts import View, implied_paths, out_of_sight
+from interlock.process.sandbox.program_files import ProgramFiles, package_of, program_files
+from interlock.process.sandbox.protected_paths import ProtectedPaths
+from interlock.process.sandbox.seccomp import seccomp_filter
+from interlock.process.sandbox.server_programs import server_programs
+
+log = logging.getLogger("interlock.sandbox")
+
+OPEN_S: Final = 10.0  # for bubblewrap to say which process is inside
+INFO_BYTES_MAX: Final = 4096
+DENIED_HOSTS_MAX: Final = 64  # written to the audit log, of one start; a server may think up any number of hosts
+PROXY_PORT: Final = 3128  # nothing else listens in a namespace of its own
+DNS_PORT: Final = 53
+PROXY: Final = f"http://127.0.0.1:{PROXY_PORT}"
+PROXY_KEYS: Final = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "https_proxy", "http_proxy", "all_proxy")
+WORKSPACE_RULES: Final = ("interlock.toml", ".drivers", ".tools", ".secrets", ".devices")
+OWN_FILES: Final = {  # of /etc; passwd and group are made
+    "hosts": "127.0.0.1 localhost sandbox\n::1 localhost sandbox\n",
+    "resolv.conf": "nameserver 127.0.0.1\n",
+}
+
+TellDenied = Callable[[DeniedHost], None]
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    """The command that is to run inside."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]  # as declared, with secrets
+    cwd: Path
+
+
+def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
+    """Where drivers are declared outside the workspace, the person's own settings around theirs, and the virtual
+    environment that the node itself runs in."""
+    own = (drivers.own.parent,) if drivers.own is not None else ()
+    environment = (Path(sys.prefix),) if sys.prefix != sys.base_prefix else ()
+    return (*drivers.paths, *own, *environment)
+
+
+def private_paths(plan: Plan, files: Iterable[Path] = ()) -> tuple[Path, ...]:
+    """The data folder, the person's configuration with their keys, and the configuration `files` with their folder,
+    unless that one holds the workspace or the home."""
+    own = (plan.drivers.own.parent,) if plan.drivers.own is not None else ()
+    common = (plan.workspace, Path.home())
+    around = (path.parent for path in files if not any(each.is_relative_to(path.parent) for each in common))
+    return (plan.data, *own, *files, *around)
+
+
+def link_roots(plan: Plan) -> LinkRoots:
+    return LinkRoots((plan.workspace, Path.home(), plan.data, plan.data / "packages", *outer_rules(plan.drivers)))
+
+
+class Sandboxes:
+    """Makes the sandboxes of a node."""
+
+    def __init__(
+        self,
+        *,
+        state: Path,
+        workspace: Path,
+        user_home: Path,
+        clock: Clock,
+        record: Callable[[Entry], None],
+        rules: Iterable[Path] = (),
+        private: Iterable[Path] = (),
+        limits: Callable[[], LimitsPlan] = LimitsPlan,
+        servers: Callable[[], Iterable[ServerPlan]] = tuple,
+    ) -> None:
+        """`rules` are files and folders of the operator beside those of the workspace: no sandbox writes them.
+        `private` is what belongs to the node and its operator: none reads it with a folder around it. `servers` are all
+        that the node starts: none writes the program of another."""
+        self._limits = limits
+        self._servers = servers
+        self._workspace = workspace
+        # An installer names what it made by its real path, also where the data folder is a link.
+        self._packages = tuple(dict.fromkeys((state.absolute() / "packages", _real(state / "packages"))))
+        rules, private = tuple(rules), tuple(private)
+        every = (*(workspace / name for name in WORKSPACE_RULES), *rules)
+        self._protected = ProtectedPaths(
+            home=_real(user_home),
+            state=_real(state),
+            roots=LinkRoots((workspace.absolute(), user_home, state.absolute(), *self._packages, *rules)),
+            rules=tuple(_real(path) for path in every),
+            private=tuple(dict.fromkeys(_real(path) for path in (state, *private))),
+        )
+        self._clock = clock
+        self._record = record
+        self._living: Counter[Path] = Counter()  # by home
+
+    @property
+    def private(self) -> tuple[Path, ...]:
+        return self._protected.private
+
+    async def make(
+        self,
+        segment: str,
+        plan: SandboxPlan,
+        command: Command,
+        stderr: StderrRing,
+        tell_denied: TellDenied | None = None,
+    ) -> "Sandbox":
+        """`tell_denied` hears every refusal of a host; the record and `stderr` each host once. Raises SandboxFailed,
+        ChildStartFailed."""
+        home = plan.home.absolute()
+        self._living[home] += 1
+        try:
+            others = tuple(server for server in self._servers() if not _is_same(server.segment, segment))
+            made = await asyncio.to_thread(self._prepare, plan, command, others, alone=self._living[home] == 1)
+        except OSError as error:  # a path that is swapped for a link while it is read, a full disk
+            self._living[home] -= 1
+            raise SandboxFailed("sandbox_invalid", f"{error.filename or home}: {error.strerror}") from error
+        except BaseException:
+            self._living[home] -= 1
+            raise
+
+        def record_denied(denied: DeniedHost) -> None:
+            text = denied.text
+            stderr.feed(f"interlock: {text}\n".encode())
+            name = server_name(segment)
+            who = f"server:{name}"
+            self._record((self._clock.wall(), who, "egress", "egress", name, None, "refused", "refused", 0.0, text))
+
+        def on_closed() -> None:
+            self._living[home] -= 1
+
+        def watch(child: Child) -> Limits:
+            return Limits(plan, self._limits(), self._living.total, child.pid or 0, child.end)
+
+        return Sandbox(segment, plan, made, watch, record_denied, tell_denied, on_closed, stderr)
+
+    def _prepare(
+        self, plan: SandboxPlan, command: Command, others: Sequence[ServerPlan], *, alone: bool
+    ) -> "_Prepared":
+        """Prepares all that is read from or written to disk. `alone`: no other sandbox uses this home now."""
+        tool = bubblewrap()
+        home = plan.home.absolute()
+        _prepare_home(home, empty=alone)
+        nothing = self._placeholder_path()
+        env = _environment(plan, command.env, home)
+        start = Path(program(command.argv, env, command.cwd))
+        start = start if start.is_absolute() else command.cwd / start
+        arguments = command.argv[1:]
+        package = package_of(arguments, command.cwd, self._workspace, self._packages, self._protected)
+        view = View(self._protected)
+        view.system(plan.programs, any_program=plan.any_program)
+        implied = [each for each in implied_paths(arguments, self._protected) if not _is_in(each, package)]
+        view.declare(plan, implied if plan.from_arguments else ())
+        if view.writes:
+            _check_programs(view, others)
+        for each in (start, *self._named_paths(plan, env["PATH"])):
+            view.show_files(program_files(each, env["PATH"], self._protected))
+        view.show_package(package)
+        view.own(_real(home))
+        for name in ("passwd", "group", *OWN_FILES):
+            view.replace_file(Path("/etc") / name, nothing.with_name(name))
+        cwd = command.cwd if not view.hides(command.cwd) else home
+        identities = view.identities()
+        words = tool.words(view.mounts, env, cwd, make_cwd=not view.sees(cwd), nothing=nothing)
+        return _Prepared(
+            program=tool.program,
+            argv=(str(start), *arguments),
+            words=words,
+            unseen=tuple(out_of_sight(arguments, view)),
+            identities=identities,
+        )
+
+    def _placeholder_path(self) -> Path:
+        """What every sandbox is shown in place of something else: an empty folder, and beside it files of /etc."""
+        nothing = self._protected.state / "homes" / ".shown" / "nothing"
+        nothing.mkdir(mode=0o755, parents=True, exist_ok=True)
+        user, group = os.getuid(), os.getgid()
+        own = OWN_FILES | {"passwd": f"user:x:{user}:{group}::/:/bin/sh\n", "group": f"user:x:{group}:\n"}
+        for name, text in own.items():
+            path = nothing.with_name(name)
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                path.write_text(text, encoding="utf-8")
+        return nothing
+
+    def _named_paths(self, plan: SandboxPlan, search: str) -> list[Path]:
+        found = []
+        for name in plan.programs:
+            path = shutil.which(name, path=search)
+            if path is None:
+                raise SandboxFailed(
+                    "sandbox_invalid", f"there is no program {name!r} on the PATH; install it or remove it"
+                )
+            found.append(Path(path))
+        return found
+
+
+class _Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    program: str
+    argv: tuple[str, ...]
+    words: bytes
+    unseen: tuple[str, ...]
+    identities: dict[Path, Identity]  # of what was judged
+
+
+class Sandbox:
+    """One sandboxed start.
+
+    `argv` and `handed` are for the Child; `open` when it has started, `close` when it is gone or never started.
+    """
+
+    env: Final[Mapping[str, str]] = {"PATH": os.defpath}  # of bubblewrap itself, outside
+    cwd: Final = Path("/")
+
+    def __init__(
+        self,
+        segment: str,
+        plan: SandboxPlan,
+        made: _Prepared,
+        watch: Callable[[Child], Limits],
+        record_denied: TellDenied,
+        tell_denied: TellDenied | None,
+        closed: Callable[[], None],
+        stderr: StderrRing,
+    ) -> None:
+        self._stderr = stderr
+        self._closed: Callable[[], None] | None = closed
+        self._segment = segment
+        self._plan = plan
+        self._watch = watch
+        self._record_denied = record_denied
+        self._tell_denied = tell_denied
+        self._denied: dict[tuple[str, int], DeniedHost] = {}
+        self._unseen = made.unseen
+        self._egress: Egress | None = None
+        self._limits: Limits | None = None
+        self._pid = 0
+        self._theirs: list[int] = [_in_memory(made.words)]
+        self._ours: list[int] = []
+        words = ["--args", str(self._theirs[0])]
+        refused = seccomp_filter()
+        if refused is not None:
+            self._theirs.append(_in_memory(refused))
+            words += ("--seccomp", str(self._theirs[-1]))  # AIP-security-1
+        self._identities = made.identities
+        (told, tell), (wait, go) = os.pipe(), os.pipe()
+        self._theirs += (tell, wait)
+        self._ours += (told, go)
+        # bwrap says who is inside, and waits until we have looked and listened there.
+        words += ("--info-fd", str(tell), "--block-fd", str(wait))
+        self.argv = (made.program, *words, "--", *made.argv)
+
+    @property
+    def handed(self) -> Sequence[int]:
+        return tuple(self._theirs)
+
+    @property
+    def remark(self) -> str:
+        """What may be why the server failed."""
+        last = self._stderr.tail(1)
+        if last and last[0].text.startswith("bwrap: "):
+            return f" ({last[0].text})"
+        if self._denied:
+            return f"; {next(iter(self._denied.values())).text}"
+        if not self._unseen:
+            return ""
+        paths = ", ".join(self._unseen[:3])
+        return f"; its sandbox does not show {paths}, which its arguments name: allow it (sandbox.fs, or files)"
+
+    async def open(self, child: Child) -> None:
+        """Raises SandboxFailed."""
+        _close_all(self._theirs)
+        self._pid = child.pid or 0
+        await self._enter()
+        self._limits = self._watch(child)
+
+    def terminate(self) -> None:
+        """SIGTERM to the processes inside: bubblewrap itself would end at once, and they with it."""
+        inside = list(descendants(self._pid))
+        for pid in inside[1:] or inside:  # the first is bubblewrap's own
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+
+    def close(self) -> None:
+        _close_all(self._theirs)
+        _close_all(self._ours)
+        if self._egress is not None:
+            self._egress.close()
+        if self._limits is not None:
+            self._limits.stop()
+        if self._closed is not None:
+            self._closed()
+            self._closed = None
+
+    async def _enter(self) -> None:
+        """What has to be done while bubblewrap holds the program back. It goes on when the pipe closes: when this
+        fails, it is ended before."""
+        told, go = self._ours
+        self._ours.remove(told)
+        try:
+            async with asyncio.timeout(OPEN_S):
+                inside = await asyncio.to_thread(_read_child_pid, told)
+                await asyncio.to_thread(check_mounts, inside, self._identities)
+                await self._open_egress(inside)
+        except msgspec.DecodeError:
+            return  # it ended before a process was inside, and its last words say why
+        except TimeoutError as failed:
+            self._kill()
+            raise SandboxFailed("sandbox_unavailable", f"it took too long to prepare{self.remark}") from failed
+        except BaseException:
+            self._kill()
+            raise
+        with contextlib.suppress(BrokenPipeError):  # it has ended: its child says why
+            os.write(go, b"+")
+        _close_all(self._ours)
+
+    def _kill(self) -> None:
+        for pid in (*descendants(self._pid), self._pid):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+    async def _open_egress(self, inside: int) -> None:
+        """Without hosts that it may reach there is only its name server, which tells what it wanted to reach."""
+        entries = self._plan.egress
+        places = [Place("udp", "127.0.0.1", DNS_PORT)]
+        if entries:
+            places.append(Place("tcp", "127.0.0.1", PROXY_PORT))
+        places += [Place("tcp", "0.0.0.0", port) for port in direct_ports(entries) if port != PROXY_PORT]  # noqa: S104
+        try:
+            sockets = await asyncio.to_thread(listen_inside, inside, places)
+        except NamespaceClosed as failed:
+            if not any(descendants(self._pid)):
+                return
+            if not entries:
+                log.warning("link %s: what it tries to reach cannot be told (%s)", server_name(self._segment), failed)
+                return
+            why = str(failed) + self.remark
+            raise SandboxFailed(
+                "sandbox_unavailable", f"its network cannot be reached to filter it ({why})"
+            ) from failed
+        self._egress = Egress(entries, self._note_denied)
+        names, proxy, direct = sockets[0], sockets[1] if entries else None, tuple(sockets[2:])
+        await self._egress.start(Listeners(names=names, proxy=proxy, direct=direct))
+
+    def _note_denied(self, host: str, port: int, why: str) -> None:
+        denied = DeniedHost(host=host, port=port, why=why, remedy=remedy(self._segment, self._plan.egress, host))
+        if self._tell_denied is not None:
+            self._tell_denied(denied)
+        if (host, port) in self._denied or len(self._denied) > DENIED_HOSTS_MAX:
+            return
+        log.warning("link %s: egress_denied: %s: %s", server_name(self._segment), denied.place, why)
+        self._denied[host, port] = denied
+        if len(self._denied) > DENIED_HOSTS_MAX:
+            denied = msgspec.structs.replace(denied, why=f"{why}; further hosts are not written down")
+        self._record_denied(denied)
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two segments are of one server. Those of a driver's tenants are ID@MAJOR+TENANT."""
+    return one.partition("+")[0] == other.partition("+")[0]
+
+
+def _check_programs(view: View, others: Iterable[ServerPlan]) -> None:
+    """Raises SandboxFailed."""
+    for each in server_programs(others):
+        if view.is_written(each.path):  # AIP-security-5
+            whose = f"{each.path}, a program of {server_name(each.segment)}"
+            raise SandboxFailed("sandbox_invalid", f"what it may write covers {whose}; name folders beside it")
+
+
+class _BubblewrapInfo(msgspec.Struct, frozen=True):
+    child_pid: int = msgspec.field(name="child-pid")
+
+
+def _read_child_pid(told: int) -> int:
+    """bwrap writes one JSON object. The descriptor is ours from here on."""
+    text = b""
+    with open(told, "rb", buffering=0) as file:
+        while not text.rstrip().endswith(b"}") and (data := file.read(INFO_BYTES_MAX)):
+            text += data
+    return msgspec.json.decode(text, type=_BubblewrapInfo).child_pid
+
+
+def _environment(plan: SandboxPlan, declared: Mapping[str, str], home: Path) -> dict[str, str]:
+    """AIP-security-14. PWD is added by bubblewrap."""
+    host = os.environ
+    made = {
+        "PATH": host.get("PATH", os.defpath),
+        "HOME": str(home),
+        "TMPDIR": str(home / "tmp"),
+        "LANG": host.get("LANG", "C.UTF-8"),  # AIP-security-14
+    }
+    if "TZ" in host:
+        made["TZ"] = host["TZ"]  # AIP-security-14
+    if plan.egress:
+        made |= dict.fromkeys(PROXY_KEYS, PROXY) | {"NODE_USE_ENV_PROXY": "1"}  # AIP-security-14
+    made |= {name: host[name] for name in plan.passed if name in host}  # AIP-security-14: exactly X
+    return child_environment(made | dict(declared), {})
+
+
+def _prepare_home(home: Path, *, empty: bool) -> None:
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    temporary = home / "tmp"
+    if empty:
+        shutil.rmtree(temporary, ignore_errors=True)
+    if temporary.is_symlink() or temporary.is_file():
+        temporary.unlink()
+    temporary.mkdir(mode=0o700, exist_ok=True)
+
+
+def _in_memory(words: bytes) -> int:
+    """A file without a name, to be read from its beginning."""
+    descriptor = os.memfd_create("sandbox")
+    view = memoryview(words)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
+
+
+def _is_in(path: Path, package: ProgramFiles) -> bool:
+    return path in package.files or any(path.is_relative_to(folder) for folder in package.folders)
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))

@@ -1,0 +1,620 @@
+"""The endpoint for participants of rooms: WS /v0/ws, and the paths below /v0 for those without a WebSocket (MCPx 5.2).
+
+An ASGI application. A participant is verified before anything is accepted: by a token for the room, or as a client, by
+its token or its certificate, that the room has among its members. Privilege is settled then (MCPx 5.1), before the
+first message.
+"""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Callable, Coroutine, MutableMapping
+from typing import TYPE_CHECKING, Any, Final, Literal
+from urllib.parse import parse_qs, unquote
+from weakref import WeakKeyDictionary
+
+import msgspec
+from msgspec import Raw
+
+from interlock.config.plan import Plan
+from interlock.approvals.protocol.approval import Approval
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.rooms.protocol.envelope import PROTOCOLS, V0, V01, decode_untrusted, maybe_moment
+from interlock.rooms.protocol.errors import Refusal as EnvelopeRefusal
+from interlock.rooms.protocol.errors import violation_error
+from interlock.rooms.protocol.gateway_messages import HISTORY_DEFAULT, HISTORY_MAX
+from interlock.rooms.protocol.participants import (
+    PARTICIPANT_KINDS,
+    Participant,
+    Privilege,
+    is_shown_name,
+    is_topic,
+    participant_of,
+)
+from interlock.rooms.protocol.proposals import STATUS, maybe_reason
+from interlock.access.refusal import Refusal
+from interlock.access.tokens import TokenRegistry
+from interlock.core.clock import Clock, rfc3339, rfc3339_ms
+from interlock.core.refusal_log import Place, Refusals
+from interlock.fronts.exchange import Head
+from interlock.fronts.http_protocol import UPGRADED
+from interlock.fronts.public import PROXY_HEADERS, Bearers
+from interlock.fronts.request_head import HeadInspector
+from interlock.fronts.shown_certificate import maybe_shown
+from interlock.fronts.trusted_proxies import TrustedProxies, address_of, source_of
+from interlock.rooms.connection import RoomConnection, Wishes
+from interlock.rooms.room import REMOVED, Room
+from interlock.rooms.rooms import (
+    CREDENTIAL_ENDED,
+    CREDENTIAL_WHY,
+    REMOVED_HINT,
+    REMOVED_WHY,
+    SHUTDOWN,
+    Rooms,
+)
+from interlock.rooms.timeline.history import within_bytes
+from interlock.approvals.trust.registrant import ClientCertificate
+from interlock.store.ports import StoreError
+
+if TYPE_CHECKING:
+    from interlock.approvals.trust.client_certificates import Certificates
+
+PREFIX: Final = "/v0/"
+TICKET_S: Final = 30.0
+TICKETS_MAX: Final = 1000
+TICKETS_EACH_MAX: Final = 50  # of one principal: it leaves room for others
+HISTORY_ANSWER_BYTES: Final = 8 * 1024 * 1024
+SWEEP_S: Final = 5.0
+WAIT_MAX_S: Final = 25.0
+DECISION_BYTES: Final = 16 * 1024
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Coroutine[Any, Any, None]]
+Json = dict[str, Any]
+
+
+class RoomCaller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks: by a token for one room, or as a client."""
+
+    principal: str
+    topic: str | None = None  # the one its token is for
+    participant: str | None = None
+    privilege: Privilege | None = None
+    protocol: str | None = None
+    certificate: ClientCertificate | None = None  # by which it came
+
+
+class Ticket(msgspec.Struct, frozen=True):
+    caller: RoomCaller
+    topic: str
+    origin: bytes | None
+    ends: float
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """A caller in a room, with what it may do there."""
+
+    room: Room
+    who: Participant
+    principal: str
+    source: str
+    readable_after: int  # the sequence after which it may read
+    is_observed: bool = False  # as in `Settled`
+    certificate: ClientCertificate | None = None
+
+
+class RoomsEndpoint:
+    def __init__(
+        self,
+        plan: Plan,
+        tokens: TokenRegistry,
+        rooms: Rooms,
+        refusals: Refusals,
+        bearers: Bearers | None,
+        clock: Clock,
+        certificates: "Certificates | None" = None,
+    ) -> None:
+        self._plan = plan
+        self._certificates = certificates
+        self._proxies = TrustedProxies(plan.node.trusted_proxies)
+        self._by_certificate: WeakKeyDictionary[RoomConnection, ClientCertificate] = WeakKeyDictionary()
+        self._tokens = tokens
+        self._rooms = rooms
+        self._refusals = refusals
+        self._bearers = bearers
+        self._clock = clock
+        self._inspector = HeadInspector(plan)
+        self._tickets: dict[str, Ticket] = {}
+        self._swept = 0.0
+
+    def replan(self, plan: Plan) -> None:
+        self._plan = plan
+        self._inspector = HeadInspector(plan)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_socket = scope["type"] == "websocket"
+        query = {name: values[-1] for name, values in parse_qs(scope["query_string"].decode("latin-1")).items()}
+        caller = await self._admit(scope, query)
+        if is_socket:
+            await receive()  # websocket.connect
+        if isinstance(caller, Refusal):
+            await self._turn_away(scope, send, caller)
+        elif is_socket:
+            await self._socket(scope, send, caller, query)
+        else:
+            await self._http(scope, receive, send, caller, query)
+
+    def sweep(self, now: float) -> None:
+        """Ends the connections of those whose credential has ended meanwhile."""
+        if now - self._swept >= SWEEP_S:
+            self._swept = now
+            self._rooms.dismiss(self._stands)
+            for connection, certificate in list(self._by_certificate.items()):
+                if self._certificates is None or not self._certificates.stands(certificate):
+                    connection.close(CREDENTIAL_ENDED, CREDENTIAL_WHY)
+
+    def _stands(self, principal: str) -> bool:
+        return self._tokens.stands(principal) and not self._tokens.has_lapsed(principal)
+
+    # Who asks
+
+    async def _admit(self, scope: Scope, query: dict[str, str]) -> RoomCaller | Refusal:
+        head = Head(scope.get("method", "GET").encode(), scope["path"].encode(), list(scope["headers"]), False, True)
+        stranger = self._inspector.stranger(head)
+        if stranger is not None:
+            return stranger
+        if "ticket" in query and scope["type"] == "websocket":
+            return self._take_ticket(query["ticket"], query.get("topic"), head.headers.get(b"origin"))
+        credential = head.credential
+        if credential is None:
+            shown = maybe_shown(self._certificates, self._proxies, scope, head)
+            name = shown.principal if isinstance(shown, ClientCertificate) else None
+            if isinstance(shown, ClientCertificate) and name is not None and self._rooms.names(name):  # X-5.1-2
+                return RoomCaller(principal=name, certificate=shown)
+            peer = address_of(scope["client"][0] if scope["client"] else None)
+            local = peer is not None and is_loopback(peer) and PROXY_HEADERS.isdisjoint(head.headers)
+            return RoomCaller(principal="local") if local and self._plan.auth.anonymous != "never" else _UNAUTHORISED
+        record = self._tokens.room(credential)
+        if record is not None and record.room is not None:
+            return RoomCaller(
+                principal=f"room:{record.name}",
+                topic=record.room.topic,
+                participant=record.room.participant,
+                privilege=Privilege(record.room.privilege),
+                protocol=record.room.protocol,
+            )
+        client = self._tokens.principal(credential)
+        if client is not None:
+            return RoomCaller(principal=client.name)
+        if self._bearers is None:
+            return _UNKNOWN_TOKEN
+        peer = address_of(scope["client"][0] if scope["client"] else None)
+        vouched = await self._bearers.admit(credential, source_of(peer))
+        return vouched if isinstance(vouched, Refusal) else RoomCaller(principal=vouched.name)
+
+    def _take_ticket(self, ticket: str, topic: str | None, origin: bytes | None) -> RoomCaller | Refusal:
+        """X-5.2-3: once, in time, for one topic and one origin."""
+        found = self._tickets.pop(ticket, None)
+        if found is None or found.ends < self._clock.now() or (found.topic, found.origin) != (topic, origin):
+            return _BAD_TICKET
+        return found.caller
+
+    async def _join(self, caller: RoomCaller, topic: str | None) -> Joined | Refusal:
+        if not topic:
+            return Refusal(400, "topic_required", "say which room: ?topic=NAME")  # X-5.2-1
+        if caller.topic is not None and caller.topic != topic:
+            return Refusal(403, "wrong_topic", "this token is for another room")
+        room = await self._rooms.maybe_room(topic, caller.principal) if is_topic(topic) else None
+        if room is None:
+            return _UNKNOWN_TOPIC
+        if caller.topic is None and not self._rooms.is_member(room, caller.principal):
+            return Refusal(403, "wrong_topic", "this room does not have you among its members")
+        id = caller.participant or participant_of(caller.principal)
+        if self._rooms.maybe_removal(room, id) is not None:
+            return _REMOVED
+        settled = self._rooms.settle(room, id, caller.principal, caller.privilege)
+        try:
+            readable_after = await self._rooms.first_joined(room, id)
+        except StoreError:
+            return Refusal(503, "unavailable", "the room cannot be read at the moment")
+        who = Participant(id=id, privilege=settled.privilege)
+        return Joined(
+            room, who, caller.principal, settled.origin, readable_after, settled.is_observed, caller.certificate
+        )
+
+    # WebSocket
+
+    async def _socket(self, scope: Scope, send: Send, caller: RoomCaller, query: dict[str, str]) -> None:
+        joined = await self._join(caller, query.get("topic"))
+        wishes = _wishes(query, caller) if not isinstance(joined, Refusal) else _NO_WISHES
+        if self._rooms.is_stopping:
+            joined = Refusal(503, "unavailable", "the node stops")
+        if isinstance(joined, Joined) and not isinstance(wishes, Refusal):
+            joined = self._fit(joined, wishes)
+        refusal = joined if isinstance(joined, Refusal) else wishes if isinstance(wishes, Refusal) else None
+        if refusal is not None or isinstance(joined, Refusal) or isinstance(wishes, Refusal):
+            await self._turn_away(scope, send, refusal or _UNAUTHORISED, caller, query.get("topic"))
+            return
+        with joined.room.reserve(joined.who.id):
+            await send({"type": "websocket.accept", "headers": []})
+            pipe = self._begin(scope, self._settle(joined, caller, wishes), wishes)
+        if pipe is not None:
+            await pipe.run()
+
+    def _begin(self, scope: Scope, joined: Joined, wishes: Wishes) -> Any:
+        """Nothing is awaited here: what was settled holds when the connection takes its place."""
+        connection = RoomConnection(
+            joined.room,
+            joined.who,
+            joined.principal,
+            joined.source,
+            wishes,
+            joined.readable_after,
+            self._clock,
+            is_observed=joined.is_observed,
+        )
+        pipe = scope["extensions"][UPGRADED].room_pipe(connection, connection.on_binary)
+        if not pipe.attach():
+            return None
+        if joined.certificate is not None:
+            self._by_certificate[connection] = joined.certificate
+        connection.begin(pipe)
+        is_gone = self._rooms.by_topic.get(joined.room.topic) is not joined.room
+        if is_gone or self._rooms.is_stopping:  # since it was asked
+            connection.close(SHUTDOWN, "the room is closed")
+        elif self._rooms.maybe_removal(joined.room, joined.who.id) is not None:
+            connection.close(REMOVED, REMOVED_WHY)
+        return pipe
+
+    def _fit(self, joined: Joined, wishes: Wishes) -> Joined | Refusal:
+        room, who = joined.room, joined.who
+        if not room.has_place(who.id):
+            return Refusal(403, "room_full", f"at most {room.settings.max_participants} participants")
+        if room.is_unsteady(who.id):
+            return Refusal(409, "id_in_use", "connections of this participant replace each other; use one token each")
+        protocol = wishes.protocol or room.settings.undeclared_protocol
+        if protocol == V0 and room.settings.v0_clients == "refuse":
+            return Refusal(426, "protocol_required", f"this room takes clients of {V01} alone")
+        return joined
+
+    def _settle(self, joined: Joined, caller: RoomCaller, wishes: Wishes) -> Joined:
+        """Privilege as it is when the connection takes its place: an admin may have changed it since it was asked."""
+        room, who = joined.room, joined.who
+        settled = self._rooms.settle(room, who.id, joined.principal, caller.privilege)
+        privilege, v0 = settled.privilege, room.settings.v0_clients
+        protocol = wishes.protocol or room.settings.undeclared_protocol
+        if protocol == V0 and v0 in ("full", "restricted") and settled.origin != "grant":
+            privilege = Privilege(v0)
+        who = msgspec.structs.replace(
+            who, privilege=privilege, name=wishes.name, kind=wishes.kind, mcp_version=wishes.mcp_version
+        )
+        return msgspec.structs.replace(joined, who=who, source=settled.origin, is_observed=settled.is_observed)
+
+    # HTTP
+
+    async def _http(
+        self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, query: dict[str, str]
+    ) -> None:
+        parts = [unquote(part) for part in scope["raw_path"].decode("latin-1").partition("?")[0].split("/")[2:]]
+        method = scope["method"]
+        match (method, *parts):
+            case ("GET", "topics"):
+                answer: Json | Refusal = {"topics": self._topics(caller)}
+            case ("POST", "ws-ticket"):
+                topic = _maybe_topic(await _read(receive, 4096))
+                answer = await self._issue_ticket(scope, topic, caller)
+                if isinstance(answer, Refusal):
+                    await self._turn_away(scope, send, answer, caller, topic)
+                    return
+            case ("POST", "topics", topic, "messages"):
+                await self._post(scope, receive, send, caller, topic)
+                return
+            case ("GET", "topics", topic, ("participants" | "history" | "rate-limit" | "proposals") as what):
+                answer = await self._look(caller, topic, what, query)
+            case ("POST", "topics", topic, "proposals", id, ("fulfil" | "reject" | "withdraw") as what):
+                decided = await self._decide(caller, topic, id, what, await _read(receive, DECISION_BYTES))
+                if isinstance(decided, EnvelopeRefusal):
+                    await _say_refused(send, decided)
+                    return
+                answer = decided
+            case (_, "ws"):
+                answer = Refusal(426, "upgrade_required", "open a WebSocket", b"upgrade: websocket\r\n")
+            case _:
+                answer = Refusal(404, "not_found", "there is no such path; rooms are at /v0/topics")
+        if isinstance(answer, Refusal):
+            await self._turn_away(scope, send, answer, caller, parts[1] if len(parts) > 1 else None)
+        else:
+            await _say(send, 200, answer)
+
+    def _topics(self, caller: RoomCaller) -> list[str]:
+        if caller.topic is not None:
+            return [caller.topic] if caller.topic in self._rooms.by_topic else []
+        return [topic for topic, room in self._rooms.by_topic.items() if self._rooms.may_join(room, caller.principal)]
+
+    async def _issue_ticket(self, scope: Scope, topic: str | None, caller: RoomCaller) -> Json | Refusal:
+        if topic is None:
+            return Refusal(400, "topic_required", 'send {"topic": NAME}')
+        joined = await self._join(caller, topic)
+        if isinstance(joined, Refusal):
+            return joined
+        now = self._clock.now()
+        for old in [key for key, ticket in self._tickets.items() if ticket.ends < now]:
+            del self._tickets[old]
+        own = sum(ticket.caller.principal == caller.principal for ticket in self._tickets.values())
+        if own >= TICKETS_EACH_MAX or len(self._tickets) >= TICKETS_MAX:
+            return Refusal(429, "rate_limited", "too many tickets wait to be used", b"retry-after: 30\r\n")
+        ticket = secrets.token_urlsafe(32)
+        origin = next((value for name, value in scope["headers"] if name == b"origin"), None)
+        self._tickets[ticket] = Ticket(caller, topic, origin, now + TICKET_S)
+        return {"ticket": ticket, "expires_in": int(TICKET_S)}
+
+    async def _look(
+        self,
+        caller: RoomCaller,
+        topic: str,
+        what: Literal["participants", "history", "rate-limit", "proposals"],
+        query: dict[str, str],
+    ) -> Json | Refusal:
+        joined = await self._join(caller, topic)
+        if isinstance(joined, Refusal):
+            return joined
+        room = joined.room
+        if what == "participants":
+            return {"participants": [one.described() for one in room.present()]}
+        if what == "proposals":
+            return await self._proposals(room, query)
+        if what == "rate-limit":
+            window, now = room.rate(joined.who.id), self._clock.now()
+            used = window.used(now)
+            return {
+                "messages": used["envelopes"],
+                "chatMessages": used["chat"],
+                "proposals": used["proposals"],
+                "resetTime": rfc3339(self._clock.wall() + window.resets_in(now)),
+            }
+        told = await self._history(room, joined.readable_after, query)
+        # It may have waited long, and an admin has not.
+        return told if self._rooms.maybe_removal(room, joined.who.id) is None else _REMOVED
+
+    async def _proposals(self, room: Room, query: dict[str, str]) -> Json | Refusal:
+        limit = _maybe_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
+        if limit is None or limit == 0:
+            return Refusal(400, "invalid_query", f"limit is a number from 1 to {HISTORY_MAX}")
+        try:
+            return {"proposals": await self._rooms.proposals.list_all(room, limit)}
+        except StoreError:
+            return Refusal(503, "unavailable", "proposals cannot be read at the moment")
+
+    async def _decide(
+        self, caller: RoomCaller, topic: str, id: str, what: Literal["fulfil", "reject", "withdraw"], body: bytes | int
+    ) -> Json | Refusal | EnvelopeRefusal:
+        """X-N-6: also for those without a WebSocket."""
+        joined = await self._join(caller, topic)
+        if isinstance(joined, Refusal):
+            return joined
+        seat = joined.room.seats.get(joined.who.id)
+        who, proposals = joined.who if seat is None else seat.participant, self._rooms.proposals
+        decided: Approval | EnvelopeRefusal
+        if what == "fulfil":  # X-4.2.1-5: at most once, also when another decides at the same moment
+            decided = await proposals.fulfil(topic, id, who, joined.principal)
+        elif what == "withdraw":
+            decided = await proposals.withdraw(topic, id, who)
+        else:
+            decided = await proposals.reject(
+                topic, id, who, joined.principal, maybe_reason(b"" if isinstance(body, int) else body)
+            )
+        if isinstance(decided, EnvelopeRefusal):
+            return decided
+        return {"proposalId": id, "status": STATUS[decided.status].value}
+
+    async def _history(self, room: Room, readable_after: int, query: dict[str, str]) -> Json | Refusal:
+        if room.settings.history_visibility == "none":
+            return Refusal(403, "history_hidden", "this room does not show its history")
+        limit = _maybe_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
+        wait_s = _maybe_number(query.get("wait_s", "0"), int(WAIT_MAX_S))
+        if limit is None or limit == 0:
+            return Refusal(400, "invalid_query", f"limit is a number from 1 to {HISTORY_MAX}")
+        if wait_s is None:
+            return Refusal(400, "invalid_query", f"wait_s is a number from 0 to {WAIT_MAX_S:g}")
+        after = query.get("after")
+        try:
+            if after is None:
+                return await self._newest(room, readable_after, query.get("before"), limit)
+            place = room.timeline.maybe_place(after)
+            if place is None:
+                return Refusal(404, "history_gap", "no envelope of that id or number is kept here")
+            await room.timeline.wait_beyond(place, wait_s)
+            records = await room.timeline.history.read(max(readable_after, place), room.timeline.delivered, limit)
+        except StoreError:
+            return Refusal(503, "unavailable", "history cannot be read at the moment")
+        records = within_bytes(records, HISTORY_ANSWER_BYTES)
+        return {
+            "history": [_told(one) for one in records],
+            "more": bool(records) and records[-1].sequence < room.timeline.delivered,
+        }
+
+    async def _newest(self, room: Room, readable_after: int, before: str | None, limit: int) -> Json | Refusal:
+        """Newest first, as v0 has it."""
+        upto = room.timeline.delivered
+        if before is not None:
+            at = maybe_moment(before)
+            place = room.timeline.maybe_place(before) if at is None else 1 + await room.timeline.count_before(at)
+            if place is None:
+                return Refusal(404, "history_gap", "no envelope of that id or number is kept here")
+            upto = place - 1
+        records = await room.timeline.history.read(max(readable_after, upto - limit), upto, limit)
+        return {"history": [_told(one) for one in reversed(records)]}
+
+    async def _post(self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, topic: str) -> None:
+        joined = await self._join(caller, topic)
+        body = b"" if isinstance(joined, Refusal) else await _read(receive, joined.room.settings.max_envelope_bytes)
+        # A body may take its time: what the sender may do is what it may do now.
+        again = await self._admit(scope, {})
+        joined = again if isinstance(again, Refusal) else await self._join(again, topic)
+        if isinstance(joined, Refusal):
+            await self._turn_away(scope, send, joined, None if isinstance(again, Refusal) else again, topic)
+            return
+        room = joined.room
+        seat = room.seats.get(joined.who.id)
+        who = joined.who if seat is None else seat.participant
+        most = room.settings.max_envelope_bytes
+        envelope = (
+            EnvelopeRefusal(
+                "envelope_too_large", f"an envelope has at most {most} bytes", {"limit": most, "size": body}
+            )
+            if isinstance(body, int)
+            else decode_untrusted(body, most)
+        )
+        if isinstance(envelope, EnvelopeRefusal):
+            await _say_refused(send, envelope)
+            return
+        stamped = msgspec.structs.replace(envelope, ts=envelope.ts or rfc3339_ms(self._clock.wall()))
+        done: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
+
+        def settle(failed: EnvelopeRefusal | None) -> None:
+            if not done.done():
+                done.set_result(failed)
+
+        refusal = room.receive(stamped, who, joined.principal, settle, needs_protocol=False) or await done
+        if refusal is not None:
+            await _say_refused(send, refusal)
+        else:
+            await _say(send, 202, {"id": stamped.id, "status": "accepted", "ts": stamped.ts})
+
+    async def _turn_away(
+        self, scope: Scope, send: Send, refusal: Refusal, caller: RoomCaller | None = None, topic: str | None = None
+    ) -> None:
+        if refusal.status in (401, 403, 421):
+            method = str(scope.get("method", "GET"))[:20]
+            if caller is None:
+                peer = scope["client"][0] if scope["client"] else None
+                self._refusals.note(f"peer:{peer}", "rooms", method, refusal.error)
+            elif topic in self._rooms.by_topic:  # a name that is none is not written: callers have any number of them
+                place = Place(topic, caller.participant or participant_of(caller.principal))
+                self._refusals.note(caller.principal, "rooms", method, refusal.error, f"rooms.{topic}", place=place)
+            else:
+                self._refusals.note(caller.principal, "rooms", method, refusal.error)
+        kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
+        body = {"error": refusal.error, "message": refusal.message, "details": {}}
+        await _say(send, refusal.status, body, kind, refusal.extra)
+
+
+class _TicketRequest(msgspec.Struct):
+    topic: str
+
+
+def _maybe_topic(body: bytes | int) -> str | None:
+    try:
+        return msgspec.json.decode(b"" if isinstance(body, int) else body, type=_TicketRequest).topic
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _told(one: Any) -> Json:
+    return {"seq": one.sequence, "received_at": rfc3339_ms(one.received_at), "envelope": Raw(one.data)}
+
+
+def _wishes(query: dict[str, str], caller: RoomCaller) -> Wishes | Refusal:
+    protocol = query.get("protocol", caller.protocol)
+    if protocol is not None and protocol not in PROTOCOLS:
+        return Refusal(400, "unsupported_protocol", f"protocol is one of {', '.join(PROTOCOLS)}")
+    history = _maybe_number(query.get("history", "0"), HISTORY_MAX)
+    if history is None:
+        return Refusal(400, "invalid_query", f"history is a number up to {HISTORY_MAX}")
+    name, version = query.get("name"), query.get("mcp")
+    if name is not None and not is_shown_name(name):
+        return Refusal(400, "invalid_query", "name is 1 to 64 characters, none of them a control character")
+    if version is not None and _VERSION.fullmatch(version) is None:
+        return Refusal(400, "invalid_query", "mcp is a version of MCP, such as 2025-11-25")
+    said = query.get("kind")
+    kind = next((one for one in PARTICIPANT_KINDS if one == said), None)
+    if said is not None and kind is None:
+        return Refusal(400, "invalid_query", f"kind is one of {', '.join(PARTICIPANT_KINDS)}")
+    return Wishes(
+        protocol=protocol,
+        echo=query.get("echo") != "0",
+        directed=query.get("deliver") == "directed",
+        sequences=query.get("sequences") == "1",
+        history=history,
+        after=query.get("after"),
+        name=name,
+        kind=kind,
+        mcp_version=version,
+    )
+
+
+def _maybe_number(text: str, most: int) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= most else None
+
+
+async def _read(receive: Receive, most: int) -> bytes | int:
+    """The size alone where it is longer."""
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        part = bytes(message.get("body", b""))
+        size += len(part)
+        if size <= most:
+            parts.append(part)
+        if not message.get("more_body", False):
+            return b"".join(parts) if size <= most else size
+
+
+async def _say_refused(send: Send, refusal: EnvelopeRefusal) -> None:
+    if refusal.code == "privilege_violation":
+        answer = {"jsonrpc": "2.0", "id": Raw(refusal.answers), "error": violation_error()}
+        await _say(send, 403, answer)
+        return
+    status = _STATUS.get(refusal.code, 400)
+    await _say(send, status, {"error": refusal.code, "message": refusal.message, "details": refusal.details})
+
+
+async def _say(send: Send, status: int, answer: Json, kind: str = "http.response", extra: bytes = b"") -> None:
+    body = msgspec.json.encode(answer)
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers.append((b"cache-control", b"no-store"))
+    for line in extra.split(b"\r\n"):
+        name, colon, value = line.partition(b": ")
+        if colon:
+            headers.append((name, value))
+    await send({"type": f"{kind}.start", "status": status, "headers": headers})
+    await send({"type": f"{kind}.body", "body": body})
+
+
+_NO_WISHES: Final = Wishes()
+_VERSION: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_STATUS: Final = {
+    "envelope_too_large": 413,
+    "rate_limited": 429,
+    "duplicate_id": 409,
+    "from_mismatch": 403,
+    "kind_not_allowed": 403,
+    "reserved_kind": 403,
+    "unavailable": 503,
+    "not_proposer": 403,
+    "self_approval": 403,
+    "already_claimed": 409,
+    "proposal_expired": 409,
+    "unknown_proposal": 404,
+}
+_UNAUTHORISED: Final = Refusal(  # X-5.2-2
+    401,
+    "unauthorised",
+    "a token is needed; interlock access token --for room --name NAME --topic TOPIC --participant ID makes one",
+    b"www-authenticate: Bearer\r\n",
+)
+_UNKNOWN_TOKEN: Final = msgspec.structs.replace(  # which of them is not for its holder to know
+    _UNAUTHORISED,
+    message="this token is unknown, over or revoked; interlock access token --for room --name NAME --topic TOPIC"
+    " --participant ID makes another",
+)
+_BAD_TICKET: Final = msgspec.structs.replace(
+    _UNAUTHORISED,
+    message=f"this ticket is unknown, used, older than {TICKET_S:g} s, or for another room or origin;"
+    " POST /v0/ws-ticket gives another",
+)
+_REMOVED: Final = Refusal(403, "removed", REMOVED_HINT)  # X-5.1-6
+_UNKNOWN_TOPIC: Final = Refusal(
+    404, "unknown_topic", "there is no room of that topic; interlock rooms create TOPIC makes one"
+)

@@ -1,0 +1,266 @@
+"""The participant `interlock`: tools of this node, for the full participants of a room (X-N-5, X-1-2).
+
+In: `mcp` requests that name it, from those whom the room lets send them. Out: `initialize`, `tools/list` and
+`tools/call` answered inside envelopes, with the tools that `interlock_tools` lists and no others. A call goes through
+the dispatcher as the principal behind the participant, hence through guard, gate, budgets and audit. Tools of rooms are
+never among them: a room does not lead into another.
+"""
+
+import logging
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.codec import (
+    decode_object,
+    decode_string,
+    decode_untrusted,
+    encode_fault,
+    encode_result,
+    encode_value,
+    maybe_string,
+)
+from interlock.wire.jsonrpc.errors import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    CodecError,
+    Fault,
+    for_legacy,
+)
+from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.wire.jsonrpc.oversized import result_too_large
+from interlock.mcp.cursor import decode_cursor_untrusted, encode_cursor
+from interlock.mcp.eras import LATEST_LEGACY, Era, negotiate_legacy
+from interlock.mcp.methods import CANCELLED, INITIALIZE, PING, PROGRESS, TOOLS_CALL, TOOLS_LIST
+from interlock.rooms.protocol.enforcement import MCP
+from interlock.rooms.protocol.envelope import Envelope
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import OWN, Participant, Privilege
+from interlock.core.calls.caller import Caller, Principal, ViewKey
+from interlock.core.calls.refusals import NOT_FOUND
+from interlock.catalog.catalog import View
+from interlock.catalog.routes import Route
+from interlock.dispatch.dispatch import Dispatch
+from interlock.links.handshake import OUR_INFO
+from interlock.rooms.enclosed import enclose
+from interlock.rooms.proposals import Proposals
+from interlock.rooms.room import Room
+from interlock.rooms.rooms import Rooms
+from interlock.rooms.timeline.timeline import Delivery
+
+log = logging.getLogger("interlock.rooms")
+
+CALLERS_MAX: Final = 1000  # whose requests are told apart, idle ones included
+NODE: Final = Participant(
+    id=OWN, privilege=Privilege.FULL, name=OUR_INFO["title"], kind="robot", mcp_version=LATEST_LEGACY
+)
+_PROGRESS: Final = b'"method":"%b"' % PROGRESS.encode()
+
+
+class NodeParticipant:
+    """The node's place in one room; a `Connected`."""
+
+    can_answer = True
+    is_here = True
+
+    def __init__(
+        self, room: Room, dispatch: Dispatch, proposals: Proposals, principal: Callable[[str], Principal]
+    ) -> None:
+        """`principal`: what one may do, by its name."""
+        self.id = room.stamp().id
+        self.since = 0
+        self._room = room
+        self._dispatch = dispatch
+        self._proposals = proposals
+        self._principal = principal
+        self._callers: dict[tuple[str, str], Caller] = {}
+
+    def begin(self) -> None:
+        self._room.join(self, NODE, OWN, "configuration")
+
+    def close(self, code: int, reason: str) -> None:
+        self._room.leave(self, OWN)
+
+    def deliver(self, delivery: Delivery) -> None:
+        envelope = delivery.envelope
+        if not delivery.principal:
+            return  # the replica at which it was published answers it
+        if not delivery.sequence or envelope.kind != MCP or OWN not in (envelope.to or ()) or envelope.sender == OWN:
+            return
+        try:
+            message = decode_untrusted(envelope.payload)
+        except CodecError:
+            return  # whom to answer, and under which id, cannot be told
+        if isinstance(message, Request):
+            self._on_request(message, envelope, delivery.principal)
+        elif isinstance(message, Notification) and message.method == CANCELLED:
+            self._on_cancelled(message, envelope, delivery.principal)
+
+    def _on_request(self, request: Request, envelope: Envelope, principal: str) -> None:
+        sink = _Answer(self._room, envelope, self._recipients(envelope))
+        params = decode_object(request.params) if request.params else {}
+        if params is None:
+            sink.fault(request.id, Fault(INVALID_PARAMS, "params must be an object"))
+        elif request.method == TOOLS_CALL:
+            self._call(request.id, params, sink, self._caller(envelope.sender or "", principal))
+        elif request.method == TOOLS_LIST:
+            self._list(request.id, params, sink, self._caller(envelope.sender or "", principal))
+        elif request.method == INITIALIZE:
+            version = negotiate_legacy(maybe_string(params.get("protocolVersion")) or "")
+            told = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": OUR_INFO}
+            sink.answer(encode_result(request.id, encode_value(told)))
+        elif request.method == PING:
+            sink.answer(encode_result(request.id, b"{}"))
+        else:
+            sink.fault(request.id, Fault(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]}))
+
+    def _recipients(self, envelope: Envelope) -> tuple[str, ...]:
+        """Who asked; and of a fulfilment its proposer (X-4.2.1-4)."""
+        asked = envelope.sender or ""
+        proposal = self._proposals.index.maybe(self._room.topic, envelope.correlation_id or "")
+        proposer = None if proposal is None else proposal.agent
+        return (asked,) if proposer is None or proposer == asked else (asked, proposer)
+
+    def _caller(self, sender: str, name: str) -> Caller:
+        principal, listed = self._principal(name), self._room.settings.interlock_tools
+        key = ViewKey(scope=principal.scope, tools=listed, full=False)
+        known = self._callers.get((sender, name))
+        if known is not None and known.principal == principal and known.key == key:
+            return known
+        if len(self._callers) >= CALLERS_MAX:
+            self._callers = {who: one for who, one in self._callers.items() if one.calls}
+        caller = self._callers[sender, name] = Caller(principal, Era.LEGACY, "rooms", key)
+        caller.version = LATEST_LEGACY
+        caller.calls = {} if known is None else known.calls
+        return caller
+
+    def _call(self, id: bytes, params: dict[str, Any], sink: "_Answer", caller: Caller) -> None:
+        if caller.calls is not None and id in caller.calls:
+            sink.fault(id, Fault(INVALID_REQUEST, "this id is in use by a request under way"))
+            return
+        meta = decode_object(params["_meta"]) if "_meta" in params else {}
+        if meta is None:
+            sink.fault(id, Fault(INVALID_PARAMS, "params._meta must be an object"))
+            return
+        name = maybe_string(params.get("name"))
+        route = self._view(caller).find_tool(name) if name is not None else None
+        if route is not None and not _may_use(caller.principal, route):
+            sink.fault(id, NOT_FOUND)
+            return
+        released = self._proposals.maybe_released(sink.asked.id)
+        self._dispatch.call_tool(caller, id, params, meta, sink, released_by=released)
+
+    def _view(self, caller: Caller) -> View:
+        return self._dispatch.view(caller.key)
+
+    def _list(self, id: bytes, params: dict[str, Raw], sink: "_Answer", caller: Caller) -> None:
+        after = _maybe_place(params)
+        if after is None:
+            sink.fault(id, Fault(INVALID_PARAMS, "this cursor is not one of ours; list again from the start"))
+            return
+        view, size, last, more = self._view(caller), 0, "", b""
+        page: list[bytes] = []
+        most = self._room.settings.max_envelope_bytes // 2
+        for route in view.tool_routes:
+            if route.qualified <= after or not _may_use(caller.principal, route):
+                continue
+            shown = view.tool_definition(route, Era.LEGACY)
+            size += len(shown)
+            if size > most and page:
+                more = b',"nextCursor":%b' % encode_value(encode_cursor(last))
+                break
+            last = route.qualified
+            page.append(shown)
+        sink.answer(encode_result(id, b'{"tools":[%b]%b}' % (b",".join(page), more)))
+
+    def _on_cancelled(self, message: Notification, envelope: Envelope, principal: str) -> None:
+        caller = self._callers.get((envelope.sender or "", principal))
+        params = decode_object(message.params) or {}
+        call = (caller.calls or {}).get(bytes(params.get("requestId", b""))) if caller is not None else None
+        if call is not None:
+            call.cancel(maybe_string(params.get("reason")) or "cancelled by the participant")
+
+
+class _Answer:
+    """Where one request is answered: in the room, to who asked. A `Sink`."""
+
+    def __init__(self, room: Room, asked: Envelope, to: tuple[str, ...]) -> None:
+        self.asked = asked
+        self._room = room
+        self._to = to
+
+    def emit(self, message: bytes) -> None:
+        if _PROGRESS in message:  # everyone sees it: only what was asked for is said
+            self._publish(message)
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        if self._publish(message) is None:
+            return
+        members = decode_object(message) or {}
+        self.fault(bytes(members.get("id", b"null")), result_too_large(self._room.settings.max_envelope_bytes))
+
+    def fault(self, id: bytes, fault: Fault) -> None:
+        self._publish(encode_fault(id, for_legacy(fault)))
+
+    def drop(self) -> None:
+        """It was cancelled."""
+
+    def _publish(self, message: bytes) -> Refusal | None:
+        envelope = enclose(self._room, message, OWN, self._to, self.asked.id)
+        if isinstance(envelope, Refusal):
+            return envelope
+        return self._room.receive(envelope, NODE, OWN, self._settle)
+
+    def _settle(self, failed: Refusal | None) -> None:
+        if failed is not None:
+            log.warning("room %s: the answer to %s was lost: %s", self._room.topic, self.asked.id, failed.message)
+
+
+def _may_use(principal: Principal, route: Route) -> bool:
+    """Whether [[access]] lets the principal have it; `interlock_tools` is asked by the view."""
+    if route.link.members is not None:
+        return False
+    return principal.tools == ("*",) or any(fnmatchcase(route.qualified, pattern) for pattern in principal.tools)
+
+
+def _maybe_place(params: dict[str, Raw]) -> str | None:
+    """The name after which a page begins; None where the cursor is not ours."""
+    if "cursor" not in params:
+        return ""
+    try:
+        return decode_cursor_untrusted(decode_string(params["cursor"]))
+    except CodecError:
+        return None
+
+
+class NodeParticipants:
+    """Takes part in the rooms whose settings say so, as they are now."""
+
+    def __init__(
+        self, rooms: Rooms, dispatch: Dispatch, proposals: Proposals, principal: Callable[[str], Principal]
+    ) -> None:
+        self._rooms = rooms
+        self._dispatch = dispatch
+        self._proposals = proposals
+        self._principal = principal
+        self._by_room: dict[Room, NodeParticipant] = {}
+        rooms.changed.subscribe(self._look)
+
+    async def open(self) -> None:
+        self._look(None)
+
+    async def close(self) -> None:
+        """The rooms have sent everyone away."""
+
+    def _look(self, _: None) -> None:
+        for room in list(self._by_room):
+            if self._rooms.by_topic.get(room.topic) is not room or not room.settings.interlock_tools:
+                self._by_room.pop(room).close(0, "")
+        for room in self._rooms.by_topic.values():
+            if room.settings.interlock_tools and room not in self._by_room:
+                here = NodeParticipant(room, self._dispatch, self._proposals, self._principal)
+                self._by_room[room] = here
+                here.begin()

@@ -1,0 +1,140 @@
+"""The records of participants: since when a room knows each, and what became of what it proposed (X-7.3-1).
+
+An admin looks at them before promoting one. They are written to the store a moment after they changed, so that a flood
+costs one write; a node that is killed loses that moment.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from interlock.rooms.protocol.participants import Privilege
+from interlock.rooms.protocol.proposals import ProposalStatus
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock
+from interlock.store.ports import Change, KeyValue, StoreError
+
+log = logging.getLogger("interlock.rooms")
+
+BUCKET: Final = "room-participants"  # topic, line feed, participant -> ParticipantRecord
+RECORDS_MAX: Final = 10_000  # the one that was away longest is forgotten first
+METHODS_MAX: Final = 20  # that are counted apart; a proposer makes them up
+METHOD_CHARS_MAX: Final = 100
+WRITE_AFTER_S: Final = 0.5
+
+Key = tuple[str, str]  # topic, participant
+
+
+class MethodCounts(msgspec.Struct):
+    proposals: int = 0
+    approved: int = 0
+    rejected: int = 0
+
+
+class ParticipantRecord(msgspec.Struct, kw_only=True):
+    principal: str  # of its last connection or message
+    privilege: Privilege  # what it had then
+    first_seen: float
+    last_seen: float
+    proposals: int = 0
+    approved: int = 0
+    rejected: int = 0
+    violations: int = 0
+    methods: dict[str, MethodCounts] = {}
+
+
+class ParticipantRecords:
+    def __init__(self, store: KeyValue, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._records: dict[Key, ParticipantRecord] = {}
+        self._changed: set[Key] = set()
+        self._tasks = BackgroundTasks()
+
+    async def open(self) -> None:
+        """Raises StoreError."""
+        found = []
+        for entry in await self._store.entries(BUCKET, self._clock.wall()):
+            topic, _, participant = entry.key.partition("\n")
+            found.append(((topic, participant), msgspec.json.decode(entry.value, type=ParticipantRecord)))
+        self._records = dict(sorted(found, key=lambda one: one[1].last_seen))
+
+    def take_change(self, change: Change) -> None:
+        """What another replica knows of a participant; what is about to be written here wins."""
+        topic, _, participant = change.key.partition("\n")
+        key = (topic, participant)
+        if key in self._changed:
+            return
+        self._records.pop(key, None)
+        if change.entry is not None:
+            self._records[key] = msgspec.json.decode(change.entry.value, type=ParticipantRecord)
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        await self._write()
+
+    def maybe(self, topic: str, participant: str) -> ParticipantRecord | None:
+        return self._records.get((topic, participant))
+
+    def of_room(self, topic: str) -> Iterator[tuple[str, ParticipantRecord]]:
+        return ((id, one) for (room, id), one in self._records.items() if room == topic)
+
+    def note_seen(self, topic: str, participant: str, principal: str, privilege: Privilege) -> None:
+        key, now = (topic, participant), self._clock.wall()
+        record = self._records.pop(key, None)
+        if record is None:
+            record = ParticipantRecord(principal=principal, privilege=privilege, first_seen=now, last_seen=now)
+        record.principal, record.privilege, record.last_seen = principal, privilege, now
+        self._records[key] = record
+        while len(self._records) > RECORDS_MAX:
+            oldest = next(iter(self._records))
+            del self._records[oldest]
+            self._note(oldest)
+        self._note(key)
+
+    def note_violation(self, topic: str, participant: str) -> None:
+        record = self._records.get((topic, participant))
+        if record is not None:
+            record.violations += 1
+            self._note((topic, participant))
+
+    def note_proposal(self, topic: str, participant: str, method: str, status: ProposalStatus) -> None:
+        """It is pending, claimed or rejected now; other ends say nothing of how it was judged."""
+        record = self._records.get((topic, participant))
+        if record is None:
+            return
+        method = method[:METHOD_CHARS_MAX]
+        counts = record.methods.get(method)
+        if counts is None and len(record.methods) < METHODS_MAX:
+            counts = record.methods[method] = MethodCounts()
+        for one in (record, counts):
+            if one is not None:
+                one.proposals += status is ProposalStatus.PENDING
+                one.approved += status is ProposalStatus.CLAIMED
+                one.rejected += status is ProposalStatus.REJECTED
+        self._note((topic, participant))
+
+    def _note(self, key: Key) -> None:
+        self._changed.add(key)
+        if not len(self._tasks):
+            self._tasks.begin(self._write_soon(), "records of participants")
+
+    async def _write_soon(self) -> None:
+        while self._changed:
+            await asyncio.sleep(WRITE_AFTER_S)
+            await self._write()
+
+    async def _write(self) -> None:
+        changed, self._changed = self._changed, set()
+        try:
+            for topic, participant in changed:
+                name, record = f"{topic}\n{participant}", self._records.get((topic, participant))
+                if record is None:
+                    await self._store.delete(BUCKET, name)
+                else:
+                    await self._store.put(BUCKET, name, msgspec.json.encode(record), self._clock.wall())
+        except StoreError as away:
+            log.warning("records of participants could not be written: %s", away)

@@ -1,0 +1,315 @@
+"""What an MCP client does in rooms through tools: join, read, say, propose, and decide on proposals (X-10.1-4).
+
+In: the principal and the arguments of a call. Out: what the tool answers, or a Refusal. What is said goes the way of
+every envelope; the privilege is that of the client's principal in the room.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Raw
+
+from interlock.approvals.protocol.approval import Approval
+from interlock.rooms.protocol.enforcement import CHAT, PROPOSAL
+from interlock.rooms.protocol.envelope import Envelope, decode_untrusted, encode
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import Participant
+from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL
+from interlock.rooms.protocol.secrets import secret_refusal
+from interlock.core.clock import rfc3339
+from interlock.rooms.leases import Leases
+from interlock.rooms.proposals import Settled
+from interlock.rooms.room import Room
+from interlock.rooms.rooms import REMOVED_HINT, Rooms
+from interlock.rooms.timeline.history import Stored, within_bytes
+
+READ_MAX: Final = 100
+READ_DEFAULT: Final = 20
+WAIT_MAX_S: Final = 25.0
+FULFIL_WAIT_S: Final = 20.0
+
+Json = dict[str, Any]
+Topic = Annotated[str, Meta(description="The room.", max_length=128)]
+ProposalId = Annotated[str, Meta(description="Of the proposal.", max_length=128)]
+Wait = Annotated[float, Meta(description="How long to wait for it, in seconds.", ge=0, le=WAIT_MAX_S)]
+Reason = Annotated[str, Meta(description="Why, for people.", max_length=2000)]
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class InRoom(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    topic: Topic
+
+
+class Reading(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    topic: Topic
+    cursor: Annotated[int, Meta(description="From the last read; without it the newest are read.", ge=0)] | None = None
+    limit: Annotated[int, Meta(description="At most so many messages.", ge=1, le=READ_MAX)] = READ_DEFAULT
+    wait_s: Wait = 0.0
+
+
+class Saying(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    topic: Topic
+    text: Annotated[str, Meta(description="What everyone in the room will read.")]
+    format: Literal["plain", "markdown"] = "plain"
+    to: Annotated[list[str], Meta(description="Whom it is for; everyone sees it all the same.", max_length=100)] = []
+
+
+class Proposing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    topic: Topic
+    to: Annotated[str, Meta(description="The participant that would do it.", max_length=64)]
+    tool: Annotated[str, Meta(description="Its tool, by its own name there.", min_length=1)]
+    arguments: Annotated[dict[str, Raw], Meta(description="Of the call.")] = {}
+    reason: Reason | None = None
+    wait_s: Wait = 0.0
+    despite_secrets: Annotated[bool, Meta(description="Send it although everyone will see what looks secret.")] = False
+
+
+class Fulfilling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    topic: Topic
+    proposal_id: ProposalId
+    wait_s: Wait = FULFIL_WAIT_S
+
+
+class Rejecting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    topic: Topic
+    proposal_id: ProposalId
+    reason: Reason | None = None
+
+
+class Withdrawing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    topic: Topic
+    proposal_id: ProposalId
+
+
+IsHeld = Callable[[Room, str, str], bool]  # a room, a participant, and the name of its tool there
+
+
+class Participation:
+    def __init__(self, rooms: Rooms, leases: Leases, is_held: IsHeld) -> None:
+        """`is_held`: whether a call of a participant's tool is held for a person in the namespace."""
+        self._rooms = rooms
+        self._leases = leases
+        self._is_held = is_held
+
+    def may_join_any(self, principal: str) -> bool:
+        """Or might: who was removed is told so."""
+        return any(self._rooms.is_member(room, principal) for room in self._rooms.by_topic.values())
+
+    def _room(self, topic: str, principal: str) -> tuple[Room, Participant] | Refusal:
+        """A room that it may not join is one that it does not know."""
+        room = self._rooms.by_topic.get(topic)
+        if room is None or not self._rooms.is_member(room, principal):
+            return Refusal("unknown_topic", "there is no room of that topic for you; rooms.list names those there are")
+        if not self._rooms.may_join(room, principal):
+            return Refusal("removed", REMOVED_HINT)
+        who = self._rooms.participant(room, principal)
+        self._leases.renew(room, who.id)
+        return room, who
+
+    # Who is where
+
+    async def list_all(self, principal: str, asked: Nothing) -> Json:
+        rooms = [room for room in self._rooms.by_topic.values() if self._rooms.may_join(room, principal)]
+        return {
+            "rooms": [
+                {
+                    "topic": room.topic,
+                    "you": (who := self._rooms.participant(room, principal)).described(),
+                    "joined": who.id in room.seats,
+                    "participants": len(room.seats),
+                }
+                for room in rooms
+            ]
+        }
+
+    async def join(self, principal: str, asked: InRoom) -> Json | Refusal:
+        found = self._room(asked.topic, principal)
+        if isinstance(found, Refusal):
+            return found
+        room, who = found
+        if not self._leases.begin(room, who, principal):
+            return Refusal("room_full", f"at most {room.settings.max_participants} participants")
+        await self._rooms.first_joined(room, who.id)
+        there = [one.described() for one in room.present(who.id)]
+        return {"topic": room.topic, "you": who.described(), "participants": there, "cursor": room.timeline.delivered}
+
+    async def leave(self, principal: str, asked: InRoom) -> Json | Refusal:
+        found = self._room(asked.topic, principal)
+        if isinstance(found, Refusal):
+            return found
+        return {"topic": asked.topic, "left": self._leases.end(found[0], found[1].id)}
+
+    async def participants(self, principal: str, asked: InRoom) -> Json | Refusal:
+        found = self._room(asked.topic, principal)
+        if isinstance(found, Refusal):
+            return found
+        return {"topic": asked.topic, "participants": [one.described() for one in found[0].present()]}
+
+    # What is said
+
+    async def read(self, principal: str, asked: Reading) -> Json | Refusal:
+        found = self._room(asked.topic, principal)
+        if isinstance(found, Refusal):
+            return found
+        room, who = found
+        readable_after = await self._rooms.first_joined(room, who.id)
+        if room.settings.history_visibility == "none" and asked.cursor is None:
+            after = room.timeline.delivered
+        else:
+            after = max(readable_after, room.timeline.delivered - asked.limit) if asked.cursor is None else asked.cursor
+        if room.settings.history_visibility != "none":
+            after = max(after, readable_after)
+        if after > room.timeline.delivered:
+            return Refusal("history_gap", "no message of that number was published yet")
+        await room.timeline.wait_beyond(after, asked.wait_s)
+        found = self._room(asked.topic, principal)  # an admin may have removed it meanwhile
+        if isinstance(found, Refusal):
+            return found
+        records = within_bytes(await room.timeline.history.read(after, room.timeline.delivered, asked.limit))
+        cursor = records[-1].sequence if records else after
+        under_way = await self._rooms.proposals.list_all(room)
+        return {
+            "topic": room.topic,
+            "messages": [_told(one) for one in records],
+            "cursor": cursor,
+            "more": cursor < room.timeline.delivered,
+            "proposals": [one for one in under_way if one["status"] in ("pending", "claimed")],
+        }
+
+    async def say(self, principal: str, asked: Saying) -> Json | Refusal:
+        payload: Json = {"text": asked.text} | ({} if asked.format == "plain" else {"format": asked.format})
+        return await self._publish(principal, asked.topic, CHAT, payload, tuple(asked.to))
+
+    async def propose(self, principal: str, asked: Proposing) -> Json | Refusal:
+        payload: Json = {"method": TOOLS_CALL, "params": {"name": asked.tool, "arguments": asked.arguments}}
+        if asked.reason is not None:
+            payload["reason"] = asked.reason
+        warning = self._maybe_warning(asked)
+        if warning is not None:
+            return warning
+        said = await self._publish(principal, asked.topic, PROPOSAL, payload, (asked.to,))
+        if isinstance(said, Refusal):
+            return said
+        settled = await self._rooms.proposals.wait_until_settled(asked.topic, said["id"], max(asked.wait_s, 0.2))
+        found = self._room(asked.topic, principal)  # an admin may have removed it meanwhile
+        if isinstance(found, Refusal):
+            return found
+        status = {"status": "published"} if settled is None else _shown(settled)
+        return {"topic": asked.topic, "proposalId": said["id"], **status}
+
+    def _maybe_warning(self, asked: Proposing) -> Refusal | None:
+        """X-7.2-1."""
+        room = self._rooms.by_topic.get(asked.topic)
+        if asked.despite_secrets or room is None:
+            return None
+        shown = {"arguments": asked.arguments, "reason": asked.reason}
+        return secret_refusal(msgspec.json.encode(shown), room.settings.secret_patterns)
+
+    async def _publish(
+        self, principal: str, topic: str, kind: str, payload: Json, to: tuple[str, ...]
+    ) -> Json | Refusal:
+        found = self._room(topic, principal)
+        if isinstance(found, Refusal):
+            return found
+        room, who = found
+        stamp = room.stamp()
+        made = Envelope(
+            id=stamp.id,
+            ts=stamp.ts,
+            sender=who.id,
+            to=to or None,
+            kind=kind,
+            payload=msgspec.json.encode(payload),
+        )
+        envelope = decode_untrusted(encode(made), room.settings.max_envelope_bytes)
+        if isinstance(envelope, Refusal):
+            return envelope
+        done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+
+        def settle(failed: Refusal | None) -> None:
+            if not done.done():
+                done.set_result(failed)
+
+        refusal = room.receive(envelope, who, principal, settle) or await done
+        if refusal is not None:
+            return refusal
+        absent = [one for one in to if one not in room.seats]
+        return {"topic": topic, "id": stamp.id, "cursor": room.timeline.delivered} | (
+            {"absent": absent} if absent else {}
+        )
+
+    # Proposals
+
+    async def fulfil(self, principal: str, asked: Fulfilling) -> Json | Refusal:
+        found = self._room(asked.topic, principal)
+        if isinstance(found, Refusal):
+            return found
+        room, who = found
+        proposals = self._rooms.proposals
+        proposal = await self._tracked(room, asked.proposal_id)
+        if proposal is not None and proposal.target is not None and proposal.method == TOOLS_CALL:
+            # The gate sees the real operation: what is held there is approved in the inbox, once and with a proof.
+            tool = _tool_name(proposal.params)
+            if self._is_held(room, proposal.target, tool):
+                said = f"a person approves it in the inbox: interlock approve {proposal.id}"
+                return Refusal("kind_not_allowed", said, {"approval": proposal.id}, asked.proposal_id)
+        done = await proposals.fulfil(asked.topic, asked.proposal_id, who, principal)
+        if isinstance(done, Refusal):
+            return done
+        settled = await proposals.wait_until_settled(asked.topic, asked.proposal_id, asked.wait_s)
+        found = self._room(asked.topic, principal)
+        if isinstance(found, Refusal):
+            return found
+        return {"topic": asked.topic, "proposalId": asked.proposal_id, **_shown(settled or Settled(done))}
+
+    async def _tracked(self, room: Room, proposal_id: str) -> Approval | None:
+        """One that everyone has just read may not be in the inbox yet."""
+        await self._rooms.proposals.wait_until_tracked(room.topic, proposal_id)
+        return self._rooms.proposals.index.maybe(room.topic, proposal_id)
+
+    async def reject(self, principal: str, asked: Rejecting) -> Json | Refusal:
+        found = self._room(asked.topic, principal)
+        if isinstance(found, Refusal):
+            return found
+        await self._tracked(found[0], asked.proposal_id)
+        done = await self._rooms.proposals.reject(asked.topic, asked.proposal_id, found[1], principal, asked.reason)
+        return done if isinstance(done, Refusal) else _decided(asked.topic, asked.proposal_id, done.status)
+
+    async def withdraw(self, principal: str, asked: Withdrawing) -> Json | Refusal:
+        found = self._room(asked.topic, principal)
+        if isinstance(found, Refusal):
+            return found
+        await self._tracked(found[0], asked.proposal_id)
+        done = await self._rooms.proposals.withdraw(asked.topic, asked.proposal_id, found[1])
+        return done if isinstance(done, Refusal) else _decided(asked.topic, asked.proposal_id, done.status)
+
+
+def _told(one: Stored) -> Json:
+    return {"seq": one.sequence, "received_at": rfc3339(one.received_at), "envelope": Raw(one.data)}
+
+
+def _shown(settled: Settled) -> Json:
+    approval = settled.approval
+    told: Json = {"status": STATUS[approval.status].value, "approval": approval.id}
+    if approval.decision is not None and approval.decision.reason is not None:
+        told["reason"] = approval.decision.reason
+    if settled.answer is not None:
+        told["answer"] = Raw(settled.answer.payload)
+    return told
+
+
+def _decided(topic: str, proposal_id: str, status: Any) -> Json:
+    return {"topic": topic, "proposalId": proposal_id, "status": STATUS[status].value}
+
+
+def _tool_name(params: Any) -> str:
+    try:
+        name = msgspec.json.decode(bytes(params), type=dict[str, Raw]).get("name")
+        return msgspec.json.decode(name, type=str) if name is not None else ""
+    except (msgspec.DecodeError, UnicodeDecodeError, TypeError):
+        return ""

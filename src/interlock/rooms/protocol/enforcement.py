@@ -1,0 +1,197 @@
+"""Enforcement: whether an envelope may be published, by its kind and by the privilege of who sends it (MCPx 3.2, 5.3).
+
+It knows kinds, privileges and the settings of a room, and nothing of tools: one kind and privilege give one verdict,
+whatever the payload is (X-2.1-1). The one exception is opted into: with `restricted_replies = "allow"` a restricted
+participant may answer what was asked of it (X-3.1-5).
+"""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.surrogates import hide
+from interlock.rooms.protocol.envelope import PROTOCOLS, Envelope
+from interlock.rooms.protocol.errors import VIOLATION_MESSAGE, Refusal
+from interlock.rooms.protocol.participants import Privilege
+from interlock.rooms.protocol.settings import RoomSettings
+
+MCP: Final = "mcp"
+PROPOSAL: Final = "mcp/proposal"
+CHAT: Final = "chat"
+PRESENCE: Final = "presence"
+SYSTEM: Final = "system"
+# What a participant tells the tracker of proposals, which is not published: the room hears of it by an event (X-N-6).
+REJECT: Final = "mcp/reject"  # the words are those of MEW
+WITHDRAW: Final = "mcp/withdraw"
+
+CHAT_BYTES_MAX: Final = 64 * 1024
+CHAT_PAYLOAD_BYTES_MAX: Final = 512 * 1024  # with what else stands beside the text, however it is escaped
+RPC_ID_BYTES_MAX: Final = 128  # of what is kept of a request
+REASON_CHARS_MAX: Final = 2000
+_RESERVED: Final = frozenset((PRESENCE, SYSTEM))
+_KINDS: Final = frozenset((MCP, PROPOSAL, CHAT, PRESENCE, SYSTEM))
+_LATER: Final = "it is a kind of the released v0.1 or of MEW, which speak another protocol than mcpx/v0.1"
+_FORMATS: Final = ("plain", "markdown")
+
+_decode_any = msgspec.json.Decoder().decode
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A stored `mcp` request that an answer refers to."""
+
+    by: str
+    to: tuple[str, ...]
+    rpc_id: bytes  # as it stands in the payload
+    is_answered: bool  # by the one who answers now
+
+    def awaits(self, participant: str) -> bool:
+        """Whether an answer of this participant is still to come. No one asks themselves."""
+        return participant in self.to and participant != self.by and not self.is_answered
+
+
+def protocol_refusal(envelope: Envelope, *, is_needed: bool = True) -> Refusal | None:
+    """X-4-2."""
+    protocol = envelope.protocol
+    if (protocol is None and is_needed) or (protocol is not None and protocol not in PROTOCOLS):  # X-4-2
+        return Refusal(
+            "unsupported_protocol",
+            f"'protocol' is {PROTOCOLS[0]!r}; {PROTOCOLS[1]!r} is understood too",
+            {"supported": list(PROTOCOLS)},
+            envelope.id,
+        )
+    return None
+
+
+def sender_refusal(envelope: Envelope, sender: str) -> Refusal | None:
+    if envelope.sender is None or envelope.sender == sender:  # X-4-6, X-7.1-1
+        return None
+    said = f"'from' is the id that your credential stands for: {sender!r}"
+    return Refusal("from_mismatch", said, {"expected": sender}, envelope.id)
+
+
+def kind_refusal(envelope: Envelope, settings: RoomSettings) -> Refusal | None:
+    """Closed, exact and case-sensitive: what the gateway does not know could pass for something else (X-3.2-4)."""
+    kind = envelope.kind
+    if kind in _RESERVED:
+        return Refusal("reserved_kind", f"only the gateway sends {kind!r}", id=envelope.id)
+    if kind in _KINDS:  # X-4-9, X-3.1-3
+        return None
+    if kind in settings.extra_kinds or is_decision(kind, settings):
+        return None
+    details: dict[str, Any] = {"kinds": [MCP, PROPOSAL, CHAT, *settings.extra_kinds]}
+    if kind.startswith(("mcp/", "reasoning/", "capability/", "space/", "system/")):
+        details["hint"] = _LATER
+    return Refusal("unknown_kind", f"the kind {kind[:100]!r} is not one of this room's", details, envelope.id)
+
+
+def is_decision(kind: str, settings: RoomSettings) -> bool:
+    """Whether it is for the tracker alone. A room that admits the kind as its own publishes it, too."""
+    return kind in (REJECT, WITHDRAW) and settings.tracker and kind not in settings.extra_kinds
+
+
+def privilege_refusal(
+    envelope: Envelope, sender: str, privilege: Privilege, settings: RoomSettings, asked: Asked | None
+) -> Refusal | None:
+    """MCPx 5.3: kind `mcp` and sender restricted means error and stop. `asked` is what `correlation_id` names."""
+    if privilege is Privilege.FULL:  # X-3.1-2, X-3.2-3: whatever it holds
+        return None
+    if envelope.kind == CHAT and not settings.restricted_chat:
+        return Refusal("kind_not_allowed", "restricted participants do not chat in this room", id=envelope.id)
+    takes_full = settings.extra_kinds.get(envelope.kind) is Privilege.FULL
+    if takes_full or (envelope.kind == REJECT and is_decision(REJECT, settings)):
+        return Refusal("kind_not_allowed", f"{envelope.kind!r} takes full privilege in this room", id=envelope.id)
+    if envelope.kind != MCP:  # X-3.1-6
+        return None
+    if settings.restricted_replies == "allow" and asked is not None and _is_answer(envelope, sender, asked):
+        return None
+    # X-3.1-4, X-4.2-1
+    return Refusal("privilege_violation", VIOLATION_MESSAGE, id=envelope.id, answers=rpc_id(envelope.payload))
+
+
+def is_request(payload: bytes) -> bool:
+    """Whether it asks for an answer, by its top-level keys alone."""
+    members = _maybe_members(payload)
+    return "method" in members and "id" in members
+
+
+def rpc_id(payload: bytes) -> bytes:
+    """The JSON-RPC id of a payload, as it is written there; null where it has none that can be answered (X-4.4.2-3)."""
+    raw = bytes(_maybe_members(payload).get("id", Raw(b"null")))
+    if len(raw) > RPC_ID_BYTES_MAX:  # X-4.4.2-3
+        return b"null"
+    return raw if raw[:1] == b'"' or raw[:1].isdigit() or raw[:1] == b"-" else b"null"  # X-4.4.2-3
+
+
+def _is_answer(envelope: Envelope, sender: str, asked: Asked) -> bool:
+    members = _maybe_members(envelope.payload)
+    return (
+        asked.awaits(sender)
+        and "method" not in members
+        and ("result" in members) != ("error" in members)
+        and bytes(members.get("id", Raw(b""))) == asked.rpc_id != b"null"
+    )
+
+
+def payload_refusal(envelope: Envelope) -> Refusal | None:
+    """The payloads that are MCPx's own. Those of kind `mcp` are the receivers' (X-3.2-3)."""
+    if envelope.kind == PROPOSAL:
+        return _proposal_refusal(envelope)
+    if envelope.kind == CHAT:
+        return _chat_refusal(envelope)
+    return None
+
+
+def _proposal_refusal(envelope: Envelope) -> Refusal | None:
+    members = _maybe_members(envelope.payload)
+    wrong = None
+    if "jsonrpc" in members or "id" in members:  # X-4.2-5: a careless target must not take it for a call
+        wrong = "a proposal is no MCP message: it has neither 'jsonrpc' nor 'id'"
+    elif not _maybe_text(members.get("method")):
+        wrong = "a proposal has a 'method', the MCP method that it proposes"
+    elif "params" in members and bytes(members["params"])[:1] != b"{":
+        wrong = "the 'params' of a proposal are an object"
+    elif "reason" in members:
+        reason = _maybe_text(members["reason"])
+        if reason is None or len(reason) > REASON_CHARS_MAX:
+            wrong = f"the 'reason' of a proposal is a string of at most {REASON_CHARS_MAX} characters"
+    return None if wrong is None else Refusal("invalid_proposal", wrong, id=envelope.id)
+
+
+def _chat_refusal(envelope: Envelope) -> Refusal | None:
+    members = _maybe_members(envelope.payload)
+    text = _maybe_text(members.get("text"))
+    wrong = None
+    if text is None:  # X-4.3-1
+        wrong = "a chat message has a 'text', a string"
+    elif len(text.encode()) > CHAT_BYTES_MAX:  # X-4.3-1
+        wrong = f"the text of a chat message has at most {CHAT_BYTES_MAX} bytes"
+    elif len(envelope.payload) > CHAT_PAYLOAD_BYTES_MAX:
+        wrong = f"a chat message has at most {CHAT_PAYLOAD_BYTES_MAX} bytes"
+    elif "format" in members and _maybe_text(members["format"]) not in _FORMATS:
+        wrong = "the 'format' of a chat message is 'plain' or 'markdown'"
+    return None if wrong is None else Refusal("invalid_chat", wrong, id=envelope.id)
+
+
+def _maybe_members(payload: bytes) -> dict[str, Raw]:
+    try:
+        return _decode_members(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        hidden = hide(payload)
+    if hidden is None:
+        return {}
+    try:
+        return {key: hidden.show(value) for key, value in _decode_members(hidden.data).items()}
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+
+
+def _maybe_text(raw: Raw | None) -> str | None:
+    if raw is None:
+        return None
+    try:
+        value = _decode_any(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return value if isinstance(value, str) else None

@@ -1,0 +1,270 @@
+"""Envelopes: bytes <-> the one object around every message of a room (MCPx 4).
+
+`decode_untrusted` takes bytes from outside and returns an Envelope or a Refusal; it takes time linear in them. The
+payload, and members that MCPx does not know, stay the bytes they came in.
+"""
+
+import json
+import re
+from datetime import datetime
+from itertools import accumulate, count
+from operator import sub
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.surrogates import hide
+from interlock.rooms.protocol.errors import Code, Refusal
+
+V01: Final = "mcpx/v0.1"
+V0: Final = "mcp-x/v0"
+PROTOCOLS: Final = (V01, V0)  # X-6.3-2
+
+ENVELOPE_BYTES_MAX: Final = 1024 * 1024
+NESTING_MAX: Final = 64
+ID_CHARS_MAX: Final = 128
+RECIPIENTS_MAX: Final = 100
+KIND_CHARS_MAX: Final = 64
+BRACKETS_MAX: Final = 100_000  # of arrays and objects: looking at each takes time
+
+_KNOWN: Final = frozenset(("protocol", "id", "ts", "from", "to", "kind", "correlation_id", "payload"))
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_STAMP: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
+_FRACTION: Final = re.compile(r"\.\d+")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# Two for what opens, nothing for what closes: the running sum less the number of brackets is the depth.
+_DEPTHS: Final = bytes.maketrans(b"[{]}", b"\x02\x02\x00\x00")
+_NO_BRACKETS: Final = bytes(one for one in range(256) if one not in b"[]{}")
+
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_string = msgspec.json.Decoder(str, strict=True).decode
+_decode_ids = msgspec.json.Decoder(list[str], strict=True).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    kind: str
+    payload: bytes
+    protocol: str | None = V01  # None: it was not said
+    sender: str | None = None  # `from`
+    to: tuple[str, ...] | None = None
+    ts: str | None = None
+    correlation_id: str | None = None
+    extra: bytes = b""  # members without a meaning here, each with a comma before it
+
+    def members(self) -> dict[str, Raw]:
+        """Of the payload. Only kinds other than `mcp` are looked into (X-3.2-3)."""
+        return _decode_members(self.payload)
+
+
+def encode(envelope: Envelope, protocol: str = V01) -> bytes:
+    """The bytes that participants receive."""
+    to = b"" if envelope.to is None else b',"to":%b' % _encode(envelope.to)
+    answers = b"" if envelope.correlation_id is None else b',"correlation_id":%b' % _encode(envelope.correlation_id)
+    return b'{"protocol":"%b","id":%b,"ts":"%b","from":%b%b,"kind":%b%b,"payload":%b%b}' % (
+        protocol.encode(),
+        _encode(envelope.id),
+        (envelope.ts or "").encode(),
+        _encode(envelope.sender),
+        to,
+        _encode(envelope.kind),
+        answers,
+        envelope.payload,
+        envelope.extra,
+    )
+
+
+def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelope | Refusal:
+    """In the order of X-5.3-1: size, JSON, fields."""
+    if len(data) > max_bytes:
+        said = f"an envelope has at most {max_bytes} bytes, this one has {len(data)}; larger data is for MCP resources"
+        return Refusal("envelope_too_large", said, {"limit": max_bytes, "size": len(data)})
+    members = _members_untrusted(data)
+    if isinstance(members, Refusal):
+        return members
+    fields = _Fields(members)
+    try:
+        id = fields.id()
+        kind = fields.required("kind")
+        found = Envelope(
+            id=id,
+            kind=fields.kind(kind),
+            payload=fields.payload(),
+            protocol=fields.protocol(),
+            sender=fields.maybe_string("from"),
+            to=fields.recipients(),
+            ts=fields.stamp(),
+            correlation_id=fields.correlation_id(),
+            extra=b"".join(b",%b:%b" % (_encode(key), value) for key, value in members.items() if key not in _KNOWN),
+        )
+    except _Wrong as wrong:
+        return wrong.refusal
+    return found
+
+
+def _members_untrusted(data: bytes) -> dict[str, Raw] | Refusal:
+    try:
+        data.decode()
+        members = _members(data)
+    except UnicodeDecodeError:
+        return Refusal("invalid_json", "an envelope is UTF-8")
+    except msgspec.ValidationError:
+        return Refusal("invalid_envelope", "an envelope is one JSON object")
+    except (msgspec.DecodeError, RecursionError):
+        return Refusal("invalid_json", "an envelope is JSON, one object in each message")
+    if data.count(b"{") + data.count(b"[") > BRACKETS_MAX:
+        return Refusal("invalid_json", f"an envelope holds at most {BRACKETS_MAX} arrays and objects")
+    if _is_deeper(data, NESTING_MAX):
+        return Refusal("invalid_json", f"an envelope is nested at most {NESTING_MAX} levels deep")
+    doubled = _maybe_doubled(members, data) or _maybe_alike(members)
+    if doubled is not None:
+        return Refusal("invalid_envelope", f"the member {doubled[:100]!r} stands twice; readers may take either")
+    return members
+
+
+def _members(data: bytes) -> dict[str, Raw]:
+    try:
+        return _decode_members(data)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        hidden = hide(data)
+        if hidden is None:
+            raise
+        return {key: hidden.show(value) for key, value in _decode_members(hidden.data).items()}
+
+
+def _is_deeper(data: bytes, limit: int) -> bool:
+    if data.count(b"{") + data.count(b"[") <= limit:
+        return False
+    brackets = _STRING.sub(b"", data).translate(_DEPTHS, _NO_BRACKETS)
+    return max(map(sub, accumulate(brackets), count(1)), default=0) > limit
+
+
+def _maybe_doubled(members: dict[str, Raw], data: bytes) -> str | None:
+    """A top-level member that stands twice. A compact text is passed by its length."""
+    if data.isascii() and len(data) == 1 + sum(len(key) + len(value) + 4 for key, value in members.items()):
+        return None
+    doubled: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        """Called for inner objects first, and last for the envelope."""
+        known: set[str] = set()
+        doubled[:] = [key for key, _ in pairs if key in known or known.add(key)]  # type: ignore[func-returns-value]
+
+    json.loads(data, object_pairs_hook=look, parse_int=str, parse_float=str)
+    return doubled[0] if doubled else None
+
+
+def _maybe_alike(members: dict[str, Raw]) -> str | None:
+    """A member that some readers take for one of ours, because they read names without their case."""
+    return next((key for key in members if key not in _KNOWN and key.casefold() in _KNOWN), None)
+
+
+class _Wrong(Exception):
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class _Fields:
+    """The members of one envelope, each read as what it has to be."""
+
+    def __init__(self, members: dict[str, Raw]) -> None:
+        self._members = members
+        self._id: str | None = None
+
+    def required(self, name: str) -> Raw:
+        raw = self._members.get(name)
+        if raw is None:
+            raise self._wrong(f"the member {name!r} is missing")
+        return raw
+
+    def id(self) -> str:
+        id = _maybe_text(self.required("id"))
+        if id is None or not 0 < len(id) <= ID_CHARS_MAX or _CONTROL.search(id) is not None:  # X-4-3
+            raise self._wrong(f"'id' is a string of 1 to {ID_CHARS_MAX} characters without control characters")
+        self._id = id
+        return id
+
+    def kind(self, raw: Raw) -> str:
+        kind = _maybe_text(raw)
+        if kind is None or len(kind) > KIND_CHARS_MAX:
+            raise self._wrong(f"'kind' is a string of at most {KIND_CHARS_MAX} characters", "unknown_kind")
+        return kind
+
+    def protocol(self) -> str | None:
+        """Judged later; what is no string names none that there is."""
+        raw = self._members.get("protocol")
+        return None if raw is None else _maybe_text(raw) or ""
+
+    def payload(self) -> bytes:
+        payload = bytes(self.required("payload"))  # X-4.1-1: as it came
+        if payload[:1] != b"{":
+            raise self._wrong("'payload' is an object")
+        return payload
+
+    def maybe_string(self, name: str) -> str | None:
+        raw = self._members.get(name)
+        if raw is None:
+            return None
+        text = _maybe_text(raw)
+        if text is None:
+            raise self._wrong(f"{name!r} is a string")
+        return text
+
+    def correlation_id(self) -> str | None:
+        text = self.maybe_string("correlation_id")
+        if text is not None and len(text) > ID_CHARS_MAX:
+            raise self._wrong(f"'correlation_id' has at most {ID_CHARS_MAX} characters")
+        return text
+
+    def recipients(self) -> tuple[str, ...] | None:
+        raw = self._members.get("to")
+        if raw is None or bytes(raw) == b"null":
+            return None
+        try:
+            ids = _decode_ids(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise self._wrong("'to' is an array of participant ids") from None
+        if len(ids) > RECIPIENTS_MAX or max(map(len, ids), default=0) > ID_CHARS_MAX:
+            raise self._wrong(f"'to' names at most {RECIPIENTS_MAX} participants, each by its id")
+        return tuple(ids)
+
+    def stamp(self) -> str | None:
+        text = self.maybe_string("ts")
+        if text is None:
+            return None
+        if _STAMP.fullmatch(text) is None or not _is_date(text):
+            raise self._wrong("'ts' is an RFC 3339 time with its zone, such as 2025-08-26T14:00:00Z")
+        return text
+
+    def _wrong(self, message: str, code: Code = "invalid_envelope") -> _Wrong:
+        return _Wrong(Refusal(code, message, id=self._id))
+
+
+def _maybe_text(raw: Raw) -> str | None:
+    try:
+        return _decode_string(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def maybe_moment(text: str) -> float | None:
+    """An RFC 3339 time in UNIX seconds."""
+    if _STAMP.fullmatch(text) is None:
+        return None
+    try:
+        return datetime.fromisoformat(_FRACTION.sub(lambda found: found[0][:7].ljust(7, "0"), text.upper())).timestamp()
+    except ValueError:
+        return None
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text[:19].upper())
+    except ValueError:
+        return text[17:19] == "60"  # a leap second
+    return True

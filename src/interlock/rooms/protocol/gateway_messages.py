@@ -1,0 +1,117 @@
+"""What the gateway itself says in a room: welcome, presence, errors, violations, events (MCPx 4.4).
+
+Each function makes one envelope from `system:gateway`; its id and time are given by the caller.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw
+
+from interlock.rooms.protocol.enforcement import MCP, PRESENCE, SYSTEM
+from interlock.rooms.protocol.envelope import V01, Envelope
+from interlock.rooms.protocol.errors import Refusal, violation_error
+from interlock.rooms.protocol.participants import GATEWAY, Participant, Privilege
+
+HISTORY_DEFAULT: Final = 100
+HISTORY_MAX: Final = 1000
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Stamp(msgspec.Struct, frozen=True):
+    """What makes one message of the gateway different from every other."""
+
+    id: str
+    ts: str
+
+
+def system_event(
+    stamp: Stamp, payload: dict[str, Any], *, to: str | None = None, answers: str | None = None
+) -> Envelope:
+    return Envelope(
+        id=stamp.id,
+        ts=stamp.ts,
+        sender=GATEWAY,
+        to=None if to is None else (to,),
+        kind=SYSTEM,
+        correlation_id=answers,
+        payload=_encode(payload),
+    )
+
+
+def welcome(
+    stamp: Stamp,
+    topic: str,
+    who: Participant,
+    others: Iterable[Participant],
+    *,
+    keeps_history: bool,
+    last: int,
+) -> Envelope:
+    """The first message to a connection, and to it alone (X-4.4.1-1). `last`: what was delivered before it."""
+    return system_event(
+        stamp,
+        {
+            "event": "welcome",
+            "participant": who.described(),  # X-4.4.1-1
+            "participants": [other.described() for other in others],
+            "protocol": V01,  # X-4.4.1-1
+            "topic": topic,
+            "history": {"enabled": keeps_history, "limit": HISTORY_DEFAULT},
+            "sequence": last,
+        },
+        to=who.id,
+    )
+
+
+def sequence(stamp: Stamp, number: int, of: str) -> Envelope:
+    """Where an envelope stands in the order of its topic (X-N-4)."""
+    return system_event(stamp, {"event": "sequence", "sequence": number}, answers=of)
+
+
+def presence(stamp: Stamp, event: Literal["join", "leave", "heartbeat"], who: Participant) -> Envelope:
+    return Envelope(
+        id=stamp.id,
+        ts=stamp.ts,
+        sender=GATEWAY,
+        kind=PRESENCE,
+        payload=_encode({"event": event, "participant": who.described()}),
+    )
+
+
+def refusal(stamp: Stamp, to: str, refused: Refusal) -> Envelope:
+    """To the one whose envelope was refused: the violation of MCPx 4.4.2, or an error event (X-4-14)."""
+    if refused.code == "privilege_violation":  # X-4.4.2-1
+        # X-4.4.2-2, X-4.4.2-3
+        body = b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (refused.answers, _encode(violation_error()))
+        return Envelope(
+            id=stamp.id, ts=stamp.ts, sender=GATEWAY, to=(to,), kind=MCP, correlation_id=refused.id, payload=body
+        )
+    payload = {"event": "error", "code": refused.code, "message": refused.message, "details": refused.details}
+    return system_event(stamp, payload, to=to, answers=refused.id)
+
+
+def privilege_changed(stamp: Stamp, who: Participant, old: Privilege, by: str) -> Envelope:
+    return system_event(
+        stamp,
+        {
+            "event": "privilege_changed",
+            "participant": {"id": who.id, "privilege": who.privilege.value},
+            "oldPrivilege": old.value,  # X-5.1-5
+            "newPrivilege": who.privilege.value,
+            "by": by,
+        },
+    )
+
+
+def history(stamp: Stamp, to: str, envelopes: Sequence[tuple[int, bytes]], *, more: bool) -> Envelope:
+    """Old envelopes are wrapped, so that no target takes yesterday's call for a new one (X-4.4.1-6)."""
+    payload = {
+        "event": "history",
+        "envelopes": [Raw(data) for _, data in envelopes],
+        "sequences": [sequence for sequence, _ in envelopes],
+        "more": more,
+    }
+    return system_event(stamp, payload, to=to)

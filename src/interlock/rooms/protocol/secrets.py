@@ -1,0 +1,69 @@
+"""Secrets in a proposal: everyone in the room would read them (X-7.2-1).
+
+In: the bytes of its arguments, and the patterns of the room's configuration. Out: where something stands that looks
+like a credential, as JSON pointers; the text itself is never repeated. A miss is possible, so is a false alarm.
+"""
+
+import re
+from fnmatch import fnmatchcase
+from itertools import islice
+from typing import Any, Final
+
+import msgspec
+
+from interlock.drivers.protocol.files.credential_scan import is_plaintext
+from interlock.rooms.protocol.errors import Refusal
+
+FOUND_MAX: Final = 10  # places that are named
+TEXT_CHARS_MAX: Final = 16 * 1024  # of one text that are looked at
+VALUES_MAX: Final = 5000  # that are looked at, and
+CHARS_MAX: Final = 128 * 1024  # of all texts among them: what is more is no call that a person would read
+_BETWEEN: Final = re.compile(r"[\s\"'`=,;&?()<>\[\]{}]+")
+
+
+def secret_refusal(arguments: bytes, patterns: tuple[str, ...], id: str | None = None) -> Refusal | None:
+    """Nothing is sent before its sender has read this."""
+    found = secret_places(arguments, patterns)
+    if not found:
+        return None
+    said = (
+        "nothing was sent: the arguments seem to hold a secret, and everyone in the room would see it, now and in its"
+        " history; leave it out, or use rooms.propose with despite_secrets if everyone may know it"
+    )
+    return Refusal("secret_found", said, {"at": found}, id)
+
+
+def secret_places(arguments: bytes, patterns: tuple[str, ...]) -> list[str]:
+    try:
+        value = msgspec.json.decode(arguments)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return []  # what is no JSON is refused elsewhere
+    found: list[str] = []
+    waiting: list[tuple[str, str, Any]] = [("", "", value)]
+    values, chars = VALUES_MAX, CHARS_MAX
+    while waiting and len(found) < FOUND_MAX and values > 0 and chars > 0:
+        pointer, name, one = waiting.pop()
+        values -= 1
+        if isinstance(one, dict):
+            waiting += [
+                (f"{pointer}/{_escaped(key)}", key, each) for key, each in reversed([*islice(one.items(), VALUES_MAX)])
+            ]
+        elif isinstance(one, list):
+            waiting += [(f"{pointer}/{at}", name, each) for at, each in reversed([*enumerate(one[:VALUES_MAX])])]
+        elif isinstance(one, str):
+            chars -= min(len(one), TEXT_CHARS_MAX)
+            if _is_secret(name, one[:TEXT_CHARS_MAX], patterns):
+                found.append(pointer)
+    return found
+
+
+def _is_secret(name: str, text: str, patterns: tuple[str, ...]) -> bool:
+    if is_plaintext(name, text):
+        return True
+    words = _BETWEEN.split(text) if patterns else []
+    return any(fnmatchcase(word, pattern) for word in words for pattern in patterns)
+
+
+def _escaped(key: str) -> str:
+    """RFC 6901."""
+    return key[:100].replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,65 @@
+"""The edge of connections that speak MCPx v0 (`mcp-x/v0`): what they say and hear in the words of v0.1 (MCPx 6.3).
+
+v0 knows the kinds mcp, presence and system. Chat is a broadcast MCP notification there, a proposal a system event.
+"""
+
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.rooms.protocol.enforcement import CHAT, MCP, PROPOSAL, SYSTEM
+from interlock.rooms.protocol.envelope import V0, Envelope, encode
+from interlock.rooms.protocol.participants import GATEWAY
+
+CHAT_METHOD: Final = "notifications/chat/message"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class _Notification(msgspec.Struct):
+    method: str = ""
+    params: Raw = Raw(b"")
+    id: Raw = Raw(b"")
+
+
+def as_said(envelope: Envelope) -> Envelope:
+    """An envelope of a v0 client before it is judged: its chat is of kind `chat`, so that the restricted may talk."""
+    if envelope.kind != MCP or envelope.to:
+        return envelope
+    try:
+        said = msgspec.json.decode(envelope.payload, type=_Notification)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return envelope
+    if said.method != CHAT_METHOD or said.id or bytes(said.params)[:1] != b"{":
+        return envelope
+    return msgspec.structs.replace(envelope, kind=CHAT, payload=bytes(said.params))  # X-4.1-2
+
+
+def encode_v0(envelope: Envelope) -> bytes:
+    """The bytes that a v0 connection receives."""
+    payload, kind, sender = envelope.payload, envelope.kind, envelope.sender
+    if kind == CHAT:
+        kind, payload = MCP, b'{"jsonrpc":"2.0","method":"%b","params":%b}' % (CHAT_METHOD.encode(), payload)
+    elif kind == PROPOSAL:
+        said = {"event": "proposal", "type": "proposal", "proposer": sender, "proposal": Raw(payload)}
+        kind, payload, sender = SYSTEM, _encode(said), GATEWAY
+    elif kind == SYSTEM:
+        payload = _as_v0_event(payload)
+    elif kind not in (MCP, "presence"):
+        said = {"event": "message", "type": "message", "kind": kind, "sender": sender, "payload": Raw(payload)}
+        kind, payload, sender = SYSTEM, _encode(said), GATEWAY
+    return encode(msgspec.structs.replace(envelope, kind=kind, payload=payload, sender=sender), V0)
+
+
+def _as_v0_event(payload: bytes) -> bytes:
+    """The text of v0 and its published client name things differently: both names are given (X-6.3-4)."""
+    if not payload.startswith((b'{"event":"welcome"', b'{"event":"error"')):
+        return payload  # as it is: what others sent may stand in it
+    event: dict[str, Any] = msgspec.json.decode(payload)
+    event["type"] = event["event"]
+    if event["event"] == "welcome":
+        event["participant_id"] = event["participant"]["id"]
+        event["protocol"] = V0
+        event["history"] = []
+    return _encode(event)

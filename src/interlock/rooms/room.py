@@ -1,0 +1,509 @@
+"""One room: who is in it, and what of that which they send is published.
+
+An envelope is judged when it comes; what passes goes into the room's timeline, and so do presence and the other events
+of the gateway. A connection that asks for history is told it up to what has been delivered, and hears what is delivered
+from that turn of the loop on.
+"""
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from interlock.rooms.protocol import enforcement
+from interlock.rooms.protocol import gateway_messages
+from interlock.rooms.protocol.enforcement import Asked
+from interlock.rooms.protocol.envelope import V0, Envelope
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.gateway_messages import Stamp
+from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Privilege
+from interlock.rooms.protocol.rates import RateWindow, What
+from interlock.rooms.protocol.settings import RoomSettings
+from interlock.rooms.protocol.v0 import as_said
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock, rfc3339_ms
+from interlock.core.feed import Feed
+from interlock.rooms.audit import RoomAudit
+from interlock.rooms.participant_records import ParticipantRecords
+from interlock.rooms.timeline.history import History
+from interlock.rooms.timeline.timeline import Delivery, Timeline
+
+log = logging.getLogger("interlock.rooms")
+
+REPLACED: Final = 4409
+ID_TAKEN: Final = "another principal has this participant's id"
+REMOVED: Final = 4403
+REPLACEMENTS_MAX: Final = 5  # X-4.4.1-5, in REPLACEMENTS_S
+REPLACEMENTS_S: Final = 60.0
+NOTICE_EVERY_S: Final = 10.0  # X-5.3-2
+RECORDED_MAX: Final = 60  # refusals of one participant in a minute that go on record
+MINUTE_S: Final = 60.0
+RATES_MAX: Final = 1000  # participants whose last minute is remembered, idle ones included
+
+
+class Connected(Protocol):
+    """A connection, as the room sees it."""
+
+    id: str
+    since: int  # the number of the first delivery that is news to it
+    is_here: bool  # and not at another replica
+
+    @property
+    def can_answer(self) -> bool:
+        """Whether the one behind it hears what is asked of it."""
+
+    def deliver(self, delivery: Delivery) -> None: ...
+
+    def close(self, code: int, reason: str) -> None: ...
+
+
+class Tracker(Protocol):
+    """What follows the proposals of a room. It knows nothing that was not published, but for how many wait."""
+
+    def begin(self, room: "Room") -> None: ...
+
+    def end(self, room: "Room") -> None: ...
+
+    def recover(self, room: "Room", envelope: Envelope, received_at: float) -> None:
+        """A proposal of before the start."""
+
+    def admit(self, room: "Room", envelope: Envelope, who: Participant) -> Refusal | None:
+        """Of one more proposal, which is published after this unless it is refused."""
+
+    def on_published(self, room: "Room", envelope: Envelope, principal: str) -> None: ...
+
+    def on_heard(self, room: "Room", envelope: Envelope, received_at: float) -> None:
+        """It was published at another replica."""
+
+    async def decide(self, room: "Room", envelope: Envelope, who: Participant, principal: str) -> Refusal | None:
+        """One who rejects or withdraws a proposal."""
+
+    def on_lost(self, room: "Room", envelope: Envelope) -> None:
+        """It was admitted and could not be stored."""
+
+
+class Seat(msgspec.Struct):
+    """A participant that is present, or was a moment ago."""
+
+    participant: Participant
+    principal: str
+    connections: list[Connected] = []
+    leaves: asyncio.TimerHandle | None = None
+    replaced: deque[float] = msgspec.field(default_factory=deque)
+    noticed: float = float("-inf")
+    is_observed: bool = False  # as in `Settled`
+    was_here: bool = True  # the last connection that it had
+    is_removed: bool = False  # it cannot return within the grace
+
+
+class RoomFeeds(msgspec.Struct, frozen=True):
+    """What other parts hear of every room."""
+
+    published: Feed[tuple["Room", Delivery]] = msgspec.field(default_factory=Feed)  # stored, and told to everyone
+    seated: Feed[tuple["Room", str]] = msgspec.field(default_factory=Feed)  # whose connections here are others now
+    presence: Feed[tuple["Room", str]] = msgspec.field(default_factory=Feed)  # who came, went, or has another privilege
+
+
+class Room:
+    def __init__(
+        self,
+        topic: str,
+        settings: RoomSettings,
+        history: History,
+        audit: RoomAudit,
+        clock: Clock,
+        tracker: Tracker,
+        granted: Callable[[str], Privilege | None],
+        records: ParticipantRecords,
+        feeds: RoomFeeds | None = None,
+    ) -> None:
+        """`granted`: what an admin has granted or taken from a participant."""
+        self.topic = topic
+        self.granted = granted
+        self._tracker = tracker
+        self.settings = settings
+        self.seats: dict[str, Seat] = {}
+        self.accepted: Counter[str] = Counter()  # since the start, by kind
+        self.refused: Counter[str] = Counter()  # by code
+        self._records = records
+        self._coming: dict[str, int] = {}  # connections that are being accepted, by participant
+        self._audit = audit
+        self._clock = clock
+        self._feeds = feeds or RoomFeeds()
+        self.timeline = Timeline(self, history, clock)
+        self._known = self.timeline.known
+        self._rates: dict[str, RateWindow] = {}
+        self._refused: dict[str, deque[float]] = {}  # when, by participant
+        self._background = BackgroundTasks()
+        self._heartbeat: asyncio.TimerHandle | None = None
+
+    def replan(self, settings: RoomSettings) -> None:
+        """From the next envelope on."""
+        self.settings = settings
+        self._set_heartbeat()
+
+    async def open(self) -> None:
+        """Raises StoreError."""
+        self._tracker.begin(self)
+        self._set_heartbeat()
+        await self.timeline.open()
+
+    async def close(self) -> None:
+        self._tracker.end(self)
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        for seat in self.seats.values():
+            if seat.leaves is not None:
+                seat.leaves.cancel()
+        await self.timeline.close()
+        await self._background.close()
+
+    # Who is here
+
+    def present(self, but: str | None = None) -> list[Participant]:
+        return [seat.participant for id, seat in self.seats.items() if id != but]
+
+    def has_place(self, participant: str) -> bool:
+        """Whether it is here, or may still come; those on their way count."""
+        there = (self.seats.keys() | self._coming.keys()) - {OWN}
+        return participant in there or len(there) < self.settings.max_participants
+
+    @contextlib.contextmanager
+    def reserve(self, participant: str) -> Iterator[None]:
+        """Keeps a place for one that is on its way."""
+        self._coming[participant] = self._coming.get(participant, 0) + 1
+        try:
+            yield
+        finally:
+            self._coming[participant] -= 1
+            if not self._coming[participant]:
+                del self._coming[participant]
+
+    def is_unsteady(self, participant: str) -> bool:
+        """Whether it has replaced its own connections too often of late: two programs may share one credential."""
+        seat = self.seats.get(participant)
+        if seat is None or len(seat.connections) < self.settings.connections_per_participant:
+            return False
+        now = self._clock.now()
+        while seat.replaced and seat.replaced[0] <= now - REPLACEMENTS_S:
+            seat.replaced.popleft()
+        return len(seat.replaced) >= REPLACEMENTS_MAX
+
+    def join(
+        self, connection: Connected, who: Participant, principal: str, source: str, *, is_observed: bool = False
+    ) -> Envelope:
+        """Takes in a connection; returns the welcome, which must be the first that it hears."""
+        seat = self.seats.get(who.id)
+        connection.since = self.timeline.numbered + 1
+        if seat is None:
+            seat = self.seats[who.id] = Seat(who, principal, [connection])
+            self._announce(gateway_messages.presence(self.stamp(), "join", who), but=connection)
+        else:
+            if seat.leaves is not None:
+                seat.leaves.cancel()
+                seat.leaves = None
+            seat.participant, seat.principal = who, principal
+            seat.connections.append(connection)
+            self._replace_oldest(seat)
+        seat.is_observed, seat.is_removed = is_observed, False
+        self._note_seen(who, principal)
+        self._audit.add("join", self.topic, principal, "ok", participant=who.id, source=source)
+        self._feeds.presence.publish((self, who.id))
+        self._feeds.seated.publish((self, who.id))
+        keeps = self.settings.history_visibility != "none"
+        others = self.present(who.id)
+        return gateway_messages.welcome(
+            self.stamp(), self.topic, who, others, keeps_history=keeps, last=self.timeline.delivered
+        )
+
+    def join_elsewhere(self, connection: Connected, who: Participant, principal: str, *, is_newer: bool) -> bool:
+        """Takes in one that another replica welcomed; False where one of another principal is here under that id.
+
+        `is_newer`: it came after those that are here.
+        """
+        seat = self.seats.get(who.id)
+        if seat is None:
+            self.seats[who.id] = Seat(who, principal, [connection])
+            self._announce(gateway_messages.presence(self.stamp(), "join", who))
+        elif seat.principal != principal and seat.connections and is_newer:
+            connection.close(REPLACED, ID_TAKEN)
+            return False
+        else:
+            if seat.principal != principal:
+                self.disconnect(who.id, REPLACED, ID_TAKEN)
+                seat.participant, seat.principal = who, principal
+            if seat.leaves is not None:
+                seat.leaves.cancel()
+                seat.leaves = None
+            seat.connections.insert(len(seat.connections) if is_newer else 0, connection)
+            self._replace_oldest(seat)
+        self._feeds.presence.publish((self, who.id))
+        return True
+
+    def _replace_oldest(self, seat: Seat) -> None:
+        while len(seat.connections) > self.settings.connections_per_participant:
+            seat.replaced.append(self._clock.now())
+            seat.connections.pop(0).close(REPLACED, "a newer connection of this participant took its place")
+
+    def leave(self, connection: Connected, participant: str) -> None:
+        seat = self.seats.get(participant)
+        if seat is None or connection not in seat.connections:
+            self._feeds.seated.publish((self, participant))
+            return  # it was replaced
+        seat.connections.remove(connection)
+        seat.was_here = connection.is_here
+        self._feeds.seated.publish((self, participant))
+        if not seat.connections:
+            # A link that flaps costs every model in the room the tokens of two messages (X-4.4.1-3).
+            grace_s = 0.0 if seat.is_removed else self.settings.presence_grace_s
+            seat.leaves = asyncio.get_running_loop().call_later(grace_s, self._say_leave, participant)
+            self._feeds.presence.publish((self, participant))
+
+    def _say_leave(self, participant: str) -> None:
+        seat = self.seats.pop(participant, None)
+        if seat is not None:
+            if seat.was_here:
+                self._audit.add("leave", self.topic, seat.principal, "ok", participant=participant)
+            self._announce(gateway_messages.presence(self.stamp(), "leave", seat.participant))
+            self._feeds.presence.publish((self, participant))
+
+    def _set_heartbeat(self) -> None:
+        """X-4.4.1-4: for those who want to be told who is there, again and again."""
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        every_s = self.settings.presence_heartbeat_s
+        self._heartbeat = asyncio.get_running_loop().call_later(every_s, self._say_present) if every_s else None
+
+    def _say_present(self) -> None:
+        for seat in self.seats.values():
+            if seat.connections:
+                self._announce(gateway_messages.presence(self.stamp(), "heartbeat", seat.participant))
+        self._set_heartbeat()
+
+    def set_privilege(self, participant: str, privilege: Privilege, by: str) -> Privilege | None:
+        """Returns the old one; None where no such participant is present. Holds from the next envelope on."""
+        seat = self.seats.get(participant)
+        if seat is None:
+            return None
+        old = seat.participant.privilege
+        seat.participant = msgspec.structs.replace(seat.participant, privilege=privilege)  # X-5.1-5
+        if old is not privilege:
+            self.tell_change(seat.participant, old, by)  # X-5.1-5
+            self._feeds.presence.publish((self, participant))
+            self._feeds.seated.publish((self, participant))
+        return old
+
+    def tell_change(self, who: Participant, old: Privilege, by: str) -> None:
+        self._announce(gateway_messages.privilege_changed(self.stamp(), who, old, by))
+
+    def maybe_known(self, participant: str) -> Privilege | None:
+        """What one had who was here before, or who sends without being here: over HTTP, or from the inbox."""
+        record = self._records.maybe(self.topic, participant)
+        return None if record is None else record.privilege
+
+    def _note_seen(self, who: Participant, principal: str) -> None:
+        if who.id != OWN:
+            self._records.note_seen(self.topic, who.id, principal, who.privilege)
+
+    def disconnect(self, participant: str, code: int, reason: str, *, everywhere: bool = False) -> int:
+        """Returns how many connections were closed: of this replica, or of all."""
+        seat = self.seats.get(participant)
+        open_ones = [] if seat is None else [one for one in seat.connections if one.is_here or everywhere]
+        if seat is not None:
+            seat.is_removed = code == REMOVED
+            if seat.is_removed and seat.leaves is not None:  # it went a moment ago
+                seat.leaves.cancel()
+                self._say_leave(participant)
+        for connection in open_ones:
+            connection.close(code, reason)
+        return len(open_ones)
+
+    # What they send
+
+    def receive(
+        self,
+        envelope: Envelope,
+        who: Participant,
+        principal: str,
+        settle: Callable[[Refusal | None], None],
+        *,
+        needs_protocol: bool = True,
+    ) -> Refusal | None:
+        """Judges an envelope and queues it. `settle` hears when it was stored and delivered, or could not be."""
+        if who.id not in self.seats:
+            self._note_seen(who, principal)
+        refusal = enforcement.protocol_refusal(envelope, is_needed=needs_protocol)
+        if refusal is None:
+            if envelope.protocol == V0:
+                envelope = as_said(envelope)
+            refusal = self._refusal(envelope, who)  # X-3.2-1
+        if refusal is not None:
+            self.refused[refusal.code] += 1
+            if refusal.code == "privilege_violation":
+                self._records.note_violation(self.topic, who.id)
+            self._note_refused(envelope, who, principal, refusal)
+            return refusal
+        if enforcement.is_decision(envelope.kind, self.settings):
+            self._background.begin(self._decide(envelope, who, principal, settle), f"room {self.topic}")
+            return None
+        now = self._clock.wall()
+        envelope = msgspec.structs.replace(envelope, sender=who.id, ts=envelope.ts or rfc3339_ms(now))  # X-4-6
+        self.accepted[envelope.kind] += 1
+        self._known.add(envelope, who.id)
+        self._observe(envelope, who, principal)
+        if envelope.kind != enforcement.CHAT:
+            self._audit.add("publish", self.topic, principal, "ok", envelope, participant=who.id)  # X-7.1-2
+        self.timeline.add(envelope, settle=settle, is_stored=True, received_at=now, principal=principal)
+        return None
+
+    async def _decide(
+        self, envelope: Envelope, who: Participant, principal: str, settle: Callable[[Refusal | None], None]
+    ) -> None:
+        settle(await self._tracker.decide(self, envelope, who, principal))
+
+    def _observe(self, envelope: Envelope, who: Participant, principal: str) -> None:
+        """Puts on record what a mixed room would have refused, so that an operator can see before changing the mode."""
+        seat = self.seats.get(who.id)
+        if seat is None or not seat.is_observed:
+            return
+        would = enforcement.privilege_refusal(envelope, who.id, Privilege.RESTRICTED, self.settings, None)
+        if would is not None and self._is_recorded(who.id):
+            self._audit.add("observe", self.topic, principal, would.code, envelope, participant=who.id)
+
+    def _refusal(self, envelope: Envelope, who: Participant) -> Refusal | None:
+        """In the order of X-5.3-1, so that each bad envelope has one predictable error."""
+        asked = self._known.maybe_asked(envelope.correlation_id, who.id)
+        return (
+            enforcement.kind_refusal(envelope, self.settings)
+            or enforcement.sender_refusal(envelope, who.id)
+            or enforcement.privilege_refusal(envelope, who.id, who.privilege, self.settings, asked)
+            or self._rate_refusal(envelope, who, asked)
+            or enforcement.payload_refusal(envelope)
+            or self._known.duplicate(envelope, who.id)
+            or (self._tracker.admit(self, envelope, who) if envelope.kind == enforcement.PROPOSAL else None)
+        )
+
+    def _rate_refusal(self, envelope: Envelope, who: Participant, asked: Asked | None) -> Refusal | None:
+        """X-N-4: the one answer of a full participant to what another asked does not count."""
+        if who.id == OWN:
+            return None  # what the node asks is bounded by who is here
+        is_answer = envelope.kind == enforcement.MCP and asked is not None and asked.awaits(who.id)
+        if is_answer and who.privilege is Privilege.FULL:
+            return None
+        window = self._window(who.id)
+        return window.refused(_counted(envelope), self.settings.per_min, self._clock.now(), envelope.id)
+
+    def _window(self, participant: str) -> RateWindow:
+        if participant not in self._rates and len(self._rates) >= RATES_MAX:
+            now = self._clock.now()
+            self._rates = {id: one for id, one in self._rates.items() if not one.is_idle(now)}
+            self._refused = {id: one for id, one in self._refused.items() if one and one[-1] > now - MINUTE_S}
+        return self._rates.setdefault(participant, RateWindow())
+
+    def rate(self, participant: str) -> RateWindow:
+        return self._rates.get(participant) or RateWindow()
+
+    def _note_refused(self, envelope: Envelope, who: Participant, principal: str, refusal: Refusal) -> None:
+        if refusal.code == "rate_limited" or not self._is_recorded(who.id):
+            return  # a flood is not written down line by line
+        self._audit.add("refuse", self.topic, principal, refusal.code, envelope, participant=who.id)  # X-7.1-2
+        seat = self.seats.get(who.id)
+        if refusal.code != "privilege_violation" or not self.settings.violation_notice or seat is None:
+            return
+        if self._clock.now() - seat.noticed >= NOTICE_EVERY_S:
+            seat.noticed = self._clock.now()
+            event = {"event": "privilege_violation", "participant": who.id, "envelope": envelope.id}
+            self._announce(gateway_messages.system_event(self.stamp(), {**event, "kind": envelope.kind}))
+
+    def _is_recorded(self, participant: str) -> bool:
+        """Whether one more refusal of a participant goes on record: RECORDED_MAX in a minute do."""
+        window = self._refused.setdefault(participant, deque(maxlen=RECORDED_MAX))
+        now = self._clock.now()
+        if len(window) == RECORDED_MAX and window[0] > now - MINUTE_S:
+            return False
+        window.append(now)
+        return True
+
+    def notices(self, envelope: Envelope, to: str) -> Iterable[Envelope]:
+        """What the sender of a published envelope should know at once instead of waiting (X-4-8, X-3.1-5)."""
+        named = envelope.to or ()
+        asked = self._known.maybe_asked(envelope.correlation_id, to)
+        # Who asked hears the answer, be it through the namespace or by reading history.
+        absent = [id for id in named if id not in self.seats and (asked is None or id != asked.by)]
+        if absent:
+            payload = {"event": "recipient_absent", "absent": absent}
+            yield gateway_messages.system_event(self.stamp(), payload, to=to, answers=envelope.id)
+        if envelope.kind == enforcement.MCP and self.settings.restricted_replies == "deny":
+            mute = [id for id in named if id in self.seats and not self._may_answer(id)]
+            if mute:
+                payload = {"event": "recipient_cannot_answer", "participants": mute}
+                yield gateway_messages.system_event(self.stamp(), payload, to=to, answers=envelope.id)
+
+    def _may_answer(self, participant: str) -> bool:
+        return self.seats[participant].participant.privilege is Privilege.FULL
+
+    # What the gateway says
+
+    def stamp(self) -> Stamp:
+        return Stamp(str(uuid.uuid4()), rfc3339_ms(self._clock.wall()))
+
+    def announce(self, payload: dict[str, Any], *, answers: str) -> None:
+        """An event of the gateway, to everyone, and kept: who reads later learns of it too."""
+        envelope = gateway_messages.system_event(self.stamp(), payload, answers=answers)
+        self._known.add(envelope, GATEWAY)
+        self.timeline.add(envelope, is_stored=True, received_at=self._clock.wall())
+
+    def tell(self, participant: str, refusal: Refusal) -> None:
+        """What became of something that it sent, to it alone."""
+        self.timeline.add(gateway_messages.refusal(self.stamp(), participant, refusal), only=participant)
+
+    def _announce(self, envelope: Envelope, but: Connected | None = None) -> None:
+        if but is not None:
+            but.since = self.timeline.numbered + 2  # the newcomer is not told of itself
+        self.timeline.add(envelope)
+
+    # What the timeline tells
+
+    def hearers(self, one: Delivery) -> list[Connected]:
+        seats = self.seats
+        if one.only is not None:
+            return list(seats[one.only].connections) if one.only in seats else []
+        return [connection for seat in seats.values() for connection in seat.connections]
+
+    def on_delivered(self, one: Delivery) -> None:
+        if one.sequence and one.principal and one.envelope.kind != enforcement.CHAT:
+            self._tracker.on_published(self, one.envelope, one.principal)
+        if one.sequence:
+            self._feeds.published.publish((self, one))
+
+    def on_kept(self, envelope: Envelope, received_at: float) -> None:
+        if envelope.kind == enforcement.PROPOSAL:
+            self._tracker.recover(self, envelope, received_at)
+
+    def on_heard(self, envelope: Envelope, received_at: float) -> None:
+        sender = envelope.sender or ""
+        if sender == GATEWAY:
+            return
+        asked = self._known.maybe_asked(envelope.correlation_id, sender)
+        if sender != OWN and (envelope.kind != enforcement.MCP or asked is None or not asked.awaits(sender)):
+            self._window(sender).count(_counted(envelope), self._clock.now())  # X-7.3-3
+        self._tracker.on_heard(self, envelope, received_at)
+
+    def on_lost(self, envelope: Envelope) -> None:
+        if envelope.kind == enforcement.PROPOSAL:
+            self._tracker.on_lost(self, envelope)
+
+
+_COUNTED: Final[dict[str, tuple[What, ...]]] = {
+    enforcement.PROPOSAL: ("proposals", "envelopes"),
+    enforcement.CHAT: ("chat", "envelopes"),
+}
+
+
+def _counted(envelope: Envelope) -> tuple[What, ...]:
+    return _COUNTED.get(envelope.kind, ("envelopes",))

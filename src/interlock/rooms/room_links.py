@@ -1,0 +1,191 @@
+"""The participants of rooms as links of the namespace: `rooms.<topic>.<participant>.<tool>` (X-10.1-3).
+
+In: who comes and goes, and what is published. A participant that may answer has a link for as long as it is there, in
+rooms that a client may join; where none may, nobody is asked anything. Segments are topics and participant ids in the
+spelling of MCP-AX; those that would be spelled alike carry a hash, whoever came first.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from interlock.config.plan import Plan
+from interlock.ax.protocol.names import resolve_locals
+from interlock.rooms.protocol.enforcement import MCP
+from interlock.rooms.protocol.participants import OWN, Privilege
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock
+from interlock.catalog.catalog import Catalog
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.connector import ConnectorParts
+from interlock.links.keeper import Keeper
+from interlock.links.link_events import LinkEvents
+from interlock.links.listing import Listing
+from interlock.rooms.membership import RoomMembers
+from interlock.rooms.participant_keeper import LEFT, ParticipantKeeper
+from interlock.rooms.participant_link import ParticipantLink
+from interlock.rooms.proposed_calls import ProposedCalls
+from interlock.rooms.room import Room, Seat
+from interlock.rooms.rooms import Rooms
+from interlock.rooms.timeline.timeline import Delivery
+
+ROOMS: Final = "rooms"  # the segment above all of them
+
+
+class RoomLinks:
+    def __init__(
+        self,
+        plan: Plan,
+        rooms: Rooms,
+        catalog: Catalog,
+        keepers: dict[str, Keeper],
+        connector_parts: ConnectorParts,
+        events: LinkEvents,
+        clock: Clock,
+        is_gated: Callable[[], bool],
+    ) -> None:
+        """`is_gated`: whether calls that cannot be undone are held for a person, by the configuration as it is now."""
+        self._is_gated = is_gated
+        self._vendor_meta = plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
+        self._rooms = rooms
+        self._catalog = catalog
+        self._keepers = keepers
+        self._connector_parts = connector_parts
+        self._events = events
+        self._clock = clock
+        self._proposed = ProposedCalls(rooms.proposals)
+        self._by_room: dict[Room, dict[str, ParticipantKeeper]] = {}
+        self._restocking = BackgroundTasks()
+        rooms.feeds.presence.subscribe(self._on_presence)
+        rooms.feeds.published.subscribe(self._on_published)
+        rooms.changed.subscribe(self._on_rooms_changed)
+
+    async def open(self) -> None:
+        """Nobody is here yet."""
+
+    async def close(self) -> None:
+        for room in list(self._by_room):
+            self._leave_all(room)
+        await self._restocking.close()
+
+    # What rooms say
+
+    def _on_published(self, event: tuple[Room, Delivery]) -> None:
+        room, delivery = event
+        envelope = delivery.envelope
+        if envelope.kind != MCP or envelope.sender is None:
+            return
+        keepers = self._by_room.get(room)
+        keeper = None if keepers is None else keepers.get(envelope.sender)
+        if keeper is not None:
+            keeper.link.on_envelope(envelope)
+
+    def _on_presence(self, event: tuple[Room, str]) -> None:
+        room, participant = event
+        if self._rooms.is_stopping:
+            return
+        known, seat = self._by_room.get(room, {}).get(participant), room.seats.get(participant)
+        if known is not None and (seat is None or not self._may_have_link(room, seat)):
+            self._leave(room, participant)
+        elif known is not None and seat is not None and not seat.connections:
+            known.rest()
+            return
+        elif known is not None:
+            known.greet()
+            return
+        self._name_all(room)
+
+    def _on_rooms_changed(self, _: None) -> None:
+        for room in [room for room in self._by_room if self._rooms.by_topic.get(room.topic) is not room]:
+            self._leave_all(room)
+        for room in self._rooms.by_topic.values():
+            for participant in list(self._by_room.get(room, ())):
+                seat = room.seats.get(participant)
+                if seat is None or not self._may_have_link(room, seat):
+                    self._leave(room, participant)
+            self._name_all(room)
+        self._restocking.begin(self._restock(), "tools of rooms")
+        self._catalog.readmit()
+
+    async def _restock(self) -> None:
+        """By the settings as they are now."""
+        for keeper in [keeper for keepers in self._by_room.values() for keeper in keepers.values()]:
+            self._catalog.reconsider(keeper.link.segment)
+            if keeper.listing is not None:
+                await self._catalog.stock_again(keeper.link, keeper.listing)
+
+    # Links
+
+    def _may_have_link(self, room: Room, seat: Seat) -> bool:
+        may_answer = seat.participant.privilege is Privilege.FULL or room.settings.restricted_replies == "allow"
+        hears = not seat.connections or any(one.can_answer for one in seat.connections)
+        return hears and may_answer and seat.participant.id != OWN and self._rooms.may_anyone_join(room)
+
+    def is_held(self, room: Room, participant: str, tool: str) -> bool:
+        """Whether a call of this tool is held for a person; of one that is not listed, whether such calls are."""
+        if participant == OWN:
+            return False  # its own gate sees to it
+        keeper = self._by_room.get(room, {}).get(participant)
+        listed = [one for one in self._catalog.namespace.link_items if keeper is not None and one.link is keeper.link]
+        found = [route for items in listed for route in items.tools if route.original == tool]
+        return found[0].is_held if found else self._is_gated()
+
+    def _name_all(self, room: Room) -> None:
+        """Everyone in a room who may have a link has one, under the name that follows from who is there."""
+        seats = {id: seat for id, seat in room.seats.items() if self._may_have_link(room, seat)}
+        topic = resolve_locals([*self._rooms.by_topic]).local_names.get(room.topic)
+        if topic is None:
+            return
+        for participant, local in self._locals(seats):
+            path = (ROOMS, topic, local)
+            known = self._by_room.get(room, {}).get(participant)
+            if known is not None and known.link.path == path:
+                continue
+            if known is not None:
+                self._leave(room, participant)
+            if seats[participant].connections:
+                self._join(room, seats[participant], path)
+
+    def _locals(self, ids: Iterable[str]) -> list[tuple[str, str]]:
+        return list(resolve_locals([*ids]).local_names.items())
+
+    def _join(self, room: Room, seat: Seat, path: tuple[str, ...]) -> None:
+        participant, members = seat.participant, RoomMembers(self._rooms, room)
+        keeper = ParticipantKeeper(
+            lambda events: ParticipantLink(
+                path,
+                events,
+                self._clock,
+                room,
+                participant.id,
+                members,
+                self._proposed,
+                vendor_meta=self._vendor_meta,
+            ),
+            self._connector_parts,
+            self._stock,
+            self._events,
+            participant.mcp_version,
+        )
+        self._by_room.setdefault(room, {})[participant.id] = keeper
+        self._keepers[keeper.link.segment] = keeper
+        keeper.greet()
+
+    def _leave_all(self, room: Room) -> None:
+        for participant in list(self._by_room.get(room, ())):
+            self._leave(room, participant)
+
+    def _leave(self, room: Room, participant: str) -> None:
+        keepers = self._by_room[room]
+        keeper = keepers.pop(participant)
+        if not keepers:
+            del self._by_room[room]
+        if self._keepers.get(keeper.link.segment) is keeper:
+            del self._keepers[keeper.link.segment]
+        keeper.cut(LEFT)
+        self._catalog.drop(keeper.link)
+
+    async def _stock(self, link: ConnectedLink, listing: Listing | None) -> None:
+        if listing is None or not listing.tools.items:
+            self._catalog.drop(link)
+        else:
+            await self._catalog.stock(link, listing)

@@ -1,0 +1,488 @@
+"""The rooms of a node: which there are, who may come into each, and what admins granted.
+
+Rooms are declared in the configuration or created by an operator; both keep their history while it is empty. A
+grant belongs to a participant of one room and outlives its connections (X-10.3-1). So does a removal, which is a grant
+of no entry: promoting or demoting the participant is what lifts it (X-5.1-6).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from interlock.config.plan import Plan, room_settings
+from interlock.rooms.protocol.participants import (
+    GATEWAY,
+    OWN,
+    Participant,
+    Privilege,
+    Settled,
+    is_topic,
+    matches_any,
+    participant_of,
+    settled_privilege,
+)
+from interlock.rooms.protocol.settings import RoomSettings
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.feed import Feed
+from interlock.core.recorder import Recorder
+from interlock.core.replicas import Replicas
+from interlock.rooms import participant_records
+from interlock.rooms.audit import RoomAudit
+from interlock.rooms.elsewhere import SeatsElsewhere
+from interlock.rooms.participant_records import ParticipantRecords
+from interlock.rooms.proposals import Proposals
+from interlock.rooms.room import REMOVED, Room, RoomFeeds
+from interlock.rooms.timeline.history import History
+from interlock.store.ports import Change as StoreChange
+from interlock.store.ports import Store, StoreError
+
+log = logging.getLogger("interlock.rooms")
+
+CREATED: Final = "rooms"  # bucket: topic -> when and by whom
+JOINS: Final = "room-joins"  # bucket: topic, line feed, participant -> what had been said when it first came
+GRANTS: Final = "room-grants"  # bucket: topic, line feed, participant -> Grant
+SHUTDOWN: Final = 1001
+FORGET_EVERY_S: Final = 3600.0
+GRANT_LOOK_S: Final = 3600.0  # the clock on the wall may be set meanwhile
+ROOMS_MAX: Final = 1000  # that connecting alone makes
+CREDENTIAL_ENDED: Final = 4401
+CREDENTIAL_WHY: Final = "your credential counts no more"
+REMOVED_WHY: Final = "an admin removed you from the room"
+REMOVED_HINT: Final = f"{REMOVED_WHY}; one lets you in again by interlock rooms demote ID, or promote ID"
+
+Stands = Callable[[str], bool]
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    privilege: Privilege
+    by: str
+    at: float
+    until: float | None = None
+    before: Privilege | None = None  # what it has again afterwards, while it stays
+    beneath: Privilege | None = None  # what an admin had decided without an end, and counts again afterwards
+    is_removal: bool = False  # it may not come in; `privilege` is what it had
+    admits: bool = False  # also a client that the room's lists do not name (X-8-3)
+
+
+class Created(msgspec.Struct, frozen=True, kw_only=True):
+    by: str
+    at: float
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a participant's privilege."""
+
+    participant: str
+    old: Privilege
+    new: Privilege
+    at: float
+
+
+class Rooms:
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        recorder: Recorder,
+        clock: Clock,
+        proposals: Proposals,
+        replicas: Replicas,
+        feeds: RoomFeeds | None = None,
+    ) -> None:
+        self._plan = plan
+        self._store = store
+        self._replicas = replicas
+        self._clock = clock
+        self.feeds = feeds or RoomFeeds()
+        self.changed = Feed[None]()  # there are other rooms, or other settings of one
+        self.audit = RoomAudit(recorder, clock)
+        self.records = ParticipantRecords(store.kv, clock)
+        self.proposals = proposals
+        proposals.judged.subscribe(lambda one: self.records.note_proposal(*one))
+        self.by_topic: dict[str, Room] = {}
+        self._elsewhere = SeatsElsewhere(store, replicas, clock, self.by_topic)
+        self.feeds.seated.subscribe(lambda event: self._elsewhere.note(*event))
+        replicas.on_change(GRANTS, self._take_grant)
+        replicas.on_change(CREATED, self._take_created)
+        replicas.on_change(JOINS, self._take_join)
+        replicas.on_change(participant_records.BUCKET, self.records.take_change)
+        self._created: dict[str, Created] = {}
+        self._grants: dict[str, Grant] = {}
+        self._joins: dict[str, int] = {}
+        self._ends: dict[str, asyncio.TimerHandle] = {}  # of grants
+        self._deciding = asyncio.Lock()  # a decision rests on the one before
+        self._creating = asyncio.Lock()
+        self._tasks = BackgroundTasks()
+        self.is_stopping = False
+
+    async def open(self) -> None:
+        """Raises StoreError."""
+        now = self._clock.wall()
+        self.proposals.load()
+        await self.records.open()
+        for entry in await self._store.kv.entries(GRANTS, now):
+            self._keep(entry.key, msgspec.json.decode(entry.value, type=Grant))
+        for entry in await self._store.kv.entries(CREATED, now):
+            self._created[entry.key] = msgspec.json.decode(entry.value, type=Created)
+        for entry in await self._store.kv.entries(JOINS, now):
+            self._joins[entry.key] = int(entry.value)
+        for topic in self._topics(self._plan):
+            await self._begin(topic)
+        await self._elsewhere.open()
+        self._tasks.begin(self._forget_forever(), "old envelopes of rooms")
+        self.proposals.start()
+
+    def hang_up(self) -> None:
+        """The node stops: every participant is told, and may come back to where it was."""
+        self.is_stopping = True
+        for room in self.by_topic.values():
+            for participant in list(room.seats):
+                room.disconnect(participant, SHUTDOWN, "the node stops")
+
+    async def close(self) -> None:
+        self.hang_up()
+        for timer in self._ends.values():
+            timer.cancel()
+        await self._tasks.close()
+        await self.proposals.close()
+        await self._elsewhere.close()
+        for room in self.by_topic.values():
+            await room.close()
+        await self.records.close()
+
+    async def _forget_forever(self) -> None:
+        while True:
+            for room in list(self.by_topic.values()):
+                try:
+                    await room.timeline.forget_old()
+                except StoreError as away:
+                    log.warning("room %s: old envelopes could not be removed: %s", room.topic, away)
+            await asyncio.sleep(FORGET_EVERY_S)
+
+    async def replan(self, plan: Plan) -> None:
+        """Other settings hold from the next envelope on; a room that is declared no more is closed and kept on disk."""
+        self._plan = plan
+        wanted = self._topics(plan)
+        for topic in [one for one in self.by_topic if one not in wanted]:
+            room = self.by_topic.pop(topic)
+            for participant in list(room.seats):
+                room.disconnect(participant, REMOVED, "this room is no more")
+            await room.close()
+        for topic, room in self.by_topic.items():
+            settings, was = self._settings(topic), room.settings.mode
+            room.replan(settings)
+            if was != "open":
+                _warn_if_open(room)
+        for topic in wanted:
+            if topic not in self.by_topic:
+                await self._begin(topic)
+        self.changed.publish(None)
+
+    def _topics(self, plan: Plan) -> list[str]:
+        return [*dict.fromkeys([*(entry.topic for entry in plan.room), *self._created])]
+
+    def _settings(self, topic: str) -> RoomSettings:
+        written = next((entry.written for entry in self._plan.room if entry.topic == topic), {})
+        return room_settings(self._plan.rooms, written)
+
+    async def _begin(self, topic: str) -> Room:
+        history = History(self._store, topic)
+        granted = partial(self._maybe_grant, topic)
+        known = (self.audit, self._clock, self.proposals, granted, self.records, self.feeds)
+        room = Room(topic, self._settings(topic), history, *known)
+        await room.open()
+        self.by_topic[topic] = room
+        self._elsewhere.look_at(room)
+        _warn_if_open(room)
+        return room
+
+    # What other replicas did
+
+    def _take_grant(self, change: StoreChange) -> None:
+        topic, _, participant = change.key.partition("\n")
+        if change.entry is None:
+            return
+        grant, room = msgspec.json.decode(change.entry.value, type=Grant), self.by_topic.get(topic)
+        self._decide(change.key, grant)
+        if room is not None and grant.is_removal:
+            room.disconnect(participant, REMOVED, REMOVED_WHY)
+        elif room is not None and not self._is_over(grant):
+            room.set_privilege(participant, grant.privilege, grant.by)
+
+    async def _take_created(self, change: StoreChange) -> None:
+        async with self._creating:
+            if change.entry is None or change.key in self.by_topic:
+                return
+            self._created[change.key] = msgspec.json.decode(change.entry.value, type=Created)
+            await self._begin(change.key)
+            self.changed.publish(None)
+
+    def _take_join(self, change: StoreChange) -> None:
+        if change.entry is not None:
+            self._joins[change.key] = int(change.entry.value)
+
+    # Which there are
+
+    def is_declared(self, topic: str) -> bool:
+        return any(entry.topic == topic for entry in self._plan.room)
+
+    async def create(self, topic: str, by: str) -> Room | None:
+        """None where there is one of that name. Raises StoreError."""
+        async with self._creating:
+            if topic in self.by_topic:
+                return None
+            created = Created(by=by, at=self._clock.wall())
+            await self._store.kv.put(CREATED, topic, msgspec.json.encode(created), created.at)
+            self._created[topic] = created
+            self.audit.add("create", topic, by, "ok")
+            room = await self._begin(topic)
+            self.changed.publish(None)
+            return room
+
+    async def maybe_room(self, topic: str, principal: str) -> Room | None:
+        """The room of that topic; it is made where `auto_create` says so."""
+        room = self.by_topic.get(topic)
+        may_create = self._plan.rooms.auto_create and len(self.by_topic) < ROOMS_MAX
+        if room is None and may_create and is_topic(topic) and not self.is_stopping:
+            try:
+                return await self.create(topic, principal) or self.by_topic.get(topic)
+            except StoreError as away:
+                log.error("room %s cannot be made: %s", topic, away)
+        return room
+
+    # Who may come in
+
+    def may_join(self, room: Room, principal: str) -> bool:
+        """A client; tokens for the room are judged by whoever reads them."""
+        return self.is_member(room, principal) and self.maybe_removal(room, participant_of(principal)) is None
+
+    def is_member(self, room: Room, principal: str) -> bool:
+        """By the configuration, removed or not."""
+        settings = room.settings
+        if settings.mode in ("open", "observe") and not settings.members and not settings.full:
+            return True
+        if matches_any(principal, (*settings.members, *settings.full)):
+            return True
+        grant = self._grants.get(f"{room.topic}\n{participant_of(principal)}")
+        return grant is not None and grant.admits
+
+    def names(self, principal: str) -> bool:
+        """Whether the lists of any room do."""
+        lists = ((*room.settings.members, *room.settings.full) for room in self.by_topic.values())
+        return any(matches_any(principal, one) for one in lists)
+
+    def may_anyone_join(self, room: Room) -> bool:
+        """Any client. Tokens for the room do not count."""
+        settings = room.settings
+        if settings.members or settings.full or settings.mode in ("open", "observe"):
+            return True
+        return any(grant.admits and key.startswith(f"{room.topic}\n") for key, grant in self._grants.items())
+
+    def settle(self, room: Room, participant: str, principal: str, of_token: Privilege | None) -> Settled:
+        known = matches_any(principal, room.settings.full)
+        granted = self._maybe_grant(room.topic, participant)
+        return settled_privilege(room.settings.mode, granted=granted, of_token=of_token, is_known_full=known)
+
+    def participant(self, room: Room, principal: str) -> Participant:
+        """Who a client is in a room, present or not."""
+        id = participant_of(principal)
+        seat = room.seats.get(id)
+        if seat is not None and seat.principal == principal:
+            return seat.participant
+        return Participant(id=id, privilege=self.settle(room, id, principal, None).privilege)
+
+    async def first_joined(self, room: Room, participant: str) -> int:
+        """The sequence after which a participant may read. Raises StoreError."""
+        if room.settings.history_visibility != "since_join":
+            return 0 if room.settings.history_visibility == "all" else room.timeline.delivered
+        key = f"{room.topic}\n{participant}"
+        if key not in self._joins:
+            self._joins[key] = room.timeline.delivered
+            await self._store.kv.put(JOINS, key, b"%d" % room.timeline.delivered, self._clock.wall())
+        return self._joins[key]
+
+    def _maybe_grant(self, topic: str, participant: str) -> Privilege | None:
+        grant = self._grants.get(f"{topic}\n{participant}")
+        if grant is None:
+            return None
+        if grant.is_removal:
+            return Privilege.RESTRICTED  # also for one who would decide from the inbox
+        return grant.beneath if self._is_over(grant) else grant.privilege
+
+    def _is_over(self, grant: Grant) -> bool:
+        return grant.until is not None and self._clock.wall() >= grant.until
+
+    # What admins do
+
+    def maybe_privilege(self, room: Room, participant: str) -> Privilege | None:
+        """Of one who is or was here, who sent something, or of whom an admin has decided before."""
+        seat = room.seats.get(participant)
+        if seat is not None:
+            return seat.participant.privilege
+        return room.granted(participant) or room.maybe_known(participant)
+
+    def maybe_removal(self, room: Room, participant: str) -> Grant | None:
+        grant = self._grants.get(f"{room.topic}\n{participant}")
+        return grant if grant is not None and grant.is_removal else None
+
+    def removed(self, room: Room) -> list[tuple[str, Grant]]:
+        """Who may not come in, and who decided that."""
+        prefix = f"{room.topic}\n"
+        found = [(key, grant) for key, grant in self._grants.items() if grant.is_removal and key.startswith(prefix)]
+        return [(key.removeprefix(prefix), grant) for key, grant in sorted(found, key=lambda one: one[0])]
+
+    async def change_privilege(
+        self,
+        room: Room,
+        participant: str,
+        privilege: Privilege,
+        by: str,
+        *,
+        lasts: bool = True,
+        until: float | None = None,
+        reason: str = "",
+    ) -> Change | None:
+        """None where no such participant is known. Without `lasts` it holds while it is here. Raises StoreError."""
+        old = self.maybe_privilege(room, participant)
+        if old is None:
+            return None
+        now = self._clock.wall()
+        if lasts:
+            await self.grant(room, participant, privilege, by, until, old)
+        else:
+            self._elsewhere.set_privilege(room, participant, privilege, by)
+        if room.set_privilege(participant, privilege, by) is None and old is not privilege:
+            room.tell_change(Participant(id=participant, privilege=privilege), old, by)
+        event = "promote" if privilege is Privilege.FULL else "demote"
+        ends, scope = None if until is None else rfc3339(until), None if lasts else "connection"
+        said = reason or None
+        self.audit.add(event, room.topic, by, "ok", participant=participant, reason=said, scope=scope, until=ends)
+        return Change(participant=participant, old=old, new=privilege, at=now)
+
+    async def grant(
+        self,
+        room: Room,
+        participant: str,
+        privilege: Privilege,
+        by: str,
+        until: float | None = None,
+        before: Privilege | None = None,
+    ) -> None:
+        """From the next connection on. Raises StoreError."""
+        async with self._deciding:
+            await self._grant(room, participant, privilege, by, until, before)
+
+    async def admit(self, room: Room, participant: str, by: str) -> bool:
+        """Makes one full for good, and a member of the room whatever its lists say (X-8-3). Raises StoreError.
+
+        Returns whether that is new. Where an admin has demoted or removed it, that stands.
+        """
+        async with self._deciding:
+            earlier = self._grants.get(f"{room.topic}\n{participant}")
+            lasting = None if earlier is None else self._lasting(earlier)
+            if earlier is not None and (earlier.is_removal or lasting is Privilege.RESTRICTED):
+                return False
+            if earlier is not None and earlier.admits and lasting is Privilege.FULL:
+                return False
+            await self._grant(room, participant, Privilege.FULL, by, admits=True)
+        room.set_privilege(participant, Privilege.FULL, by)
+        return True
+
+    async def _grant(
+        self,
+        room: Room,
+        participant: str,
+        privilege: Privilege,
+        by: str,
+        until: float | None = None,
+        before: Privilege | None = None,
+        *,
+        admits: bool = False,
+    ) -> None:
+        earlier, at = self._grants.get(f"{room.topic}\n{participant}"), self._clock.wall()
+        grant = Grant(
+            privilege=privilege,
+            by=by,
+            at=at,
+            until=until,
+            before=before,
+            beneath=None if until is None or earlier is None else self._lasting(earlier),
+            admits=admits or (earlier is not None and earlier.admits),
+        )
+        await self._write(room, participant, grant)
+
+    def _lasting(self, grant: Grant) -> Privilege | None:
+        """What an admin decided without an end."""
+        return grant.beneath if grant.until is not None else grant.privilege
+
+    async def _write(self, room: Room, participant: str, grant: Grant) -> None:
+        key = f"{room.topic}\n{participant}"
+        await self._store.kv.put(GRANTS, key, msgspec.json.encode(grant), grant.at)
+        self._decide(key, grant)
+
+    def _decide(self, key: str, grant: Grant) -> None:
+        earlier = self._grants.get(key)
+        self._keep(key, grant)
+        if any(one is not None and (one.is_removal or one.admits) for one in (earlier, grant)):
+            self.changed.publish(None)  # the namespace shows a room to those who may join it
+
+    def _keep(self, key: str, grant: Grant) -> None:
+        self._grants[key] = grant
+        timer = self._ends.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        if grant.until is not None and not self._is_over(grant):
+            left_s = min(max(0.0, grant.until - self._clock.wall()), GRANT_LOOK_S)
+            self._ends[key] = asyncio.get_running_loop().call_later(left_s, self._look_at_end, key, grant)
+
+    def _look_at_end(self, key: str, grant: Grant) -> None:
+        """A grant that is over takes back what it gave to one that is here."""
+        if not self._is_over(grant):
+            self._keep(key, grant)
+            return
+        del self._ends[key]
+        topic, _, participant = key.partition("\n")
+        room = self.by_topic.get(topic)
+        if room is not None and grant.before is not None and room.set_privilege(participant, grant.before, GATEWAY):
+            event = "promote" if grant.before is Privilege.FULL else "demote"
+            said = "the time of an admin's decision is over"
+            self.audit.add(event, topic, GATEWAY, "ok", participant=participant, reason=said)
+
+    def open_topics(self) -> tuple[str, ...]:
+        """X-6.1-2: where everyone is full without more."""
+        return tuple(topic for topic, room in self.by_topic.items() if room.settings.mode == "open")
+
+    async def remove(self, room: Room, participant: str, by: str) -> int | None:
+        """Ends its connections, and it may not come back until an admin promotes or demotes it (X-5.1-6).
+
+        How many connections were closed; None where no such participant is known. Raises StoreError.
+        """
+        had = self.maybe_privilege(room, participant)
+        if had is None or participant == OWN:
+            return None
+        async with self._deciding:
+            earlier = self._grants.get(f"{room.topic}\n{participant}")
+            admits = earlier is not None and earlier.admits
+            removal = Grant(privilege=had, by=by, at=self._clock.wall(), admits=admits, is_removal=True)
+            await self._write(room, participant, removal)
+        closed = room.disconnect(participant, REMOVED, REMOVED_WHY, everywhere=True)
+        self.audit.add("disconnect", room.topic, by, "ok", participant=participant)
+        return closed
+
+    def dismiss(self, stands: Stands) -> None:
+        """Ends the connections whose credential counts no more."""
+        for room in self.by_topic.values():
+            for participant, seat in list(room.seats.items()):
+                if not stands(seat.principal):
+                    room.disconnect(participant, CREDENTIAL_ENDED, CREDENTIAL_WHY)
+
+
+def _warn_if_open(room: Room) -> None:
+    """X-6.1-2: it is told for each, whenever it begins."""
+    if room.settings.mode == "open":
+        log.warning("room %s is open: everyone who may join is full there", room.topic)  # X-6.1-2

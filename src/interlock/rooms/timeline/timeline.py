@@ -1,0 +1,301 @@
+"""What a room has published, in its one order: stored first, then told to everyone, and read back.
+
+Theory of operation. What passed the room's checks is queued, and one writer stores the queue as a batch and then
+delivers it: a sequence number is given by the store, and all connections hear the envelopes in that order. Presence and
+other events of the gateway pass through the same queue without being stored. Where several replicas publish, what is to
+be delivered comes from the store alone, in the order in which every replica hears it (X-10.1-2).
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from interlock.rooms.protocol import gateway_messages
+from interlock.rooms.protocol.envelope import V0, Envelope, decode_untrusted, encode
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.gateway_messages import Stamp
+from interlock.rooms.protocol.settings import RoomSettings
+from interlock.rooms.protocol.v0 import encode_v0
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock
+from interlock.rooms.timeline.history import History, Stored, stored
+from interlock.rooms.timeline.known_envelopes import KNOWN_MIN, KnownEnvelopes
+from interlock.store.ports import Following, Record, StoreError, Unavailable
+
+log = logging.getLogger("interlock.rooms")
+
+DELIVERIES_PER_TURN: Final = 256  # then others have their turn; what one connection hears in a turn is one write
+ALONE_PER_TURN: Final = 4  # of one envelope, with which no other is written: calls of others wait for these only
+DAY_S: Final = 86_400
+_NOT_STORED: Final = Refusal("unavailable", "the room cannot store envelopes at the moment; send it again")
+
+
+class Delivery(msgspec.Struct):
+    """One envelope on its way to everyone, written once for each version that is spoken."""
+
+    envelope: Envelope
+    data: bytes
+    number: int  # in the order of acceptance, stored or not
+    sequence: int = 0  # 0: not kept in history
+    received_at: float = 0.0
+    is_stored: bool = False
+    settle: Callable[[Refusal | None], None] | None = None
+    principal: str = ""  # whose credential sent it; of the gateway's own: empty
+    only: str | None = None  # the one participant that is told
+    _v0: bytes = b""
+    _numbered: Envelope | None = None
+
+    def text(self, protocol: str) -> bytes:
+        if protocol != V0:
+            return self.data
+        if not self._v0:
+            self._v0 = encode_v0(self.envelope)
+        return self._v0
+
+    def sequence_event(self, stamp: Callable[[], Stamp]) -> Envelope:
+        """The same for everyone who asks for it."""
+        if self._numbered is None:
+            self._numbered = gateway_messages.sequence(stamp(), self.sequence, self.envelope.id)
+        return self._numbered
+
+
+class Hearer(Protocol):
+    def deliver(self, delivery: Delivery) -> None: ...
+
+
+class Told(Protocol):
+    """The room of a timeline: who hears what is published, and what else follows from it."""
+
+    topic: str
+    settings: RoomSettings
+
+    def hearers(self, one: Delivery) -> Sequence[Hearer]:
+        """Of this moment: who comes later is told what was delivered by then, and hears it from history."""
+
+    def on_delivered(self, one: Delivery) -> None: ...
+
+    def on_kept(self, envelope: Envelope, received_at: float) -> None:
+        """It was published before the start."""
+
+    def on_heard(self, envelope: Envelope, received_at: float) -> None:
+        """It was published at another replica."""
+
+    def on_lost(self, envelope: Envelope) -> None:
+        """It was queued and could not be stored."""
+
+
+class Timeline:
+    def __init__(self, room: Told, history: History, clock: Clock) -> None:
+        self.history = history
+        self.known = KnownEnvelopes(room.settings.history_max)
+        self.delivered = 0  # the sequence up to which everyone has heard
+        self.numbered = 0  # the number of the newest delivery
+        self._room = room
+        self._clock = clock
+        self._oldest = 0
+        self._queue: list[Delivery] = []
+        self._awaited: dict[str, Delivery] = {}  # by id: stored, or about to be, and not heard yet
+        self._following: Following[Record] | None = None
+        self._is_deaf = False  # what replicas publish is heard no more
+        self._writer: asyncio.Task[None] | None = None
+        self._background = BackgroundTasks()
+        self._news = asyncio.Event()
+
+    async def open(self) -> None:
+        """Reads back which ids are taken. Raises StoreError."""
+        self.delivered = last = await self.history.last()
+        first = await self.history.read(0, last, 1)
+        self._oldest = first[0].sequence - 1 if first else last
+        after = max(self._oldest, last - max(self._room.settings.history_max, KNOWN_MIN))
+        while after < last:
+            records = await self.history.read(after, last)
+            if not records:
+                break
+            for record in records:
+                envelope = decode_untrusted(record.data, len(record.data))
+                if isinstance(envelope, Envelope):
+                    self.known.add(envelope, envelope.sender or "", record.sequence)
+                    self._room.on_kept(envelope, record.received_at)
+            after = records[-1].sequence
+        self._following = self.history.follow(last)
+        if self._following is not None:
+            self._background.begin(self._follow(self._following), f"room {self._room.topic}: what replicas publish")
+
+    async def close(self) -> None:
+        """What is queued is stored and told first."""
+        if self._following is not None:
+            self._following.close()
+        if self._writer is not None:
+            await asyncio.gather(self._writer, return_exceptions=True)
+        await self._background.close()
+
+    # Publishing
+
+    def add(self, envelope: Envelope, **more: Any) -> None:
+        self.numbered += 1
+        self._queue.append(Delivery(envelope, encode(envelope), self.numbered, **more))
+        if self._writer is None or self._writer.done():
+            self._writer = self._background.begin(self._write(), f"room {self._room.topic}")
+
+    async def _write(self) -> None:
+        while self._queue:
+            batch, self._queue = self._queue, []
+            kept = [one for one in batch if one.is_stored]
+            if self.history.is_shared:
+                self._awaited |= {one.envelope.id: one for one in kept}
+            if (kept and not await self._store(kept)) or self.history.is_shared:
+                batch = [one for one in batch if not one.is_stored]
+            await self._deliver_all(batch)
+
+    async def _store(self, kept: list[Delivery]) -> bool:
+        try:
+            if self._is_deaf:
+                raise Unavailable("what is published can no longer be followed; restart this node")
+            sequences = await self.history.append([(one.envelope.id, one.received_at, one.data) for one in kept])
+        except StoreError as away:
+            log.error("room %s: envelopes cannot be stored: %s", self._room.topic, away)
+            self._give_up(kept)
+            return False
+        for one, sequence in zip(kept, sequences, strict=True):
+            if not self.history.is_shared:
+                one.sequence = sequence
+            elif not sequence and self.known.maybe_sequence(one.envelope.id) is not None:
+                self._refuse_taken(one)  # otherwise the one that took the id is yet to be heard
+        return True
+
+    async def _deliver_all(self, batch: list[Delivery]) -> None:
+        told, most = 0, DELIVERIES_PER_TURN if len(batch) > 1 else ALONE_PER_TURN
+        for one in batch:
+            if one.sequence:
+                self.delivered = one.sequence
+                self.known.place(one.envelope.id, one.sequence)
+            for connection in self._room.hearers(one):
+                connection.deliver(one)
+                told += 1
+                if told == most:
+                    told = 0
+                    await asyncio.sleep(0)
+            if one.settle is not None:
+                one.settle(None)
+            self._room.on_delivered(one)
+        self._news.set()
+        self._news = asyncio.Event()
+        await self._trim()
+
+    async def _follow(self, published: Following[Record]) -> None:
+        """The one order, as every replica hears it (X-10.1-2)."""
+        try:
+            async for record in published:
+                try:
+                    await self._take(stored(record))
+                except Exception:  # one that cannot be taken must not keep back those that follow
+                    log.exception("room %s: the record %d cannot be taken", self._room.topic, record.sequence)
+                    self.delivered = record.sequence
+        except StoreError as lost:
+            log.error("room %s is no longer served by this replica: %s", self._room.topic, lost)
+        self._is_deaf = True
+        self._give_up(list(self._awaited.values()))
+
+    async def _take(self, heard: Stored) -> None:
+        envelope = decode_untrusted(heard.data, len(heard.data))
+        if not isinstance(envelope, Envelope):
+            log.error("room %s: the record %d is no envelope", self._room.topic, heard.sequence)
+            self.delivered = heard.sequence
+            return
+        one = awaited = self._awaited.get(envelope.id)
+        if one is not None and heard.by == self.history.own and one.data == heard.data:
+            del self._awaited[envelope.id]
+        else:
+            one = self._hear(envelope, heard)
+            if awaited is not None:  # another replica was first with an id that was sent here
+                self._refuse_taken(awaited)
+        one.sequence = heard.sequence
+        await self._deliver_all([one])
+
+    def _hear(self, envelope: Envelope, heard: Stored) -> Delivery:
+        """One that was published elsewhere, or of which it was not known here that it was stored."""
+        self._room.on_heard(envelope, heard.received_at)
+        self.known.add(envelope, envelope.sender or "", heard.sequence)
+        self.numbered += 1
+        return Delivery(envelope, heard.data, self.numbered, received_at=heard.received_at, is_stored=True)
+
+    def _refuse_taken(self, one: Delivery) -> None:
+        """The room knows another envelope by its id."""
+        refusal = self.known.duplicate(one.envelope, one.envelope.sender or "")
+        self._give_up([one], refusal or _NOT_STORED)
+
+    def _give_up(self, kept: list[Delivery], why: Refusal = _NOT_STORED) -> None:
+        """Nothing that is not on disk is delivered."""
+        for one in kept:
+            if self.history.is_shared and self._awaited.pop(one.envelope.id, None) is not one:
+                continue  # it was heard, or given up before
+            if self.known.maybe_sequence(one.envelope.id) is None:
+                self.known.forget(one.envelope.id)
+            self._room.on_lost(one.envelope)
+            if one.settle is not None:
+                one.settle(msgspec.structs.replace(why, id=one.envelope.id))
+
+    async def _trim(self) -> None:
+        """Forgets what is beyond the number that is kept, a tenth of it at a time."""
+        excess = self.delivered - self._oldest - self._room.settings.history_max
+        if excess > max(self._room.settings.history_max // 10, 1):
+            self._oldest = self.delivered - self._room.settings.history_max
+            try:
+                await self.history.trim(self._oldest)
+            except StoreError as away:
+                log.warning("room %s: old envelopes could not be removed: %s", self._room.topic, away)
+
+    async def forget_old(self) -> None:
+        """Envelopes older than `history_days`. Raises StoreError."""
+        before = self._clock.wall() - self._room.settings.history_days * DAY_S
+        while True:
+            records = await self.history.read(self._oldest, self.delivered)
+            old = [record.sequence for record in records if record.received_at < before]
+            if not old:
+                return
+            await self.history.trim(old[-1])
+            self._oldest = old[-1]
+
+    # Reading back
+
+    async def wait_beyond(self, sequence: int, wait_s: float) -> None:
+        """Until an envelope after that one was delivered, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while self.delivered <= sequence:
+                    await self._news.wait()
+
+    async def maybe_envelope(self, id: str) -> Envelope | None:
+        """One that is kept. Raises StoreError."""
+        sequence = self.known.maybe_sequence(id)
+        records = [] if sequence is None else await self.history.read(sequence - 1, sequence, 1)
+        envelope = decode_untrusted(records[0].data, len(records[0].data)) if records else None
+        return envelope if isinstance(envelope, Envelope) and envelope.id == id else None
+
+    async def count_before(self, moment: float) -> int:
+        """The sequence of the last envelope that came before that moment. Raises StoreError."""
+        low, high = self._oldest, self.delivered
+        while low < high:
+            middle = (low + high + 1) // 2
+            records = await self.history.read(middle - 1, middle, 1)
+            if records and records[0].received_at >= moment:
+                high = middle - 1
+            else:
+                low = middle
+        return low
+
+    def place_after_gap(self, reference: str) -> int:
+        """Where one goes on that names what is not kept: with the oldest that is, if that is later for sure."""
+        is_earlier = reference.isascii() and reference.isdigit() and int(reference[:16]) < self._oldest
+        return self._oldest if is_earlier else self.delivered
+
+    def maybe_place(self, reference: str) -> int | None:
+        """The sequence that a client names: by number, or by an envelope's id."""
+        if reference.isascii() and reference.isdigit() and len(reference) <= 15:
+            number = int(reference)
+            return number if self._oldest <= number <= self.delivered else None
+        return self.known.maybe_sequence(reference)

@@ -1,0 +1,131 @@
+"""Agents: who an agent is, what it may do by itself, and which agents are blocked.
+
+A block is on the agent, not on an execution: it is on disk before the agent hears of it, and only a person lifts it.
+The name comes from the client, so it counts only inside the principal, and spellings that look alike are one agent.
+"""
+
+import hashlib
+from typing import Final, NamedTuple
+
+import msgspec
+
+from interlock.config.plan import AgentPlan, SafetyPlan
+from interlock.safety.protocol.hint import normalise
+from interlock.safety.protocol.policy import CompiledPolicy, Policy
+from interlock.core.clock import Clock
+from interlock.store.ports import Change, Damaged, KeyValue
+
+BUCKET: Final = "agent-blocks"
+NAME_CHARS_MAX: Final = 100
+_STAGES: Final = {"outcome": 2, "patterns": 3, "risk": 4, "tolerance": 5}
+
+
+class AgentKey(NamedTuple):
+    principal: str
+    name: str  # normal
+
+    @property
+    def stored(self) -> str:
+        return hashlib.sha256(f"{self.principal}\0{self.name}".encode()).hexdigest()
+
+
+def agent_key(principal: str, name: str) -> AgentKey:
+    return AgentKey(principal, normalise(name))  # AQL-8.8.3-5
+
+
+def is_agent_name(name: str) -> bool:
+    """Whether a person could read it where it is shown."""
+    return len(name) <= NAME_CHARS_MAX and name.isprintable() and bool(normalise(name))
+
+
+class Policies:
+    """The policy of each agent. Agents that the operator named are declared."""
+
+    def __init__(self, plan: SafetyPlan) -> None:
+        self.plan = plan
+        self._general = _compile(plan, AgentPlan())
+        self._own = {normalise(name): _compile(plan, agent) for name, agent in plan.agents.items()}
+
+    def of(self, agent: AgentKey) -> CompiledPolicy:
+        return self._own.get(agent.name, self._general)
+
+    def is_declared(self, agent: AgentKey) -> bool:
+        return agent.name in self._own
+
+
+def _compile(plan: SafetyPlan, agent: AgentPlan) -> CompiledPolicy:
+    """An agent's lists extend deny and requiresApproval, and replace autoApprove (8.7.4)."""
+    relaxes, preapproved = agent.tolerance_relaxes_confirm, agent.preapproved
+    stages = plan.stages if agent.stages is None else agent.stages
+    return CompiledPolicy(
+        Policy(
+            max_autonomous_steps=agent.max_autonomous_steps or plan.max_autonomous_steps,  # AQL-8.7.2-2
+            risk_tolerance=agent.risk_tolerance or plan.risk_tolerance,
+            deny=(*plan.deny, *agent.deny),
+            requires_approval=(*plan.requires_approval, *agent.requires_approval),
+            auto_approve=plan.auto_approve if agent.auto_approve is None else agent.auto_approve,
+            stages=(1, *sorted(_STAGES[stage] for stage in set(stages))),
+            tolerance_relaxes_confirm=plan.tolerance_relaxes_confirm if relaxes is None else relaxes,
+            preapproved=plan.preapproved if preapproved is None else preapproved,
+        )
+    )
+
+
+class Block(msgspec.Struct, frozen=True, kw_only=True):
+    principal: str
+    name: str  # as the agent wrote it
+    reason: str
+    at: float
+    challenge_id: str
+
+    @property
+    def agent(self) -> AgentKey:
+        return agent_key(self.principal, self.name)
+
+
+class Blocks:
+    """In memory, and on disk before it counts. Raises StoreError."""
+
+    def __init__(self, kv: KeyValue, clock: Clock) -> None:
+        self._kv = kv
+        self._clock = clock
+        self._by_agent: dict[AgentKey, Block] = {}
+
+    async def open(self) -> None:
+        """A record that cannot be read stops the start: an agent must not be free because a disk failed."""
+        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
+            try:
+                block = msgspec.json.decode(entry.value, type=Block)
+            except msgspec.DecodeError:
+                raise Damaged(
+                    f"the block of an agent ({entry.key[:12]}) cannot be read; put a backup of the store in its place"
+                ) from None
+            self._by_agent[block.agent] = block  # AQL-8.8.3-3
+
+    def take_change(self, change: Change) -> None:
+        """What another replica blocked or lifted."""
+        if change.entry is not None:
+            block = msgspec.json.decode(change.entry.value, type=Block)
+            self._by_agent[block.agent] = block
+            return
+        for agent in [one for one in self._by_agent if one.stored == change.key]:
+            del self._by_agent[agent]
+
+    def maybe(self, agent: AgentKey) -> Block | None:
+        return self._by_agent.get(agent)
+
+    def of_principal(self, principal: str) -> list[Block]:
+        return [block for agent, block in self._by_agent.items() if agent.principal == principal]
+
+    def all(self) -> list[Block]:
+        return sorted(self._by_agent.values(), key=lambda block: (block.at, block.agent))
+
+    async def put(self, block: Block) -> None:
+        self._by_agent[block.agent] = block  # it counts at once, and is told only when it is on disk
+        await self._kv.put(BUCKET, block.agent.stored, msgspec.json.encode(block), self._clock.wall())  # AQL-8.8.3-3
+
+    async def lift(self, agent: AgentKey) -> Block | None:
+        if agent not in self._by_agent:
+            return None
+        await self._kv.delete(BUCKET, agent.stored)
+        return self._by_agent.pop(agent, None)

@@ -1,0 +1,199 @@
+"""Challenges and approvals of the loop: what a person is asked about an agent, in the one inbox.
+
+A challenge (`verify`) is answered with its code, or by an operator's proof. The start of an agent and a paused step are
+approved by an operator's proof, or with the token that the inbox showed. Everything that is asked is of one agent.
+"""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Requires, Source, What
+from interlock.approvals.protocol.state import Move, Status
+from interlock.aql.protocol.errors import Code, OperationFailed, failure, internal_error
+from interlock.wire.jsonrpc.errors import BUDGET_EXCEEDED, Fault
+from interlock.approvals.inbox import Inbox
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock
+from interlock.safety.agents import AgentKey
+from interlock.safety.codes import Codes
+from interlock.safety.executions import Execution
+from interlock.safety.held_operations import HeldOperation
+
+log = logging.getLogger("interlock.safety")
+
+EVERY_S: Final = 60.0  # at most one fresh challenge of an agent within this time
+EXPIRY_MAX_S: Final = 3600.0  # of a challenge, whatever approvals.expiry_s says
+SUPERSEDED: Final = "superseded: a fresh code was ordered"
+WRONG_CODE: Final = "a wrong code was given"
+TOOL_PREFIX: Final = "agent."  # what the inbox calls an agent, and what `approves` of an anchor is matched against
+
+
+class Challenges:
+    def __init__(self, inbox: Inbox, codes: Codes, clock: Clock) -> None:
+        self.inbox = inbox
+        self._codes = codes
+        self._clock = clock
+        self._work = BackgroundTasks()
+        self._issued: dict[AgentKey, tuple[float, str]] = {}  # when, and the id
+        self._asking: dict[str, asyncio.Task[None]] = {}  # what the inbox is about to have
+
+    async def open(self) -> None:
+        """Nothing to open: the loop says what is kept."""
+
+    async def void_left_over(self, kept: frozenset[str]) -> None:
+        """Nothing of before the start goes on but the challenges of blocks (`kept`)."""
+
+        def is_left_over(approval: Approval) -> bool:
+            is_ours = approval.source is Source.AQL and approval.kind in (Kind.START, Kind.STEP, Kind.VERIFY)
+            return is_ours and approval.id not in kept and not self.inbox.is_elsewhere(approval.id)
+
+        await self.inbox.void_where("the node was started since", is_left_over)
+
+    async def close(self) -> None:
+        await self._work.finish()
+
+    def is_waiting(self, id: str) -> bool:
+        approval = self.inbox.get(id)
+        return id in self._asking or (approval is not None and approval.status is Status.PENDING)
+
+    def may_issue(self, agent: AgentKey) -> bool:
+        issued = self._issued.get(agent)
+        return issued is None or self._clock.wall() >= issued[0] + EVERY_S
+
+    def draft(self, agent: AgentKey, name: str, *, reason: str, factors: tuple[str, ...], hint: str) -> Approval:
+        """A challenge with its id; nobody is told of it before `raise_challenge`."""
+        expiry_s = min(self.inbox.rules.expiry_s, EXPIRY_MAX_S)
+        return self._draft(
+            Kind.VERIFY,
+            agent.principal,
+            name,
+            reason=reason,
+            factors=factors,
+            shown={"element_name": name, "nextActionHint": hint},
+            requires=Requires.CODE,
+            expires_at=self._clock.wall() + expiry_s,
+        )
+
+    async def raise_challenge(self, agent: AgentKey, name: str, draft: Approval) -> None:
+        """With a fresh code. The one before is void. May raise StoreError."""
+        before = self._issued.get(agent)
+        if before is not None and self.is_waiting(before[1]):
+            await self.inbox.void(before[1], SUPERSEDED)
+        if before is not None:
+            self._codes.forget(before[1])
+        self._issued[agent] = self._clock.wall(), draft.id
+        await self._codes.make_code(draft.id, agent.principal, name, draft.expires_at or self._clock.wall())
+        raised = await self.inbox.raise_(draft)
+        if isinstance(raised, Fault):
+            log.error("a challenge of the agent %r cannot be put into the inbox: %s", name, raised.message)
+
+    async def raise_start(self, execution: Execution, parameters: Any) -> Approval:
+        """Raises OperationFailed."""
+        shown = {"element_name": execution.name, "parameters": parameters}
+        reason = "An agent asks to start. Approval lets it run; each of its steps is still judged."
+        return await self._raise(Kind.START, execution, reason=reason, factors=(), shown=shown)
+
+    def ask_soon(self, execution: Execution, held: HeldOperation, on_refused: Callable[[str], None]) -> str:
+        """The id of the approval that the inbox is about to have. `on_refused`: it cannot have it."""
+        shown = {"element_name": execution.name, "operation": held.operation, "params": held.params}
+        reason = f"An agent calls {held.operation}, which is {held.danger}. Approval lets this very call run."
+        draft = self._draft(
+            Kind.STEP, execution.agent.principal, execution.name, reason=reason, factors=held.reasons, shown=shown
+        )
+        self._codes.make_token(draft.id)
+
+        async def ask() -> None:
+            try:
+                raised = await self.inbox.raise_(draft)
+            finally:
+                self._asking.pop(draft.id, None)
+            if isinstance(raised, Fault):
+                self._codes.forget(draft.id)
+                on_refused(raised.message)
+
+        self._asking[draft.id] = self._work.begin(ask(), "safety")
+        return draft.id
+
+    async def raise_step(self, execution: Execution, *, reason: str, factors: tuple[str, ...], hint: str) -> Approval:
+        """Raises OperationFailed."""
+        shown = {"element_name": execution.name, "step": execution.steps, "nextActionHint": hint}
+        return await self._raise(Kind.STEP, execution, reason=reason, factors=factors, shown=shown)
+
+    async def _raise(
+        self, kind: Kind, execution: Execution, *, reason: str, factors: tuple[str, ...], shown: dict[str, Any]
+    ) -> Approval:
+        draft = self._draft(
+            kind, execution.agent.principal, execution.name, reason=reason, factors=factors, shown=shown
+        )
+        self._codes.make_token(draft.id)
+        raised = await self.inbox.raise_(draft)
+        if isinstance(raised, Approval):
+            return raised
+        self._codes.forget(draft.id)
+        if raised.code == BUDGET_EXCEEDED:
+            details = {"metric": "pending_approvals", "limit": self.inbox.rules.max_pending}
+            raise OperationFailed(failure(Code.RATE_LIMIT_QUOTA_EXHAUSTED, "Too much waits for a person", details))
+        raise OperationFailed(internal_error("the inbox cannot be written; nothing was done"))
+
+    def _draft(
+        self,
+        kind: Kind,
+        principal: str,
+        name: str,
+        *,
+        shown: dict[str, Any],
+        requires: Requires = Requires.PROOF,
+        **members: Any,
+    ) -> Approval:
+        params = Raw(msgspec.json.encode(shown))
+        draft = self.inbox.draft(
+            kind,
+            Source.AQL,
+            requested_by=principal,
+            tool=TOOL_PREFIX + name,
+            digest="",
+            agent=name,
+            params=params,
+            requires=requires,
+            **members,
+        )
+        # Each is asked for itself: what was decided of one never stands for another.
+        digest = hashlib.sha256(f"{draft.id}\0".encode() + bytes(params)).hexdigest()
+        return msgspec.structs.replace(draft, digest=digest)
+
+    async def approve(self, id: str, *, by: str, reason: str) -> Approval | Fault:
+        """By one who knew the code or the token."""
+        decision = Decision(what=What.APPROVED, by=by, at=self._clock.wall(), reason=reason)
+        return await self.inbox.decide(id, decision)
+
+    async def deny(self, id: str, *, by: str, reason: str) -> Approval | Fault:
+        return await self.inbox.decide(id, Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason))
+
+    async def settle(self, approval: Approval) -> Approval | Fault:
+        """What was decided takes effect now, once."""
+        self._codes.forget(approval.id)
+        if approval.status is not Status.APPROVED:
+            return approval
+        used = await self.inbox.use(approval.id)
+        return used if isinstance(used, Fault) else await self.inbox.finish(approval.id, Move.SUCCEED)
+
+    def void_soon(self, id: str, why: str) -> None:
+        self._codes.forget(id)
+        self._work.begin(self._void_asked(id, why))
+
+    async def _void_asked(self, id: str, why: str) -> None:
+        if id in self._asking:
+            await asyncio.wait([self._asking[id]])
+        await self.inbox.void(id, why)
+
+    async def void(self, id: str | None, why: str) -> None:
+        if id is not None:
+            self._codes.forget(id)
+            if self.is_waiting(id):
+                await self.inbox.void(id, why)

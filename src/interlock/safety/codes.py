@@ -1,0 +1,224 @@
+"""Verification codes and confirmation tokens: made here, shown to operators alone, kept as a keyed hash.
+
+A code lives in memory while its challenge does, so that an operator can be shown it again. On disk is only its hash;
+after a restart a fresh code is ordered. Failed attempts are counted in a sliding window, which is on disk.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+from typing import Final
+
+import msgspec
+
+from interlock.core.clock import Clock
+from interlock.store.ports import Change, Conflict, Damaged, KeyValue
+
+CHALLENGES: Final = "verify-challenges"
+ATTEMPTS: Final = "verify-attempts"
+KEYS: Final = "safety-keys"
+
+ALPHABET: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"  # Crockford's base 32
+CODE_CHARS: Final = 26  # AQL-8.8.2-1
+CODE_BITS: Final = 5 * CODE_CHARS  # AQL-8.8.2-1
+TOKEN_PREFIX: Final = "conf_"  # noqa: S105
+TOKEN_BYTES: Final = 32
+
+FAILURES_MAX: Final = 10  # 8.8.5
+WINDOW_S: Final = 60.0
+WINDOW_MAX_S: Final = 3600.0
+REMEMBERED_S: Final = 3600.0  # how long a violation lengthens the next window
+KEPT_S: Final = 86_400.0  # a challenge that is over, to answer late attempts
+
+_FILLING: Final = re.compile(r"[\s-]+")
+_CONFUSED: Final = str.maketrans("OIL", "011")
+
+
+def new_code() -> str:
+    bits = secrets.randbits(CODE_BITS)  # AQL-8.8.2-1
+    return "".join(ALPHABET[bits >> at & 31] for at in range(0, CODE_BITS, 5))
+
+
+def new_token() -> str:
+    return TOKEN_PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
+
+
+def grouped(code: str) -> str:
+    """A code as a person reads it."""
+    return "-".join(code[at : at + 5] for at in range(0, len(code), 5))
+
+
+def plain_code(written: str) -> str:
+    return _FILLING.sub("", written[:200]).upper().translate(_CONFUSED)
+
+
+class StoredChallenge(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    principal: str
+    name: str
+    code_hash: str
+    expires_at: float
+
+
+class Codes:
+    """Codes and tokens by the id of their approval. Raises StoreError."""
+
+    def __init__(self, kv: KeyValue, clock: Clock) -> None:
+        self._kv = kv
+        self._clock = clock
+        self._key = b""
+        self._shown: dict[str, str] = {}  # to operators, while it lives
+        self._challenges: dict[str, StoredChallenge] = {}
+        self._tokens: dict[str, str] = {}  # hash -> id of the approval
+
+    async def open(self) -> None:
+        now = self._clock.wall()
+        made = secrets.token_bytes(32)
+        try:
+            await self._kv.create(KEYS, "codes", made, now)
+        except Conflict:
+            entry = await self._kv.get(KEYS, "codes", now)
+            made = entry.value if entry is not None else b""
+        if len(made) != 32:
+            raise Damaged("the key of verification codes cannot be read; put a backup of the store in its place")
+        self._key = made
+        for entry in await self._kv.entries(CHALLENGES, now):
+            try:
+                challenge = msgspec.json.decode(entry.value, type=StoredChallenge)
+            except msgspec.DecodeError:
+                continue  # nobody can verify it any more; the block it was for stands
+            self._challenges[challenge.id] = challenge
+
+    def take_change(self, change: Change) -> None:
+        """A code that another replica made: it is verified here too, and shown there."""
+        if change.entry is not None:
+            self._challenges[change.key] = msgspec.json.decode(change.entry.value, type=StoredChallenge)
+
+    async def make_code(self, id: str, principal: str, name: str, expires_at: float) -> str:
+        code = new_code()
+        challenge = StoredChallenge(
+            id=id, principal=principal, name=name, code_hash=self._hash(code), expires_at=expires_at
+        )
+        now = self._clock.wall()
+        ttl_s = expires_at - now + KEPT_S
+        await self._kv.put(CHALLENGES, id, msgspec.json.encode(challenge), now, ttl_s=ttl_s)
+        self._challenges[id] = challenge
+        self._shown[id] = grouped(code)
+        return code
+
+    def make_token(self, id: str) -> str:
+        token = new_token()
+        self._shown[id] = token
+        self._tokens[self._hash(token)] = id
+        return token
+
+    def maybe_challenge(self, id: str) -> StoredChallenge | None:
+        return self._challenges.get(id)
+
+    def is_code(self, challenge: StoredChallenge, written: str) -> bool:
+        return hmac.compare_digest(self._hash(plain_code(written)), challenge.code_hash)
+
+    def maybe_approval_of(self, token: str) -> str | None:
+        """The approval that this confirmation token is of; also of one that is over."""
+        return self._tokens.get(self._hash(token))
+
+    def maybe_shown(self, id: str) -> str | None:
+        """What an operator is shown: the code or the token. None: it is over, or the node was started since."""
+        return self._shown.get(id)
+
+    def forget(self, id: str) -> None:
+        """It is over: nobody is shown it again."""
+        self._shown.pop(id, None)
+        if len(self._tokens) > 10_000:
+            for old in list(self._tokens)[:1000]:
+                del self._tokens[old]
+        if len(self._challenges) > 10_000:
+            now = self._clock.wall()
+            self._challenges = {one.id: one for one in self._challenges.values() if one.expires_at + KEPT_S > now}
+
+    def _hash(self, text: str) -> str:
+        return hmac.new(self._key, text.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """Failed attempts of one agent, and how often it went beyond the limit."""
+
+    failures: tuple[float, ...] = ()
+    violations: tuple[float, ...] = ()
+    shut_until: float = 0.0
+
+
+class Limited(msgspec.Struct, frozen=True):
+    until: float
+    retry_after_s: int
+
+
+class Attempts:
+    def __init__(self, kv: KeyValue, clock: Clock, *, is_progressive: bool) -> None:
+        self._is_progressive = is_progressive
+        self._kv = kv
+        self._clock = clock
+        self._windows: dict[str, Window] = {}
+
+    async def open(self) -> None:
+        for entry in await self._kv.entries(ATTEMPTS, self._clock.wall()):
+            try:
+                self._windows[entry.key] = msgspec.json.decode(entry.value, type=Window)
+            except msgspec.DecodeError:
+                now = self._clock.wall()
+                self._windows[entry.key] = Window(shut_until=now + WINDOW_S)
+
+    def take_change(self, change: Change) -> None:
+        """Attempts at another replica count here too, beside those that it did not know of."""
+        if change.entry is not None:
+            theirs = msgspec.json.decode(change.entry.value, type=Window)
+            own = self._windows.get(change.key, Window())
+            self._windows[change.key] = Window(
+                failures=tuple(sorted({*own.failures, *theirs.failures})[-FAILURES_MAX:]),
+                violations=tuple(sorted({*own.violations, *theirs.violations})),
+                shut_until=max(own.shut_until, theirs.shut_until),
+            )
+
+    def replan(self, *, is_progressive: bool) -> None:
+        self._is_progressive = is_progressive
+
+    def count(self, who: str) -> int:
+        return len(self._current(who, self._clock.wall()).failures)
+
+    async def maybe_limited(self, who: str) -> Limited | None:
+        """Whether an attempt is refused unread. One that is refused is a violation."""
+        now = self._clock.wall()
+        window = self._current(who, now)
+        if len(window.failures) < FAILURES_MAX and window.shut_until <= now:
+            return None
+        until = max(window.shut_until, window.failures[0] + WINDOW_S if window.failures else 0.0)
+        if self._is_progressive and window.shut_until <= now:
+            violations = (*window.violations, now)
+            length = min(WINDOW_S * 2 ** (len(violations) - 1), WINDOW_MAX_S)
+            until = max(until, window.failures[-1] + length)
+            window = Window(failures=window.failures, violations=violations, shut_until=until)
+            await self._keep(who, window, now)
+        return Limited(until, max(1, round(until - now + 0.5)))
+
+    async def fail(self, who: str) -> None:
+        """On disk when this returns."""
+        now = self._clock.wall()
+        window = self._current(who, now)
+        await self._keep(who, msgspec.structs.replace(window, failures=(*window.failures, now)[-FAILURES_MAX:]), now)
+
+    def _current(self, who: str, now: float) -> Window:
+        window = self._windows.get(who)
+        if window is None:
+            return Window()
+        if now >= window.shut_until:
+            failures = tuple(at for at in window.failures if now - WINDOW_S < at <= now)
+        else:
+            failures = window.failures
+        violations = tuple(at for at in window.violations if now - REMEMBERED_S < at <= now)
+        return Window(failures=failures, violations=violations, shut_until=window.shut_until)
+
+    async def _keep(self, who: str, window: Window, now: float) -> None:
+        self._windows[who] = window
+        ttl_s = WINDOW_MAX_S + REMEMBERED_S
+        await self._kv.put(ATTEMPTS, who, msgspec.json.encode(window), now, ttl_s=ttl_s)

@@ -1,0 +1,138 @@
+"""Directives and the notifications in them (8.7.3): what an agent is told with each report.
+
+permission_pending, autonomy_pause and danger_zone are read off the state each time, and so repeat until they are
+cleared; status and error wait in the execution and are told once. Nothing is ever pushed.
+"""
+
+from typing import Final
+
+from interlock.approvals.protocol.approval import Kind
+from interlock.safety.protocol.directive import Directive, Metadata, Notification, NotificationType, tier_word
+from interlock.safety.protocol.evaluation import Evaluation, Verdict
+from interlock.approvals.inbox import Inbox
+from interlock.core.clock import rfc3339
+from interlock.safety.agents import Block, Blocks
+from interlock.safety.executions import Execution, Pause
+
+LEVEL: Final = "CONFIRM_SINGLE_USE"
+START_WAITS: Final = "The start of the agent waits for the approval of a person."
+_T = NotificationType
+
+
+class Directives:
+    def __init__(self, inbox: Inbox, blocks: Blocks) -> None:
+        self._inbox = inbox
+        self._blocks = blocks
+
+    def of_evaluation(self, execution: Execution, evaluation: Evaluation, *, more: tuple[str, ...] = ()) -> Directive:
+        return Directive(
+            continue_=evaluation.verdict is Verdict.CONTINUE,  # AQL-8.6.4-3, AQL-8.7.1-2
+            stopped=evaluation.verdict is Verdict.STOP,  # AQL-8.8.1-2
+            factors=(*evaluation.factors, *more),  # AQL-8.7.1-2
+            reason=evaluation.reason,
+            steps_remaining=evaluation.steps_remaining,
+            next_step_risk=tier_word(evaluation),
+            notifications=self.notifications(execution),
+        )
+
+    def of_pause(self, execution: Execution, pause: Pause, reason: str) -> Directive:
+        return Directive(
+            continue_=False,
+            factors=(*pause.evaluation.factors, "The agent is paused since an earlier report."),
+            reason=reason,
+            notifications=self.notifications(execution),
+        )
+
+    def of_pending(self, execution: Execution) -> Directive:
+        return Directive(
+            continue_=False,
+            factors=(START_WAITS,),
+            reason=START_WAITS,
+            notifications=self.notifications(execution),
+        )
+
+    def of_block(self, block: Block) -> Directive:
+        return Directive(
+            continue_=False,
+            stopped=True,
+            factors=("The agent is blocked.",),
+            reason=block.reason,
+            notifications=(_danger(block, is_own=True),),
+        )
+
+    def notifications(self, execution: Execution) -> tuple[Notification, ...]:
+        told, execution.notices = execution.notices, []
+        since = execution.started_at or execution.created_at
+        return (
+            *self._pending(execution),
+            *([_paused(execution.pause)] if execution.pause is not None else ()),
+            *(
+                _danger(block, is_own=block.principal == execution.agent.principal)
+                for block in self._blocks.all()
+                if block.at >= since or block.agent == execution.agent  # AQL-8.7.3-7
+            ),
+            *told,
+        )
+
+    def _pending(self, execution: Execution) -> list[Notification]:
+        """What the gate holds for a person: the start of the agent, and calls that it made."""
+        if execution.start_id is not None and execution.started_at is None:
+            return [pending_start(execution.created_at)]
+        since = execution.started_at or execution.created_at
+        own = [
+            Notification(
+                type=_T.PERMISSION_PENDING,
+                message=f"A call of {held.operation} waits for a decision about approval {id}.",
+                metadata=Metadata(operation=held.operation, level=held.level, reason="; ".join(held.reasons) or None),
+                timestamp=rfc3339(held.at),
+            )
+            for id, held in execution.held.waiting.items()
+        ]
+        return own + [
+            Notification(
+                type=_T.PERMISSION_PENDING,
+                message=f"A call of {approval.tool} waits for a person.",
+                metadata=Metadata(operation=approval.tool, level=LEVEL, reason=approval.reason),
+                timestamp=rfc3339(approval.created_at),
+            )
+            for approval in self._inbox.waiting(Kind.CALL)
+            if approval.requested_by == execution.agent.principal and approval.created_at >= since
+        ]
+
+
+def pending_start(at: float) -> Notification:
+    return Notification(
+        type=_T.PERMISSION_PENDING,
+        message=START_WAITS,
+        metadata=Metadata(operation="execute_agent", level=LEVEL),
+        timestamp=rfc3339(at),
+    )
+
+
+def _paused(pause: Pause) -> Notification:
+    return Notification(
+        type=_T.AUTONOMY_PAUSE,
+        message=f"Paused: {pause.evaluation.reason} {pause.evaluation.factors[-1]}.{_waits_for(pause)}",
+        metadata=Metadata(
+            reason=pause.evaluation.reason,
+            verification_id=pause.approval_id if pause.is_verified_by_code else None,  # AQL-8.7.3-6, AQL-8.8.2-4
+        ),
+        timestamp=rfc3339(pause.at),
+    )
+
+
+def _waits_for(pause: Pause) -> str:
+    if not pause.approval_id:
+        return ""
+    how = "the code of" if pause.is_verified_by_code else "a decision about"
+    return f" It waits for {how} approval {pause.approval_id}."
+
+
+def _danger(block: Block, *, is_own: bool) -> Notification:
+    """Agents of another principal are told that there is a block, and nothing of what was reported."""
+    return Notification(
+        type=_T.DANGER_ZONE,
+        message=f'The agent "{block.name}" is blocked: {block.reason}' if is_own else "An agent is blocked.",
+        metadata=Metadata(reason=block.reason if is_own else None, verification_id=block.challenge_id),  # AQL-8.7.3-7
+        timestamp=rfc3339(block.at),
+    )

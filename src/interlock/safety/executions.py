@@ -1,0 +1,235 @@
+"""Executions of agents: their state, the step they are at, what they wait for, and what they are still to be told.
+
+Kept in memory and written to disk within a second. After a crash nothing of them goes on: a running one has failed, a
+pending one is cancelled.
+"""
+
+import logging
+import secrets
+from typing import Any, Final
+
+import msgspec
+
+from interlock.aql.protocol.execution import TERMINAL, ExecutionStatus, may_move, state_answer
+from interlock.safety.protocol.directive import Metadata, Notification, NotificationType
+from interlock.safety.protocol.evaluation import Evaluation
+from interlock.safety.protocol.hint import Hint
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.calls.caller import Caller
+from interlock.safety.agents import AgentKey, agent_key
+from interlock.safety.grants import Grant
+from interlock.safety.held_operations import HeldOperations
+from interlock.store.ports import KeyValue, StoreError
+
+log = logging.getLogger("interlock.safety")
+
+BUCKET: Final = "executions"
+FLUSH_S: Final = 1.0
+ENDED_MAX: Final = 10_000
+NOTICES_MAX: Final = 100  # that one agent is still to be told; the oldest is dropped
+
+_S = ExecutionStatus
+_LOST: Final = {"code": "INTERNAL_ERROR", "message": "The node stopped while the execution was running"}
+
+Owner = tuple[str, int]  # the principal, and the session of its client where it has one
+LOCAL: Final = "local"  # who everybody without a credential on this machine is
+STDIO: Final = "stdio"
+
+
+def maybe_owner(caller: Caller) -> Owner | None:
+    """Whose executions a request belongs to. None: it comes from nobody in particular (AQL-X-3)."""
+    name = caller.principal.name
+    if caller.calls is not None:  # AQL-2.3.5-2: of this session, which copies of the caller share
+        return name, id(caller.calls)
+    if name != LOCAL and not caller.principal.stranger:
+        return name, 0
+    return (name, id(caller)) if caller.via == STDIO else None
+
+
+class StoredExecution(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    principal: str
+    name: str
+    status: ExecutionStatus
+    created_at: float
+    started_at: float | None = None
+    finished_at: float | None = None
+    error: dict[str, Any] | None = None
+    steps: int = 0
+    result: dict[str, Any] | None = None
+
+
+class Pause(msgspec.Struct, frozen=True, kw_only=True):
+    """What the agent waits for. `approval_id` is that of a step or of a challenge."""
+
+    evaluation: Evaluation
+    hint: Hint | None  # what was reported
+    approval_id: str
+    is_verified_by_code: bool
+    at: float
+
+
+class Execution:
+    def __init__(self, owner: Owner, name: str, now: float, caller: Caller | None) -> None:
+        self.id = f"exec_{secrets.token_hex(16)}"
+        self.owner = owner
+        self.caller = caller  # kept, so that the number of a session is not given to another
+        self.session_id = None if caller is None else caller.aql
+        self.result: dict[str, Any] | None = None  # of a completed one
+        self.name = name
+        self.agent = agent_key(owner[0], name)
+        self.status = _S.PENDING
+        self.created_at = self.seen_at = now
+        self.started_at: float | None = None
+        self.finished_at: float | None = None
+        self.error: dict[str, Any] | None = None
+        self.ended_because: str | None = None
+        self.is_refused = False  # its start was denied, or not approved in time
+        self.start_id: str | None = None  # of the approval of its start
+        self.steps = 0  # reported
+        self.counted = 0  # of them, since a person last agreed that it goes on
+        self.pause: Pause | None = None
+        self.grants: list[Grant] = []
+        self.held = HeldOperations()
+        self.notices: list[Notification] = []  # to be told once
+
+    @property
+    def approval_ids(self) -> list[str]:
+        """Of everything about it that may wait for a person."""
+        paused = self.pause.approval_id if self.pause is not None else None
+        return [id for id in (self.start_id, paused, *self.held.waiting) if id]
+
+    @property
+    def is_live(self) -> bool:
+        return self.status not in TERMINAL
+
+    def move(
+        self,
+        to: ExecutionStatus,
+        now: float,
+        *,
+        error: dict[str, Any] | None = None,
+        result: dict[str, Any] | None = None,
+    ) -> bool:
+        """False: there is no such move."""
+        if not may_move(self.status, to):  # AQL-8.4.2-2
+            return False
+        self.status = to
+        if to is _S.RUNNING:
+            self.started_at = now
+        else:
+            self.finished_at, self.error, self.result = now, error, result
+            self.grants, self.notices, self.pause, self.caller = [], [], None, None
+        return True
+
+    def restore(self, error: dict[str, Any] | None, result: dict[str, Any] | None) -> None:
+        """As it was written down."""
+        self.error, self.result = error, result
+
+    def tell(self, type: NotificationType, message: str, now: float, metadata: Metadata | None = None) -> None:
+        self.notices.append(Notification(type=type, message=message, metadata=metadata, timestamp=rfc3339(now)))
+        del self.notices[:-NOTICES_MAX]
+
+    def answer(self) -> dict[str, Any]:
+        made = state_answer(
+            self.id,
+            self.status,
+            started_at=None if self.started_at is None else rfc3339(self.started_at),
+            finished_at=None if self.finished_at is None else rfc3339(self.finished_at),
+            error=self.error,
+        )
+        return made if self.result is None else {**made, "result": self.result}
+
+    def stored(self) -> StoredExecution:
+        return StoredExecution(
+            id=self.id,
+            principal=self.agent.principal,
+            name=self.name,
+            status=self.status,
+            created_at=self.created_at,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+            error=self.error,
+            steps=self.steps,
+            result=self.result,
+        )
+
+
+class Executions:
+    def __init__(self, kv: KeyValue, clock: Clock, keep_s: float) -> None:
+        self._kv = kv
+        self._clock = clock
+        self._keep_s = keep_s
+        self.by_owner: dict[Owner, list[Execution]] = {}  # live ones
+        self._by_id: dict[str, Execution] = {}
+        self._last: dict[tuple[Owner, AgentKey], Execution] = {}  # also one that is over
+        self._changed: dict[str, Execution] = {}
+
+    async def open(self) -> None:
+        """What was left running or pending is over. Raises StoreError."""
+        now = self._clock.wall()
+        for entry in await self._kv.entries(BUCKET, now):
+            try:
+                stored = msgspec.json.decode(entry.value, type=StoredExecution)
+            except msgspec.DecodeError:
+                log.error("an execution cannot be read and is left out: %s", entry.key)
+                continue
+            execution = Execution((stored.principal, 0), stored.name, stored.created_at, None)
+            execution.id, execution.status, execution.steps = stored.id, stored.status, stored.steps
+            execution.started_at, execution.finished_at = stored.started_at, stored.finished_at
+            execution.restore(stored.error, stored.result)
+            if execution.move(_S.FAILED, now, error=_LOST) or execution.move(_S.CANCELLED, now):
+                self._changed[execution.id] = execution
+            self._by_id[execution.id] = execution
+        await self.flush()
+
+    def add(self, execution: Execution) -> None:
+        self._by_id[execution.id] = execution
+        self.by_owner.setdefault(execution.owner, []).append(execution)
+        self._last[execution.owner, execution.agent] = execution
+        self.note(execution)
+        if len(self._by_id) > ENDED_MAX:
+            for old in [one for one in self._by_id.values() if not one.is_live][: ENDED_MAX // 10]:
+                self._by_id.pop(old.id)
+                self._last.pop((old.owner, old.agent), None)
+
+    def note(self, execution: Execution) -> None:
+        """It has changed, and is written down within a second."""
+        self._changed[execution.id] = execution
+        if not execution.is_live and execution in (mine := self.by_owner.get(execution.owner, [])):
+            mine.remove(execution)
+            if not mine:
+                del self.by_owner[execution.owner]
+
+    def maybe(self, id: str) -> Execution | None:
+        """Of anybody, for as long as it is kept."""
+        found = self._by_id.get(id)
+        finished_at = None if found is None else found.finished_at
+        is_kept = finished_at is None or self._clock.wall() < finished_at + self._keep_s
+        return found if is_kept else None
+
+    def maybe_last(self, owner: Owner, agent: AgentKey) -> Execution | None:
+        return self._last.get((owner, agent))
+
+    def maybe_by_approval(self, id: str) -> Execution | None:
+        return next((one for one in self.live() if id in one.approval_ids), None)
+
+    def live(self) -> list[Execution]:
+        return [one for mine in self.by_owner.values() for one in mine]
+
+    def all(self) -> list[Execution]:
+        return sorted(self._by_id.values(), key=lambda one: (one.created_at, one.id))
+
+    def live_of(self, agent: AgentKey) -> list[Execution]:
+        return [one for one in self.live() if one.agent == agent]
+
+    async def flush(self) -> None:
+        changed, self._changed = self._changed, {}
+        for id, execution in changed.items():
+            ttl_s = None if execution.is_live else self._keep_s
+            try:
+                await self._kv.put(BUCKET, id, msgspec.json.encode(execution.stored()), self._clock.wall(), ttl_s=ttl_s)
+            except StoreError as refused:
+                log.warning("an execution cannot be written down: %s; tried again", refused)
+                self._changed.setdefault(id, execution)
+                return

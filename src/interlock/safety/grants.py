@@ -1,0 +1,143 @@
+"""Grants: what a reported step lets an agent call, once each.
+
+A hint is prose; what it can be held to are the names in it. A grant holds those that are names of something to call,
+and is matched by every name that a call goes by: alias, qualified, local, original and operation name.
+"""
+
+from collections.abc import Callable, Mapping
+from posixpath import normpath
+from typing import Final, NamedTuple
+from urllib.parse import unquote
+
+from msgspec import Raw
+
+from interlock.safety.protocol.hint import Hint, normalise
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller, ViewKey
+from interlock.catalog.catalog import Namespace
+from interlock.catalog.routes import Route
+
+VIEWS_MAX: Final = 16
+WATCHED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET))  # AQL-8.6.3-1: completion acts on nothing
+_NONE: Final = Raw(b"[]")
+
+CallIdentity = tuple[bytes, float]
+OperationName = Callable[[Route], str | None]
+LiftedNames = Callable[[Route], Mapping[str, str]]
+
+
+def identity_of(call: Call) -> CallIdentity:
+    """What tells one call from another, however often the guard asks about it."""
+    return call.client_id, call.started
+
+
+class CallNames(NamedTuple):
+    """Every name that one call goes by."""
+
+    of_tool: frozenset[str]
+    of_items: tuple[frozenset[str], ...] = ()  # of each operation in it: all have to be granted
+
+    @property
+    def all(self) -> frozenset[str]:
+        return self.of_tool.union(*self.of_items)
+
+
+class Grant:
+    __slots__ = ("_used", "is_approved", "names")
+
+    def __init__(self, names: frozenset[str], *, is_approved: bool = False) -> None:
+        """`is_approved`: by a person, who saw the hint."""
+        self.names = names
+        self.is_approved = is_approved
+        self._used: set[CallIdentity] = set()
+
+    def may(self, call: Call, names: "CallNames") -> bool:
+        if identity_of(call) in self._used or not self.names.isdisjoint(names.of_tool):
+            return True
+        left = self.names
+        for item in names.of_items:
+            if left.isdisjoint(item):
+                return False
+            left -= item  # once each, also within one call
+        return bool(names.of_items)
+
+    def use(self, call: Call, names: "CallNames") -> None:
+        """For this call; the same call may be looked at again."""
+        if identity_of(call) not in self._used:
+            self._used.add(identity_of(call))  # AQL-8.6.2-1
+            self.names -= names.all  # AQL-8.6.2-1
+
+
+class CallableNames:
+    """Every name that a caller could call something by. Made once per namespace and kind of caller."""
+
+    def __init__(self, namespace: Callable[[], Namespace], operation: OperationName, lifted: LiftedNames) -> None:
+        """`namespace`: as it is now. `operation`: the name of a tool's operation on the AQL surfaces. `lifted`: of an
+        AQL server's tool, the names of the operations behind it, by those that the server has for them."""
+        self._namespace = namespace
+        self._operation = operation
+        self._lifted = lifted
+        self._known: dict[ViewKey, tuple[Namespace, frozenset[str]]] = {}
+
+    def forget(self) -> None:
+        """The operations of a server below are others."""
+        self._known.clear()
+
+    def of(self, caller: Caller) -> frozenset[str]:
+        namespace = self._namespace()
+        view = namespace.view(caller.key)
+        found = self._known.get(view.key)
+        if found is not None and found[0] is namespace:
+            return found[1]
+        names: set[str] = set()
+        for route in {id(route): route for table in (view.tools, view.prompts) for route in table.values()}.values():
+            names |= self.of_route(route)
+            for pair in self._lifted(route).items():
+                names.update(map(normalise, pair))
+        if len(self._known) >= VIEWS_MAX:
+            self._known.clear()
+        self._known[view.key] = namespace, frozenset(names)
+        return self._known[view.key][1]
+
+    def of_route(self, route: Route) -> frozenset[str]:
+        operation = self._operation(route)
+        spelled = (route.qualified, route.alias, route.local, route.original, *((operation,) if operation else ()))
+        return frozenset(normalise(name) for name in spelled)
+
+    def of_call(self, call: Call) -> CallNames:
+        if isinstance(call.route, Route):
+            return CallNames(self.of_route(call.route), self._of_lifted(call, call.route))
+        route = None
+        if call.method == PROMPTS_GET:
+            route = self._namespace().view(call.caller.key).find_prompt(call.target)
+        if route is not None:
+            return CallNames(self.of_route(route))
+        return CallNames(frozenset((normalise(call.target), normalise(plain_uri(call.target)))))
+
+    def _of_lifted(self, call: Call, route: Route) -> tuple[frozenset[str], ...]:
+        """Behind the tool of an AQL server stand operations, and those are what is called, on whatever surface."""
+        lifted = self._lifted(route)
+        if not lifted:
+            return ()
+        arguments = decode_object(call.params.get("arguments", RAW_EMPTY)) or {}
+        several = decode_array(arguments.get("operations", _NONE)) or ()
+        items = [arguments, *(decode_object(item) or {} for item in several)]
+        called = [name for item in items if (name := maybe_string(item.get("operation"))) is not None]
+        return tuple(frozenset(map(normalise, (each, lifted.get(each, each)))) for each in called)
+
+    def named_by(self, hint: Hint, caller: Caller) -> frozenset[str]:
+        """Of the names in a hint those that something can be called by; a URI may be that of a resource."""
+        return (hint.names & self.of(caller)) | frozenset(name for name in hint.names if "://" in name)
+
+
+def plain_uri(uri: str) -> str:
+    """A URI without percent-encoding and dot segments, which patterns do not know."""
+    scheme, mark, rest = uri.partition("://")
+    if not mark:
+        return uri
+    plain = unquote(unquote(rest))
+    host, slash, path = plain.partition("/")
+    return f"{scheme}{mark}{host}{normpath(slash + path) if slash else ''}"

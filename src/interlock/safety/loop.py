@@ -1,0 +1,610 @@
+"""The execution safety loop (8.6): an agent starts, reports each step before it acts, and ends.
+
+In: the operations of agents, the decisions of people. Out: state answers and directives; refusals as OperationFailed.
+Reports of one agent are judged one after the other. A block is on disk before its directive is sent. Which calls pass
+is asked by the guard, of `watch`.
+"""
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from interlock.config.plan import SafetyPlan
+from interlock.approvals.protocol.approval import Approval, Kind
+from interlock.approvals.protocol.state import Status
+from interlock.aql.protocol.errors import (
+    Code,
+    Failure,
+    OperationFailed,
+    failure,
+    internal_error,
+    invalid_value,
+    permission_denied,
+    resource_not_found,
+    too_large,
+)
+from interlock.aql.protocol.execution import ExecutionStatus
+from interlock.safety.protocol.directive import Directive, NotificationType
+from interlock.safety.protocol.evaluation import Evaluation, Verdict, evaluate
+from interlock.safety.protocol.hint import EXAMPLE, HINT_CHARS_MAX, Hint, maybe_hint_fault, read_hint
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.clock import Clock
+from interlock.core.feed import Feed
+from interlock.core.calls.caller import Caller
+from interlock.safety.agents import AgentKey, Block, Blocks, Policies, agent_key, is_agent_name
+from interlock.safety.audit import SafetyAudit
+from interlock.safety.challenges import Challenges
+from interlock.safety.directives import Directives, pending_start
+from interlock.safety.executions import FLUSH_S, LOCAL, Execution, Executions, Owner, Pause, maybe_owner
+from interlock.safety.grants import CallableNames, Grant
+from interlock.safety.held_operations import HeldOperation
+from interlock.store.ports import StoreError
+
+log = logging.getLogger("interlock.safety")
+
+LIVE_MAX: Final = 100  # executions of one principal
+
+_S = ExecutionStatus
+_LOGGED: Final = Directive(continue_=True, factors=("Logging mode: not evaluated",))
+_ENDED: Final = "the execution has ended"
+_WOULD: Final = {
+    Verdict.PAUSE: "Monitoring mode: enforcing would have paused the agent.",
+    Verdict.VERIFY: "Monitoring mode: enforcing would have paused the agent until a code verifies it.",
+    Verdict.STOP: "Monitoring mode: enforcing would have blocked the agent.",
+}
+NAMES_NOTHING: Final = "The hint names nothing that can be called here, so it lets no call pass."
+
+
+class Assessment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a trigger says of a reported action: a risk score from 0 to 100, or that the agent is to be stopped."""
+
+    score: float = 0.0
+    is_stopped: bool = False
+    reason: str = "This action was stopped. The agent is blocked until a person verifies it."
+
+
+Trigger = Callable[[AgentKey, Hint], Assessment]
+
+
+class SafetyLoop:
+    def __init__(
+        self,
+        plan: SafetyPlan,
+        clock: Clock,
+        *,
+        blocks: Blocks,
+        executions: Executions,
+        challenges: Challenges,
+        names: CallableNames,
+        audit: SafetyAudit,
+        has_channel: Callable[[str], bool],
+        idle_s: float,
+    ) -> None:
+        """`has_channel`: whether a code of this agent could reach an operator. `idle_s`: without a session, an agent
+        that is silent for so long has failed."""
+        self.policies = Policies(plan)
+        self.blocks = blocks
+        self.executions = executions
+        self.challenges = challenges
+        self.names = names
+        self.audit = audit
+        self.evaluations = 0
+        self.changed = Feed[None]()  # what is to be watched may be another
+        self._directives = Directives(challenges.inbox, blocks)
+        self._clock = clock
+        self._has_channel = has_channel
+        self._idle_s = idle_s
+        self._locks: weakref.WeakValueDictionary[AgentKey, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._task: asyncio.Task[None] | None = None
+        self._triggers: list[Trigger] = []
+
+    def add_trigger(self, trigger: Trigger) -> None:
+        """One more assessment of every report, whose word can only make the outcome stricter (8.8.3)."""
+        self._triggers.append(trigger)
+
+    @property
+    def plan(self) -> SafetyPlan:
+        return self.policies.plan
+
+    @property
+    def is_enforcing(self) -> bool:
+        return self.plan.mode == "enforcing"
+
+    # Life
+
+    async def open(self) -> None:
+        await self.blocks.open()
+        await self.executions.open()
+        await self.challenges.void_left_over(frozenset(block.challenge_id for block in self.blocks.all()))
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="safety")
+        self.changed.publish(None)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for execution in self.executions.live():
+            self._end(execution, _S.CANCELLED, "the node stopped")
+        await self.executions.flush()
+
+    def replan(self, plan: SafetyPlan) -> None:
+        """Counts from the next step on."""
+        before, self.policies = self.plan.mode, Policies(plan)
+        if before != plan.mode:
+            for execution in self.executions.live():
+                self._tell(execution, f"The safety loop is now {plan.mode}.")
+        self.changed.publish(None)
+
+    def end_session(self, caller: Caller, *, is_graceful: bool) -> None:
+        """8.4: what was under way is cancelled, or has failed where the connection was lost."""
+        owner = maybe_owner(caller)
+        for execution in list(self.executions.by_owner.get(owner, ())) if owner is not None and owner[1] else ():
+            if is_graceful or execution.status is _S.PENDING:
+                self._end(execution, _S.CANCELLED, "the session ended")
+            else:
+                self._end(execution, _S.FAILED, "the connection of the agent was lost")
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            self.fail_idle()
+            await self.executions.flush()
+
+    def fail_idle(self) -> None:
+        before = self._clock.wall() - self._idle_s
+        for execution in self.executions.live():
+            if execution.owner[1] == 0 and execution.seen_at < before:
+                to = _S.CANCELLED if execution.status is _S.PENDING else _S.FAILED
+                self._end(execution, to, "the agent was silent for too long")
+
+    # The operations of agents
+
+    async def execute(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
+        name = params["element_name"]
+        if not is_agent_name(name):
+            raise OperationFailed(invalid_value("element_name", "1 to 100 visible characters are needed"))
+        owner = self._owner(caller)
+        agent = agent_key(owner[0], name)
+        await self._refuse_blocked(agent)
+        if self.is_enforcing and not self.policies.is_declared(agent):  # AQL-8.8.3-5
+            for block in self.blocks.of_principal(owner[0]):  # another name would be a way around it (8.8.3)
+                raise OperationFailed(await self._blocked(block))
+        if self.is_enforcing and not self._has_channel(name):  # AQL-8.8.2-3
+            detail = "no channel could show a verification code to an operator: interlock status says who may approve"
+            raise OperationFailed(permission_denied("no_verification_channel", detail=detail))
+        async with self._lock(agent):
+            await self._supersede(owner, agent)
+            if sum(1 for one in self.executions.live() if one.agent.principal == owner[0]) >= LIVE_MAX:
+                details = {"metric": "executions", "limit": LIVE_MAX}
+                raise OperationFailed(failure(Code.RATE_LIMIT_QUOTA_EXHAUSTED, "Too many executions", details))
+            now = self._clock.wall()
+            execution = Execution(owner, name, now, caller if owner[1] else None)
+            if not self.is_enforcing or self.policies.of(agent).policy.preapproved:
+                execution.move(_S.RUNNING, now)
+            else:
+                raised = await self.challenges.raise_start(execution, params.get("parameters") or {})
+                execution.start_id = raised.id
+            self.executions.add(execution)
+            self.changed.publish(None)
+            self.record(execution, "start", execution.status.value)
+        answer = {**execution.answer(), "element_name": name}
+        if execution.status is _S.PENDING:
+            notice = pending_start(now)
+            answer |= {"confirmation_id": execution.start_id, "notifications": [msgspec.to_builtins(notice)]}
+        return answer
+
+    async def report(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
+        name, written = params["element_name"], params["nextActionHint"]
+        owner = self._owner(caller)
+        agent = agent_key(owner[0], name)
+        if (execution := self.executions.maybe_last(owner, agent)) is None:  # AQL-8.6.3-3
+            await self._refuse_blocked(agent, is_report=True)
+            raise OperationFailed(resource_not_found("execution", name))
+        if len(written) > HINT_CHARS_MAX:
+            raise OperationFailed(too_large("string_length", HINT_CHARS_MAX, len(written), param_name="nextActionHint"))
+        if (fault := maybe_hint_fault(written, self.names.of(caller).__contains__)) is not None:  # AQL-8.6.3-6
+            raise OperationFailed(invalid_value("nextActionHint", fault, {"example": EXAMPLE}))
+        async with self._lock(agent):
+            await self._refuse_blocked(agent, is_report=True)
+            await self._refresh(execution)
+            if not execution.is_live:
+                if not execution.is_refused:
+                    raise OperationFailed(_invalid_state(execution, _S.RUNNING))
+                reason = execution.ended_because
+                told = Directive(continue_=False, factors=("The agent was not started.",), reason=reason)
+                return {**execution.answer(), "autonomy": told.shown()}
+            execution.seen_at = self._clock.wall()
+            if execution.status is _S.PENDING:
+                return {**execution.answer(), "autonomy": self._directives.of_pending(execution).shown()}
+            execution.steps += 1  # AQL-8.6.4-1
+            self.executions.note(execution)
+            directive = await self._judge(execution, caller, written, params)
+            self.record(
+                execution,
+                "step",
+                "stopped" if directive.stopped else "continue" if directive.continue_ else "paused",
+                step=execution.steps,
+                hint=written[:1000],
+                description=_cut(params.get("stepDescription")),
+                findings=_cut(params.get("findings")),
+                step_outcome=params.get("outcome"),
+                risk=directive.next_step_risk,
+                reason=directive.reason,
+            )
+            answer = {**execution.answer(), "step": execution.steps, "autonomy": directive.shown()}  # AQL-8.6.4-1
+            pause = execution.pause
+            if pause is not None and pause.approval_id and not pause.is_verified_by_code:
+                answer["confirmation_id"] = pause.approval_id  # of what waits for a person
+            return answer
+
+    async def complete(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
+        return await self._finish(caller, params["element_name"], _S.COMPLETED, params.get("summary"))
+
+    async def read(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
+        """8.4.3: also of a session that is over; known only to the principal that started it."""
+        execution = self.executions.maybe(params["execution_id"])
+        if execution is None or execution.agent.principal != caller.principal.name:
+            raise OperationFailed(resource_not_found("execution", params["execution_id"]))
+        await self._refresh(execution)
+        return {"element_name": execution.name, **execution.answer()}
+
+    async def abort(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
+        return await self._finish(caller, params["element_name"], _S.CANCELLED, params.get("reason"))
+
+    async def _finish(self, caller: Caller, name: str, to: ExecutionStatus, why: str | None) -> dict[str, Any]:
+        owner = self._owner(caller)
+        agent = agent_key(owner[0], name)
+        await self._refuse_blocked(agent)
+        execution = self.executions.maybe_last(owner, agent)
+        if execution is None:
+            raise OperationFailed(resource_not_found("execution", name))
+        async with self._lock(agent):
+            await self._refresh(execution)
+            if not self._end(execution, to, why):  # AQL-8.4.2-2
+                raise OperationFailed(_invalid_state(execution, to))
+        return execution.answer()
+
+    # Dangerous operations
+
+    def maybe_acting(self, caller: Caller) -> Execution | None:
+        """The running execution that a call of this caller belongs to, while calls are watched."""
+        owner = maybe_owner(caller) if self.is_enforcing and self.executions.by_owner else None
+        mine = self.executions.by_owner.get(owner, ()) if owner is not None else ()
+        return next((one for one in mine if one.status is _S.RUNNING), None)
+
+    def may_run(self, execution: Execution, names: frozenset[str], held: HeldOperation) -> bool:
+        """Whether a person agreed to this operation: as a step that they saw, or by itself."""
+        if any(grant.is_approved and not grant.names.isdisjoint(names) for grant in execution.grants):
+            return True
+        return execution.held.is_released(held)
+
+    def hold(self, execution: Execution, held: HeldOperation) -> str:
+        """The id of the approval that the operation waits for."""
+        id = execution.held.maybe_waiting(held)
+        if id is not None and self.challenges.is_waiting(id):
+            return id
+        if id is not None:
+            execution.held.settle(id, is_yes=False)
+
+        def on_refused(why: str) -> None:
+            execution.held.settle(asked, is_yes=False)
+            execution.tell(NotificationType.ERROR, f"Nobody could be asked about {held.operation}: {why}", held.at)
+
+        asked = self.challenges.ask_soon(execution, held, on_refused)
+        execution.held.wait(asked, held)
+        self.record(execution, "hold", "held", approval=asked, operation=held.operation, level=held.level)
+        return asked
+
+    # Judging
+
+    async def _judge(self, execution: Execution, caller: Caller, written: str, params: dict[str, Any]) -> Directive:
+        if self.plan.mode == "logging":
+            return _LOGGED
+        hint = read_hint(written)
+        if self.is_enforcing and execution.pause is not None:  # AQL-8.6.4-3
+            paused = await self._still_paused(execution, execution.pause, written)
+            if paused is not None:
+                return paused
+        policy = self.policies.of(execution.agent)
+        assessed = [self._assess(trigger, execution, hint) for trigger in self._triggers]
+        evaluation = evaluate(
+            policy,
+            hint,
+            steps=execution.counted,
+            outcome=params.get("outcome"),
+            also=max((one.score for one in assessed), default=0.0),
+        )
+        if evaluation.risk is not None and evaluation.risk.is_clamped:
+            log.warning("a risk score of the agent %r is out of range and was brought into it", execution.name)
+        for one in assessed:
+            evaluation = evaluation.or_stopped(one.reason) if one.is_stopped else evaluation
+        self.evaluations += 1
+        execution.counted += evaluation.is_counted
+        execution.grants.clear()  # AQL-8.6.2-1: unused ones end with the next report
+        if not self.is_enforcing:  # AQL-8.6.4-6
+            would = (_WOULD[evaluation.verdict],) if evaluation.verdict in _WOULD else ()
+            factors = (*evaluation.factors, *would)
+            return Directive(
+                continue_=True,
+                factors=factors,
+                steps_remaining=evaluation.steps_remaining,
+                next_step_risk=None if evaluation.risk is None else evaluation.risk.tier.value,
+                notifications=self._directives.notifications(execution),
+            )
+        more: tuple[str, ...] = ()
+        match evaluation.verdict:
+            case Verdict.CONTINUE:
+                named = self.names.named_by(hint, caller)
+                if named:
+                    execution.grants.append(Grant(named))  # AQL-8.6.2-1
+                else:
+                    more = (NAMES_NOTHING,)
+            case Verdict.PAUSE:
+                await self._pause(execution, evaluation, hint, written)
+            case Verdict.VERIFY:
+                await self._verify(execution, evaluation, hint, written)
+            case Verdict.STOP:
+                await self.block(execution, evaluation, written)  # AQL-8.6.4-5
+        return self._directives.of_evaluation(execution, evaluation, more=more)
+
+    def _assess(self, trigger: Trigger, execution: Execution, hint: Hint) -> Assessment:
+        try:
+            return trigger(execution.agent, hint)
+        except Exception:
+            log.exception("an assessment of the agent %r failed; it is stopped", execution.name)
+            return Assessment(is_stopped=True, reason="An assessment of this action failed.")
+
+    async def _still_paused(self, execution: Execution, pause: Pause, written: str) -> Directive | None:
+        """None: what it waited for is over, and this report is judged afresh."""
+        approval = self.challenges.inbox.get(pause.approval_id)
+        status = Status.VOID if approval is None else approval.status
+        reason = pause.evaluation.reason or ""
+        if status is not Status.PENDING and pause.is_verified_by_code:
+            if status is Status.EXPIRED:  # AQL-8.7.3-6
+                self._lift_pause(execution, "The challenge expired.")
+                return None
+            if self.challenges.may_issue(execution.agent):
+                pause = await self._verify(execution, pause.evaluation, pause.hint, written)
+        elif status is not Status.PENDING:  # nobody decided in time: they are asked again
+            pause = await self._pause(execution, pause.evaluation, pause.hint, written)
+        if pause.is_verified_by_code:
+            reason = f"{reason} Challenge {pause.approval_id} waits for its code."
+        return self._directives.of_pause(execution, pause, reason)
+
+    async def _pause(self, execution: Execution, evaluation: Evaluation, hint: Hint | None, written: str) -> Pause:
+        raised = await self.challenges.raise_step(
+            execution, reason=evaluation.reason or "", factors=evaluation.factors, hint=written
+        )
+        return self._set_pause(execution, evaluation, hint, raised.id, is_verified_by_code=False)
+
+    async def _verify(self, execution: Execution, evaluation: Evaluation, hint: Hint | None, written: str) -> Pause:
+        agent = execution.agent
+        draft = self.challenges.draft(
+            agent, execution.name, reason=evaluation.reason or "", factors=evaluation.factors, hint=written
+        )
+        try:
+            await self.challenges.raise_challenge(agent, execution.name, draft)
+        except StoreError as refused:
+            raise _unavailable(refused) from None
+        return self._set_pause(execution, evaluation, hint, draft.id, is_verified_by_code=True)  # AQL-8.7.3-6
+
+    def _set_pause(
+        self, execution: Execution, evaluation: Evaluation, hint: Hint | None, id: str, *, is_verified_by_code: bool
+    ) -> Pause:
+        pause = execution.pause = Pause(
+            evaluation=evaluation,
+            hint=hint,
+            approval_id=id,
+            is_verified_by_code=is_verified_by_code,
+            at=self._clock.wall(),
+        )
+        self.record(execution, "pause", "paused", approval=id, stage=evaluation.stage)
+        return pause
+
+    async def block(self, execution: Execution, evaluation: Evaluation, written: str) -> Block:
+        """On disk when this returns. Raises OperationFailed; the block counts in memory all the same."""
+        agent, reason = execution.agent, evaluation.reason or ""
+        draft = self.challenges.draft(agent, execution.name, reason=reason, factors=evaluation.factors, hint=written)
+        block = Block(
+            principal=agent.principal, name=execution.name, reason=reason, at=self._clock.wall(), challenge_id=draft.id
+        )
+        if execution.pause is not None:
+            await self.challenges.void(execution.pause.approval_id, "the agent is blocked")
+            execution.pause = None
+        execution.grants.clear()
+        try:
+            await self.blocks.put(block)  # AQL-8.8.3-3
+            await self.challenges.raise_challenge(agent, execution.name, draft)
+        except StoreError as refused:
+            raise _unavailable(refused) from None
+        finally:
+            self.changed.publish(None)
+        log.warning("the agent %r of %s is blocked: interlock approvals show %.8s", execution.name, agent[0], draft.id)
+        self.record(execution, "block", "blocked", approval=draft.id, reason=reason)
+        return block
+
+    def abort_as_operator(self, agent: AgentKey, by: str) -> Execution | None:
+        """None: nothing of it is under way."""
+        live = self.executions.live_of(agent)
+        for execution in live:
+            self._end(execution, _S.CANCELLED, f"aborted by {by}")
+        return live[-1] if live else None
+
+    async def escalate(self, execution: Execution, evaluation: Evaluation, written: str, verdict: Verdict) -> None:
+        """The real call is judged more strictly than its report was. Raises OperationFailed."""
+        async with self._lock(execution.agent):
+            if verdict is Verdict.STOP:
+                await self.block(execution, evaluation, written)
+            elif verdict is Verdict.VERIFY:
+                await self._verify(execution, evaluation, None, written)
+            else:
+                await self._pause(execution, evaluation, None, written)
+
+    async def order_challenge(self, agent: AgentKey) -> Block | None:
+        """A fresh code for a block, which voids the one before. None: the agent is not blocked. Raises StoreError."""
+        block = self.blocks.maybe(agent)
+        if block is None:
+            return None
+        draft = self.challenges.draft(agent, block.name, reason=block.reason, factors=(), hint="")
+        await self.challenges.void(block.challenge_id, "superseded: a fresh code was ordered")
+        fresh = Block(
+            principal=block.principal, name=block.name, reason=block.reason, at=block.at, challenge_id=draft.id
+        )
+        await self.blocks.put(fresh)
+        await self.challenges.raise_challenge(agent, block.name, draft)
+        return fresh
+
+    # What people decide
+
+    async def settle(self, approval: Approval) -> Approval | Fault:
+        """Puts a decision into effect, whoever brought it."""
+        settled = await self.challenges.settle(approval)
+        if isinstance(settled, Fault):
+            return settled
+        is_yes = settled.status is Status.DONE
+        decision = approval.decision
+        said = decision.reason if decision is not None and decision.reason else None
+        execution = self.executions.maybe_by_approval(approval.id)
+        if approval.kind is Kind.VERIFY:
+            await self._settle_challenge(approval, execution, is_yes=is_yes, by=decision.by if decision else "")
+        elif execution is not None and approval.kind is Kind.START:
+            if is_yes and execution.move(_S.RUNNING, self._clock.wall()):
+                self._tell(execution, "The start was approved.")
+                self.executions.note(execution)
+            elif not is_yes:
+                execution.is_refused = self._end(
+                    execution, _S.CANCELLED, f"The start was denied{f': {said}' if said else '.'}"
+                )
+        elif execution is not None and (held := execution.held.settle(approval.id, is_yes=is_yes)) is not None:
+            word = "confirmed" if is_yes else f"denied{f': {said}' if said else ''}"
+            self._tell(execution, f"The call of {held.operation} was {word}.")
+        elif execution is not None:
+            self._resume(execution, is_yes=is_yes, said=said)
+        self.changed.publish(None)
+        return settled
+
+    async def _settle_challenge(
+        self, approval: Approval, execution: Execution | None, *, is_yes: bool, by: str
+    ) -> None:
+        block = next((one for one in self.blocks.all() if one.challenge_id == approval.id), None)
+        if block is not None and is_yes:  # AQL-8.8.3-4
+            try:
+                await self.blocks.lift(block.agent)  # AQL-8.8.3-4
+            except StoreError as refused:
+                log.error("a block cannot be lifted: %s", refused)
+                return
+            self.audit.add("unblock", block.agent, block.name, "unblocked", approval=approval.id, by=by)
+            for one in self.executions.live_of(block.agent):
+                self._tell(one, "The block was lifted.")
+        elif execution is not None:
+            self._resume(execution, is_yes=is_yes, said=None)
+
+    def _resume(self, execution: Execution, *, is_yes: bool, said: str | None) -> None:
+        """A person agreed, or said no: either way the agent may report what it does next."""
+        pause, execution.pause = execution.pause, None
+        if pause is None:
+            return
+        self._tell(
+            execution, "The pause was lifted." if is_yes else f"The step was denied{f': {said}' if said else '.'}"
+        )
+        if not is_yes:
+            return
+        if pause.evaluation.stage == 1:  # AQL-8.7.2-2
+            execution.counted = 0
+            self._tell(execution, "The step counter begins again.")
+        elif pause.hint is not None:  # the person saw what is to be done; after a failure it was not judged yet
+            execution.grants = [Grant(pause.hint.names, is_approved=pause.evaluation.stage > 2)]
+
+    def _lift_pause(self, execution: Execution, why: str) -> None:
+        execution.pause = None
+        self._tell(execution, f"The pause was lifted. {why}")
+
+    # Inside
+
+    def _owner(self, caller: Caller) -> Owner:
+        owner = maybe_owner(caller)
+        if owner is None:
+            detail = "the safety loop needs a client that can be told from others: use a token, or a session"
+            raise OperationFailed(permission_denied("named_credential_required", detail=detail))
+        return owner
+
+    def _lock(self, agent: AgentKey) -> asyncio.Lock:
+        return self._locks.setdefault(agent, asyncio.Lock())
+
+    async def _supersede(self, owner: Owner, agent: AgentKey) -> None:
+        """One live execution per agent; one that only waits for a code gives way (AQL-X-3)."""
+        live = self.executions.live_of(agent)
+        for one in live:
+            if owner[0] == LOCAL and one.owner != owner:
+                continue
+            await self._refresh(one)
+            if one.is_live and not (one.pause is not None and one.pause.is_verified_by_code):
+                raise OperationFailed(_invalid_state(one, _S.PENDING))
+            self._end(one, _S.CANCELLED, "superseded by another start")
+
+    async def _refresh(self, execution: Execution) -> None:
+        """A start that nobody approved in time is over."""
+        if execution.status is _S.PENDING and execution.start_id is not None:
+            approval = self.challenges.inbox.get(execution.start_id)
+            if approval is None or approval.status not in (Status.PENDING, Status.APPROVED, Status.USED, Status.DONE):
+                execution.is_refused = self._end(execution, _S.CANCELLED, "The start was not approved in time.")
+
+    async def _refuse_blocked(self, agent: AgentKey, *, is_report: bool = False) -> None:
+        """Raises OperationFailed while the agent is blocked and blocks count."""
+        block = self.blocks.maybe(agent)
+        if block is not None and self.is_enforcing:  # AQL-8.8.3-2, AQL-8.6.4-5
+            raise OperationFailed(await self._blocked(block, is_report=is_report))
+
+    async def _blocked(self, block: Block, *, is_report: bool = False) -> Failure:
+        if not self.challenges.is_waiting(block.challenge_id) and self.challenges.may_issue(block.agent):
+            try:
+                block = await self.order_challenge(block.agent) or block
+            except StoreError as refused:
+                log.error("a challenge cannot be written: %s", refused)
+        details: dict[str, Any] = {"element_name": block.name, "verification_id": block.challenge_id}  # AQL-8.8.3-2
+        if is_report:
+            details["autonomy"] = self._directives.of_block(block).shown()
+        return permission_denied("agent_blocked", **details)  # AQL-8.8.3-2
+
+    def record(self, execution: Execution, event: str, outcome: str, **more: Any) -> None:
+        """In the audit log."""
+        said = {"execution": execution.id, "session_id": execution.session_id, **more}
+        self.audit.add(event, execution.agent, execution.name, outcome, **said)
+
+    def _tell(self, execution: Execution, message: str) -> None:
+        execution.tell(NotificationType.STATUS, message, self._clock.wall())
+
+    def _end(self, execution: Execution, to: ExecutionStatus, why: str | None) -> bool:
+        waiting = execution.approval_ids
+        message = {"code": "INTERNAL_ERROR", "message": why or _ENDED} if to is _S.FAILED else None
+        result = {"summary": why} if to is _S.COMPLETED and why is not None else None
+        if not execution.move(to, self._clock.wall(), error=message, result=result):
+            return False
+        execution.ended_because = why
+        self.executions.note(execution)
+        self.changed.publish(None)
+        self.record(execution, "end", to.value, reason=_cut(why))
+        for id in waiting:
+            if self.challenges.is_waiting(id):
+                self.challenges.void_soon(id, _ENDED)
+        return True
+
+
+def _invalid_state(execution: Execution, requested: ExecutionStatus) -> Failure:
+    # AQL-8.4.2-2
+    details = {"execution_id": execution.id, "status": execution.status.value, "requested": requested.value}
+    message = f"The execution is {execution.status.value}; it cannot become {requested.value}"
+    return failure(Code.CONFLICT_INVALID_STATE, message, details)
+
+
+def _unavailable(refused: StoreError) -> OperationFailed:
+    log.error("the safety loop cannot write: %s", refused)
+    return OperationFailed(internal_error("the node's store cannot be written; nothing goes on"))
+
+
+def _cut(text: Any) -> str | None:
+    return text[:1000] if isinstance(text, str) else None

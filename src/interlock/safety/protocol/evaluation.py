@@ -1,0 +1,174 @@
+"""The evaluation of a reported step, or of the call that follows it, in five stages (8.7.2).
+
+In: the policy of the agent, the hint, how many steps it has taken. Out: whether it goes on, pauses, is verified or is
+stopped, with the reason and one factor for each stage that was passed. The first stage that pauses or stops ends it.
+Factors and reasons tell no pattern: an agent must not learn how to word around them.
+"""
+
+import re
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final, Literal
+
+import msgspec
+
+from interlock.safety.protocol.hint import Hint, normalise
+from interlock.safety.protocol.policy import CompiledPolicy
+from interlock.safety.protocol.risk import TOLERANCES, UNRECOGNISED, Risk, Tier, risk_of
+
+LIMIT_REASON: Final = "Step limit exceeded"
+StepOutcome = Literal["success", "failure", "skipped"]
+READ_ONLY: Final = 0  # the danger level of what changes nothing
+
+_SEVERAL: Final = re.compile(r"[;&|<>$`]|\b(?:and|then)\b")  # an action with more behind it
+
+
+class Verdict(Enum):
+    CONTINUE = "continue"
+    PAUSE = "pause"
+    VERIFY = "verify"
+    STOP = "stop"
+
+
+class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+    verdict: Verdict
+    factors: tuple[str, ...]
+    reason: str | None = None
+    risk: Risk | None = None  # where stage 4 ran
+    stage: int = 0  # that ended it; 0: all were passed
+    steps_remaining: int | None = None
+    is_counted: bool = True  # against the step limit
+
+    def or_stopped(self, reason: str) -> "Evaluation":
+        """Stopped by another assessment, whatever the stages say."""
+        if self.verdict is Verdict.STOP:
+            return self
+        factors = (*self.factors, "Stage 4: another assessment stops it")
+        return msgspec.structs.replace(self, verdict=Verdict.STOP, reason=reason, stage=4, factors=factors)
+
+
+def evaluate(
+    compiled: CompiledPolicy,
+    hint: Hint,
+    *,
+    steps: int,
+    outcome: StepOutcome | None = None,
+    danger: int | None = None,
+    also: float = 0.0,
+) -> Evaluation:
+    """`steps`: counted before this one. `danger`: known of the operation that the hint names."""
+    policy = compiled.policy
+    is_read = 3 in policy.stages and is_auto_approved(compiled, hint)
+    limit, number = policy.max_autonomous_steps, steps + (0 if is_read else 1)
+    left = max(0, limit - number)  # AQL-8.7.2-2
+    factors: list[str] = []
+
+    def ended(verdict: Verdict, stage: int, reason: str, factor: str, risk: Risk | None = None) -> Evaluation:
+        said = (*factors, f"Stage {stage}: {factor}")
+        return Evaluation(
+            verdict=verdict, factors=said, reason=reason, risk=risk, stage=stage, steps_remaining=left,
+            is_counted=not is_read,
+        )  # fmt: skip
+
+    if number > limit:  # AQL-8.7.2-2
+        return ended(Verdict.PAUSE, 1, LIMIT_REASON, f"step {number} is beyond the limit of {limit}")
+    factors.append(f"Stage 1: step {number} of {limit}")
+    if 2 in policy.stages and outcome is not None:
+        if outcome == "failure":
+            reason = "The previous step failed; tell your user, or the system you work for, before it is tried again."
+            return ended(Verdict.PAUSE, 2, reason, "the previous step failed")
+        factors.append(f"Stage 2: the previous step was reported as {outcome}")
+    found = _match(compiled, hint.actions) if 3 in policy.stages else None
+    if found is not None:
+        return ended(found.verdict, 3, found.reason or "", found.factors[0])
+    if is_read:
+        factors.append("Stage 3: approved automatically")
+        return Evaluation(verdict=Verdict.CONTINUE, factors=tuple(factors), steps_remaining=left, is_counted=False)
+    if 3 in policy.stages:
+        factors.append("Stage 3: no pattern matches")
+    risk = risk_of(hint.words, danger=danger, also=also)
+    if 4 in policy.stages:
+        judged = _judge(compiled, risk)
+        if judged.verdict is not Verdict.CONTINUE:
+            return ended(judged.verdict, 4, judged.reason or "", judged.factors[0], risk)
+        factors.append(f"Stage 4: {judged.factors[0]}")
+    if 5 in policy.stages:
+        threshold = TOLERANCES[policy.risk_tolerance]
+        if risk.score > threshold:
+            reason = f"The risk of this action is above what a {policy.risk_tolerance} agent may take by itself."
+            factor = f"risk {risk.score} is above {threshold} ({policy.risk_tolerance})"
+            return ended(Verdict.PAUSE, 5, reason, factor, risk if 4 in policy.stages else None)
+        factors.append(f"Stage 5: risk {risk.score} is within {threshold} ({policy.risk_tolerance})")
+    return Evaluation(
+        verdict=Verdict.CONTINUE,
+        factors=tuple(factors),
+        risk=risk if 4 in policy.stages else None,
+        steps_remaining=left,
+    )
+
+
+def evaluate_call(compiled: CompiledPolicy, names: Iterable[str], danger: int | None) -> Evaluation:
+    """Stages 3 to 5 on what is really called: all its names."""
+    policy = compiled.policy
+    forms = tuple(dict.fromkeys(form for name in names for form in (normalise(name), normalise(name, split=True))))
+    found = _match(compiled, forms) if 3 in policy.stages else None
+    if found is not None:
+        return found
+    words = [word for form in forms for word in re.findall(r"[^\W_]+", form)]
+    risk = Risk(10, "it changes nothing") if danger == READ_ONLY else risk_of(words, danger=danger)
+    if 4 in policy.stages:
+        judged = _judge(compiled, risk)
+        if judged.verdict is not Verdict.CONTINUE:
+            return judged
+    if 5 in policy.stages and risk.score > TOLERANCES[policy.risk_tolerance]:
+        return Evaluation(
+            verdict=Verdict.PAUSE, factors=(f"risk {risk.score}",), reason="Its risk is above the tolerance.", stage=5
+        )
+    return Evaluation(verdict=Verdict.CONTINUE, factors=("The call is within the policy.",))
+
+
+def is_auto_approved(compiled: CompiledPolicy, hint: Hint) -> bool:
+    """Whether a pattern covers the whole hint, and nothing is appended that it was not meant for."""
+    if not any(pattern.is_whole(hint.text) for pattern in compiled.auto_approve) or _SEVERAL.search(hint.actions[0]):
+        return False
+    return risk_of(hint.words).score <= UNRECOGNISED
+
+
+def _match(compiled: CompiledPolicy, texts: Iterable[str]) -> Evaluation | None:
+    """Deny, then requiresApproval; autoApprove is asked apart."""
+    texts = tuple(texts)
+    if any(pattern.is_found_in(text) for pattern in compiled.deny for text in texts):
+        return Evaluation(
+            verdict=Verdict.STOP,
+            factors=("a deny pattern matches",),
+            reason="This action is denied. The agent is blocked until a person verifies it.",
+            stage=3,
+        )
+    if any(pattern.is_found_in(text) for pattern in compiled.requires_approval for text in texts):
+        return Evaluation(
+            verdict=Verdict.PAUSE,
+            factors=("a pattern asks for approval",),
+            reason="This action needs the approval of a person.",
+            stage=3,
+        )
+    return None
+
+
+def _judge(compiled: CompiledPolicy, risk: Risk) -> Evaluation:
+    policy = compiled.policy
+    factor = f"risk {risk.score} ({risk.why}), tier {risk.tier.value}"
+    match risk.tier:
+        case Tier.ADVISORY:
+            verdict, reason = Verdict.CONTINUE, None
+        case Tier.CONFIRM:
+            is_relaxed = policy.tolerance_relaxes_confirm and risk.score <= TOLERANCES[policy.risk_tolerance]
+            verdict = Verdict.CONTINUE if is_relaxed else Verdict.PAUSE
+            reason = None if is_relaxed else "This action needs the approval of a person."
+        case Tier.VERIFY:
+            verdict, reason = Verdict.VERIFY, "This action waits until a person verifies it with a code."
+        case Tier.DANGER_ZONE:
+            verdict, reason = (
+                Verdict.STOP,
+                "This action is too dangerous. The agent is blocked until a person verifies it.",
+            )
+    return Evaluation(verdict=verdict, factors=(factor,), reason=reason, risk=risk, stage=4)

@@ -1,0 +1,152 @@
+"""Verification and confirmation by agents' clients: a person gives them a code or a token that only operators saw.
+
+Every attempt that fails is on disk before it is answered, and audited without what was tried. An attempt with an id or
+a token that nobody knows counts for the principal that made it.
+"""
+
+from typing import Any, Final
+
+from interlock.approvals.protocol.approval import Approval, Kind, Source
+from interlock.approvals.protocol.state import Status
+from interlock.aql.protocol.errors import (
+    Code,
+    Failure,
+    OperationFailed,
+    failure,
+    internal_error,
+    permission_denied,
+)
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.calls.caller import Caller
+from interlock.safety.agents import AgentKey, agent_key
+from interlock.safety.challenges import WRONG_CODE
+from interlock.safety.codes import FAILURES_MAX, TOKEN_PREFIX, Attempts, Codes
+from interlock.safety.loop import SafetyLoop
+from interlock.store.ports import StoreError
+
+NOBODY: Final = ""  # the name under which attempts count that belong to no agent
+
+
+class Verification:
+    def __init__(self, loop: SafetyLoop, codes: Codes, attempts: Attempts, clock: Clock) -> None:
+        self._loop = loop
+        self._codes = codes
+        self._attempts = attempts
+        self._clock = clock
+
+    async def open(self) -> None:
+        await self._codes.open()
+        await self._attempts.open()
+
+    async def close(self) -> None:
+        """Holds nothing open."""
+
+    async def verify(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
+        """8.8.2: the right code unblocks; a wrong one makes the code void."""
+        id, written = params["challenge_id"], params["code"]
+        principal = caller.principal.name
+        challenge = self._codes.maybe_challenge(id)
+        if challenge is None or challenge.principal != principal:  # AQL-8.8-1, AQL-2.3.5-2: as if there were none
+            agent, name = AgentKey(principal, NOBODY), NOBODY
+            await self._refuse_limited(agent, name, id)
+            raise await self._failed(agent, name, id, failure(Code.TOKEN_INVALID, "Invalid code", {"challenge_id": id}))
+        agent, name = agent_key(principal, challenge.name), challenge.name
+        await self._refuse_limited(agent, name, id)
+        approval = self._loop.challenges.inbox.get(id)
+        if approval is None or approval.status is not Status.PENDING:  # AQL-8.8.2-8
+            raise await self._failed(agent, name, id, self._over(approval, {"challenge_id": id}))
+        if not self._codes.is_code(challenge, written):  # AQL-8.8-1
+            await self._loop.challenges.void(id, WRONG_CODE)
+            raise await self._failed(agent, name, id, failure(Code.TOKEN_INVALID, "Invalid code", {"challenge_id": id}))
+        await self._approve(id, by=principal, reason="verified with the code")
+        self._loop.audit.add("verify", agent, name, "verified", approval=id)
+        live = self._loop.executions.live_of(agent)
+        return {"verified": True, "element_name": name, "status": live[-1].status.value if live else "unblocked"}
+
+    async def confirm(self, caller: Caller, params: dict[str, Any]) -> dict[str, Any]:
+        """8.7.3: with the token that the inbox showed to an operator, and nothing else."""
+        token, principal = params["confirmation_token"], caller.principal.name
+        agent = AgentKey(principal, NOBODY)
+        await self._refuse_limited(agent, NOBODY, params.get("confirmation_id"))
+        if not token.startswith(TOKEN_PREFIX):  # AQL-8.7.3-9
+            detail = "a person confirms, with the token that interlock approvals show ID --code gives them"
+            refused = permission_denied("self_approval", detail=detail)  # AQL-8.7.3-9
+            raise await self._failed(agent, NOBODY, params.get("confirmation_id"), refused, event="confirm")
+        id = self._codes.maybe_approval_of(token)
+        approval = self._loop.challenges.inbox.get(id) if id is not None else None
+        if approval is None or approval.requested_by != principal or approval.source is not Source.AQL:  # AQL-8.7.3-9
+            refused = failure(Code.TOKEN_INVALID, "Invalid confirmation token", {})
+            raise await self._failed(agent, NOBODY, params.get("confirmation_id"), refused, event="confirm")
+        agent, name = agent_key(principal, approval.agent or ""), approval.agent or ""
+        if params.get("confirmation_id") not in (None, approval.id):
+            details = {"token_operation": self._operation(approval), "requested_operation": params["confirmation_id"]}
+            refused = failure(Code.TOKEN_SCOPE_MISMATCH, "Confirmation token scope mismatch", details)
+            raise await self._failed(agent, name, approval.id, refused, event="confirm")
+        if approval.status is not Status.PENDING:
+            refused = self._over(approval, {"confirmation_id": approval.id})
+            raise await self._failed(agent, name, approval.id, refused, event="confirm")
+        operation = self._operation(approval)
+        is_yes = params.get("decision", "approve") == "approve"
+        await self._approve(approval.id, by=principal, reason="confirmed with the token", is_yes=is_yes)
+        self._loop.audit.add("confirm", agent, name, "approved" if is_yes else "denied", approval=approval.id)
+        return {
+            "confirmed": is_yes,
+            "confirmation_id": approval.id,
+            "element_name": name,
+            "operation": operation,
+        }
+
+    async def _approve(self, id: str, *, by: str, reason: str, is_yes: bool = True) -> None:
+        decide = self._loop.challenges.approve if is_yes else self._loop.challenges.deny
+        decided = await decide(id, by=by, reason=reason)
+        settled = decided if isinstance(decided, Fault) else await self._loop.settle(decided)
+        if isinstance(settled, Fault):
+            raise OperationFailed(internal_error("the decision cannot be written; nothing was done"))
+
+    def _over(self, approval: Approval | None, details: dict[str, Any]) -> Failure:
+        # AQL-8.8.2-8
+        if approval is not None and approval.status is Status.EXPIRED and approval.expires_at is not None:
+            times = {"expired_at": rfc3339(approval.expires_at), "current_time": rfc3339(self._clock.wall())}
+            return failure(
+                Code.TOKEN_EXPIRED, "It has expired; a fresh one is shown to operators", {**details, **times}
+            )
+        if approval is not None and approval.status is Status.VOID:
+            why = approval.outcome or "it counts no more"
+            said = f"It is void, and was not used: {why}. Ask for the fresh one"
+            return failure(Code.TOKEN_ALREADY_USED, said, {**details, "reason": "void"})
+        return failure(Code.TOKEN_ALREADY_USED, "It has already been used", details)
+
+    async def _refuse_limited(self, agent: AgentKey, name: str, id: str | None) -> None:
+        try:
+            limited = await self._attempts.maybe_limited(agent.stored)
+        except StoreError:
+            raise OperationFailed(internal_error("the node's store cannot be written; nothing was done")) from None
+        if limited is None:
+            return
+        self._loop.audit.add("verify", agent, name, "limited", approval=id)
+        details = {
+            "limit": FAILURES_MAX,
+            "remaining": 0,
+            "window": "minute",
+            "resets_at": rfc3339(limited.until),
+            "retry_after_seconds": limited.retry_after_s,
+        }
+        raise OperationFailed(failure(Code.RATE_LIMIT_EXCEEDED, "Too many failed attempts", details))
+
+    async def _failed(
+        self, agent: AgentKey, name: str, id: str | None, refused: Failure, *, event: str = "verify"
+    ) -> OperationFailed:
+        self._loop.audit.add(event, agent, name, "failed", approval=id, reason=refused.code)
+        try:
+            await self._attempts.fail(agent.stored)  # AQL-8.8.2-8, AQL-8.7.3-9
+        except StoreError:
+            return OperationFailed(internal_error("the node's store cannot be written; nothing was done"))
+        return OperationFailed(refused)
+
+    def _operation(self, approval: Approval) -> str:
+        execution = self._loop.executions.maybe_by_approval(approval.id)
+        held = None if execution is None else execution.held.waiting.get(approval.id)
+        if held is not None:
+            return held.operation
+        return "execute_agent" if approval.kind is Kind.START else "record_execution_step"

@@ -1,0 +1,152 @@
+"""The watch over calls: does a call belong to an agent in the loop, and was it reported?
+
+Asked by check 5 of the guard for every call while there is something to watch. The answer is a refusal with its reason,
+or None. A grant is used up when its call is sent; one that somebody has to agree to keeps it until then.
+"""
+
+from typing import Any, Final
+
+from interlock.aql.protocol.errors import OperationFailed
+from interlock.aql.protocol.execution import ExecutionStatus
+from interlock.safety.protocol.directive import Metadata, NotificationType
+from interlock.safety.protocol.evaluation import READ_ONLY, Verdict, evaluate_call
+from interlock.wire.jsonrpc.errors import EXECUTION_REFUSED, Fault
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller
+from interlock.catalog.routes import Route
+from interlock.safety.agents import Block
+from interlock.safety.executions import LOCAL, Execution, Pause, maybe_owner
+from interlock.safety.grants import WATCHED, CallNames, Grant
+from interlock.safety.loop import SafetyLoop
+
+_WHY: Final = {
+    "execution_required": "this client may act only inside an execution: call execute_agent first",
+    "unreported_action": "report the action by record_execution_step first, with the name of what is called",
+    "paused": "the agent waits for a person and may not act",
+    "agent_blocked": "the agent is blocked until a person verifies it",
+}
+
+
+class Watch:
+    def __init__(self, loop: SafetyLoop, clock: Clock) -> None:
+        self.loop = loop
+        self._clock = clock
+        self._work = BackgroundTasks()
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        await self._work.finish()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether any call could be refused."""
+        loop = self.loop
+        return loop.is_enforcing and bool(loop.plan.require or loop.executions.by_owner or loop.blocks.all())
+
+    def maybe_refusal(self, call: Call) -> Fault | None:
+        loop = self.loop
+        if call.method not in WATCHED:  # AQL-8.6.3-1
+            return None
+        if not loop.is_enforcing:  # AQL-8.6.4-6
+            return None
+        caller = call.caller
+        owner, principal = maybe_owner(caller), caller.principal.name
+        mine = loop.executions.by_owner.get(owner, ()) if owner is not None else ()
+        names = loop.names.of_call(call)
+        for execution in mine:
+            if execution.pause is not None:  # AQL-8.6.4-3
+                continue
+            if loop.blocks.maybe(execution.agent) is not None:  # AQL-8.6.4-5
+                continue
+            for grant in execution.grants:
+                if grant.may(call, names):  # AQL-8.6.2-1
+                    return self._maybe_stricter(execution, grant, call, names)
+        return self._refuse(call, list(mine), principal)
+
+    def may_notify(self, caller: Caller) -> bool:
+        """Whether what a client says without calling anything may pass: no agent of its is blocked, waits for a person
+        or acts in an execution, where everything that acts is reported first."""
+        loop = self.loop
+        if not self.is_needed:
+            return True
+        owner, principal = maybe_owner(caller), caller.principal.name
+        if principal in loop.plan.require or (owner is not None and loop.executions.by_owner.get(owner)):
+            return False
+        return principal == LOCAL or not loop.blocks.of_principal(principal)
+
+    def use(self, call: Call) -> None:
+        """A call that a person released is about to leave."""
+        if not self.loop.executions.by_owner:
+            return
+        owner = maybe_owner(call.caller)
+        names = self.loop.names.of_call(call)
+        for execution in self.loop.executions.by_owner.get(owner, ()) if owner is not None else ():
+            for grant in execution.grants:
+                if grant.may(call, names):
+                    grant.use(call, names)
+                    return
+
+    def _maybe_stricter(self, execution: Execution, grant: Grant, call: Call, names: CallNames) -> Fault | None:
+        """Stages 3 to 5 on what is really called; the stricter outcome counts."""
+        if not grant.is_approved:
+            judged = evaluate_call(self.loop.policies.of(execution.agent), names.all, _danger(call))
+            if judged.verdict is not Verdict.CONTINUE:
+                # It counts from now on; the inbox hears of it as soon as the disk has it.
+                execution.grants.clear()
+                execution.pause = Pause(
+                    evaluation=judged, hint=None, approval_id="", is_verified_by_code=False, at=self._clock.wall()
+                )
+                self._work.begin(self._escalate(execution, call.target, judged.verdict), "safety")
+                return self._fault("paused", execution)
+        if call.hold is None or not call.hold.is_asked_first:
+            grant.use(call, names)
+        return None
+
+    async def _escalate(self, execution: Execution, target: str, verdict: Verdict) -> None:
+        pause = execution.pause
+        if pause is None:
+            return
+        try:
+            await self.loop.escalate(execution, pause.evaluation, f"calling {target}", verdict)
+        except OperationFailed:
+            return  # it stays paused; the next report asks again
+
+    def _refuse(self, call: Call, mine: list[Execution], principal: str) -> Fault | None:
+        loop = self.loop
+        blocked = [block for one in mine if (block := loop.blocks.maybe(one.agent)) is not None]
+        if not mine and principal != LOCAL:
+            blocked = loop.blocks.of_principal(principal)
+        if not mine and not blocked:
+            return self._fault("execution_required") if principal in loop.plan.require else None
+        if blocked:  # AQL-8.6.4-5
+            return self._fault("agent_blocked", blocked=blocked[0])
+        waiting = [one for one in mine if one.pause is not None or one.status is ExecutionStatus.PENDING]
+        if len(waiting) == len(mine):
+            return self._fault("paused", waiting[0])  # AQL-8.6.4-3
+        now = self._clock.wall()
+        for execution in mine:
+            metadata = Metadata(operation=call.target, reason="unreported_action")
+            message = f"A call of {call.target} was not reported, and was refused."
+            execution.tell(NotificationType.ERROR, message, now, metadata)
+            loop.record(execution, "PROTOCOL_VIOLATION", "refused", operation=call.target)
+        return self._fault("unreported_action", mine[0])  # AQL-8.6.2-1 and -4
+
+    def _fault(self, reason: str, execution: Execution | None = None, blocked: Block | None = None) -> Fault:
+        data: dict[str, Any] = {"reason": reason, "detail": _WHY[reason]}
+        if execution is not None:
+            data["element_name"] = execution.name
+        if blocked is not None:
+            data |= {"element_name": blocked.name, "verification_id": blocked.challenge_id}  # AQL-8.6.4-5
+        return Fault(EXECUTION_REFUSED, "execution_refused", data)
+
+
+def _danger(call: Call) -> int | None:
+    """What is known of it: a tool that changes nothing is safe whatever it is called; else its name speaks."""
+    route = call.route
+    if isinstance(route, Route) and route.capability is not None and not route.is_open:
+        return None if route.capability.mutable else READ_ONLY
+    return None if isinstance(route, Route) else READ_ONLY  # prompts and resources are read

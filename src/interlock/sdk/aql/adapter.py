@@ -1,0 +1,346 @@
+"""`Adapter`: what a person exposes a domain with. Reads each handler's signature; `run` serves it."""
+
+import asyncio
+import inspect
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar, overload
+
+from interlock.sdk.aql.canonical_verbs import described, objection
+from interlock.sdk.aql.concurrency import CONCURRENCIES, Concurrency
+from interlock.sdk.aql.executions import Executions
+from interlock.sdk.aql.operations import CONFIRMATION, FIELDS, IF_MATCH, PRESETS, NativeOperation
+from interlock.sdk.aql.signature import DeclarationInvalid, Signature, read_signature
+from interlock.aql.protocol.classification import category_of_request
+from interlock.aql.protocol.execution import ExecutionStatus
+from interlock.aql.protocol.families import MODES, PREFIX, PROFILES, Endpoints, Mode, Profile
+from interlock.aql.protocol.limits import Limits
+from interlock.aql.protocol.model import (
+    DEFAULT_DANGER,
+    Category,
+    Danger,
+    Example,
+    Lifecycle,
+    Operation,
+    Parameter,
+    TypeDeclaration,
+    check_operation,
+)
+
+log = logging.getLogger("interlock.aql")
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_CORE: Final = tuple(status.value for status in ExecutionStatus)
+
+
+class Adapter:
+    """A domain as an MCP-AQL server.
+
+    `versioned`: the Struct types whose resources carry an `_etag`. `strict_names`: names that are not as 8.5 has them
+    are refused instead of warned of. The environment's MCP_AQL_ENDPOINT_MODE, MCP_AQL_ENDPOINT_PROFILE and
+    MCP_AQL_TOOL_PREFIX win over `mode`, `profile` and `prefix`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        version: str = "0.0.0",
+        description: str = "",
+        mode: Mode = "semantic",
+        profile: str | Profile = "crude",
+        prefix: str = "",
+        concurrency: Concurrency = "read-concurrent",
+        max_concurrent_requests: int | None = None,
+        limits: Limits | None = None,
+        versioned: Sequence[type] = (),
+        danger_levels: bool = True,
+        strict_mode: bool = True,
+        strict_names: bool = False,
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.description = description
+        self.endpoints = _endpoints(
+            os.environ.get("MCP_AQL_ENDPOINT_MODE", mode),
+            os.environ.get("MCP_AQL_ENDPOINT_PROFILE", profile),
+            os.environ.get("MCP_AQL_TOOL_PREFIX", prefix),
+        )
+        if concurrency not in CONCURRENCIES:  # AQL-9.3.1-1
+            raise DeclarationInvalid(f"concurrency is one of {', '.join(CONCURRENCIES)}, not {concurrency!r}")
+        self.concurrency = concurrency
+        self.max_concurrent_requests = max_concurrent_requests
+        self.limits = limits or Limits()
+        self.versioned = tuple(versioned)
+        self.danger_levels = danger_levels
+        self.strict_mode = strict_mode
+        self.operations: dict[str, NativeOperation] = {}
+        self.executions = Executions()
+        self._strict_names = strict_names
+
+    @overload
+    def create(self, function: _Function) -> _Function: ...
+
+    @overload
+    def create(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
+
+    def create(self, function: Any = None, **options: Any) -> Any:
+        """A handler that adds something. `upsert=True`: it may find that it exists."""
+        return self._declare(Category.CREATE, function, options)
+
+    @overload
+    def read(self, function: _Function) -> _Function: ...
+
+    @overload
+    def read(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
+
+    def read(self, function: Any = None, **options: Any) -> Any:
+        """A handler that changes nothing. `presets={"minimal": ("id", "title")}`: fields by preset."""
+        return self._declare(Category.READ, function, options)
+
+    @overload
+    def update(self, function: _Function) -> _Function: ...
+
+    @overload
+    def update(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
+
+    def update(self, function: Any = None, **options: Any) -> Any:
+        """A handler that changes what exists: identifiers, and `input`.
+
+        With `load=get_document` (a function of the same identifiers) `input` is the whole resource with the changes
+        merged in. Without it, `input` is the changes alone. `fixed=("id",)`: fields that cannot be changed.
+        """
+        return self._declare(Category.UPDATE, function, options)
+
+    @overload
+    def delete(self, function: _Function) -> _Function: ...
+
+    @overload
+    def delete(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
+
+    def delete(self, function: Any = None, **options: Any) -> Any:
+        """A handler that removes something. With `load=` of a versioned type it takes `if_match`."""
+        return self._declare(Category.DELETE, function, options)
+
+    @overload
+    def execute(self, function: _Function) -> _Function: ...
+
+    @overload
+    def execute(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
+
+    def execute(self, function: Any = None, **options: Any) -> Any:
+        """A handler that runs something. `long_running=True`: it answers at once with an execution that goes on.
+
+        `supports_retry=True`, `progress=True`, `states={"queued": "pending"}`: what its execution can do, and states of
+        its own with the core state each counts as.
+        """
+        return self._declare(Category.EXECUTE, function, options)
+
+    def request(self, method: str, **options: Any) -> Callable[[_Function], _Function]:
+        """A handler that stands for a request of a REST API: GET reads, PUT and PATCH change, DELETE removes, POST adds
+        where its name says so and else runs something (8.5.1)."""
+
+        def declare(function: _Function) -> _Function:
+            name = str(options.get("name") or getattr(function, "__name__", ""))
+            category = category_of_request(method.upper(), name)
+            if category is None:
+                raise DeclarationInvalid(f"operation '{name}': GET, PUT, PATCH, DELETE or POST, not {method!r} (8.5.1)")
+            self.add(category, function, **options)
+            return function
+
+        return declare
+
+    def run(self, *beside: "Adapter", http: str | None = None, token: str | None = None) -> None:
+        """Serve MCP over standard input and output until it ends; with `http="127.0.0.1:8000"` at /mcp there instead.
+
+        `beside`: other adapters in the same session; all but one need a `prefix`. `token`: which HTTP clients have to
+        bring (`Authorization: Bearer`); an address that others reach needs one. Raises ValueError for an address that
+        is none, or has none, and DeclarationInvalid where two adapters have a tool of the same name.
+        """
+        from interlock.sdk.aql.server import serve_stdio
+
+        if not logging.getLogger().handlers:
+            logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        if http is None:
+            asyncio.run(serve_stdio((self, *beside)))
+            return
+        from interlock.sdk.aql.http_server import run_http
+
+        run_http((self, *beside), http, token)
+
+    def _declare(self, category: Category, function: Any, options: dict[str, Any]) -> Any:
+        def declare(function: _Function) -> _Function:
+            self.add(category, function, **options)
+            return function
+
+        return declare if function is None else declare(function)
+
+    def add(
+        self,
+        category: Category,
+        function: Callable[..., Any],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        reason: str | None = None,
+        family: str | None = None,
+        danger: Danger | None = None,
+        danger_reasons: Sequence[str] = (),
+        confirmation_message: str = "",
+        examples: Sequence[Example] = (),
+        upsert: bool = False,
+        load: Callable[..., Any] | None = None,
+        fixed: Sequence[str] = (),
+        presets: Mapping[str, Sequence[str]] | None = None,
+        long_running: bool = False,
+        supports_retry: bool = False,
+        progress: bool = False,
+        states: Mapping[str, str] | None = None,
+        own: bool = False,
+    ) -> None:
+        """Declare an operation. Raises DeclarationInvalid with what is wrong with it. `own`: of the library itself."""
+        named = name if name is not None else getattr(function, "__name__", "")
+        said = description if description is not None else inspect.getdoc(function) or ""
+        problem = check_operation(Operation(name=named, category=category, description=said))
+        if problem is not None and not own:
+            raise DeclarationInvalid(problem)
+        identifiers = [one for one in inspect.signature(function).parameters if one != "input"]
+        partial = {"input": (*fixed, *identifiers)} if category is Category.UPDATE else {}
+        signature = read_signature(named, function, partial=partial)
+        parameters, types = [*signature.parameters], list(signature.types)
+        default = self._default_preset(named, signature)
+        if category is Category.READ and signature.resource is not None:
+            parameters.append(_fields_parameter(default))
+        is_versioned = load is not None and self._is_versioned(load)
+        if category in (Category.UPDATE, Category.DELETE) and is_versioned:
+            parameters.append(IF_MATCH)
+        level = DEFAULT_DANGER[category] if danger is None else danger
+        if level >= Danger.DESTRUCTIVE and self.danger_levels:
+            parameters.append(CONFIRMATION)
+        lifecycle = None
+        if long_running:
+            lifecycle, extra = self._lifecycle(named, states or {}, supports_retry=supports_retry, progress=progress)
+            types.append(extra)
+        operation = Operation(
+            name=named,
+            category=category,
+            description=_with_danger(described(said, named, category, reason), level if self.danger_levels else None),
+            parameters=tuple(parameters),
+            returns=signature.returns,
+            danger=danger,
+            danger_reasons=tuple(danger_reasons),
+            confirmation_message=confirmation_message,
+            family=family,
+            examples=tuple(examples),
+            types=tuple(types),
+            lifecycle=lifecycle,
+            upsert=upsert,
+        )
+        self._check(operation, category, reason, own=own)
+        self.operations[named] = NativeOperation(
+            operation,
+            signature,
+            function,
+            load=load,
+            versioned=self.versioned,
+            presets={key: tuple(value) for key, value in (presets or {}).items()},
+            default_preset=default,
+            states=states,
+        )
+        if long_running:
+            self._offer_executions()
+
+    def _check(self, operation: Operation, category: Category, reason: str | None, *, own: bool) -> None:
+        problem = check_operation(operation)
+        if operation.name in self.operations:  # AQL-6.2-1
+            problem = f"operation '{operation.name}': there is one of this name already (6.2)"
+        if problem is None and category is Category.UPDATE:
+            problem = _update_problem(operation)  # AQL-4.5-1
+        if problem is None and operation.upsert and category is not Category.CREATE:
+            problem = f"operation '{operation.name}': upsert goes with CREATE (8.3)"
+        if problem is None and not own:
+            against = objection(operation.name, category, reason)
+            if against is not None and self._strict_names:
+                problem = against
+            elif against is not None:
+                log.warning("%s", against)
+        if problem is not None:
+            raise DeclarationInvalid(problem)
+
+    def _default_preset(self, name: str, signature: Signature) -> str:
+        """C.fields-3: one resource is shown whole, of a collection the usual, of a search the least."""
+        if not signature.is_listing:
+            return "full"
+        return "minimal" if name.partition("_")[0] == "search" else "standard"
+
+    def _is_versioned(self, load: Callable[..., Any]) -> bool:
+        return read_signature(getattr(load, "__name__", "load"), load, partial={}).resource in self.versioned
+
+    def _lifecycle(
+        self, name: str, states: Mapping[str, str], *, supports_retry: bool, progress: bool
+    ) -> tuple[Lifecycle, TypeDeclaration]:
+        for state, core in states.items():
+            if state in _CORE or core not in ("pending", "running"):  # AQL-8.4.4-2
+                raise DeclarationInvalid(
+                    f"operation '{name}': the state '{state}' must be a new one and map to pending or running (8.4.4)"
+                )
+        every = (*_CORE, *states)
+        extra = "; ".join(f"{state} counts as {core}" for state, core in states.items())
+        said = TypeDeclaration(
+            name="ExecutionState",  # AQL-8.4.4-2
+            kind="enum",
+            values=every,
+            description=f"The states of an execution. {extra}".strip(),
+        )
+        return Lifecycle(every, supports_cancel=True, supports_retry=supports_retry, progress_reporting=progress), said
+
+    def _offer_executions(self) -> None:
+        from interlock.sdk.aql.execution_operations import add_execution_operations
+
+        if "get_execution" not in self.operations:
+            add_execution_operations(self)
+
+
+def _endpoints(mode: str, profile: str | Profile, prefix: str) -> Endpoints:
+    if mode == "crude":  # the older word
+        log.info("the mode crude is called semantic, with the profile crude")
+        mode = "semantic"
+    if mode not in MODES:  # AQL-3.3-5
+        raise DeclarationInvalid(f"the mode is one of {', '.join(MODES)}, not {mode!r}")
+    found = profile if isinstance(profile, Profile) else PROFILES.get(profile)
+    if found is None:
+        raise DeclarationInvalid(f"the profile is one of {', '.join(PROFILES)}, not {profile!r}")
+    if prefix and PREFIX.fullmatch(prefix) is None:
+        raise DeclarationInvalid(
+            f"a prefix is lower-case letters, digits and underscores, under 20, ending in _; not {prefix!r}"
+        )
+    return Endpoints(mode=mode, profile=found, prefix=prefix)
+
+
+def _with_danger(description: str, level: Danger | None) -> str:
+    """C.danger-4: from destructive on the description ends with it."""
+    if level is None or level < Danger.DESTRUCTIVE:
+        return description
+    return f"{description.rstrip()} Danger: {level.word}; it asks for a confirmation."
+
+
+def _fields_parameter(default: str) -> Parameter:
+    return Parameter(
+        name=FIELDS,
+        type="FieldSelection",
+        default=default,
+        description=f"{', '.join(PRESETS)}, or an array of paths such as id or owner.name.",
+        of_gateway=True,
+    )
+
+
+def _update_problem(operation: Operation) -> str | None:
+    """4.5: identifiers beside `input`, and everything that can be changed inside it."""
+    if "input" not in operation.by_name:  # AQL-4.5-1
+        return f"operation '{operation.name}': an UPDATE takes what it changes in a parameter 'input' (4.5)"
+    beside = {"dry_run", IF_MATCH.name, CONFIRMATION.name}
+    for parameter in operation.parameters:
+        if not parameter.required and parameter.name not in beside:  # AQL-4.5-1 and -2
+            return f"operation '{operation.name}': '{parameter.name}' can be left out, so it belongs into 'input' (4.5)"
+    return None

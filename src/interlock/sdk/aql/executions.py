@@ -1,0 +1,187 @@
+"""Executions of long-running operations (8.4): started at once, asked about, cancelled, retried.
+
+A handler that takes an `Execution` reports progress and enters declared states by it. What it does after the execution
+ended is dropped: the first end counts.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from interlock.aql.protocol.errors import Code, Failure, OperationFailed, failure, internal_error, resource_not_found
+from interlock.aql.protocol.execution import TERMINAL, ExecutionStatus, may_move, state_answer
+from interlock.aql.protocol.model import Lifecycle
+
+log = logging.getLogger("interlock.aql")
+
+KEEP_S: Final = 86_400.0  # of one that has ended
+EXECUTIONS_MAX: Final = 1_000  # that are kept; of more, those that ended first go
+Work = Callable[["Execution"], Awaitable[Any]]
+
+
+class Execution:
+    """One execution. `extra`: the adapter's own states, each with the core state it counts as (8.4.4)."""
+
+    def __init__(self, operation: str, owner: str, lifecycle: Lifecycle, extra: Mapping[str, str], work: Work) -> None:
+        self.id = f"exec_{secrets.token_hex(16)}"
+        self.operation = operation
+        self.owner = owner
+        self.ended_at: float | None = None
+        self._lifecycle = lifecycle
+        self._extra = extra
+        self._work = work
+        self._status = ExecutionStatus.PENDING
+        self._state = self._status.value
+        self._started_at: str | None = None
+        self._finished_at: str | None = None
+        self._progress: dict[str, Any] | None = None
+        self._result: Any = None
+        self._error: dict[str, Any] | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def status(self) -> ExecutionStatus:
+        return self._status
+
+    def progress(
+        self,
+        *,
+        percentage: float | None = None,
+        current: float | None = None,
+        total: float | None = None,
+        message: str | None = None,
+    ) -> None:
+        """At least one of percentage, current with total, and message (8.4.3)."""
+        if percentage is None and current is None and message is None:
+            raise ValueError("progress needs percentage, current with total, or message")
+        if percentage is not None and not 0 <= percentage <= 100:
+            raise ValueError(f"percentage is 0 to 100, not {percentage}")
+        if (current is None) != (total is None):
+            raise ValueError("current and total go together")
+        told = {"percentage": percentage, "current": current, "total": total, "message": message}
+        if self._status not in TERMINAL:  # AQL-2.3.3-3
+            self._progress = {key: value for key, value in told.items() if value is not None}
+
+    def enter(self, state: str) -> None:
+        """A state that the operation declared. Raises ValueError for another, OperationFailed where no way leads."""
+        if state not in self._extra:
+            raise ValueError(f"'{state}' is no declared state of '{self.operation}'")
+        core = ExecutionStatus(self._extra[state])
+        if self._status is not core or core in TERMINAL:  # AQL-8.4.2-2
+            self.move(core)
+        self._state = state
+
+    def move(self, to: ExecutionStatus) -> None:
+        """Raises OperationFailed (CONFLICT_INVALID_STATE) where the life cycle has no such move."""
+        if not may_move(self._status, to, supports_retry=self._lifecycle.supports_retry):  # AQL-8.4.2-1
+            raise OperationFailed(self.invalid_state(to.value))
+        self._status, self._state = to, to.value
+        now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        if to is ExecutionStatus.RUNNING:
+            self._started_at, self._finished_at, self._error, self.ended_at = now, None, None, None
+        elif to in TERMINAL:
+            self._finished_at, self.ended_at = now, time.monotonic()
+
+    def invalid_state(self, requested: str) -> Failure:
+        details = {"execution_id": self.id, "status": self._state, "requested": requested}  # AQL-8.4.2-1
+        said = f"Execution '{self.id}' is '{self._state}' and cannot become '{requested}'"
+        return failure(Code.CONFLICT_INVALID_STATE, said, details)
+
+    def answer(self) -> dict[str, Any]:
+        made = state_answer(
+            self.id, self._status, started_at=self._started_at, finished_at=self._finished_at, error=self._error
+        )
+        if self._state != self._status.value:
+            made |= {"status": self._state, "core_status": self._status.value}
+        if self._progress is not None:
+            made["progress"] = self._progress
+        if self._status is ExecutionStatus.COMPLETED:
+            made["result"] = self._result
+        return made
+
+    def start(self) -> None:
+        self.task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        if self._status is ExecutionStatus.PENDING:
+            self.move(ExecutionStatus.RUNNING)
+        try:
+            result = await self._work(self)
+        except asyncio.CancelledError:
+            self._end(ExecutionStatus.CANCELLED)
+        except OperationFailed as failed:
+            self._fail(failed.failure)
+        except Exception:
+            ref = secrets.token_hex(4)
+            log.exception("the execution of %s failed (ref %s)", self.operation, ref)
+            self._fail(internal_error(f"the execution failed (ref {ref})"))
+        else:
+            if self._end(ExecutionStatus.COMPLETED):
+                self._result = result
+
+    def _fail(self, found: Failure) -> None:
+        if self._end(ExecutionStatus.FAILED):
+            self._error = {"code": found.code, "message": found.message}
+            if found.details:
+                self._error["details"] = found.details
+
+    def _end(self, to: ExecutionStatus) -> bool:
+        """False: it has ended already, and what comes late is dropped."""
+        with contextlib.suppress(OperationFailed):
+            self.move(to)  # AQL-8.4.2-2, AQL-2.3.3-3
+            return True
+        return False
+
+    def cancel(self) -> None:
+        """From every state that is not terminal (8.4.4)."""
+        if self._status in TERMINAL:
+            raise OperationFailed(self.invalid_state("cancelled"))  # AQL-8.4.2-2
+        self.move(ExecutionStatus.CANCELLED)  # AQL-8.4.4-4
+        if self.task is not None:
+            self.task.cancel()
+
+    def retry(self) -> None:
+        if not self._lifecycle.supports_retry or self._status is not ExecutionStatus.FAILED:
+            raise OperationFailed(self.invalid_state("running"))
+        self.move(ExecutionStatus.RUNNING)
+        self._progress = None
+        self.start()
+
+
+class Executions:
+    """Those of an adapter, by id; each is known only to who started it."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[str, Execution] = {}
+
+    def start(self, execution: Execution) -> Execution:
+        self._forget_old()
+        self._by_id[execution.id] = execution
+        execution.start()
+        return execution
+
+    def found(self, execution_id: str, owner: str) -> Execution:
+        """Raises OperationFailed for one that is unknown or somebody else's."""
+        known = self._by_id.get(execution_id)
+        if known is None or known.owner != owner:
+            raise OperationFailed(resource_not_found("execution", execution_id))
+        return known
+
+    def __iter__(self) -> Iterator[Execution]:
+        return iter(tuple(self._by_id.values()))
+
+    def of(self, owner: str) -> Iterator[Execution]:
+        return (one for one in self._by_id.values() if one.owner == owner)
+
+    def _forget_old(self) -> None:
+        now = time.monotonic()
+        ended = sorted((one.ended_at, one.id) for one in self._by_id.values() if one.ended_at is not None)
+        too_many = len(self._by_id) - EXECUTIONS_MAX + 1
+        for index, (at, execution_id) in enumerate(ended):
+            if index < too_many or now - at > KEEP_S:
+                del self._by_id[execution_id]

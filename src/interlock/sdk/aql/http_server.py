@@ -1,0 +1,263 @@
+"""An adapter as an MCP server over HTTP (Streamable HTTP at /mcp), in both eras of MCP.
+
+An ASGI application. A request is answered with its result alone, or with a stream where something is told before it.
+On an address that others reach a bearer token is asked for; on this machine's own, pages of a browser are kept out by
+their Origin and Host.
+"""
+
+import asyncio
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from msgspec import Raw
+
+from interlock.sdk.aql.server import REQUEST_BYTES_MAX, answer_unreadable, cancel_executions, make_offer
+from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, encode_value
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
+from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.mcp.ladder import HTTP_STATUS, climb
+from interlock.mcp.methods import CANCELLED, INITIALIZE
+from interlock.mcp.sse import encode_event
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.sdk.subserver.mcp_server import McpServer, is_modern
+
+if TYPE_CHECKING:
+    from interlock.sdk.aql.adapter import Adapter
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+PATH: Final = "/mcp"
+SESSIONS_MAX: Final = 1000  # legacy clients; the one that was longest silent makes room
+CONNECTIONS_MAX: Final = 256
+H_SESSION: Final = b"mcp-session-id"
+_ANSWER: Final = b'{"jsonrpc":"2.0","id":'
+_JSON: Final = b"application/json"
+
+
+def run_http(adapters: Sequence["Adapter"], address: str, token: str | None) -> None:
+    """Until the process is told to stop. Raises ValueError for an address, or the lack of a token."""
+    import uvicorn
+
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise ValueError(f"{address!r} is no HOST:PORT")
+    app = HttpApplication(adapters, token, is_open=not is_loopback(host.strip("[]")))
+    uvicorn.run(app, host=host.strip("[]"), port=int(port), log_level="warning", limit_concurrency=CONNECTIONS_MAX)
+
+
+class _Session:
+    """A legacy client: the revision it agreed on, and its requests under way by id."""
+
+    def __init__(self, agreed: str) -> None:
+        self.agreed = agreed
+        self.running: dict[bytes, McpServer] = {}
+
+
+class HttpApplication:
+    def __init__(self, adapters: Sequence["Adapter"], token: str | None = None, *, is_open: bool = False) -> None:
+        """`is_open`: others than this machine reach it, and a token is needed."""
+        if is_open and not token:
+            raise ValueError("an address that others reach needs a token")
+        self._adapters = adapters
+        self._offer = make_offer(adapters)
+        self._token = token
+        self._is_open = is_open
+        self._sessions: OrderedDict[str, _Session] = OrderedDict()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            said = (await receive())["type"]
+            if said == "lifespan.shutdown":
+                cancel_executions(self._adapters)
+            await send({"type": f"{said}.complete"})
+            if said == "lifespan.shutdown":
+                return
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        refused = self._refusal(scope["path"], headers)
+        if refused is not None:
+            await _reply(send, refused)
+            return
+        if scope["method"] == "DELETE":
+            known = self._sessions.pop(headers.get(H_SESSION, b"").decode("latin-1"), None)
+            await _reply(send, 204 if known is not None else 404)
+            return
+        if scope["method"] != "POST":
+            await _reply(send, 405, head=[(b"allow", b"POST, DELETE")])
+            return
+        body = await _body(receive)
+        if body is None:
+            await _reply(send, 413)
+            return
+        try:
+            message = decode_untrusted(body)
+        except CodecError as error:
+            envelope = answer_unreadable(body)
+            fault = encode_fault(error.message_id, error.fault)
+            await _reply(send, 400 if envelope is None else 200, envelope or fault)
+            return
+        said = headers.get(H_SESSION, b"").decode("latin-1")
+        session = self._sessions.get(said)
+        if session is not None:
+            self._sessions.move_to_end(said)
+        if isinstance(message, Request):
+            await self._request(message, session, headers, receive, send)
+            return
+        if isinstance(message, Notification) and session is not None:
+            _hear(session, message)
+        await _reply(send, 202)
+
+    def _refusal(self, path: str, headers: Mapping[bytes, bytes]) -> int | None:
+        if path != PATH:
+            return 404
+        if self._token is not None:
+            given = headers.get(b"authorization", b"")
+            if not hmac.compare_digest(given, b"Bearer " + self._token.encode()):
+                return 401
+        if self._is_open:
+            return None
+        origin = headers.get(b"origin")
+        named = [b"//" + headers.get(b"host", b"")] + ([origin] if origin is not None else [])
+        return None if all(_is_here(one) for one in named) else 403
+
+    async def _request(
+        self, request: Request, session: _Session | None, headers: Mapping[bytes, bytes], receive: Receive, send: Send
+    ) -> None:
+        told: asyncio.Queue[bytes] = asyncio.Queue()
+
+        def take(message: bytes) -> bool:
+            told.put_nowait(message)
+            return True
+
+        server = McpServer(self._offer, take, self._offer.name)
+        head: list[tuple[bytes, bytes]] = []
+        modern = is_modern(request)
+        if modern:
+            climbed = climb(request, headers)
+            if isinstance(climbed, Fault):
+                await _reply(send, HTTP_STATUS.get(climbed.code, 400), encode_fault(request.id, climbed))
+                return
+        elif request.method == INITIALIZE:
+            session = _Session(server.agreed)
+        elif session is None:
+            status, said = (404, "unknown or ended") if H_SESSION in headers else (400, "missing")
+            fault = Fault(INVALID_REQUEST, f"the session is {said}; send initialize first")
+            await _reply(send, status, encode_fault(request.id, fault))
+            return
+        else:
+            server.agreed = session.agreed
+        if session is not None:
+            session.running[request.id] = server
+        try:
+            server.serve(request)
+            if session is not None and request.method == INITIALIZE:
+                session.agreed = server.agreed
+                head = [(H_SESSION, self._keep(session).encode())]
+            await _answer(told, server, request.id, receive, send, head, is_cancelled_by_leaving=modern)
+        finally:
+            server.leave()
+            if session is not None:
+                session.running.pop(request.id, None)
+
+    def _keep(self, session: _Session) -> str:
+        while len(self._sessions) >= SESSIONS_MAX:
+            self._sessions.popitem(last=False)
+        id = secrets.token_urlsafe(24)
+        self._sessions[id] = session
+        return id
+
+
+def _hear(session: _Session, message: Notification) -> None:
+    if message.method != CANCELLED:
+        return
+    params = decode_object(message.params) if message.params else None
+    server = session.running.get(bytes((params or {}).get("requestId", b"")))
+    if server is not None:
+        server.hear(message)
+
+
+def _is_here(address: bytes) -> bool:
+    try:
+        return is_loopback(urlsplit(address.decode("latin-1")).hostname or "")
+    except ValueError:
+        return False
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """None: larger than a request may be."""
+    pieces: list[bytes] = []
+    size, more = 0, True
+    while more:
+        event = await receive()
+        pieces.append(event.get("body", b""))
+        size += len(pieces[-1])
+        more = event.get("more_body", False)
+        if size > REQUEST_BYTES_MAX:
+            return None
+    return b"".join(pieces)
+
+
+async def _answer(
+    told: asyncio.Queue[bytes],
+    server: McpServer,
+    request_id: bytes,
+    receive: Receive,
+    send: Send,
+    head: list[tuple[bytes, bytes]],
+    *,
+    is_cancelled_by_leaving: bool,
+) -> None:
+    """The result alone; or, where anything is told before it, a stream that ends with it."""
+    gone = asyncio.ensure_future(_gone(receive))
+    is_stream = False
+    try:
+        while True:
+            following = asyncio.ensure_future(told.get())
+            await asyncio.wait((following, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not following.done():
+                following.cancel()
+                if is_cancelled_by_leaving:
+                    named = encode_value({"requestId": Raw(request_id)})
+                    server.hear(Notification(CANCELLED, Raw(named)))
+                return
+            message = following.result()
+            is_last = message.startswith(_ANSWER)
+            if is_last and not is_stream:
+                await _reply(send, 200, message, head)
+                return
+            if not is_stream:
+                is_stream = True
+                lines = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), *head]
+                await send({"type": "http.response.start", "status": 200, "headers": lines})
+            event = encode_event(message, event=b"message")
+            await send({"type": "http.response.body", "body": event, "more_body": not is_last})
+            if is_last:
+                return
+    finally:
+        gone.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _reply(send: Send, status: int, body: bytes = b"", head: list[tuple[bytes, bytes]] | None = None) -> None:
+    lines = [(b"content-length", str(len(body)).encode()), *(head or ())]
+    if body:
+        lines.append((b"content-type", _JSON))
+    await send({"type": "http.response.start", "status": status, "headers": lines})
+    await send({"type": "http.response.body", "body": body})

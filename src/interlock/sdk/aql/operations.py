@@ -1,0 +1,207 @@
+"""Native operations: a handler, the declaration that is read from it, and how a call of it is carried out."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.sdk.aql.concurrency import Schedule
+from interlock.sdk.aql.context import Context
+from interlock.sdk.aql.executions import Execution, Executions
+from interlock.sdk.aql.pages import Listing, Page, etag_of, listing_data, read_page
+from interlock.sdk.aql.signature import Argument, Signature
+from interlock.sdk.aql.values import Binary, check_integers, plain, read_base64
+from interlock.aql.protocol.errors import Code, Failure, OperationFailed, failure, invalid_value
+from interlock.aql.protocol.field_selection import Selection, read_selection, select
+from interlock.aql.protocol.merge import merged
+from interlock.aql.protocol.model import Category, Lifecycle, Operation, Parameter
+from interlock.aql.protocol.validation import Validator
+from interlock.sdk.subserver.tools import run_in_thread
+
+IF_MATCH: Final = Parameter(
+    name="if_match", type="string", description="The _etag it must still have; otherwise nothing is done."
+)
+CONFIRMATION: Final = Parameter(
+    name="confirmation_token",
+    type="string",
+    description="Of the answer CONFIRMATION_REQUIRED to the same call.",
+    of_gateway=True,
+)
+FIELDS: Final = "fields"
+PRESETS: Final = ("minimal", "standard", "full")
+
+
+class NativeOperation:
+    """`load`: gives the stored resource of an UPDATE or DELETE by the same identifiers. `presets`: fields by preset."""
+
+    def __init__(
+        self,
+        declaration: Operation,
+        signature: Signature,
+        function: Callable[..., Any],
+        *,
+        load: Callable[..., Any] | None = None,
+        versioned: tuple[type, ...] = (),
+        presets: Mapping[str, tuple[str, ...]] | None = None,
+        default_preset: str = "full",
+        states: Mapping[str, str] | None = None,
+    ) -> None:
+        self.declaration = declaration
+        self.validator = Validator(declaration)
+        self._signature = signature
+        self._function = function
+        self._load = load
+        self._versioned = versioned
+        self._presets = presets or {}
+        self._default_preset = default_preset
+        self._states = states or {}
+
+    @property
+    def is_read(self) -> bool:
+        return self.declaration.category is Category.READ
+
+    def resource_key(self, given: Mapping[str, Any]) -> Hashable:
+        """What a call is about: its required scalar parameters."""
+        return tuple(str(given.get(name)) for name in self.declaration.required if name != "input")
+
+    async def run(
+        self,
+        given: dict[str, Any],
+        own: Mapping[str, Any],
+        context: Context,
+        schedule: Schedule,
+        executions: Executions,
+    ) -> Any:
+        """JSON-able data. Raises OperationFailed."""
+        for name, value in given.items():
+            check_integers(name, value)
+        key = self.resource_key(given)
+        selection = self._selection(own)
+        values, page = self._values(given, context)
+        if_match = given.get(IF_MATCH.name)
+        lifecycle = self.declaration.lifecycle
+        if lifecycle is not None:
+            return self._started(lifecycle, values, context, executions)
+        async with schedule.turn(is_read=self.is_read, resource=key):
+            if self._load is not None:
+                await self._prepare(self._load, values, if_match)
+            result = await _call(self._function, values)
+        if page is not None:
+            for one in page.warnings():
+                context.add_warning(one)
+        return self._data(result, selection)
+
+    # What a handler is given
+
+    def _values(self, given: dict[str, Any], context: Context) -> tuple[dict[str, Any], Page | None]:
+        signature, values = self._signature, dict[str, Any]()
+        page = read_page(given, self.declaration.name) if signature.page is not None else None
+        if signature.page is not None:
+            values[signature.page] = page
+        if signature.context is not None:
+            values[signature.context] = context
+        for argument in signature.arguments:
+            if argument.is_binary:
+                content = given.get(f"{argument.name}_content")
+                if content is not None:
+                    binary = read_base64(f"{argument.name}_content", content)
+                    mime_type = given.get(f"{argument.name}_mime_type", Binary(b"").mime_type)
+                    values[argument.name] = Binary(binary, mime_type)
+            elif argument.name in given:
+                values[argument.name] = _converted(argument, given[argument.name])
+        return values, page
+
+    async def _prepare(self, load: Callable[..., Any], values: dict[str, Any], if_match: str | None) -> None:
+        """The stored resource, held against `if_match`; of an UPDATE, `input` becomes it with the changes merged in."""
+        taken = inspect.signature(load).parameters
+        stored = await _call(load, {name: value for name, value in values.items() if name in taken})
+        if if_match is not None:
+            current = etag_of(stored)
+            if if_match != current:
+                said = "The resource was changed by somebody else; read it again"
+                details = {"expected": if_match, "current": current}
+                raise OperationFailed(failure(Code.CONFLICT_VERSION_MISMATCH, said, details))
+        if self.declaration.category is Category.UPDATE:
+            made = merged(msgspec.to_builtins(stored), values["input"])
+            values["input"] = made if isinstance(stored, Mapping) else _converted(Argument("input", type(stored)), made)
+
+    # What becomes of the answer
+
+    def _selection(self, own: Mapping[str, Any]) -> Selection:
+        asked = own.get(FIELDS)
+        if asked is None:
+            return self._preset(self._default_preset)
+        read = read_selection(asked)
+        if isinstance(read, Failure):
+            raise OperationFailed(read)
+        if isinstance(read, str):
+            return self._preset(read)
+        known = self._known_fields()
+        unknown = [".".join(path) for path in read if known is not None and path[0] not in known]
+        if unknown:
+            details = {
+                "operation": self.declaration.name,
+                "unknown_fields": unknown,
+                "valid_fields": sorted(known or ()),
+            }
+            raise OperationFailed(
+                failure(Code.VALIDATION_UNKNOWN_FIELD, f"Unknown field(s): {', '.join(unknown)}", details)
+            )
+        return read
+
+    def _preset(self, name: str) -> Selection:
+        named = self._presets.get(name)
+        return name if named is None else tuple(tuple(path.split(".")) for path in named)
+
+    def _known_fields(self) -> frozenset[str] | None:
+        resource = self._signature.resource
+        if resource is None:
+            return None
+        return frozenset((*resource.__struct_encode_fields__, "_etag", "_computed"))  # type: ignore[attr-defined]
+
+    def _data(self, result: Any, selection: Selection) -> Any:
+        if isinstance(result, Listing):
+            items = [select(self._shown(one), selection) for one in result.items]
+            return listing_data(result, items, self.declaration.name)
+        if isinstance(result, list | tuple):
+            return [select(self._shown(one), selection) for one in result]
+        return select(self._shown(result), selection)
+
+    def _shown(self, value: Any) -> Any:
+        made = plain(value)
+        return {**made, "_etag": etag_of(value)} if isinstance(value, self._versioned) else made
+
+    def _started(self, lifecycle: Lifecycle, values: dict[str, Any], context: Context, executions: Executions) -> Any:
+        """8.4: it answers at once, and goes on."""
+        signature = self._signature
+
+        async def work(execution: Execution) -> Any:
+            if signature.execution is not None:
+                values[signature.execution] = execution
+            return plain(await _call(self._function, values))
+
+        execution = Execution(self.declaration.name, context.caller, lifecycle, self._states, work)
+        return executions.start(execution).answer()
+
+
+async def _call(function: Callable[..., Any], values: dict[str, Any]) -> Any:
+    if inspect.iscoroutinefunction(function):
+        done: Awaitable[Any] = function(**values)
+        return await done
+    return await run_in_thread(function, values)
+
+
+def _converted(argument: Argument, value: Any) -> Any:
+    if argument.type is dict or argument.type is Any:
+        return value
+    try:
+        return msgspec.convert(value, argument.type, strict=True, dec_hook=_decode)
+    except (msgspec.ValidationError, ValueError) as error:
+        place = str(error).partition("`$")[2].rstrip("`")
+        raise OperationFailed(invalid_value(f"{argument.name}{place}", str(error).partition(" - at")[0])) from None
+
+
+def _decode(kind: type, value: Any) -> Any:
+    """Of types that msgspec does not know: an integer that comes as text."""
+    return kind(value)

@@ -1,0 +1,151 @@
+"""An adapter, or several in one session, as an MCP server at standard input and output, in both eras of MCP."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.sdk.aql.context import Context
+from interlock.sdk.aql.service import LOCAL, Service
+from interlock.sdk.aql.signature import DeclarationInvalid
+from interlock.net.message_pipe import MessagePipe
+from interlock.aql.protocol.envelope import failed
+from interlock.aql.protocol.errors import invalid_encoding
+from interlock.wire.jsonrpc.codec import decode_untrusted, encode_fault
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
+from interlock.sdk.subserver import tools
+from interlock.sdk.subserver.mcp_server import McpServer, Offer
+from interlock.sdk.subserver.stdio import open_standard
+
+if TYPE_CHECKING:
+    from interlock.sdk.aql.adapter import Adapter
+
+REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024  # of a line; below it a request that is too large gets an envelope
+RESPONSE_BYTES_MAX: Final = 256 * 1024 * 1024  # an envelope stands in a result twice
+STRUCTURED_FROM: Final = "2025-06-18"  # the revision of MCP from which results have structuredContent
+
+
+class EndpointTool(msgspec.Struct, frozen=True):
+    """An endpoint of the adapter, as the server serves tools."""
+
+    name: str
+    listed: Raw
+    service: Service
+    is_async: bool = True
+
+    async def answer(self, arguments: Raw, context: tools.Context, *, revision: str) -> dict[str, Any]:
+        def make_context(operation: str) -> Context:
+            return Context(operation, LOCAL, lambda: context.cancelled, context.progress)
+
+        envelope, is_error = await self.service.answer(self.name, arguments, make_context)
+        members: dict[str, Any] = {"content": [{"type": "text", "text": envelope.decode()}], "isError": is_error}
+        if revision >= STRUCTURED_FROM:
+            members["structuredContent"] = Raw(envelope)
+        return members
+
+
+async def serve_stdio(adapters: Sequence["Adapter"]) -> None:
+    """Until standard input ends; what still runs then is cancelled. Raises DeclarationInvalid."""
+    line = _Line(make_offer(adapters))
+    line.begin(await open_standard(line, REQUEST_BYTES_MAX))
+    await line.closed.wait()
+    cancel_executions(adapters)
+
+
+def cancel_executions(adapters: Sequence["Adapter"]) -> None:
+    for adapter in adapters:
+        for execution in adapter.executions:
+            if execution.ended_at is None:  # AQL-2.3.3-3
+                execution.cancel()
+
+
+def make_offer(adapters: Sequence["Adapter"]) -> Offer:
+    """The endpoints of all of them; the first one names the server. Raises DeclarationInvalid."""
+    served: dict[str, EndpointTool] = {}
+    for adapter in adapters:
+        service = Service(adapter)
+        for one in service.definitions():
+            if one["name"] in served:  # AQL-C.mode-4
+                raise DeclarationInvalid(
+                    f"two adapters of this session have the tool {one['name']!r}; give '{adapter.name}' a prefix"
+                )
+            served[one["name"]] = EndpointTool(one["name"], Raw(msgspec.json.encode(one)), service)
+    first = adapters[0]
+    return Offer(
+        name=first.name,
+        version=first.version,
+        instructions="\n".join(one.description for one in adapters if one.description) or None,
+        max_bytes=2 * RESPONSE_BYTES_MAX,
+        tools=served,
+    )
+
+
+class _Line:
+    """One client at the other end of a pipe."""
+
+    def __init__(self, offer: Offer) -> None:
+        self.closed = asyncio.Event()
+        self._pipe: MessagePipe | None = None
+        self._early: list[bytes] = []  # what came before there was a way to answer
+        self._server = McpServer(offer, self._send, offer.name)
+
+    def begin(self, pipe: MessagePipe) -> None:
+        self._pipe = pipe
+        early, self._early = self._early, []
+        for data in early:
+            self.on_message(data)
+
+    def on_message(self, data: bytes) -> None:
+        if self._pipe is None:
+            self._early.append(data)
+            return
+        try:
+            message = decode_untrusted(data)
+        except CodecError as error:
+            self._send(answer_unreadable(data) or encode_fault(error.message_id, error.fault))
+            return
+        match message:
+            case Request():
+                self._server.serve(message)
+            case Notification():
+                self._server.hear(message)
+            case Response():
+                self._server.hear_answer(message)
+
+    def on_oversized(self, found: Oversized) -> None:
+        if found.kind is MessageKind.REQUEST:
+            self._send(encode_fault(found.id, message_too_large(found.limit)))
+
+    def on_closed(self, code: int, reason: str) -> None:
+        self._server.leave()
+        self.closed.set()
+
+    def _send(self, message: bytes) -> bool:
+        return self._pipe is not None and self._pipe.send(message)
+
+
+def answer_unreadable(data: bytes) -> bytes | None:
+    """4.7.1: the envelope, where bytes that are no UTF-8 stand in a tools/call that can be read around them."""
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        offset = error.start
+    else:
+        return None
+    try:
+        message = decode_untrusted(data.decode(errors="replace").encode())
+    except CodecError:
+        return None
+    if not isinstance(message, Request) or message.method != "tools/call":
+        return None
+    envelope = failed(invalid_encoding("request", offset)).decode()
+    result = {
+        "content": [{"type": "text", "text": envelope}],
+        "structuredContent": Raw(envelope.encode()),
+        "isError": False,
+    }
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message.id, msgspec.json.encode(result))

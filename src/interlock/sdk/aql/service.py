@@ -1,0 +1,338 @@
+"""The service of an adapter: from the arguments of an endpoint tool to the envelope that answers them.
+
+A request is handled in the order of 3.2: the operation is read, then its endpoint, its parameters, its danger; then the
+handler runs. It knows nothing of the transport.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.sdk.aql.adapter import Adapter
+from interlock.sdk.aql.concurrency import Schedule
+from interlock.sdk.aql.context import Context
+from interlock.sdk.aql.operations import CONFIRMATION, NativeOperation
+from interlock.aql.protocol.endpoint_tools import discovery, input_schema, primary_categories
+from interlock.aql.protocol.envelope import Halted, Warn, batch, failed, success
+from interlock.aql.protocol.errors import (
+    Code,
+    Failure,
+    OperationFailed,
+    confirmation_required,
+    endpoint_mismatch,
+    internal_error,
+    too_large,
+    unknown_operation,
+)
+from interlock.aql.protocol.families import EndpointTool
+from interlock.aql.protocol.introspection import (
+    DECLARATION,
+    PAGE,
+    WHOLE_MAX,
+    Query,
+    operation_details,
+    operation_info,
+    read_query,
+)
+from interlock.aql.protocol.model import PERMISSIONS, SPEC_VERSION, Category, Danger, Operation, Permissions
+from interlock.aql.protocol.protocol_types import protocol_types
+from interlock.aql.protocol.requests import Batch, Request, read_item, read_request
+from interlock.aql.protocol.search import SearchIndex, term_weights
+from interlock.aql.protocol.suggestions import nearest
+from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives, TokenNote, digest_of
+from interlock.aql.protocol.validation import Arguments
+from interlock.wire.jsonrpc.codec import maybe_string
+
+log = logging.getLogger("interlock.aql")
+
+LOCAL: Final = "local"  # who calls over standard input
+NAMES_MAX: Final = 40  # operations that the description of a tool names
+MakeContext = Callable[[str], Context]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """`failure` None: it succeeded. `envelope` is what is sent alone, `item` what stands in a batch."""
+
+    envelope: bytes
+    failure: Failure | None = None
+    data: Any = None
+
+
+class Service:
+    def __init__(self, adapter: Adapter) -> None:
+        self._adapter = adapter
+        self._schedule = Schedule(adapter.concurrency, adapter.max_concurrent_requests)
+        self._operations: dict[str, Operation] = {
+            DECLARATION.name: DECLARATION,
+            **{name: one.declaration for name, one in adapter.operations.items()},
+        }
+        self._names = sorted(self._operations)
+        self._index = SearchIndex(
+            [
+                term_weights(name, self._operations[name].description, self._operations[name].by_name)
+                for name in self._names
+            ]
+        )
+
+        self._tokens = ConfirmationTokens(time.time, partial(secrets.token_urlsafe, 32), TokenLives(), _log_token)
+
+    # tools/list
+
+    def definitions(self) -> list[dict[str, Any]]:
+        return [self._definition(tool) for tool in self._adapter.endpoints.tools]
+
+    def _definition(self, tool: EndpointTool) -> dict[str, Any]:
+        permissions = self._permissions(tool)
+        return {
+            "name": tool.name,
+            "description": self._description(tool),
+            "inputSchema": input_schema(has_batch=True),
+            "annotations": {"readOnlyHint": permissions.read_only, "destructiveHint": permissions.destructive},
+        }
+
+    def _in(self, tool: EndpointTool) -> list[Operation]:
+        profile = self._adapter.endpoints.profile
+        every = [self._operations[name] for name in self._names]
+        return every if tool.family is None else [one for one in every if profile.family_of(one) == tool.family]
+
+    def _permissions(self, tool: EndpointTool) -> Permissions:
+        """Those of the riskiest operation (C.tool-4)."""
+        if tool.family is None:
+            return Permissions(False, True)
+        profile = self._adapter.endpoints.profile
+        held = [one.permissions for one in self._in(tool)]
+        every = held or [PERMISSIONS[one] for one in profile.categories(tool.family)]
+        return Permissions(all(one.read_only for one in every), any(one.destructive for one in every))
+
+    def _description(self, tool: EndpointTool) -> str:
+        where, request = discovery(self._adapter.endpoints)
+        operations = self._in(tool)
+        names = ", ".join(one.name for one in operations[:NAMES_MAX]) or "none yet"
+        more = f" and {len(operations) - NAMES_MAX} more" if len(operations) > NAMES_MAX else ""
+        effect = "Changes nothing." if self._permissions(tool).read_only else "Changes what is stored or runs things."
+        if any(one.category is Category.DELETE for one in operations):
+            effect += " Use caution: removal cannot be undone."
+        lines = [self._adapter.description or f"The operations of {self._adapter.name}."]
+        lines += [f"Supported operations: {names}{more}.", effect, *primary_categories(self._adapter.endpoints, tool)]
+        if operations:
+            shown = operation_details(operations[0], self._adapter.endpoints)["examples"][0]["request"]
+            lines.append(f"Example: {msgspec.json.encode(shown).decode()}")
+        to = "" if tool.name == where else f" (send to {where})"
+        lines.append(f"Find operations with introspect{to}: {request}")
+        return "\n".join(lines)
+
+    # tools/call
+
+    async def answer(self, tool: str, arguments: Raw | bytes | None, make_context: MakeContext) -> tuple[bytes, bool]:
+        """The envelope, and whether the MCP result says isError. `tool` is one of the adapter's."""
+        endpoint = self._adapter.endpoints.by_name[tool]
+        read = read_request(arguments, self._adapter.limits)
+        if isinstance(read, Failure):
+            return failed(read, bare=read.code == Code.BATCH_VALIDATION_ERROR.value), read.is_error
+        if isinstance(read, Batch):
+            return await self._batch(read, endpoint, make_context), False
+        outcome = await self._one(read, endpoint, make_context, in_batch=False)
+        return outcome.envelope, outcome.failure is not None and outcome.failure.is_error
+
+    async def _batch(self, read: Batch, endpoint: EndpointTool, make_context: MakeContext) -> bytes:
+        results: list[tuple[str, bytes, bool]] = []
+        for index, item in enumerate(read.items):
+            request = read_item(item)
+            if isinstance(request, Failure):
+                results.append(("", failed(request), False))
+                continue
+            outcome = await self._one(request, endpoint, make_context, in_batch=True)
+            found = outcome.failure
+            if found is not None and found.code == Code.CONFIRMATION_REQUIRED.value:
+                later = enumerate(read.items[index + 1 :], index + 1)
+                pending = tuple({"index": place, **msgspec.json.decode(one)} for place, one in later)
+                halted = Halted(index=index, operation=request.operation, failure=found, pending=pending)
+                return batch(results, halted)
+            results.append((request.operation, outcome.envelope, found is None))
+        return batch(results)
+
+    async def _one(
+        self, request: Request, endpoint: EndpointTool, make_context: MakeContext, *, in_batch: bool
+    ) -> Outcome:
+        found = self._operations.get(request.operation)
+        if found is None:
+            return self._failed(unknown_operation(request.operation, nearest(request.operation, self._names)), in_batch)
+        wrong = self._misplaced(found, endpoint)
+        if wrong is not None:
+            return self._failed(wrong, in_batch)
+        if found is DECLARATION:
+            return self._introspect(request, in_batch)
+        native = self._adapter.operations[request.operation]
+        context = make_context(request.operation)
+        try:
+            data = await self._run(native, request, context)
+        except OperationFailed as refused:
+            return self._failed(refused.failure, in_batch, request)
+        except Exception:
+            ref = secrets.token_hex(4)
+            log.exception("the operation %s failed (ref %s)", request.operation, ref)
+            return self._failed(internal_error(f"the operation failed (ref {ref})"), in_batch, request)
+        return self._succeeded(data, context, request, native, in_batch)
+
+    def _misplaced(self, operation: Operation, endpoint: EndpointTool) -> Failure | None:
+        if endpoint.family is None:
+            return None
+        endpoints = self._adapter.endpoints
+        family = endpoints.profile.family_of(operation)
+        if family == endpoint.family:
+            return None
+        return endpoint_mismatch(operation.name, family, endpoints.tool_of(operation), endpoint.family, endpoint.name)
+
+    async def _run(self, native: NativeOperation, request: Request, context: Context) -> Any:
+        read = native.validator.validate(request, strict=self._adapter.strict_mode)
+        if isinstance(read, Failure):
+            raise OperationFailed(read)
+        given = msgspec.json.decode(read.text)
+        self._confirm(native.declaration, request, read)
+        for name in read.ignored:
+            context.warn("DEPRECATION_WARNING", f"The parameter '{name}' is unknown and was left out")
+        return await native.run(given, read.own, context, self._schedule, self._adapter.executions)
+
+    def _confirm(self, operation: Operation, request: Request, read: Arguments) -> None:
+        """C.danger-3: from destructive on an operation runs only with a token that was issued for this call."""
+        danger = operation.danger_level
+        if danger < Danger.DESTRUCTIVE or not self._adapter.danger_levels:
+            return
+        digest = digest_of(bytes(read.text))
+        given = {*_texts(request.confirmation), *_texts(read.own.get(CONFIRMATION.name))}
+        if not given:
+            token, expires_at = self._tokens.issue(LOCAL, LOCAL, operation.name, digest, danger)
+            message = _asked(operation, read) or f"'{operation.name}' is {danger.word}. Send it again with the token."
+            refused = confirmation_required(
+                operation.name,
+                danger.word,
+                token=token,
+                expires_at=expires_at,
+                message=message,
+                reasons=operation.danger_reasons,
+            )
+            raise OperationFailed(refused)
+        token = given.pop() if len(given) == 1 else ""
+        wrong = self._tokens.redeem(token, LOCAL, LOCAL, operation.name, digest)
+        if wrong is not None:
+            raise OperationFailed(wrong)
+
+    def _succeeded(
+        self, data: Any, context: Context, request: Request, native: NativeOperation, in_batch: bool
+    ) -> Outcome:
+        warnings: tuple[Warn, ...] = () if in_batch else tuple(context.warnings)
+        envelope = success(data, warnings, request_id=None if in_batch else request.request_id)
+        most = self._adapter.limits.response_bytes
+        if len(envelope) > most:
+            hint = {"hint": "Ask for less with fields, first or a filter"} if native.is_read else {}
+            large = too_large("response_size", most, len(envelope), executed=True, **hint)
+            return self._failed(large, in_batch, request)
+        return Outcome(envelope)
+
+    def _failed(self, found: Failure, in_batch: bool, request: Request | None = None) -> Outcome:
+        if request is not None and request.request_id is not None:
+            details = {**(found.details or {}), "request_id": request.request_id}
+            found = Failure(found.code, found.message, details, found.confirmation)
+        alone = Failure(found.code, found.message, found.details) if in_batch else found
+        return Outcome(failed(alone), found)
+
+    # introspect
+
+    def _introspect(self, request: Request, in_batch: bool) -> Outcome:
+        query = read_query(request, strict=self._adapter.strict_mode)
+        if isinstance(query, Failure):
+            return Outcome(failed(query, bare=True), query)
+        data = self._operations_data(query) if query.query == "operations" else self._types_data(query)
+        return Outcome(success(data))
+
+    def _operations_data(self, query: Query) -> dict[str, Any]:
+        if query.name is not None:
+            found = self._operations.get(query.name)
+            return {"operation": None if found is None else operation_details(found, self._adapter.endpoints)}
+        names = self._names
+        if query.search is not None:
+            names = [self._names[place] for place in self._index.search(query.search, len(self._names))]
+        names = [name for name in names if name.startswith(query.prefix)]
+        total = len(names)
+        if query.after is not None:
+            names = names[names.index(query.after) + 1 :] if query.after in names else []
+        first = query.first if query.first is not None else PAGE if query.is_paged or total > WHOLE_MAX else total
+        protocol = self._protocol()
+        if len(names) > first:
+            protocol["page_info"] = {"total": total, "next": names[first - 1]}
+        profile = self._adapter.endpoints.profile
+        shown = [self._operations[name] for name in names[:first]]
+        return {
+            "_protocol": protocol,
+            "operations": [
+                operation_info(one.name, one.category, profile.family_of(one), one.summary) for one in shown
+            ],
+        }
+
+    def _types_data(self, query: Query) -> dict[str, Any]:
+        more = {one.name: one for operation in self._operations.values() for one in operation.types}
+        known = {
+            one.name: one
+            for one in protocol_types(has_danger=self._adapter.danger_levels, has_fields=True, more=more.values())
+        }
+        if query.name is not None:
+            found = known.get(query.name)
+            return {"type": None if found is None else found.details()}
+        return {"types": [one.info() for one in known.values()]}
+
+    def _protocol(self) -> dict[str, Any]:
+        adapter = self._adapter
+        dangers = {
+            name: one.danger_level.word
+            for name, one in self._operations.items()
+            if one.danger_level >= Danger.DESTRUCTIVE and adapter.danger_levels
+        }
+        made: dict[str, Any] = {
+            "version": SPEC_VERSION,
+            "conformance": "level-2",
+            "mode": adapter.endpoints.mode,
+            "profile": adapter.endpoints.profile.name,
+            "capabilities": {
+                "batch": True,
+                "field_selection": True,
+                "pagination": True,
+                "warnings": True,
+                "confirmation": adapter.danger_levels,
+                "dangerous_operations": adapter.danger_levels,
+                "execution_safety_loop": "disabled",  # AQL-8.6.1-3: an adapter has none; a node in front of it may
+            },
+            "limits": adapter.limits.shown(),
+            "concurrency": adapter.concurrency,
+            "supports_etag": bool(adapter.versioned),
+        }
+        if adapter.max_concurrent_requests is not None:
+            made["max_concurrent_requests"] = adapter.max_concurrent_requests
+        if dangers:
+            made["danger_levels"] = dangers
+        return made
+
+
+def _texts(value: Any) -> list[str]:
+    """A token as it came: JSON text, or decoded."""
+    if isinstance(value, Raw):
+        value = maybe_string(value) or ""
+    return [] if value is None else [str(value)]
+
+
+def _asked(operation: Operation, read: Arguments) -> str:
+    """What the caller is asked, with the values of the parameters it names."""
+    values = {key: value for key, value in msgspec.json.decode(read.text).items() if isinstance(value, str | int)}
+    try:
+        return operation.confirmation_message.format_map(values)
+    except (KeyError, ValueError, IndexError, AttributeError):
+        return operation.confirmation_message
+
+
+def _log_token(note: TokenNote) -> None:
+    log.info("%s %s for %s", note.event, note.token, note.operation)

@@ -1,0 +1,322 @@
+"""The signature of a handler as the declaration of its operation: parameters, types and what it returns.
+
+Annotations are read once. From them come introspection, validation and the values a handler is given. A text inside
+`Annotated` describes a parameter, `msgspec.Meta` bounds it:
+
+    title: Annotated[str, "What it is called.", Meta(min_length=1, max_length=200)]
+"""
+
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+from msgspec.inspect import StructType, type_info
+
+from interlock.sdk.aql.context import Context
+from interlock.sdk.aql.executions import Execution
+from interlock.sdk.aql.pages import PARAMETERS as PAGE_PARAMETERS
+from interlock.sdk.aql.pages import Listing, Page
+from interlock.sdk.aql.values import DATE, DATE_TIME, DECIMAL, INTEGER, OCTETS, BigInt, Binary
+from interlock.aql.protocol.model import Parameter, Returns, TypeDeclaration
+
+_WORDS: Final[Mapping[Any, str]] = {str: "string", int: "integer", float: "number", bool: "boolean", Any: "any"}
+_TEXTS: Final[Mapping[Any, tuple[str, str | None, str]]] = {  # pattern, format, what is said of them
+    # AQL-4.7.2-1
+    datetime: (DATE_TIME, "date-time", "ISO 8601 with an offset, as 2026-02-04T10:30:00Z."),
+    date: (DATE, "date", "ISO 8601, as 2026-02-04; a day in UTC."),  # AQL-4.7.2-1
+    Decimal: (DECIMAL, None, "A decimal number as text, so that no digit is lost."),
+    BigInt: (INTEGER, None, "An integer as text of digits, of any size."),
+}
+_UNSET: Final = msgspec.UNSET
+
+
+class DeclarationInvalid(Exception):
+    """An operation cannot be declared so; the message names the operation and the part."""
+
+
+class Argument(msgspec.Struct, frozen=True):
+    """A parameter of the handler: what its value is converted to."""
+
+    name: str
+    type: Any
+    is_binary: bool = False
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True):
+    parameters: tuple[Parameter, ...]
+    arguments: tuple[Argument, ...]
+    types: tuple[TypeDeclaration, ...]
+    returns: Returns
+    resource: type | None  # what it returns, or what a listing holds
+    is_listing: bool
+    context: str | None = None
+    execution: str | None = None
+    page: str | None = None
+
+
+def read_signature(name: str, function: Callable[..., Any], *, partial: Mapping[str, Iterable[str]]) -> Signature:
+    """`partial`: parameters that take changes of a resource, with its fields that cannot be changed."""
+    try:
+        hinted = get_type_hints(function, include_extras=True)
+        declared = inspect.signature(function).parameters.values()
+    except (NameError, TypeError, ValueError) as error:
+        raise DeclarationInvalid(f"operation '{name}': the annotations cannot be resolved: {error}") from error
+    reader = _Types(name)
+    parameters: list[Parameter] = []
+    arguments: list[Argument] = []
+    special: dict[str, str] = {}
+    for one in declared:
+        if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+            raise DeclarationInvalid(f"operation '{name}' takes {one}; parameters have names, one each")
+        hint = hinted.get(one.name, Any)
+        role = {Context: "context", Execution: "execution", Page: "page"}.get(hint)
+        if role is not None:
+            special[role] = one.name
+            parameters += PAGE_PARAMETERS if role == "page" else ()
+            continue
+        default = _UNSET if one.default is one.empty else one.default
+        if _bare(hint)[0] is Binary:
+            parameters += _binary(one.name, reader.described(hint), required=one.default is one.empty)
+            arguments.append(Argument(one.name, Binary, is_binary=True))
+            continue
+        if one.name in partial:
+            parameters.append(reader.changes(one.name, hint, frozenset(partial[one.name])))
+            arguments.append(Argument(one.name, dict))
+            continue
+        parameters.append(reader.parameter(one.name, hint, required=one.default is one.empty, default=default))
+        arguments.append(Argument(one.name, _bare(hint)[1]))
+    returned = hinted.get("return", Any)
+    is_listing = get_origin(returned) is Listing or returned is Listing
+    held = (get_args(returned) or (Any,))[0] if is_listing else returned
+    return Signature(
+        parameters=tuple(parameters),
+        arguments=tuple(arguments),
+        returns=reader.returns(returned, held, is_listing=is_listing),
+        types=tuple(reader.types.values()),
+        resource=held if _is_struct(held) else None,
+        is_listing=is_listing,
+        **special,
+    )
+
+
+def _bare(hint: Any) -> tuple[Any, Any]:
+    """The type without what is said of it, and the type as values are converted to it (without our own texts)."""
+    if get_origin(hint) is not Annotated:
+        return hint, hint
+    inner, *said = get_args(hint)
+    metas = [one for one in said if isinstance(one, Meta)]
+    return inner, Annotated[(inner, *metas)] if metas else inner
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+
+
+def _binary(name: str, description: str, *, required: bool) -> list[Parameter]:
+    """4.7.4: three parameters."""
+    said = f"{description} Base64 (RFC 4648) with padding.".strip()
+    return [
+        Parameter(name=f"{name}_content", type="string", required=required, description=said),
+        Parameter(name=f"{name}_encoding", type="string", enum=("base64",), default="base64"),  # AQL-4.7.4-1
+        Parameter(name=f"{name}_mime_type", type="string", default=OCTETS, description="Its media type."),
+    ]
+
+
+class _Types:
+    """What one signature names, read into declarations."""
+
+    def __init__(self, operation: str) -> None:
+        self._operation = operation
+        self.types: dict[str, TypeDeclaration] = {}
+
+    def described(self, hint: Any) -> str:
+        texts: list[str] = []
+        for one in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
+            if isinstance(one, str):
+                texts.append(one.strip())
+            elif isinstance(one, Meta) and one.description:
+                texts.append(one.description.strip())
+        return " ".join(texts)
+
+    def parameter(self, name: str, hint: Any, *, required: bool, default: Any = _UNSET) -> Parameter:
+        inner, converted = _bare(hint)
+        said = self.described(hint)
+        meta = [one for one in get_args(hint)[1:] if isinstance(one, Meta)] if get_origin(hint) is Annotated else []
+        members = [one for one in _members(inner) if one not in (type(None), msgspec.UnsetType)]
+        # `X | None = None` is the way of Python to say that it may be left out; null is then refused.
+        is_left_out = not required and default is None and "null" not in said.lower()
+        is_null = type(None) in _members(inner) and not is_left_out
+        if is_null and "null" not in said.lower():  # AQL-4.7.6-2
+            raise DeclarationInvalid(
+                f"operation '{self._operation}': the description of '{name}' must say what null does (4.7.6)"
+            )
+        made: dict[str, Any] = {"name": name, "required": required}
+        made |= {flag: _is_said(flag, meta) for flag in ("sensitive", "allow_nul")}
+        if not required and default is not _UNSET and default is not None:
+            made["default"] = msgspec.to_builtins(default)
+        made |= _bounds(meta)
+        if len(members) == 1:
+            word, more, also = self._word(members[0])
+            made = {**more, **made, "type": word}
+            said = f"{said} {also}".strip()
+        else:
+            made |= {"type": " | ".join(self._word(one)[0] for one in members), "schema": _schema(converted)}
+        if is_null:
+            made["type"] = f"{made['type']} | null"  # AQL-4.7.6-2
+            if made.get("schema") is None and made["type"].split(" ")[0] in self.types:
+                made["schema"] = _schema(converted)
+        return Parameter(description=said, **made)
+
+    def changes(self, name: str, hint: Any, fixed: frozenset[str]) -> Parameter:
+        """4.5: the parameter `input`, whose fields are all optional; null removes those that are not required."""
+        inner = _bare(hint)[0]
+        if not _is_struct(inner):
+            raise DeclarationInvalid(
+                f"operation '{self._operation}': '{name}' takes the changes of a resource and needs a Struct type"
+            )
+        said = self.described(hint) or "The fields to change; null removes one, what is left out stays."
+        return Parameter(name=name, type=self._changed(inner, fixed), required=True, description=said)
+
+    def _changed(self, kind: Any, fixed: frozenset[str] = frozenset()) -> str:
+        """The type of the changes of an object, whose inner objects are changed in the same way."""
+        word = f"{kind.__name__}Input"
+        if word not in self.types:
+            self.types[word] = TypeDeclaration(name=word, kind="object")  # while it is read, for one that holds itself
+            hints = get_type_hints(kind, include_extras=True)
+            fields: list[Parameter] = []
+            info = type_info(kind)
+            for field in info.fields if isinstance(info, StructType) else ():
+                if field.encode_name in fixed:  # AQL-4.5-2
+                    continue
+                inner = _bare(hints[field.name])[0]
+                held = [one for one in _members(inner) if one not in (type(None), msgspec.UnsetType)]
+                if len(held) == 1 and _is_struct(held[0]):
+                    changed = self._changed(held[0])
+                    said = self.described(hints[field.name])
+                    removable = not field.required
+                    fields.append(
+                        Parameter(
+                            name=field.encode_name, type=f"{changed} | null" if removable else changed, description=said
+                        )
+                    )
+                    continue
+                read = self.parameter(field.encode_name, _nullable(hints[field.name], field.required), required=False)
+                fields.append(msgspec.structs.replace(read, required=False, default=_UNSET))
+            self.types[word] = TypeDeclaration(
+                name=word, kind="object", description=f"Changes of a {kind.__name__}.", fields=tuple(fields)
+            )
+        return word
+
+    def returns(self, returned: Any, held: Any, *, is_listing: bool) -> Returns:
+        word = self._word(_bare(held)[0])[0]
+        if is_listing:
+            return Returns("object", "object", f"items of {word}, and pageInfo.")
+        if returned is type(None) or returned is None:
+            return Returns("null", "scalar")
+        if word in self.types:
+            return Returns(word, self.types[word].kind)
+        return Returns(word, "object" if word in ("object", "any") else "scalar")
+
+    def _word(self, kind: Any) -> tuple[str, dict[str, Any], str]:
+        """The word of a type, what goes with it, and what is said of it without being asked."""
+        if kind in _WORDS:
+            return _WORDS[kind], {}, ""
+        if kind in _TEXTS:
+            pattern, form, said = _TEXTS[kind]
+            return "string", {"pattern": pattern, "format": form}, said  # AQL-4.7.3-3, AQL-4.7.2-3
+        origin, inner = get_origin(kind), get_args(kind)
+        if origin is Literal:
+            return "string", {"enum": inner}, ""
+        if isinstance(kind, type) and issubclass(kind, Enum):
+            self.types[kind.__name__] = TypeDeclaration(
+                name=kind.__name__, kind="enum", values=tuple(str(one.value) for one in kind), description=_doc(kind)
+            )
+            return kind.__name__, {}, ""
+        if _is_struct(kind) or _is_struct(origin):
+            return self._object(kind), {}, ""
+        if kind is list or origin in (list, tuple, set, frozenset):
+            items: Any = {"type": self._word(_bare(inner[0])[0])[0]} if inner else {}
+            schema = _schema(kind)
+            return "array", {"items": items, "schema": schema}, ""
+        if kind is dict or origin is dict:
+            return "object", {"schema": _schema(kind)} if inner else {}, ""
+        if kind in (None, type(None)):
+            return "null", {}, ""
+        try:
+            return "any", {"schema": _schema(kind)}, ""
+        except (TypeError, NameError, ValueError) as error:
+            raise DeclarationInvalid(f"operation '{self._operation}': {kind} cannot be declared: {error}") from error
+
+    def _object(self, kind: Any) -> str:
+        base = get_origin(kind) or kind
+        name: str = base.__name__ + "".join(getattr(one, "__name__", "") for one in get_args(kind))
+        if name in self.types:
+            return name
+        self.types[name] = TypeDeclaration(name=name, kind="object")  # while it is read, for one that holds itself
+        info = type_info(kind)
+        hints = get_type_hints(base, include_extras=True)
+        bound = dict(zip(getattr(base, "__parameters__", ()), get_args(kind), strict=False))
+        fields = []
+        for field in info.fields if isinstance(info, StructType) else ():
+            hint = hints[field.name]
+            hint = bound.get(hint, hint)
+            default = field.default if field.default is not msgspec.NODEFAULT else _UNSET
+            read = self._field(field.encode_name, hint, required=field.required, default=default)
+            fields.append(read)
+        self.types[name] = TypeDeclaration(name=name, kind="object", description=_doc(base), fields=tuple(fields))
+        return name
+
+    def _field(self, name: str, hint: Any, *, required: bool, default: Any) -> Parameter:
+        """A field of an object; what null does in one need not be said."""
+        hint = _nullable(hint, required=True, said=" null: it has no value.") if type(None) in _members(hint) else hint
+        return self.parameter(name, hint, required=required, default=default)
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    """The types of a union, or the one type."""
+    inner = _bare(hint)[0]
+    if get_origin(inner) in (typing.Union, type(int | str)):
+        return get_args(inner)
+    return (inner,)
+
+
+def _nullable(hint: Any, required: bool, said: str = " null removes it.") -> Any:
+    """The annotation, with null where the field may be without a value."""
+    if required and type(None) not in _members(hint):
+        return hint
+    inner, *more = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    return Annotated[(inner | None, *more, said.strip())]
+
+
+def _bounds(metas: Iterable[Meta]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for meta in metas:
+        for key, value in (
+            ("minimum", meta.ge),
+            ("maximum", meta.le),
+            ("min_length", meta.min_length),
+            ("max_length", meta.max_length),
+            ("pattern", meta.pattern),
+        ):
+            if value is not None:
+                made[key] = value
+    return made
+
+
+def _is_said(flag: str, metas: Iterable[Meta]) -> bool:
+    return any((meta.extra_json_schema or {}).get(flag) is True for meta in metas)
+
+
+def _schema(kind: Any) -> dict[str, Any]:
+    return msgspec.json.schema(kind)
+
+
+def _doc(kind: type) -> str:
+    said = kind.__dict__.get("__doc__") or ""
+    return "" if said.startswith(f"{kind.__name__}(") else inspect.cleandoc(said).split("\n\n", 1)[0]

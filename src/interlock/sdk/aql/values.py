@@ -1,0 +1,119 @@
+"""Values between Python and the JSON of MCP-AQL (4.7): dates, big numbers and binary data, in both directions.
+
+`plain` writes what a handler returned: an aware datetime in UTC with Z, an int beyond the safe range and a Decimal as
+text with a `<name>_type` beside it, bytes as `<name>_content`, `<name>_encoding` and `<name>_mime_type`. What JSON
+cannot hold is an error of the program and raises TypeError.
+"""
+
+import base64
+import binascii
+import math
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from interlock.aql.protocol.errors import OperationFailed, invalid_type, invalid_value
+
+SAFE_INTEGER: Final = 2**53 - 1
+OCTETS: Final = "application/octet-stream"
+# RFC 3339 with seconds and offset; days and months are checked when it is read.
+DATE_TIME: Final = r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2})$"
+DATE: Final = r"^\d{4}-\d{2}-\d{2}$"
+INTEGER: Final = r"^-?\d{1,1000}$"
+DECIMAL: Final = r"^-?\d{1,1000}(\.\d{1,1000})?$"
+
+
+class Binary(msgspec.Struct, frozen=True):
+    """Bytes with their media type: of a parameter that takes a file, or of a result."""
+
+    content: bytes
+    mime_type: str = OCTETS
+
+
+class BigInt(int):
+    """An integer of any size: a parameter of this type is a text of digits."""
+
+
+def plain(value: Any) -> Any:
+    """As JSON values. Raises TypeError for what cannot be one."""
+    if value is None or isinstance(value, bool | str):
+        return str(value) if isinstance(value, Enum) else value
+    if isinstance(value, Enum):
+        return plain(value.value)
+    if isinstance(value, int):
+        return int(value) if -SAFE_INTEGER <= value <= SAFE_INTEGER else str(int(value))
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise TypeError(f"{value} is no JSON number")
+        return value
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, datetime):
+        if value.tzinfo is None:  # AQL-4.7.2-3
+            raise TypeError("a datetime without a time zone was returned; make it aware, as datetime.now(UTC) is")
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, date | time):
+        return value.isoformat()
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, Binary | bytes):
+        return _members({"data": value})
+    if isinstance(value, msgspec.Struct):
+        return _members(
+            {
+                shown: getattr(value, name)
+                for name, shown in zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+                if getattr(value, name) is not msgspec.UNSET
+            }
+        )
+    if isinstance(value, Mapping):
+        return _members(value)
+    if isinstance(value, Iterable):
+        return [plain(one) for one in value]
+    raise TypeError(f"a {type(value).__name__} is no JSON value")
+
+
+def _members(members: Mapping[Any, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in members.items():
+        name = str(key)
+        if isinstance(value, Binary | bytes):
+            binary = value if isinstance(value, Binary) else Binary(value)
+            made[f"{name}_content"] = base64.b64encode(binary.content).decode()  # AQL-4.7.4-1
+            made[f"{name}_encoding"] = "base64"  # AQL-4.7.4-1
+            made[f"{name}_mime_type"] = binary.mime_type  # AQL-4.7.4-1
+            continue
+        made[name] = plain(value)
+        if isinstance(value, Decimal):
+            made[f"{name}_type"] = "decimal"
+        elif isinstance(value, int) and not isinstance(value, bool) and abs(value) > SAFE_INTEGER:
+            made[f"{name}_type"] = "bigint"
+    return made
+
+
+def read_base64(param: str, text: str) -> bytes:
+    """RFC 4648, standard alphabet, padded. Raises OperationFailed."""
+    try:
+        return base64.b64decode(text, validate=True)  # AQL-4.7.4-1
+    except (binascii.Error, ValueError):
+        why = "it must be base64 (RFC 4648) with the standard alphabet and padding, without white space"
+        raise OperationFailed(invalid_value(param, why)) from None
+
+
+def check_integers(param: str, value: Any) -> None:
+    """4.7.3: an integer beyond the safe range has to come as text. Raises OperationFailed with its dotted place."""
+    left = [(param, value)]
+    while left:
+        place, one = left.pop()
+        if isinstance(one, int) and not isinstance(one, bool) and abs(one) > SAFE_INTEGER:
+            hint = f"Integers beyond {SAFE_INTEGER} are sent as text"
+            raise OperationFailed(invalid_type(place, "string", "integer", hint=hint))
+        if isinstance(one, dict):
+            left += [(f"{place}.{key}", each) for key, each in one.items()]
+        elif isinstance(one, list):
+            left += [(f"{place}.{index}", each) for index, each in enumerate(one)]

@@ -1,0 +1,52 @@
+"""A participant of a room (MCPx): Python functions as tools for the others, and a few verbs to take part with.
+
+    from interlock.sdk.rooms import Participant
+
+    agent = Participant("ws://127.0.0.1:7411", "garden", token="ilr_...")
+
+    @agent.tool(mutable=False)
+    def moisture(bed: int) -> float:
+        "How wet the soil of a bed is, from 0 to 1."
+        return read_sensor(bed)
+
+    agent.run()
+
+It knows nothing of the node: it stands on the protocol and the transports alone.
+"""
+
+from interlock.sdk.rooms.errors import (
+    CallFailed,
+    EnvelopeRefused,
+    NoAnswer,
+    ProposalEnded,
+    RoomError,
+    RoomInvalid,
+    RoomRefused,
+    RoomUnreachable,
+)
+from interlock.sdk.rooms.listener import Listener
+from interlock.sdk.rooms.model import Answer, Heard, Peer, Proposal
+from interlock.sdk.rooms.participant import Participant
+from interlock.sdk.subserver.errors import ToolFailed, ToolInvalid
+from interlock.sdk.subserver.tools import Context, ToolResult
+
+__all__ = [
+    "Answer",
+    "CallFailed",
+    "Context",
+    "EnvelopeRefused",
+    "Heard",
+    "Listener",
+    "NoAnswer",
+    "Participant",
+    "Peer",
+    "Proposal",
+    "ProposalEnded",
+    "RoomError",
+    "RoomInvalid",
+    "RoomRefused",
+    "RoomUnreachable",
+    "ToolFailed",
+    "ToolInvalid",
+    "ToolResult",
+]

@@ -1,0 +1,328 @@
+"""What a participant keeps of its room: who is there, what it asked and waits for, what others ask of it."""
+
+import asyncio
+import itertools
+import logging
+import uuid
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.wire.jsonrpc.codec import (
+    decode_object,
+    decode_untrusted,
+    decode_value,
+    encode_notification,
+    encode_value,
+)
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.mcp.eras import LATEST_LEGACY
+from interlock.mcp.methods import CANCELLED, INITIALIZE, INITIALIZED
+from interlock.rooms.protocol.enforcement import MCP, PRESENCE, PROPOSAL
+from interlock.rooms.protocol.envelope import Envelope, encode
+from interlock.sdk.rooms.connection import Connection, Place
+from interlock.sdk.rooms.errors import CallFailed, NoAnswer, RoomError
+from interlock.sdk.rooms.listener import Listener
+from interlock.sdk.rooms.model import Answer, Heard, Peer
+from interlock.sdk.rooms.proposals import Proposals
+from interlock.sdk.rooms.tool_service import ToolService
+from interlock.sdk.subserver.mcp_server import Offer
+
+log = logging.getLogger("interlock.rooms")
+
+MISSED_S: Final = 30.0  # a request that came while we were away for longer is not performed: nobody waits for it
+TAKEN_S: Final = 30.0  # for the gateway to take an envelope
+
+
+class _Asked(msgspec.Struct):
+    """A request under way."""
+
+    to: str
+    rpc_id: bytes
+    answer: "asyncio.Future[Response]"
+
+
+class Conversation:
+    """The Reader of a connection."""
+
+    def __init__(
+        self, place: Place, offer: Offer, *, history: int, after: int | None, answers_while_restricted: bool
+    ) -> None:
+        self.connection = Connection(place, self, history=history, after=after)
+        self.id = ""
+        self.privilege = ""
+        self.peers: dict[str, Peer] = {}
+        self.proposals = Proposals()
+        self._offer = offer
+        self._service = ToolService(offer, self._reply)
+        self._answers_while_restricted = answers_while_restricted
+        self._listeners: list[Listener] = []
+        self._asked: dict[str, _Asked] = {}  # by the envelope's id
+        self._met: dict[str, asyncio.Task[None]] = {}  # peers that we have greeted
+        self._missed: list[tuple[Envelope, Request]] = []
+        self._numbers = itertools.count(1)
+
+    def listen(self) -> Listener:
+        listener = Listener(self._hold)
+        self._listeners.append(listener)
+        return listener
+
+    def end(self, why: Exception | None) -> None:
+        """Everything that waits is told."""
+        over = why or RoomError("the participant has left the room")
+        for listener in self._listeners:
+            listener.end(why)
+        self.connection.fail(over)
+        self.proposals.fail(over)
+        for asked in list(self._asked.values()):
+            _fail(asked.answer, over)
+        for meeting in self._met.values():
+            meeting.cancel()
+
+    def _hold(self) -> None:
+        self._listeners = [one for one in self._listeners if not one.is_over]
+        self.connection.hold(any(one.is_full for one in self._listeners))
+
+    # Sending
+
+    async def publish(
+        self, kind: str, payload: bytes, *, to: tuple[str, ...] = (), answers: str | None = None, id: str | None = None
+    ) -> str:
+        """Returns the envelope's id, once the gateway has published it. Raises EnvelopeRefused and NoAnswer."""
+        id = id or str(uuid.uuid4())
+        taken = self._send(id, kind, payload, to, answers)
+        try:
+            async with asyncio.timeout(TAKEN_S):
+                await taken
+        except TimeoutError:
+            raise NoAnswer(f"the gateway did not take the message within {TAKEN_S:g} s") from None
+        finally:
+            self.connection.forget(id)
+        return id
+
+    async def propose(self, payload: bytes, to: str) -> str:
+        """As `publish`. Its outcome may be asked for from now on."""
+        id = str(uuid.uuid4())
+        self.proposals.outcome(id)
+        try:
+            return await self.publish(PROPOSAL, payload, to=(to,), id=id)
+        except (RoomError, asyncio.CancelledError):
+            self.proposals.forget(id)
+            raise
+
+    def _send(
+        self, id: str, kind: str, payload: bytes, to: tuple[str, ...], answers: str | None
+    ) -> "asyncio.Future[None]":
+        if not self.id:
+            raise RoomError("the participant is not in the room yet: open it, or use async with")
+        envelope = Envelope(
+            id=id,
+            ts=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            sender=self.id,
+            to=to or None,
+            kind=kind,
+            correlation_id=answers,
+            payload=payload,
+        )
+        return self.connection.send(id, encode(envelope))
+
+    def _reply(self, asked: Envelope, payload: bytes) -> bool:
+        """An answer goes out again after a loss, like everything else; nobody waits for it here."""
+        proposal = self.proposals.maybe(asked.correlation_id)
+        to: tuple[str, ...] = (asked.sender or "",)
+        if proposal is not None and proposal.proposer not in to:
+            to += (proposal.proposer,)
+        try:
+            taken = self._send(str(uuid.uuid4()), MCP, payload, to, asked.id)  # X-4.1-4
+        except RoomError as refused:
+            log.warning("an answer to %s was dropped: %s", to[0], refused)
+            return False
+        taken.add_done_callback(_log_refused)
+        return True
+
+    # Asking
+
+    async def request(
+        self, to: str, method: str, params: bytes, timeout_s: float, *, answers: str | None = None
+    ) -> Answer:
+        """Raises NoAnswer, CallFailed and EnvelopeRefused."""
+        if method != INITIALIZE:
+            await self._meet(to, timeout_s)
+        id, rpc_id = str(uuid.uuid4()), b"%d" % next(self._numbers)
+        answer: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
+        self._asked[id] = _Asked(to, rpc_id, answer)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.publish(MCP, request_payload(rpc_id, method, params), to=(to,), answers=answers, id=id)
+                return read_answer(to, await answer)
+        except TimeoutError:
+            self._cancel(to, rpc_id)
+            raise NoAnswer(f"{to} did not answer {method} within {timeout_s:g} s") from None
+        except (asyncio.CancelledError, NoAnswer):
+            self._cancel(to, rpc_id)  # whoever comes back to it must not perform what nobody waits for
+            raise
+        finally:
+            del self._asked[id]
+
+    def _cancel(self, to: str, rpc_id: bytes) -> None:
+        params = encode_value({"requestId": Raw(rpc_id), "reason": "nobody waits for it"})
+        try:
+            taken = self._send(str(uuid.uuid4()), MCP, encode_notification(CANCELLED.encode(), params), (to,), None)
+        except RoomError:
+            return
+        taken.add_done_callback(_log_refused)
+
+    async def _meet(self, peer: str, timeout_s: float) -> None:
+        """The handshake of MCP, once while the peer is present (X-1-2)."""
+        if peer not in self._met:
+            greeting = asyncio.get_running_loop().create_task(self._greet(peer, timeout_s), name=f"meet {peer}")
+            greeting.add_done_callback(_retrieve)
+            self._met[peer] = greeting
+        meeting = self._met[peer]
+        try:
+            await asyncio.shield(meeting)
+        except RoomError:
+            if self._met.get(peer) is meeting:
+                del self._met[peer]
+            raise
+
+    async def _greet(self, peer: str, timeout_s: float) -> None:
+        said = {"protocolVersion": LATEST_LEGACY, "capabilities": {}, "clientInfo": self._offer.info}
+        try:
+            await self.request(peer, INITIALIZE, encode_value(said), timeout_s)
+        except CallFailed as failed:
+            log.info("%s answers initialize with %s; it is asked anyway", peer, failed)
+        await self.publish(MCP, encode_notification(INITIALIZED.encode(), b""), to=(peer,))
+
+    # Hearing
+
+    def on_welcome(self, payload: dict[str, Any]) -> None:
+        own = msgspec.convert(payload["participant"], Peer)
+        self.id, self.privilege = own.id, own.privilege
+        self.peers = {one.id: one for one in msgspec.convert(payload["participants"], list[Peer])}
+        self._forget_absent()
+
+    def on_stored(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None:
+        try:
+            if envelope.kind == PROPOSAL:  # X-3.1-7
+                self.proposals.on_proposal(envelope)
+            elif envelope.kind == MCP:
+                self._on_mcp(envelope, decode_untrusted(envelope.payload), is_old)
+        except (CodecError, msgspec.DecodeError, UnicodeDecodeError):
+            log.info("%s sent %s that cannot be read", envelope.sender, envelope.kind)
+        self._tell(Heard(envelope=envelope, sequence=sequence, is_old=is_old))
+
+    def _on_mcp(self, envelope: Envelope, message: Request | Notification | Response, is_old: bool) -> None:
+        is_ours = self.id in (envelope.to or ()) and envelope.sender != self.id
+        match message:
+            case Response():
+                self._on_answer(envelope, message)
+            case Request():
+                self.proposals.on_request(envelope)
+                if is_ours and is_old:
+                    self._missed.append((envelope, message))
+                elif is_ours:
+                    self._serve(envelope, message)
+            case Notification():
+                if is_ours and message.method == CANCELLED:
+                    self._forget_missed(envelope, message)
+                    self._service.hear(envelope, message)
+
+    def _on_answer(self, envelope: Envelope, response: Response) -> None:
+        """Matched by `correlation_id`, and by the JSON-RPC id as a check (X-4.1-4)."""
+        self.proposals.on_answer(envelope, response)
+        asked = self._asked.get(envelope.correlation_id or "")
+        if asked is not None and (envelope.sender, response.id) == (asked.to, asked.rpc_id):  # X-4.1-4
+            if not asked.answer.done():
+                asked.answer.set_result(response)
+        else:
+            self._missed = [one for one in self._missed if one[0].id != envelope.correlation_id]
+
+    def _serve(self, envelope: Envelope, request: Request) -> None:
+        if self.privilege != "full" and not self._answers_while_restricted:
+            log.info("%s asks for %s; a restricted participant cannot answer", envelope.sender, request.method)
+            return
+        self._service.serve(envelope, request)
+
+    def _forget_missed(self, envelope: Envelope, notification: Notification) -> None:
+        params = (decode_object(notification.params) if notification.params else None) or {}
+        id = bytes(params.get("requestId", b""))
+        self._missed = [one for one in self._missed if (one[0].sender, one[1].id) != (envelope.sender, id)]
+
+    def on_caught_up(self, away_s: float | None) -> None:
+        missed, self._missed = self._missed, []
+        if away_s is None or away_s > MISSED_S:
+            return  # yesterday's call is not a new one (X-4.4.1-6)
+        for envelope, request in missed:
+            self._serve(envelope, request)
+
+    def on_event(self, envelope: Envelope, *, is_old: bool = False) -> None:
+        payload = decode_value(envelope.payload)
+        event = payload.get("event")
+        if envelope.kind == PRESENCE:
+            self._on_presence(event, msgspec.convert(payload["participant"], Peer))
+        elif event == "privilege_changed":
+            self._on_privilege(msgspec.convert(payload["participant"], Peer))
+        elif event in ("recipient_absent", "recipient_cannot_answer"):
+            asked = self._asked.get(envelope.correlation_id or "")
+            if asked is not None:
+                why = "is not in the room" if event == "recipient_absent" else "is restricted and cannot answer"
+                _fail(asked.answer, NoAnswer(f"{asked.to} {why}"))
+        else:
+            self.proposals.on_event(envelope, payload)
+        self._tell(Heard(envelope=envelope, is_old=is_old))
+
+    def _on_presence(self, event: str, peer: Peer) -> None:
+        if event == "leave":
+            self.peers.pop(peer.id, None)
+            self._forget_absent()
+        else:
+            self.peers[peer.id] = peer
+
+    def _on_privilege(self, peer: Peer) -> None:
+        if peer.id == self.id:
+            self.privilege = peer.privilege
+        elif peer.id in self.peers:
+            self.peers[peer.id] = msgspec.structs.replace(self.peers[peer.id], privilege=peer.privilege)
+
+    def _forget_absent(self) -> None:
+        for gone in [one for one in self._met if one not in self.peers and self._met[one].done()]:
+            del self._met[gone]
+
+    def _tell(self, heard: Heard) -> None:
+        for listener in self._listeners:
+            listener.put(heard)
+
+
+def request_payload(rpc_id: bytes, method: str, params: bytes) -> bytes:
+    """Of a method that others may have chosen: it is written as the string that it is."""
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (rpc_id, encode_value(method), params or b"{}")
+
+
+def read_answer(sender: str, response: Response) -> Answer:
+    """Raises CallFailed."""
+    if response.error:
+        error = decode_value(response.error)
+        told: dict[str, Any] = error if isinstance(error, dict) else {}
+        code = told.get("code")
+        raise CallFailed(code if isinstance(code, int) else 0, str(told.get("message", "")), told.get("data"))
+    return Answer(sender=sender, raw=bytes(response.result))
+
+
+def _fail(future: "asyncio.Future[Any]", why: Exception) -> None:
+    if not future.done():
+        future.set_exception(why)
+        future.exception()  # retrieved: whoever waited may have gone
+
+
+def _retrieve(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled():
+        task.exception()  # whoever waits for it is told
+
+
+def _log_refused(taken: "asyncio.Future[None]") -> None:
+    if not taken.cancelled() and (why := taken.exception()) is not None:
+        log.warning("the gateway did not publish a message: %s", why)

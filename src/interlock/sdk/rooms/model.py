@@ -1,0 +1,131 @@
+"""What a participant hears and knows of a room, as values."""
+
+import json
+from typing import Any, Final, Literal
+
+import msgspec
+
+from interlock.wire.jsonrpc.codec import decode_value
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.rooms.protocol.envelope import Envelope
+
+DIGITS_MAX: Final = 4000  # of an integer; Python itself reads 4,300
+
+Status = Literal["pending", "claimed", "fulfilled", "failed", "rejected", "withdrawn", "expired", "void", "unknown"]
+
+
+def _value(raw: bytes) -> Any:
+    """Of JSON that others wrote: halves of characters are replaced, and numbers of thousands of digits stay text."""
+    try:
+        return decode_value(raw)
+    except CodecError:
+        read = json.loads(raw, parse_int=lambda digits: int(digits) if len(digits) < DIGITS_MAX else digits)
+        return json.loads(json.dumps(read, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """A participant that is in the room, as the gateway tells of it."""
+
+    id: str
+    privilege: Literal["full", "restricted"]
+    name: str | None = None
+    kind: str | None = None
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """One envelope. `sequence` is its place in the room's order; the gateway's own messages have none."""
+
+    envelope: Envelope
+    sequence: int | None = None
+    is_old: bool = False  # it was said before we came, or while we were away
+
+    @property
+    def id(self) -> str:
+        return self.envelope.id
+
+    @property
+    def sender(self) -> str:
+        return self.envelope.sender or ""
+
+    @property
+    def to(self) -> tuple[str, ...]:
+        return self.envelope.to or ()
+
+    @property
+    def kind(self) -> str:
+        return self.envelope.kind
+
+    @property
+    def ts(self) -> str:
+        return self.envelope.ts or ""
+
+    @property
+    def correlation_id(self) -> str | None:
+        return self.envelope.correlation_id
+
+    @property
+    def payload(self) -> Any:
+        """Decoded; `envelope.payload` has the bytes as they came."""
+        return _value(self.envelope.payload)
+
+    @property
+    def text(self) -> str:
+        """Of a chat message; empty for all else."""
+        said = self.payload.get("text") if self.kind == "chat" else None
+        return said if isinstance(said, str) else ""
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody proposes. `target` is None where it names none, or several."""
+
+    id: str
+    proposer: str
+    target: str | None
+    method: str
+    params: bytes  # as they came
+    reason: str | None = None
+    ts: str = ""
+    status: Status = "pending"
+    expires_at: str | None = None  # once the gateway was asked
+
+    @property
+    def tool(self) -> str | None:
+        """Of a tools/call."""
+        found = _value(self.params) if self.method == "tools/call" else None
+        name = found.get("name") if isinstance(found, dict) else None
+        return name if isinstance(name, str) else None
+
+    @property
+    def arguments(self) -> Any:
+        found = _value(self.params)
+        return found.get("arguments", {}) if isinstance(found, dict) else {}
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a request, as `sender` gave it."""
+
+    sender: str
+    raw: bytes
+
+    @property
+    def result(self) -> Any:
+        return _value(self.raw)
+
+    @property
+    def is_error(self) -> bool:
+        """Of a tools/call: the tool itself failed, and `text` says why."""
+        result = self.result
+        return isinstance(result, dict) and result.get("isError") is True
+
+    @property
+    def structured(self) -> Any:
+        result = self.result
+        return result.get("structuredContent") if isinstance(result, dict) else None
+
+    @property
+    def text(self) -> str:
+        """The texts of a tool's result, one after the other."""
+        result = self.result
+        content = result.get("content") if isinstance(result, dict) else None
+        blocks = content if isinstance(content, list) else []
+        return "\n".join(str(one["text"]) for one in blocks if isinstance(one, dict) and "text" in one)

@@ -1,0 +1,381 @@
+"""`Participant`: what a person writes an agent of a room with."""
+
+import asyncio
+import logging
+import os
+import signal
+import ssl
+import sys
+from collections.abc import Mapping
+from typing import Any, Final, Literal, Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value
+from interlock.mcp.methods import TOOLS_CALL, TOOLS_CHANGED, TOOLS_LIST
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.rooms.protocol.enforcement import CHAT, MCP
+from interlock.rooms.protocol.envelope import ENVELOPE_BYTES_MAX
+from interlock.rooms.protocol.participants import is_topic
+from interlock.sdk.rooms import gateway_http
+from interlock.sdk.rooms.connection import Place, Ticket
+from interlock.sdk.rooms.conversation import Conversation, read_answer
+from interlock.sdk.rooms.errors import EnvelopeRefused, NoAnswer, RoomInvalid, RoomRefused, RoomUnreachable
+from interlock.sdk.rooms.listener import Listener
+from interlock.sdk.rooms.model import Answer, Peer, Proposal
+from interlock.sdk.rooms.proposals import Listed
+from interlock.sdk.subserver.mcp_server import Offer
+from interlock.sdk.subserver.offered_tools import OfferedTools
+
+log = logging.getLogger("interlock.rooms")
+
+CALL_S: Final = 30.0
+OUTCOME_S: Final = 600.0  # a person decides; the room's own limit is shorter where it says so
+RETRY_S: Final = 2.0  # between tries to come in for the first time
+GRACE_S: Final = 5.0  # for calls under way when the participant is told to end
+TRACKED_S: Final = (0.05, 0.2, 0.5, 1.0)  # pauses before a proposal that was heard is asked for again
+PAGES_MAX: Final = 100  # of a list of tools
+SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+
+
+class Participant(OfferedTools):
+    """In a room from `open` (or `async with`) until `close`; `run` is for a program that has nothing else to do."""
+
+    def __init__(
+        self,
+        address: str,
+        topic: str,
+        *,
+        token: str | None = None,
+        ticket: Ticket | None = None,
+        history: int = 0,
+        after: int | None = None,
+        name: str | None = None,
+        kind: Literal["human", "agent", "robot"] | None = None,
+        version: str = "0.0.0",
+        instructions: str | None = None,
+        restricted_replies: bool = False,
+        tls: ssl.SSLContext | None = None,
+        secure_by: str | None = None,
+    ) -> None:
+        """`address` is the node's, such as ws://127.0.0.1:7411.
+
+        `token` is a room token or that of a client which is a member. `ticket` is for one connection, or a function
+        that fetches a new one for each. `history` asks for so many of the newest envelopes; `after` for everything
+        after a `position` of an earlier run. `name` and `kind` are shown to the others. `restricted_replies` says that
+        the room lets restricted participants answer. `secure_by` says why a ws:// address beyond this host is safe.
+        """
+        if not is_topic(topic):
+            raise RoomInvalid(f"{topic!r} is not the name of a room")
+        if token is not None and (not token.isascii() or not token.isprintable()):
+            raise RoomInvalid("a token is printable ASCII; was a line break copied along?")
+        place = self._place = Place(
+            address=_checked(address, secure_by),
+            topic=topic,
+            token=token,
+            ticket=ticket,
+            tls=tls,
+            name=name,
+            kind=kind,
+        )
+        self.topic = topic
+        super().__init__()
+        offer = Offer(
+            name=name or "participant",
+            version=version,
+            instructions=instructions,
+            max_bytes=ENVELOPE_BYTES_MAX,
+            tools=self._tools,
+        )
+        self._offer = offer
+        self._conversation = Conversation(
+            place, offer, history=history, after=after, answers_while_restricted=restricted_replies
+        )
+        self._keeping: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+
+    # Life
+
+    async def open(self) -> None:
+        """Comes in. Raises RoomUnreachable and RoomRefused; later losses are mended behind the scenes."""
+        await self._conversation.connection.open()
+        self._keeping = asyncio.get_running_loop().create_task(self._keep(), name=f"room {self.topic}")
+
+    async def close(self) -> None:
+        if self._keeping is None:
+            return
+        self._conversation.end(None)
+        await self._conversation.connection.close()
+        self._keeping.cancel()
+        await asyncio.gather(self._keeping, return_exceptions=True)
+        self._keeping = None
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def wait(self) -> None:
+        """Until the room is lost for good. Raises RoomRefused."""
+        if self._keeping is not None:
+            await asyncio.shield(self._keeping)
+
+    async def _keep(self) -> None:
+        try:
+            await self._conversation.connection.keep()
+        except RoomRefused as refused:
+            self._conversation.end(refused)
+            raise
+
+    def run(self) -> None:
+        """Serves the tools until the program is told to end. A node that is not there yet is waited for."""
+        try:
+            asyncio.run(self._run())
+        except RoomRefused as refused:
+            log.error("room %s: %s", self.topic, refused)
+            sys.exit(1)
+
+    async def serve(self) -> None:
+        """As `run`, on a loop of the caller's, until `stop`. Raises RoomRefused."""
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        stopped = self._loop.create_task(self._stopping.wait())
+        try:
+            while not self._stopping.is_set():
+                try:
+                    await self.open()
+                    break
+                except RoomUnreachable as away:
+                    log.info("room %s: %s", self.topic, away)
+                    await asyncio.wait((stopped,), timeout=RETRY_S)
+            if self._keeping is not None:
+                await asyncio.wait((self._keeping, stopped), return_when=asyncio.FIRST_COMPLETED)
+                if self._keeping.done():
+                    self._keeping.result()
+            if self._offer.calls:
+                await asyncio.wait(self._offer.calls, timeout=GRACE_S)
+        finally:
+            stopped.cancel()
+            await self.close()
+            self._loop = self._stopping = None
+
+    def stop(self) -> None:
+        """From any thread: let calls under way finish, leave, end."""
+        loop, stopping = self._loop, self._stopping
+        if loop is None or stopping is None:
+            return
+        try:
+            loop.call_soon_threadsafe(stopping.set)
+        except RuntimeError:
+            pass  # it has ended meanwhile
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        if os.name != "nt":
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.add_signal_handler(number, self.stop)
+        await self.serve()
+
+    # Who is here
+
+    @property
+    def id(self) -> str:
+        """Ours, as the credential has it."""
+        return self._conversation.id
+
+    @property
+    def privilege(self) -> str:
+        """`full` or `restricted`, at this moment."""
+        return self._conversation.privilege
+
+    @property
+    def position(self) -> int:
+        """The number of the last envelope that was heard: what `after` takes in a later run."""
+        return self._conversation.connection.position or 0
+
+    @property
+    def is_connected(self) -> bool:
+        return self._conversation.connection.is_open
+
+    def who(self) -> list[Peer]:
+        """The others in the room."""
+        return list(self._conversation.peers.values())
+
+    def listen(self) -> Listener:
+        """Everything that is heard from now on; before `open`, from the beginning. It must be read, or closed."""
+        return self._conversation.listen()
+
+    # Taking part
+
+    async def say(
+        self, text: str, *, to: tuple[str, ...] = (), markdown: bool = False, about: str | None = None
+    ) -> str:
+        """Returns the id of the message, once it is published. Everyone sees it, whoever `to` names.
+
+        Raises EnvelopeRefused and NoAnswer, as all that follow.
+        """
+        payload = {"text": text, "format": "markdown"} if markdown else {"text": text}
+        return await self._conversation.publish(CHAT, encode_value(payload), to=to, answers=about)
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None = None, *, to: tuple[str, ...] = ()) -> None:
+        """An MCP notification, which may go to everyone."""
+        written = b"" if params is None else encode_value(params)
+        await self._conversation.publish(MCP, encode_notification(method.encode(), written), to=to)
+
+    async def tools_changed(self) -> None:
+        """Tells the room that the tools offered here are others than before."""
+        await self.notify(TOOLS_CHANGED)
+
+    async def tools(self, peer: str, *, timeout_s: float = CALL_S) -> list[dict[str, Any]]:
+        """The tools that a participant offers."""
+        found: list[dict[str, Any]] = []
+        params: dict[str, Any] = {}
+        for _ in range(PAGES_MAX):
+            page = (await self.request(peer, TOOLS_LIST, params, timeout_s=timeout_s)).result
+            found += page["tools"]
+            if not page.get("nextCursor"):
+                break
+            params = {"cursor": page["nextCursor"]}
+        return found
+
+    async def call(
+        self,
+        peer: str,
+        tool: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        reason: str | None = None,
+        timeout_s: float | None = None,
+    ) -> Answer:
+        """Calls a tool of another participant. Where we are restricted it is proposed instead, with the reason, and
+        the answer is that of whoever fulfils it (X-4.2-1).
+
+        Raises CallFailed where the peer answers with an error, and ProposalEnded.
+        """
+        if self.privilege != "full":  # X-4.2-1
+            id = await self.propose(peer, tool, arguments, reason=reason)
+            return await (self.outcome(id) if timeout_s is None else self.outcome(id, timeout_s=timeout_s))
+        return await self.request(peer, TOOLS_CALL, _tool_call(tool, arguments), timeout_s=timeout_s or CALL_S)
+
+    async def request(
+        self, peer: str, method: str, params: Mapping[str, Any] | None = None, *, timeout_s: float = CALL_S
+    ) -> Answer:
+        """Any MCP request, to one participant (X-4.1-3)."""
+        _check_one(peer)
+        return await self._conversation.request(peer, method, encode_value(params or {}), timeout_s)
+
+    # Proposals
+
+    @property
+    def proposals(self) -> list[Proposal]:
+        """Those that are pending, oldest first, as far as they were heard."""
+        return self._conversation.proposals.pending()
+
+    async def read_proposals(self) -> list[Proposal]:
+        """The pending ones as the gateway has them, also those from before we came, with the end of their time."""
+        told = await gateway_http.get(self._place, "proposals", answer=_Proposals)
+        self._conversation.proposals.on_listed(told.proposals)
+        return self.proposals
+
+    async def propose(
+        self, peer: str, tool: str, arguments: Mapping[str, Any] | None = None, *, reason: str | None = None
+    ) -> str:
+        """Proposes the call of a tool; returns the proposal's id. Everyone in the room sees its arguments."""
+        _check_one(peer)
+        payload: dict[str, Any] = {"method": TOOLS_CALL, "params": _tool_call(tool, arguments)}
+        if reason is not None:
+            payload["reason"] = reason
+        return await self._conversation.propose(encode_value(payload), peer)
+
+    async def outcome(self, proposal: str, *, timeout_s: float = OUTCOME_S) -> Answer:
+        """The answer to a proposal of ours. Raises ProposalEnded, CallFailed and NoAnswer."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return read_answer(*await asyncio.shield(self._conversation.proposals.outcome(proposal)))
+        except TimeoutError:
+            raise NoAnswer(f"the proposal was not answered within {timeout_s:g} s") from None
+
+    async def fulfil(
+        self,
+        proposal: str,
+        *,
+        peer: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        timeout_s: float = CALL_S,
+    ) -> Answer:
+        """Performs what somebody proposed, in our own name; needs full privilege (MCPx 4.2.1).
+
+        Once, whoever else decides at the same moment: EnvelopeRefused says already_claimed then. `peer` is needed
+        where the proposal names none; `arguments` replace those of a proposed tool.
+        """
+        found = self._conversation.proposals.maybe(proposal)
+        if found is None:
+            raise RoomInvalid(f"no proposal {proposal} was heard here")
+        target = peer or found.target
+        if target is None:
+            raise RoomInvalid("the proposal names no single participant; say which with peer=")
+        if arguments is None and peer is None:
+            self._conversation.proposals.outcome(proposal)  # it is kept from now on
+            try:
+                await self._decide(proposal, "fulfil", {})
+            except EnvelopeRefused as refused:
+                if refused.code != "unknown_proposal":  # else nobody tracks proposals in this room
+                    raise
+            else:
+                return await self.outcome(proposal, timeout_s=timeout_s)
+        params = found.params
+        if arguments is not None:
+            params = encode_value({**(decode_object(params) or {}), "arguments": arguments})
+        return await self._conversation.request(target, found.method, params, timeout_s, answers=found.id)
+
+    async def reject(self, proposal: str, *, reason: str | None = None) -> None:
+        """Says no to a proposal; needs full privilege."""
+        body = {} if reason is None else {"reason": reason}
+        await self._decide(proposal, "reject", body)
+
+    async def withdraw(self, proposal: str) -> None:
+        """Takes a proposal of ours back."""
+        await self._decide(proposal, "withdraw", {})
+
+    async def _decide(self, proposal: str, how: str, body: dict[str, Any]) -> None:
+        """The gateway tracks a proposal a moment after it was published."""
+        for pause_s in TRACKED_S:
+            try:
+                await gateway_http.post(self._place, "proposals", proposal, how, body=body)
+                return
+            except EnvelopeRefused as refused:
+                is_heard = self._conversation.proposals.maybe(proposal) is not None
+                if refused.code != "unknown_proposal" or not is_heard or pause_s == TRACKED_S[-1]:
+                    raise
+            await asyncio.sleep(pause_s)
+
+
+class _Proposals(msgspec.Struct):
+    proposals: list[Listed]
+
+
+def _tool_call(tool: str, arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {"name": tool, "arguments": dict(arguments or {})}
+
+
+def _check_one(peer: str) -> None:
+    if not isinstance(peer, str) or not peer:
+        raise RoomInvalid("a request goes to one participant (one_recipient)")
+
+
+def _checked(address: str, secure_by: str | None) -> str:
+    parts = urlsplit(address)
+    if parts.scheme not in SCHEMES or not parts.hostname or parts.path.rstrip("/") or parts.query:
+        raise RoomInvalid("an address is that of a node, such as ws://127.0.0.1:7411")
+    if parts.username is not None or parts.password is not None:
+        raise RoomInvalid("a credential does not belong into the address; give token=")
+    scheme = SCHEMES[parts.scheme]
+    if scheme == "ws" and not is_loopback(parts.hostname) and not secure_by:
+        raise RoomInvalid(
+            f"{parts.netloc} is not on this host and the connection not encrypted; use wss://,"
+            ' or secure_by="REASON" where the network itself is safe'
+        )
+    return f"{scheme}://{parts.netloc}"

@@ -1,0 +1,150 @@
+"""Proposals as a participant follows them, from published envelopes alone (MCPx 10.2).
+
+A proposal is fulfilled by an `mcp` request that names it in `correlation_id`, and done when its target has answered
+that request. The gateway's events tell of those that were rejected, withdrawn, or have expired.
+"""
+
+import asyncio
+from typing import Any, Final, cast, get_args
+
+import msgspec
+
+from interlock.wire.jsonrpc.messages import Response
+from interlock.rooms.protocol.envelope import Envelope
+from interlock.sdk.rooms.errors import ProposalEnded
+from interlock.sdk.rooms.model import Proposal, Status
+
+KEPT_MAX: Final = 1000  # the newest
+ANSWERS_MAX: Final = 100  # of those whose proposal may still be told
+EVENT: Final = "proposal_"
+STATUSES: Final[frozenset[str]] = frozenset(get_args(Status))
+WITHOUT_ANSWER: Final = frozenset(("rejected", "withdrawn", "expired", "void", "unknown"))
+
+
+class Listed(msgspec.Struct, frozen=True, rename="camel"):
+    """One proposal, as MCPx 10.2 has it."""
+
+    proposal_id: str
+    proposer: str
+    method: str
+    status: Status
+    created_at: str
+    target: str | None = None
+    params: msgspec.Raw = msgspec.Raw(b"{}")
+    reason: str | None = None
+    expires_at: str | None = None
+
+
+class Proposals:
+    def __init__(self) -> None:
+        self._by_id: dict[str, Proposal] = {}
+        self._fulfilments: dict[str, tuple[str, tuple[str, ...]]] = {}  # a request -> its proposal, and who is asked
+        self._outcomes: dict[str, asyncio.Future[tuple[str, Response]]] = {}  # that we wait for
+        self._answers: dict[str, tuple[str, Response]] = {}  # the newest, by the request's envelope
+
+    def pending(self) -> list[Proposal]:
+        return [one for one in self._by_id.values() if one.status == "pending"]
+
+    def maybe(self, id: str | None) -> Proposal | None:
+        return None if id is None else self._by_id.get(id)
+
+    def on_proposal(self, envelope: Envelope) -> None:
+        members = envelope.members()
+        to = envelope.to or ()
+        self._by_id[envelope.id] = Proposal(
+            id=envelope.id,
+            proposer=envelope.sender or "",
+            target=to[0] if len(to) == 1 else None,
+            method=msgspec.json.decode(members["method"], type=str),
+            params=bytes(members.get("params", msgspec.Raw(b"{}"))),
+            reason=msgspec.json.decode(members["reason"], type=str) if "reason" in members else None,
+            ts=envelope.ts or "",
+        )
+        while len(self._by_id) > KEPT_MAX:
+            self._drop(next(iter(self._by_id)))
+
+    def on_listed(self, listed: list["Listed"]) -> None:
+        """What the gateway tells when it is asked: it knows those from before we came, and how each stands."""
+        for one in reversed(listed):  # the newest comes first
+            known = self._by_id.get(one.proposal_id) or Proposal(
+                id=one.proposal_id,
+                proposer=one.proposer,
+                target=one.target,
+                method=one.method,
+                params=bytes(one.params) if one.params != b"null" else b"{}",
+                reason=one.reason,
+                ts=one.created_at,
+            )
+            self._by_id[known.id] = msgspec.structs.replace(known, status=one.status, expires_at=one.expires_at)
+
+    def on_request(self, envelope: Envelope) -> None:
+        """It may be the fulfilment of one."""
+        proposal = self.maybe(envelope.correlation_id)
+        if proposal is not None and proposal.status == "pending":
+            self._fulfilments[envelope.id] = proposal.id, envelope.to or ()
+            self._set(proposal, "claimed")
+
+    def on_answer(self, envelope: Envelope, response: Response) -> None:
+        request, sender = envelope.correlation_id or "", envelope.sender or ""
+        id, asked = self._fulfilments.get(request, (None, ()))
+        proposal = self.maybe(id)
+        if proposal is None:
+            self._answers[request] = sender, response
+            while len(self._answers) > ANSWERS_MAX:
+                del self._answers[next(iter(self._answers))]
+        elif sender in asked:
+            del self._fulfilments[request]
+            self._set(proposal, "failed" if response.error else "fulfilled")
+            self._settle(proposal.id, (sender, response))
+
+    def on_event(self, envelope: Envelope, payload: dict[str, Any]) -> None:
+        """What the gateway tells of a proposal. It also knows fulfilments that do not name theirs."""
+        status = str(payload.get("event")).removeprefix(EVENT)
+        proposal = self.maybe(envelope.correlation_id)
+        if status not in STATUSES or proposal is None:
+            return
+        self._set(proposal, cast(Status, status))
+        if status in WITHOUT_ANSWER:
+            self._settle(proposal.id, ProposalEnded(status, payload.get("by"), payload.get("reason")))
+        elif (answer := self._answers.get(str(payload.get("fulfilment")))) is not None:
+            self._settle(proposal.id, answer)
+
+    def _settle(self, id: str, how: tuple[str, Response] | ProposalEnded) -> None:
+        waiting = self._outcomes.get(id)
+        if waiting is None or waiting.done():
+            return
+        if isinstance(how, ProposalEnded):
+            waiting.set_exception(how)
+            waiting.exception()  # retrieved: whoever waited may have gone
+        else:
+            waiting.set_result(how)
+
+    def outcome(self, id: str) -> "asyncio.Future[tuple[str, Response]]":
+        """What becomes of a proposal of ours: who answered, and what. Raises ProposalEnded.
+
+        Asked for before it is sent, so that no answer comes too early; it is kept as long as the proposal.
+        """
+        waiting = self._outcomes.setdefault(id, asyncio.get_running_loop().create_future())
+        proposal = self.maybe(id)
+        if proposal is not None and proposal.status in WITHOUT_ANSWER:
+            self._settle(id, ProposalEnded(proposal.status))
+        return waiting
+
+    def forget(self, id: str) -> None:
+        """It was not sent."""
+        self._outcomes.pop(id, None)
+
+    def fail(self, why: Exception) -> None:
+        for waiting in self._outcomes.values():
+            if not waiting.done():
+                waiting.set_exception(why)
+                waiting.exception()
+        self._outcomes.clear()
+
+    def _set(self, proposal: Proposal, status: Status) -> None:
+        self._by_id[proposal.id] = msgspec.structs.replace(proposal, status=status)
+
+    def _drop(self, id: str) -> None:
+        del self._by_id[id]
+        self._outcomes.pop(id, None)
+        self._fulfilments = {request: of for request, of in self._fulfilments.items() if of[0] != id}

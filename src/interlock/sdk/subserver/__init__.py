@@ -1,0 +1,30 @@
+"""A leaf of an MCP-AX tree: Python functions as tools, registered with an aggregator and kept there.
+
+    from interlock.sdk.subserver import Subserver
+
+    leaf = Subserver("greenhouse", parents=["ws://127.0.0.1:7411/ax"], token="ils_...")
+
+    @leaf.tool(mutable=False)
+    def temperature(bench: int) -> float:
+        "The air temperature of a bench in degrees Celsius."
+        return read_sensor(bench)
+
+    leaf.run()
+
+It knows nothing of the node: it stands on the protocol and the transports alone.
+"""
+
+from interlock.sdk.subserver.errors import RegistrationRefused, SubserverInvalid, ToolFailed, ToolInvalid
+from interlock.sdk.subserver.subserver import Parent, Subserver
+from interlock.sdk.subserver.tools import Context, ToolResult
+
+__all__ = [
+    "Context",
+    "Parent",
+    "RegistrationRefused",
+    "Subserver",
+    "SubserverInvalid",
+    "ToolFailed",
+    "ToolInvalid",
+    "ToolResult",
+]

@@ -1,0 +1,287 @@
+"""The MCP server of a leaf on one link: requests of the parent in, answers and notifications out.
+
+Both eras are served, each request by what it says of itself. A tool's failure is a result with isError; what concerns
+the way (route, method, size, too many calls) is a JSON-RPC error. Answers of calls that outlive their link are dropped.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Raw
+
+from interlock.ax.protocol import route
+from interlock.wire.jsonrpc.codec import (
+    decode_object,
+    decode_params_untrusted,
+    encode_fault,
+    encode_notification,
+    encode_result,
+    encode_value,
+    maybe_string,
+)
+from interlock.wire.jsonrpc.errors import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    TOOL_DEGRADED,
+    Fault,
+    for_legacy,
+)
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.mcp.eras import LEGACY_VERSIONS, MODERN_VERSIONS, negotiate_legacy
+from interlock.mcp.ladder import Climbed, climb
+from interlock.mcp.methods import (
+    ACKNOWLEDGED,
+    CANCELLED,
+    DISCOVER,
+    INITIALIZE,
+    LISTEN,
+    META_SERVER,
+    META_SUBSCRIPTION,
+    META_VERSION,
+    PING,
+    PROGRESS,
+    TOOLS_CALL,
+    TOOLS_CHANGED,
+    TOOLS_LIST,
+)
+from interlock.sdk.subserver.errors import ToolFailed
+from interlock.sdk.subserver.tools import Context, ServedTool, failure
+
+log = logging.getLogger("interlock.subserver")
+
+CALLS_MAX: Final = 64  # at once; each may hold a thread
+LISTENS_MAX: Final = 16  # a parent needs one
+RETRY_AFTER_MS: Final = 1000
+
+_BUSY: Final = for_legacy(
+    Fault(TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "retry_after_ms": RETRY_AFTER_MS})
+)
+
+
+class Offer(msgspec.Struct, kw_only=True):
+    """What a leaf serves, on whichever link. The calls under way count over all of its links."""
+
+    name: str
+    version: str
+    instructions: str | None
+    max_bytes: int
+    tools: Mapping[str, ServedTool] = {}
+    calls: set[asyncio.Task[None]] = set()
+
+    @property
+    def info(self) -> dict[str, str]:
+        return {"name": self.name, "version": self.version}
+
+
+class McpServer:
+    def __init__(self, offer: Offer, send: Callable[[bytes], bool], segment: str) -> None:
+        """`segment` is what the parent assigned."""
+        self._offer = offer
+        self._send = send
+        self._segment = segment
+        self._running: dict[bytes, tuple[asyncio.Task[None] | None, Context]] = {}  # no task: not to be interrupted
+        self._listens: dict[bytes, None] = {}
+        self._open = True
+        self.agreed = LEGACY_VERSIONS[-1]  # the revision of a legacy client
+
+    def leave(self) -> None:
+        """The link is gone. Calls go on: half of an irreversible deed is worse than one whose answer is lost."""
+        self._open = False
+
+    def notify(self, method: str, params: bytes) -> bool:
+        return self._open and self._send(encode_notification(method.encode(), params))
+
+    def tools_changed(self) -> None:
+        """Send to every modern listener, or as a plain notification where there is none."""
+        for listen_id in self._listens:
+            self.notify(TOOLS_CHANGED, encode_value({"_meta": {META_SUBSCRIPTION: Raw(listen_id)}}))
+        if not self._listens:
+            self.notify(TOOLS_CHANGED, b"")
+
+    def hear(self, notification: Notification) -> None:
+        if notification.method != CANCELLED:
+            return
+        params = decode_object(notification.params) if notification.params else None
+        named = bytes((params or {}).get("requestId", b""))
+        self._listens.pop(named, None)
+        running = self._running.pop(named, None)
+        if running is not None:
+            task, context = running
+            context.cancel()
+            if task is not None:
+                task.cancel()
+
+    def hear_answer(self, response: Response) -> None:
+        """A leaf asks nothing."""
+
+    def serve(self, request: Request) -> None:
+        climbed = _read(request)
+        if isinstance(climbed, Fault):
+            self._refuse(request.id, climbed)
+        elif request.id in self._running or request.id in self._listens:
+            self._refuse(request.id, Fault(INVALID_REQUEST, "this id is in use by a request under way"))
+        elif climbed.method == TOOLS_CALL:
+            self._call(climbed)
+        elif climbed.method == TOOLS_LIST:
+            self._list(climbed)
+        elif climbed.method == DISCOVER and _is_modern(climbed):
+            self._answer(climbed, self._discover_result(), cached=True)
+        elif climbed.method == LISTEN and _is_modern(climbed):
+            self._listen(climbed)
+        elif climbed.method == INITIALIZE and not _is_modern(climbed):
+            self._answer(climbed, self._initialize_result(climbed))
+        elif climbed.method == PING and not _is_modern(climbed):
+            self._answer(climbed, {})
+        else:
+            self._refuse(request.id, Fault(METHOD_NOT_FOUND, "Method not found"))
+
+    def _revision(self, climbed: Climbed) -> str:
+        said = climbed.meta.get(META_VERSION)
+        return self.agreed if said is None else maybe_string(said) or MODERN_VERSIONS[0]
+
+    def _discover_result(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "supportedVersions": list(MODERN_VERSIONS),
+            "capabilities": {"tools": {"listChanged": True}},
+        }
+        return found if self._offer.instructions is None else {**found, "instructions": self._offer.instructions}
+
+    def _initialize_result(self, climbed: Climbed) -> dict[str, Any]:
+        self.agreed = negotiate_legacy(maybe_string(climbed.params.get("protocolVersion")) or "")
+        found: dict[str, Any] = {
+            "protocolVersion": self.agreed,
+            "capabilities": {"tools": {"listChanged": True}},
+            "serverInfo": self._offer.info,
+        }
+        return found if self._offer.instructions is None else {**found, "instructions": self._offer.instructions}
+
+    def _list(self, climbed: Climbed) -> None:
+        tools = [tool.listed for tool in self._offer.tools.values()]
+        self._answer(climbed, {"tools": tools}, cached=True)
+
+    def _listen(self, climbed: Climbed) -> None:
+        if len(self._listens) >= LISTENS_MAX:
+            self._refuse(climbed.id, Fault(INVALID_REQUEST, f"at most {LISTENS_MAX} subscriptions/listen at once"))
+            return
+        wanted = decode_object(climbed.params.get("notifications", Raw(b"{}"))) or {}
+        honoured = {"toolsListChanged": True} if bytes(wanted.get("toolsListChanged", b"")) == b"true" else {}
+        if honoured:
+            self._listens[climbed.id] = None
+        body = {"_meta": {META_SUBSCRIPTION: Raw(climbed.id)}, "notifications": honoured}
+        self.notify(ACKNOWLEDGED, encode_value(body))
+
+    def _call(self, climbed: Climbed) -> None:
+        name = maybe_string(climbed.params.get("name"))
+        if name is None:
+            self._refuse(climbed.id, Fault(INVALID_PARAMS, "params.name must be a string"))
+            return
+        meta: Mapping[str, Raw] = climbed.meta
+        routed = route.read_untrusted(climbed.params, climbed.meta)
+        if isinstance(routed, route.Routed):
+            beyond = route.check(routed, segment=self._segment, rest=routed.path[-1:])
+            followed = beyond or route.follow_name(routed, segment=self._segment, name=name)
+            if isinstance(followed, Fault):
+                self._refuse(climbed.id, followed)
+                return
+            # Past our own segment, the cursor points at the tool (MCP-AX 7.2).
+            name, meta = followed, {**climbed.meta, **route.as_meta(route.advance(routed))}
+        elif routed is not None:
+            self._refuse(climbed.id, routed)
+            return
+        tool = self._offer.tools.get(name)
+        if tool is None:
+            self._refuse(climbed.id, Fault(METHOD_NOT_FOUND, "tool_not_found"))  # MCP-AX 5.2
+            return
+        if len(self._offer.calls) >= CALLS_MAX:
+            self._refuse(climbed.id, _BUSY)
+            return
+        context = Context(self._reporter(climbed.meta), meta)
+        task = asyncio.get_running_loop().create_task(self._work(climbed, tool, context))
+        # A thread cannot be interrupted: its call counts until it has ended.
+        self._running[climbed.id] = task if tool.is_async else None, context
+        self._offer.calls.add(task)
+        task.add_done_callback(self._offer.calls.discard)
+
+    async def _work(self, climbed: Climbed, tool: ServedTool, context: Context) -> None:
+        try:
+            done = await self._outcome(climbed, tool, context)
+        except asyncio.CancelledError:
+            context.cancel()
+            return
+        finally:
+            if self._running.get(climbed.id, (None, None))[1] is context:
+                del self._running[climbed.id]
+        if not context.cancelled:  # a cancelled request gets no answer
+            self._answer(climbed, done)
+
+    async def _outcome(self, climbed: Climbed, tool: ServedTool, context: Context) -> dict[str, Any]:
+        try:
+            arguments = climbed.params.get("arguments", Raw(b"{}"))
+            done = await tool.answer(arguments, context, revision=self._revision(climbed))
+            if len(encode_value(done)) > self._offer.max_bytes // 2:  # the other half is room for what comes around it
+                raise ToolFailed("the result is larger than a message may be; ask for less at a time")
+        except ToolFailed as failed:
+            return failure(str(failed))
+        except Exception:
+            ref = secrets.token_hex(4)
+            log.exception("the tool %s failed (ref %s)", tool.name, ref)
+            return failure(f"the tool failed; its log has the reason (ref {ref})")
+        return done
+
+    def _reporter(self, meta: Mapping[str, Raw]) -> Callable[[float, float | None, str | None], None] | None:
+        token = meta.get("progressToken")
+        if token is None or bytes(token)[:1] in b"{[tfn":
+            return None
+        loop = asyncio.get_running_loop()
+
+        def report(done: float, total: float | None, message: str | None) -> None:
+            said = {"progressToken": token, "progress": done, "total": total, "message": message}
+            params = encode_value({key: value for key, value in said.items() if value is not None})
+            try:
+                loop.call_soon_threadsafe(self.notify, PROGRESS, params)
+            except RuntimeError:
+                pass  # the loop has ended: there is no listener
+
+        return report
+
+    def _answer(self, climbed: Climbed, members: dict[str, Any], *, cached: bool = False) -> None:
+        if _is_modern(climbed):
+            members = {"resultType": "complete", **members}
+            if cached:
+                members |= {"ttlMs": 0, "cacheScope": "private"}
+            members["_meta"] = {META_SERVER: self._offer.info}
+        if self._open:
+            self._send(encode_result(climbed.id, encode_value(members)))
+
+    def _refuse(self, message_id: bytes, fault: Fault) -> None:
+        if self._open:
+            self._send(encode_fault(message_id, fault))
+
+
+def _read(request: Request) -> Climbed | Fault:
+    """Which era a request is of, it says itself: the modern one carries its version in `_meta`."""
+    params = decode_params_untrusted(request.params) if request.params else {}
+    if params is None:
+        return Fault(INVALID_PARAMS, "params must be an object, small but for its arguments")
+    meta = decode_object(params["_meta"]) if "_meta" in params else {}
+    if meta is None:
+        return Fault(INVALID_PARAMS, "params._meta must be an object")
+    if META_VERSION in meta or request.method == DISCOVER:
+        return climb(request, None)
+    return Climbed(request.id, request.method, dict(params), meta)
+
+
+def _is_modern(climbed: Climbed) -> bool:
+    return META_VERSION in climbed.meta
+
+
+def is_modern(request: Request) -> bool:
+    """Of which era a request is that was not read yet."""
+    params = decode_object(request.params) if request.params else None
+    meta = decode_object(params["_meta"]) if params is not None and "_meta" in params else None
+    return request.method == DISCOVER or (meta is not None and META_VERSION in meta)

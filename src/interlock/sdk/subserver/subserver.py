@@ -1,0 +1,292 @@
+"""`Subserver`: what a person writes a leaf with. Checks what it is given, then hands over to the uplink."""
+
+import asyncio
+import logging
+import os
+import signal
+import ssl
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.protocol.messages import HEARTBEAT_MS, SUBPROTOCOL, VERSION, Proof, Register
+from interlock.ax.protocol.names import check_segment
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.sdk.subserver.errors import RegistrationRefused, SubserverInvalid, ToolInvalid
+from interlock.sdk.subserver.identity import identity_file, subserver_id
+from interlock.sdk.subserver.offered_tools import OfferedTools
+
+if TYPE_CHECKING:
+    from interlock.crypto.keys.signing import SigningKey
+    from interlock.sdk.subserver.mcp_server import Offer
+    from interlock.sdk.subserver.uplink import LeafUplink
+    from interlock.ax.uplink import Opener
+
+log = logging.getLogger("interlock.subserver")
+
+MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024  # as limits.message_bytes of a node
+GRACE_S: Final = 5.0  # for calls under way when the leaf is told to end
+STARTED_BY_AGGREGATOR: Final = "INTERLOCK_AX"  # its value "stdio" means: the parent is at our standard input and output
+HEARTBEAT_MS_MIN: Final = 100
+HEARTBEAT_MS_MAX: Final = 3_600_000
+
+
+class Parent(msgspec.Struct, frozen=True, kw_only=True):
+    """An aggregator with a credential of its own. `secure_by` says why a ws:// address beyond this host is safe."""
+
+    url: str
+    token: str | None = None
+    secure_by: str | None = None
+
+
+class Subserver(OfferedTools):
+    def __init__(
+        self,
+        segment: str,
+        parents: Sequence[str | Parent] = (),
+        *,
+        token: str | None = None,
+        authority: str | None = None,
+        authority_proof: str | None = None,
+        authority_key: str | os.PathLike[str] | None = None,
+        auth_scope: str | None = None,
+        tree: str | None = None,
+        heartbeat_interval_ms: int = HEARTBEAT_MS,
+        state: str | os.PathLike[str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        version: str = "0.0.0",
+        instructions: str | None = None,
+        max_message_bytes: int = MESSAGE_BYTES_MAX,
+    ) -> None:
+        """`parents` in the order they are tried: the first that takes us is kept until it is lost.
+
+        `token` is for parents given as a plain address. `authority` is a DNS name; `authority_key` is the private key
+        (PEM) that proves it, anew at each registration, or `authority_proof` a JWT that was made elsewhere.
+        `state` is the folder in which the subserver_id is kept. `tls` is for wss://, by default the system's trust.
+        """
+        if why := check_segment(segment):
+            raise SubserverInvalid(why)
+        if heartbeat_interval_ms and not HEARTBEAT_MS_MIN <= heartbeat_interval_ms <= HEARTBEAT_MS_MAX:
+            raise SubserverInvalid(f"heartbeat_interval_ms is 0, or {HEARTBEAT_MS_MIN} to {HEARTBEAT_MS_MAX}")
+        self.segment = segment
+        self._parents = [
+            _check_parent(Parent(url=one, token=token) if isinstance(one, str) else one) for one in parents
+        ]
+        self._authority = _authority(authority)
+        self._proof = Proof(type="jwt", token=authority_proof) if authority_proof is not None else None
+        self._key = _signing_key(authority_key, self._authority) if authority_key is not None else None
+        try:
+            self._scope = AuthScope(auth_scope) if auth_scope is not None else None
+        except ValueError:
+            raise SubserverInvalid("auth_scope is read, write or admin") from None
+        self._tree = tree
+        self._heartbeat_ms = heartbeat_interval_ms
+        self._identity = identity_file(segment, Path(state) if state is not None else None)
+        self._tls = tls
+        self._version = version
+        self._instructions = instructions
+        self._max_bytes = max_message_bytes
+        super().__init__()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._uplink: LeafUplink | None = None
+        self._stopping: asyncio.Event | None = None
+        self.registered = threading.Event()  # set once, with the first registration
+
+    def _on_offered(self) -> None:
+        self._on_loop(self._tools_changed)
+
+    def withdraw(self, name: str) -> None:
+        """Offer a tool no longer."""
+        if name not in self._tools:
+            raise ToolInvalid(f"there is no tool {name}")
+        del self._tools[name]
+        self._on_loop(self._tools_changed)
+
+    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
+        """Send a notification to the parent, from any thread. Without a parent it is dropped: it would be old news."""
+        if not method.startswith("notifications/") or any(one in '"\\' or ord(one) < 32 for one in method):
+            raise SubserverInvalid(f'a notification\'s method begins with "notifications/", and {method!r} does not')
+        encoded = msgspec.json.encode(params) if params is not None else b""
+        self._on_loop(lambda: self._notify(method, encoded))
+
+    def run(self, *, stdio: bool = False) -> None:
+        """Serve until SIGTERM or SIGINT. `stdio`: the aggregator started this program and speaks through its pipes."""
+        if not logging.getLogger().handlers:
+            logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        asyncio.run(self._run(stdio))
+
+    async def serve(self, *, stdio: bool = False) -> None:
+        """`run` for a program that has a loop already. Cancelling it, or `stop`, ends it."""
+        from interlock.sdk.subserver.mcp_server import Offer
+        from interlock.sdk.subserver.uplink import LeafUplink
+
+        stdio = stdio or os.environ.get(STARTED_BY_AGGREGATOR) == "stdio"
+        if not self._parents and not stdio:
+            raise SubserverInvalid('there is no parent; give parents=["wss://HOST/ax"], or run(stdio=True)')
+        if self._uplink is not None:
+            raise SubserverInvalid("this subserver is running already")
+        offer = Offer(
+            name=self.segment,
+            version=self._version,
+            instructions=self._instructions,
+            max_bytes=self._max_bytes,
+            tools=self._tools,
+        )
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        uplink = LeafUplink(
+            self._register(),
+            self._openers(stdio),
+            offer,
+            once=stdio,
+            on_joined=self.registered.set,
+            prove=None if stdio else self._prove,
+        )
+        self._uplink = uplink
+        running = self._loop.create_task(uplink.run())
+        stopping = self._loop.create_task(self._stop(uplink, offer))
+        try:
+            await running
+            if uplink.refusal is not None:
+                raise RegistrationRefused(uplink.refusal)
+        finally:
+            stopping.cancel()
+            running.cancel()
+            self._uplink = self._loop = self._stopping = None
+
+    def stop(self) -> None:
+        """From any thread: let calls under way finish, deregister, end."""
+        stopping = self._stopping
+        if stopping is not None:
+            self._on_loop(stopping.set)
+
+    async def _run(self, stdio: bool) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop)
+        try:
+            await self.serve(stdio=stdio)
+        except RegistrationRefused:  # the log has said why
+            sys.exit(1)
+
+    async def _stop(self, uplink: "LeafUplink", offer: "Offer") -> None:
+        if self._stopping is None:
+            return
+        await self._stopping.wait()
+        log.info("ending")
+        if offer.calls:
+            await asyncio.wait(offer.calls, timeout=GRACE_S)
+        uplink.stop()
+
+    def _register(self) -> Register:
+        return Register(
+            subserver_id=subserver_id(self._identity),
+            segment=self.segment,
+            authority=self._authority,
+            tools=True,
+            resources=False,
+            notifications=True,
+            prompts=False,
+            completions=False,
+            heartbeat_interval_ms=self._heartbeat_ms,
+            version=VERSION,
+            authority_proof=self._proof,
+            auth_scope=self._scope,
+            tree=self._tree,
+        )
+
+    def _prove(self, parent: int) -> Proof | None:
+        if self._key is None or self._authority is None:
+            return self._proof
+        return self._key.prove(self._authority, self._parents[parent].url, time.time())
+
+    def _openers(self, stdio: bool) -> "list[tuple[str, Opener]]":
+        if stdio:
+            from interlock.sdk.subserver.stdio import open_standard
+
+            return [("the aggregator that started us", lambda sink: open_standard(sink, self._max_bytes))]
+        return [(_place(parent.url), self._opener(parent)) for parent in self._parents]
+
+    def _opener(self, parent: Parent) -> "Opener":
+        from interlock.net.message_pipe import MessagePipe, MessageSink
+        from interlock.net.websocket.dial import dial
+
+        headers = {"Authorization": f"Bearer {parent.token}"} if parent.token is not None else {}
+
+        def opened(sink: MessageSink) -> Coroutine[Any, Any, MessagePipe]:
+            return dial(
+                parent.url, sink, subprotocol=SUBPROTOCOL, headers=headers, tls=self._tls, max_bytes=self._max_bytes
+            )
+
+        return opened
+
+    def _notify(self, method: str, params: bytes) -> None:
+        server = self._uplink.server if self._uplink is not None else None
+        if server is None or not server.notify(method, params):
+            log.debug("%s was dropped: there is no parent to tell", method)
+
+    def _tools_changed(self) -> None:
+        if self._uplink is not None and self._uplink.server is not None:
+            self._uplink.server.tools_changed()
+
+    def _on_loop(self, act: Callable[[], None]) -> None:
+        loop = self._loop
+        if loop is None:
+            return
+        try:
+            loop.call_soon_threadsafe(act)
+        except RuntimeError:
+            pass  # it has ended meanwhile
+
+
+def _check_parent(parent: Parent) -> Parent:
+    """MCP-AX 10.4: beyond this host only over TLS, or by what an operator vouches for."""
+    parts = urlsplit(parent.url)
+    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        raise SubserverInvalid(f"a parent is an address such as wss://HOST/ax, not {_place(parent.url)!r}")
+    if parts.username is not None or parts.password is not None:
+        raise SubserverInvalid("a credential does not belong into the address; give token=")
+    if parts.scheme == "ws" and not is_loopback(parts.hostname) and not parent.secure_by:
+        raise SubserverInvalid(
+            f"{_place(parent.url)} is not on this host and not wss://; use TLS,"
+            ' or Parent(url=..., secure_by="REASON") where the network itself is safe'
+        )
+    if parent.token is not None and (not parent.token.isascii() or not parent.token.isprintable()):
+        raise SubserverInvalid("a token is printable ASCII; was a line break copied along?")
+    return parent
+
+
+def _place(url: str) -> str:
+    """The address without what could be a secret."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _signing_key(path: str | os.PathLike[str], authority: str | None) -> "SigningKey":
+    if authority is None:
+        raise SubserverInvalid("authority_key= proves an authority; give authority= too")
+    from interlock.crypto.keys.signing import read_signing_key
+    from interlock.store.ports import StoreError
+
+    try:
+        return read_signing_key(Path(path))
+    except StoreError as refused:
+        raise SubserverInvalid(str(refused)) from None
+
+
+def _authority(said: str | None) -> str | None:
+    if said is None:
+        return None
+    from interlock.ax.protocol.registration.authority import maybe_authority
+
+    read = maybe_authority(said if said.startswith("dns:") else f"dns:{said}")
+    if read is None:
+        raise SubserverInvalid(f"an authority is a DNS name such as edge01.example.com, not {said!r}")
+    return read

@@ -1,0 +1,232 @@
+"""Python functions as MCP tools: what is listed, how arguments are checked, what becomes of a return value.
+
+A function's signature is its inputSchema and its docstring the description. Arguments are decoded into the annotated
+types and refused where they do not fit; what comes back becomes text, and structured content where it is an object.
+"""
+
+import asyncio
+import contextvars
+import copy
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol, get_type_hints
+
+import msgspec
+from msgspec import Raw
+
+from interlock.ax.protocol.capability import Invalid, as_object, hints, read_capability
+from interlock.ax.protocol.names import is_segment, normalise
+from interlock.sdk.subserver.errors import ToolFailed, ToolInvalid
+
+CAPABILITY: Final = "x-mcpax-capability"
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """For a tool that wants to write its result itself: MCP content blocks, as decoded JSON."""
+
+    content: list[dict[str, Any]]
+    structured: Any = msgspec.UNSET
+    is_error: bool = False
+
+
+class Context:
+    """What a tool may ask of the call it serves: a parameter annotated `Context` receives it. Usable in threads."""
+
+    def __init__(
+        self, report: Callable[[float, float | None, str | None], None] | None, meta: Mapping[str, Raw]
+    ) -> None:
+        self._report = report
+        self._cancelled = threading.Event()
+        self._meta = meta
+
+    @property
+    def cancelled(self) -> bool:
+        """The caller no longer waits. An async tool is cancelled anyway; a plain one should look now and then."""
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        self._cancelled.set()
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The `_meta` of the call."""
+        return {key: msgspec.json.decode(value) for key, value in self._meta.items()}
+
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Told to the caller if it asked for progress. `done` must grow."""
+        if self._report is not None and not self.cancelled:
+            self._report(done, total, message)
+
+
+class ServedTool(Protocol):
+    """What a server needs of a tool. `listed`: as tools/list shows it. `is_async`: its call can be cancelled."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def listed(self) -> Raw: ...
+
+    @property
+    def is_async(self) -> bool: ...
+
+    async def answer(self, arguments: Raw, context: Context, *, revision: str) -> dict[str, Any]:
+        """The members of a CallToolResult, for a client that speaks this revision of MCP. Raises ToolFailed."""
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python function as a tool."""
+
+    name: str
+    function: Callable[..., Any]
+    arguments: type[msgspec.Struct]
+    context: str | None  # the parameter that takes a Context
+    listed: Raw  # the tool as tools/list shows it
+
+    def read_arguments(self, raw: Raw | bytes) -> dict[str, Any]:
+        """Raises ToolFailed with words for the author of the arguments."""
+        try:
+            read = msgspec.json.decode(raw, type=self.arguments)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ToolFailed(f"the arguments do not fit: {error}") from None
+        return {name: getattr(read, name) for name in self.arguments.__struct_fields__}
+
+    @property
+    def is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+    async def answer(self, arguments: Raw, context: Context, *, revision: str) -> dict[str, Any]:
+        read = self.read_arguments(arguments)
+        if self.context is not None:
+            read = {**read, self.context: context}
+        if self.is_async:
+            return result(await self.function(**read))
+        return result(await run_in_thread(self.function, read))
+
+
+def make_tool(
+    function: Callable[..., Any],
+    *,
+    name: str | None,
+    title: str | None,
+    description: str | None,
+    capability: Mapping[str, object],
+) -> Tool:
+    local = name if name is not None else getattr(function, "__name__", "")
+    if not is_segment(local):
+        raise ToolInvalid(
+            f"a tool's name is 1 to 63 characters of a-z, 0-9, _ and -, and {local!r} is not;"
+            f' write @leaf.tool(name="{normalise(local) or "a_name"}")'
+        )
+    declared = read_capability(dict(capability))
+    if isinstance(declared, Invalid):
+        raise ToolInvalid(f"the tool {local}: {declared.reason}")
+    fields, context = _parameters(local, function)
+    try:
+        arguments = msgspec.defstruct(local.replace("-", "_"), fields, kw_only=True, forbid_unknown_fields=True)
+        schema = _schema(arguments)
+    except (TypeError, NameError, ValueError) as error:
+        raise ToolInvalid(f"the signature of {local} cannot be written as JSON Schema: {error}") from error
+    listed: dict[str, Any] = {"name": local}
+    if title is not None:
+        listed["title"] = title
+    listed["description"] = description if description is not None else inspect.getdoc(function) or ""
+    listed["inputSchema"] = schema
+    listed["annotations"] = hints(declared)
+    listed["_meta"] = {CAPABILITY: as_object(declared)}
+    return Tool(
+        name=local,
+        function=function,
+        arguments=arguments,
+        context=context,
+        listed=Raw(msgspec.json.encode(listed)),
+    )
+
+
+def result(value: Any) -> dict[str, Any]:
+    """What a tool returned, as the members of a CallToolResult. Raises TypeError for what JSON cannot hold."""
+    if isinstance(value, ToolResult):
+        written: dict[str, Any] = {"content": value.content, "isError": value.is_error}
+        return written if value.structured is msgspec.UNSET else {**written, "structuredContent": value.structured}
+    if value is None:
+        return {"content": [], "isError": False}
+    if isinstance(value, str):
+        return {"content": [_text(value)], "isError": False}
+    encoded = msgspec.json.encode(value)
+    found: dict[str, Any] = {"content": [_text(encoded.decode())], "isError": False}
+    if encoded[:1] == b"{":  # only objects are legal as structured content in every revision of MCP
+        found["structuredContent"] = Raw(encoded)
+    return found
+
+
+def failure(message: str) -> dict[str, Any]:
+    return {"content": [_text(message)], "isError": True}
+
+
+def _text(text: str) -> dict[str, str]:
+    return {"type": "text", "text": text}
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> tuple[list[Any], str | None]:
+    try:
+        hinted = get_type_hints(function, include_extras=True)
+        signature = inspect.signature(function)
+    except (NameError, TypeError, ValueError) as error:
+        raise ToolInvalid(f"the annotations of {name} cannot be resolved: {error}") from error
+    fields: list[Any] = []
+    context = None
+    for parameter in signature.parameters.values():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ToolInvalid(f"the tool {name} takes {parameter}; arguments of a tool have names, one parameter each")
+        kind = hinted.get(parameter.name, Any)
+        if kind is Context:
+            context = parameter.name
+        elif parameter.default is parameter.empty:
+            fields.append((parameter.name, kind))
+        elif isinstance(parameter.default, list | dict | set | bytearray):
+            fresh = functools.partial(copy.copy, parameter.default)
+            fields.append((parameter.name, kind, msgspec.field(default_factory=fresh)))
+        else:
+            fields.append((parameter.name, kind, parameter.default))
+    return fields, context
+
+
+def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
+    """The root must be an object itself (MCP), not a reference to one."""
+    (root,), components = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
+    own = components.pop(root["$ref"].removeprefix("#/$defs/"))
+    own.pop("title", None)
+    return {**own, "$defs": components} if components else own
+
+
+async def run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """A daemon thread for each: a tool that hangs must not keep the process from ending."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Any] = loop.create_future()
+    context = contextvars.copy_context()
+
+    def finish(value: Any, error: BaseException | None) -> None:
+        if done.done():
+            return
+        if error is None:
+            done.set_result(value)
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+            done.set_exception(error)
+        else:
+            done.set_exception(RuntimeError(f"the tool raised {type(error).__name__}"))
+
+    def work() -> None:
+        value, error = None, None
+        try:
+            value = context.run(function, **arguments)
+        except BaseException as raised:  # SystemExit of a tool must not pass for an answer
+            error = raised
+        try:
+            loop.call_soon_threadsafe(finish, value, error)
+        except RuntimeError:
+            pass  # the loop has ended: nothing waits
+
+    threading.Thread(target=work, name=f"tool {getattr(function, '__name__', '')}", daemon=True).start()
+    return await done

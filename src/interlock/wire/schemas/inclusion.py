@@ -1,0 +1,391 @@
+"""Is every value that one JSON Schema allows allowed by another? It accepts them, rejects some, or is undecided
+(AIP-tools-5, -8; REG-8.1-4).
+
+Compared are types, enum and const, properties, required and additionalProperties, items, and alternatives. Lengths and
+bounds are accepted where they are the same or narrower; where they are wider the caller says whether that rejects: a
+server that wants at least one character is not refused for a contract that does not say so. Patterns and formats are
+accepted where they are the same. Everything else is undecided. A missing additionalProperties is read as closed on the
+narrow side; on the wide side the caller says what a property is that is neither named nor excluded.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import IntEnum
+from typing import Any, Final
+
+import msgspec
+
+from interlock.wire.jsontext.pointer import pointer_step
+from interlock.wire.schemas.effort import Effort, EffortSpent
+from interlock.wire.schemas.plain import is_plain_object, is_plain_type
+from interlock.wire.schemas.ranges import LOWER, UPPER, limits_of
+from interlock.wire.schemas.shapes import DEPTH_MAX, Shape, Side, alternatives, types_of, types_shown
+
+NAMES_PER_STEP: Final = 16
+VALUES_MAX: Final = 1000  # of one list of values that a validator is asked about
+DIFFERENCES_MAX: Final = 20
+SHOWN_CHARS_MAX: Final = 80
+TOO_MUCH: Final = "too much to compare"
+
+_OF_STRINGS: Final = ("minLength", "maxLength", "pattern", "format")
+_OF_NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_OF_ARRAYS: Final = (
+    *("minItems", "maxItems", "uniqueItems", "contains", "minContains", "maxContains"),
+    *("prefixItems", "additionalItems", "unevaluatedItems"),
+)
+_OF_OBJECTS: Final = (
+    *("minProperties", "maxProperties", "unevaluatedProperties", "patternProperties", "propertyNames"),
+    *("dependencies", "dependentRequired", "dependentSchemas"),
+)
+_SAME: Final = tuple(
+    key
+    for key in (*_OF_STRINGS, *_OF_NUMBERS, *_OF_ARRAYS, *_OF_OBJECTS, "not", "if", "then", "else", "$dynamicRef")
+    if key not in LOWER and key not in UPPER
+)
+_OF_TYPE: Final = {
+    **dict.fromkeys(_OF_STRINGS, frozenset(["string"])),
+    **dict.fromkeys(_OF_NUMBERS, frozenset(["integer", "fraction"])),
+    **dict.fromkeys(_OF_ARRAYS, frozenset(["array"])),
+    **dict.fromkeys(_OF_OBJECTS, frozenset(["object"])),
+}
+# With one of these, values may be so few that a list of them holds them all.
+_LIMITS: Final = ("pattern", "format", "multipleOf", *LOWER, *UPPER)
+
+
+_COMPARED: Final = frozenset([*LOWER, *UPPER, *_SAME])
+# What may leave no value at all near a limit.
+_MAKES_FEW: Final[Mapping[str, tuple[str, ...]]] = {
+    "length": ("pattern", "format"),
+    "number": ("multipleOf",),
+    "items": ("uniqueItems", "contains", "prefixItems", "unevaluatedItems"),
+    "properties": ("properties", "required", "patternProperties", "propertyNames"),
+}
+
+
+class InclusionVerdict(IntEnum):
+    """In the order in which one outweighs another where all have to hold."""
+
+    ACCEPTS = 0
+    UNDECIDED = 1
+    REJECTS = 2
+
+
+class SchemaDifference(msgspec.Struct, frozen=True, kw_only=True):
+    """What the narrow side has at a place and what the wide one has. Items of an array stand under `*`."""
+
+    path: str  # a JSON pointer; empty: the whole value
+    narrow: str
+    wide: str
+
+
+class InclusionOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    verdict: InclusionVerdict = InclusionVerdict.ACCEPTS
+    differences: tuple[SchemaDifference, ...] = ()  # why it is not yes: those of the worst verdict
+
+
+ACCEPTED: Final = InclusionOutcome()
+
+
+def together(outcomes: Iterable[InclusionOutcome]) -> InclusionOutcome:
+    """Of things that all have to hold."""
+    worst = InclusionVerdict.ACCEPTS
+    kept: list[SchemaDifference] = []
+    for each in outcomes:
+        if each is ACCEPTED:
+            continue
+        if each.verdict > worst:
+            worst, kept = each.verdict, []
+        if each.verdict is worst:
+            kept.extend(each.differences)
+    if worst is InclusionVerdict.ACCEPTS:
+        return ACCEPTED
+    return InclusionOutcome(verdict=worst, differences=tuple(dict.fromkeys(kept))[:DIFFERENCES_MAX])
+
+
+def differs(verdict: InclusionVerdict, path: str, narrow: str, wide: str) -> InclusionOutcome:
+    return InclusionOutcome(verdict=verdict, differences=(SchemaDifference(path=path, narrow=narrow, wide=wide),))
+
+
+def includes(
+    wide_side: Side,
+    wide: Any,
+    narrow_side: Side,
+    *narrow: Any,
+    path: str = "",
+    unnamed: InclusionVerdict = InclusionVerdict.UNDECIDED,
+    tighter: InclusionVerdict = InclusionVerdict.UNDECIDED,
+    effort: Effort | None = None,
+) -> InclusionOutcome:
+    """Is every value for which all of `narrow` hold one that `wide` allows? `unnamed`: what a property is that the wide
+    side neither names nor excludes; one that is sent may be lost, one that is received does no harm. `tighter`: what it
+    is when the wide side has the tighter length or bound."""
+    if not (narrow_side.is_bounded and wide_side.is_bounded):
+        return differs(InclusionVerdict.UNDECIDED, path, TOO_MUCH, TOO_MUCH)
+    comparison = _Comparison(narrow_side, wide_side, unnamed, tighter, effort or Effort())
+    try:
+        return comparison.compare(narrow, wide, path, 0)
+    except (EffortSpent, RecursionError):
+        return differs(InclusionVerdict.UNDECIDED, path, TOO_MUCH, TOO_MUCH)
+
+
+class _Comparison:
+    def __init__(
+        self, narrow: Side, wide: Side, unnamed: InclusionVerdict, tighter: InclusionVerdict, effort: Effort
+    ) -> None:
+        self._narrow, self._wide, self._unnamed, self._tighter = narrow, wide, unnamed, tighter
+        self._effort = effort
+        self._may_confuse = narrow.has_booleans or wide.has_booleans  # in Python 1 is True
+        self._may_refer = not (narrow.is_small and wide.is_small)
+        self._referring: dict[int, tuple[Any, bool]] = {}  # by id, with the value itself, so that the id is its own
+
+    def compare(self, narrow: tuple[Any, ...], wide: Any, path: str, depth: int) -> InclusionOutcome:
+        self._effort.spend(1)
+        if depth > DEPTH_MAX:
+            return differs(InclusionVerdict.UNDECIDED, path, TOO_MUCH, TOO_MUCH)
+        for each in narrow:
+            if self._is_same(each, wide):
+                return ACCEPTED
+        if len(narrow) == 1:  # most schemas of tools need no more
+            if is_plain_type(narrow[0]) and is_plain_type(wide):
+                return _compare_types(types_of(narrow[0]["type"]), types_of(wide["type"]), path)
+            if is_plain_object(narrow[0]) and is_plain_object(wide):
+                return together(self._plain_object(narrow[0], wide, path, depth))
+        ours, theirs = self._narrow.shape(*narrow), self._wide.shape(wide)
+        self._effort.spend(len(ours.parts) * len(theirs.parts) + ours.steps + theirs.steps)
+        if not ours.types:
+            return ACCEPTED
+        if not theirs.types:
+            return differs(InclusionVerdict.REJECTS, path, types_shown(ours.types), "nothing")
+        if ours.values is not None:
+            return self._values(ours.values, narrow, wide, path)
+        outside = ours.types - theirs.types
+        if outside:
+            sure = ours.is_clear or not ours.types & theirs.types
+            verdict = InclusionVerdict.REJECTS if sure else InclusionVerdict.UNDECIDED
+            return differs(verdict, path, types_shown(ours.types), types_shown(theirs.types))
+        split = self._alternatives(ours, wide, path, depth)
+        if split is not None:
+            return split
+        found = [self._part(ours, narrow, part, path, depth) for part in theirs.parts]
+        if not theirs.is_followed:
+            found.append(
+                differs(InclusionVerdict.UNDECIDED, path, types_shown(ours.types), "a reference that is not followed")
+            )
+        return together(found)
+
+    def _plain_object(
+        self, narrow: Mapping[str, Any], wide: Mapping[str, Any], path: str, depth: int
+    ) -> Iterator[InclusionOutcome]:
+        """What `_object` finds where both are objects of named properties and nothing else."""
+        mine, known, always = narrow["properties"], wide["properties"], narrow.get("required", ())
+        self._effort.spend(1 + (len(mine) + len(always)) // NAMES_PER_STEP)
+        for name in wide.get("required", ()):
+            if name not in always:
+                place = f"{path}/{pointer_step(str(name))}"
+                yield differs(InclusionVerdict.REJECTS, place, "not always there", "required")
+        for name, schema in mine.items():
+            if name in known and self._is_same(schema, known[name]):
+                self._effort.spend(1)
+                continue
+            place = f"{path}/{pointer_step(name)}"
+            if name in known:
+                yield self.compare((schema,), known[name], place, depth + 1)
+            else:
+                yield self._compare_unlisted((schema,), wide, place, depth)
+
+    def _values(self, values: tuple[Any, ...], narrow: tuple[Any, ...], wide: Any, path: str) -> InclusionOutcome:
+        refused, unsure = [], len(values) > VALUES_MAX
+        cost = self._narrow.cost(*narrow) + self._wide.cost(wide)
+        for value in values[:VALUES_MAX]:
+            self._effort.spend(cost)
+            given, accepted = self._narrow.accepts(value, *narrow), self._wide.accepts(value, wide)
+            if given is False or accepted is True:
+                continue
+            if given is None or accepted is None:
+                unsure = True
+            else:
+                refused.append(value)
+        if refused:
+            return differs(InclusionVerdict.REJECTS, path, _join_names(refused), "not accepted there")
+        return (
+            differs(InclusionVerdict.UNDECIDED, path, "its values", "a schema not applied alone")
+            if unsure
+            else ACCEPTED
+        )
+
+    def _alternatives(self, ours: Shape, wide: Any, path: str, depth: int) -> InclusionOutcome | None:
+        """A value of the narrow side satisfies one of these, so each is compared; None: there are none."""
+        for branches in alternatives(ours):
+            outcome = together(self.compare(branch, wide, path, depth + 1) for branch in branches)
+            if outcome.verdict is InclusionVerdict.REJECTS and not ours.is_clear:
+                return InclusionOutcome(verdict=InclusionVerdict.UNDECIDED, differences=outcome.differences)
+            return outcome
+        return None
+
+    def _part(
+        self, ours: Shape, narrow: tuple[Any, ...], part: Mapping[str, Any], path: str, depth: int
+    ) -> InclusionOutcome:
+        for each in ours.parts:
+            if self._is_same(each, part):
+                return ACCEPTED
+        found = [self._keywords(ours, part, path)]
+        if "const" in part or isinstance(part.get("enum"), list):
+            listed = [part["const"]] if "const" in part else part["enum"]
+            few = not ours.is_clear or any(ours.all_of(limit) for limit in _LIMITS)
+            verdict = InclusionVerdict.UNDECIDED if few else InclusionVerdict.REJECTS
+            found.append(differs(verdict, path, types_shown(ours.types), f"only {_join_names(listed)}"))
+        for key in ("anyOf", "oneOf"):
+            if isinstance(part.get(key), list):
+                found.append(self._choice(ours, narrow, part[key], key, path, depth))
+        if "object" in ours.types:
+            found.extend(self._object(ours, part, path, depth))
+        if "array" in ours.types and isinstance(part.get("items"), Mapping | bool) and 0 not in ours.all_of("maxItems"):
+            items = tuple(each for each in ours.all_of("items") if isinstance(each, Mapping | bool))
+            found.append(self.compare(items, part["items"], f"{path}/*", depth + 1))
+        return together(found)
+
+    def _keywords(self, ours: Shape, part: Mapping[str, Any], path: str) -> InclusionOutcome:
+        found = []
+        for key in part:
+            if key not in _COMPARED or not ours.types & _OF_TYPE.get(key, ours.types):
+                continue
+            mine = ours.all_of(key)
+            verdict = InclusionVerdict.UNDECIDED
+            if key in LOWER or key in UPPER:
+                holds, verdict = self._limit(ours, part, key)
+            else:
+                holds = any(self._is_same(each, part[key]) for each in mine)
+            if not holds and not _is_nothing(key, part[key]):
+                told = f"{key} {_join_names(mine)}" if mine else f"no {key}"
+                found.append(differs(verdict, path, told, f"{key} {_join_names([part[key]])}"))
+        if isinstance(part.get("items"), list) and "array" in ours.types and part["items"] not in ours.all_of("items"):
+            found.append(differs(InclusionVerdict.UNDECIDED, path, "an array", "items one by one"))
+        return together(found)
+
+    def _limit(self, ours: Shape, part: Mapping[str, Any], key: str) -> tuple[bool, InclusionVerdict]:
+        """Whether the narrow side keeps to this limit, and what it is when it does not."""
+        mine, theirs = limits_of(ours.parts, key, ours.types), limits_of((part,), key, ours.types)
+        if mine is None or theirs is None:
+            return any(self._is_same(each, part[key]) for each in ours.all_of(key)), InclusionVerdict.UNDECIDED
+        if mine.is_within(theirs, key in LOWER):
+            return True, InclusionVerdict.ACCEPTS
+        sure = ours.is_clear and not mine.is_empty and not any(ours.all_of(each) for each in _MAKES_FEW[mine.kind])
+        return False, self._tighter if sure else InclusionVerdict.UNDECIDED
+
+    def _choice(
+        self, ours: Shape, narrow: tuple[Any, ...], branches: list[Any], key: str, path: str, depth: int
+    ) -> InclusionOutcome:
+        """Each type of the narrow side has to find a branch of its own."""
+        found = []
+        self._effort.spend(len(branches))
+        for types in _group_types(ours.types):
+            fitting = [branch for branch in branches if types & self._wide.shape(branch).types]
+            one = ({"type": _word(types)},)
+            outcomes = [self.compare((*narrow, *one), branch, path, depth + 1) for branch in fitting]
+            best = min(outcomes, key=lambda each: each.verdict, default=None)
+            if best is None:
+                found.append(differs(InclusionVerdict.REJECTS, path, types_shown(types), "none of the alternatives"))
+            elif len(outcomes) == 1:
+                found.append(best)
+            elif best.verdict is not InclusionVerdict.ACCEPTS or key == "oneOf":
+                found.append(differs(InclusionVerdict.UNDECIDED, path, types_shown(types), f"{key} of {len(branches)}"))
+        return together(found)
+
+    def _object(self, ours: Shape, part: Mapping[str, Any], path: str, depth: int) -> Iterable[InclusionOutcome]:
+        mine, always = ours.names(), frozenset(ours.required())
+        self._effort.spend((len(mine) + len(always)) // NAMES_PER_STEP)
+        wanted = part.get("required")
+        for name in wanted if isinstance(wanted, list) else ():
+            if name not in always:
+                verdict = InclusionVerdict.REJECTS if ours.is_clear else InclusionVerdict.UNDECIDED
+                yield differs(verdict, f"{path}/{pointer_step(str(name))}", "not always there", "required")
+        known = part.get("properties")
+        known = known if isinstance(known, Mapping) else {}
+        for name, schemas in mine.items():
+            if name in known and len(schemas) == 1 and self._is_same(schemas[0], known[name]):
+                self._effort.spend(1)
+                continue
+            place = f"{path}/{pointer_step(name)}"
+            if name in known:
+                yield self.compare(schemas, known[name], place, depth + 1)
+            else:
+                yield self._compare_unlisted(schemas, part, place, depth)
+        yield self._more(ours, part, known, path, depth)
+
+    def _compare_unlisted(
+        self, schemas: tuple[Any, ...], part: Mapping[str, Any], place: str, depth: int
+    ) -> InclusionOutcome:
+        """A property of the narrow side that the wide one does not name."""
+        if part.get("patternProperties"):
+            return ACCEPTED  # told once, as a keyword
+        rest = part.get("additionalProperties")
+        if rest is False:
+            never = not self._narrow.shape(*schemas).types
+            return ACCEPTED if never else differs(InclusionVerdict.REJECTS, place, "a property", "not accepted")
+        if isinstance(rest, Mapping):
+            return self.compare(schemas, rest, place, depth + 1)
+        if rest is None and "properties" in part and self._unnamed is not InclusionVerdict.ACCEPTS:
+            return differs(self._unnamed, place, "a property", "not named")
+        return ACCEPTED
+
+    def _more(
+        self, ours: Shape, part: Mapping[str, Any], known: Mapping[str, Any], path: str, depth: int
+    ) -> InclusionOutcome:
+        """Properties that the narrow side allows without naming them."""
+        mine, theirs = ours.all_of("additionalProperties"), part.get("additionalProperties")
+        if False in mine or (not mine and ours.all_of("properties")):
+            return ACCEPTED
+        if theirs in (None, True) and not known:
+            return ACCEPTED
+        if mine and theirs is False:
+            verdict = InclusionVerdict.REJECTS if ours.is_clear else InclusionVerdict.UNDECIDED
+            return differs(verdict, path, "further properties", "no further properties")
+        if mine and isinstance(theirs, Mapping) and not known:
+            return self.compare(mine, theirs, f"{path}/*", depth + 1)
+        return differs(InclusionVerdict.UNDECIDED, path, "further properties", "properties of its own")
+
+    def _is_same(self, mine: Any, theirs: Any) -> bool:
+        """The same words, and nothing in them that may mean different things on the two sides."""
+        if mine != theirs or (self._may_refer and self._refers(mine)):
+            return False
+        return not self._may_confuse or _text(mine) == _text(theirs)
+
+    def _refers(self, value: Any) -> bool:
+        if not isinstance(value, Mapping | list):
+            return False
+        kept = self._referring.get(id(value))
+        if kept is None:
+            inner = value.values() if isinstance(value, Mapping) else value
+            refers = isinstance(value, Mapping) and ("$ref" in value or "$dynamicRef" in value)
+            kept = self._referring[id(value)] = (value, refers or any(self._refers(each) for each in inner))
+        return kept[1]
+
+
+def _compare_types(ours: frozenset[str], theirs: frozenset[str], path: str) -> InclusionOutcome:
+    if ours <= theirs:
+        return ACCEPTED
+    return differs(InclusionVerdict.REJECTS, path, types_shown(ours), types_shown(theirs))
+
+
+def _group_types(types: frozenset[str]) -> list[frozenset[str]]:
+    numbers = types & {"integer", "fraction"}
+    return [frozenset([each]) for each in sorted(types - numbers)] + ([numbers] if numbers else [])
+
+
+def _word(types: frozenset[str]) -> str:
+    return "number" if "fraction" in types else next(iter(types))
+
+
+def _is_nothing(key: str, value: Any) -> bool:
+    """A rule that every value keeps."""
+    if key in {"minLength", "minItems", "minProperties"}:
+        return bool(value == 0)
+    return (key == "uniqueItems" and value is False) or value == {} or (key.startswith("unevaluated") and value is True)
+
+
+def _text(value: Any) -> bytes:
+    return msgspec.json.encode(value, order="deterministic")
+
+
+def _join_names(values: Iterable[Any]) -> str:
+    text = ", ".join(msgspec.json.encode(each).decode() for each in list(values)[:DIFFERENCES_MAX])
+    return text if len(text) <= SHOWN_CHARS_MAX else text[: SHOWN_CHARS_MAX - 1] + "…"

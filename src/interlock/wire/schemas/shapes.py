@@ -1,0 +1,309 @@
+"""What a JSON Schema says about a value, taken apart for comparing: the schemas that all have to hold, and the types
+they leave.
+
+References are followed inside the schema alone; one that leads elsewhere or in a circle is a schema of which nothing is
+known.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.wire.schemas.bounds import is_bounded, reference_target
+from interlock.wire.schemas.validators import Compiled, compile_schema
+
+DEPTH_MAX: Final = 32  # AIP-tools-5
+PARTS_MAX: Final = 256  # of one allOf, with what it refers to
+COMPILED_MAX: Final = 200  # parts of one schema that are applied alone
+LISTED_PER_STEP: Final = 16  # values or branches that are looked at in one step
+PATTERN_COST: Final = 100  # steps of applying a schema with a pattern, which may go back and forth
+
+_SAYS_NOTHING: Final = frozenset(["title", "description", "default", "examples", "deprecated", "$comment"])
+_PLAIN: Final = frozenset(["type", "enum", "const", *_SAYS_NOTHING])
+
+# "fraction" is a number that is no integer, so that types are sets: number is both.
+EVERYTHING: Final = frozenset(["null", "boolean", "object", "array", "string", "integer", "fraction"])
+_MEANT: Final = {
+    **{name: frozenset([name]) for name in EVERYTHING - {"fraction"}},
+    "number": frozenset(["integer", "fraction"]),
+}
+# What may leave out values of a type in ways that are not compared.
+_VEILS: Final = frozenset(["not", "if", "oneOf", "$dynamicRef", "$recursiveRef"])
+_LISTS: Final = frozenset(["enum", "anyOf", "oneOf"])
+_TOGETHER: Final = frozenset(["$ref", "allOf"])  # what makes one schema several
+_NARROWS: Final = frozenset(["const", "enum", "multipleOf"])  # types, beside `type`
+_OLD: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
+
+
+class Shape(msgspec.Struct, frozen=True, kw_only=True):
+    """Every one of `parts` has to hold; none of them has $ref or allOf."""
+
+    parts: tuple[Mapping[str, Any], ...] = ()
+    types: frozenset[str] = EVERYTHING
+    is_clear: bool = True  # False: something in it leaves out values in ways that are not compared
+    is_followed: bool = True  # False: a reference in it leads elsewhere, nowhere or in a circle
+
+    @property
+    def values(self) -> tuple[Any, ...] | None:
+        """Every value it can have, before the other rules; None: they are not listed."""
+        for part in self.parts:
+            if "const" in part:
+                return (part["const"],)
+            if isinstance(part.get("enum"), list):
+                return tuple(part["enum"])
+        if self.types and self.types <= {"null", "boolean"}:
+            listed: tuple[Any, ...] = (None,) if "null" in self.types else ()
+            return (*listed, False, True) if "boolean" in self.types else listed
+        return None
+
+    @property
+    def steps(self) -> int:
+        """What looking at all it lists takes."""
+        if all(map(_LISTS.isdisjoint, self.parts)):
+            return 0
+        listed = (part.get(key) for part in self.parts for key in _LISTS)
+        return sum(len(each) for each in listed if isinstance(each, list)) // LISTED_PER_STEP
+
+    def all_of(self, key: str) -> tuple[Any, ...]:
+        return tuple(part[key] for part in self.parts if key in part)
+
+    def names(self) -> dict[str, tuple[Any, ...]]:
+        """The schemas of each property."""
+        found: dict[str, tuple[Any, ...]] = {}
+        for each in self.all_of("properties"):
+            if isinstance(each, Mapping):
+                for name, schema in each.items():
+                    found[name] = (*found.get(name, ()), schema)
+        return found
+
+    def required(self) -> list[str]:
+        listed = [name for each in self.all_of("required") if isinstance(each, list) for name in each]
+        return list(dict.fromkeys(name for name in listed if isinstance(name, str)))
+
+    def shuts_out(self, name: str) -> bool:
+        """A property of this name is refused: properties are closed and it is not among them."""
+        return any(
+            part.get("additionalProperties") is False
+            and name not in part.get("properties", {})
+            and not part.get("patternProperties")
+            for part in self.parts
+        )
+
+
+class Side:
+    """One whole schema, in which references are followed; contract or server."""
+
+    def __init__(self, root: Any, *, is_small: bool = False, has_booleans: bool = True) -> None:
+        """`is_small`: it is known to need no counting (`bounds.is_bounded`), and to refer to nothing. Without
+        `has_booleans`, true and false are nowhere in it."""
+        self.root = root
+        said = root.get("$schema") if isinstance(root, Mapping) else None
+        # Up to draft-07 what stands beside a $ref is not read.
+        self._ref_alone = isinstance(said, str) and any(each in said for each in _OLD)
+        self._compiled: dict[int, tuple[Any, Compiled | None]] = {}
+        # By its id, with the branch itself, so that the id is its own. One that leads back to itself can be anything.
+        self._known_types: dict[int, tuple[Any, frozenset[str]]] = {}
+        self._has_patterns: bool | None = None
+        self.is_small = is_small
+        self.has_booleans = has_booleans
+        self.is_bounded = is_small or is_bounded(root)
+
+    def shape(self, *schemas: Any) -> Shape:
+        """Of a value for which all these schemas hold."""
+        if len(schemas) == 1 and type(schemas[0]) is dict and _TOGETHER.isdisjoint(schemas[0]):
+            return Shape(parts=schemas, types=self._types(schemas, 0), is_clear=not _is_veiled(schemas))
+        parts: list[Mapping[str, Any]] = []
+        never, clear = False, True
+        waiting: list[tuple[Any, frozenset[str]]] = [(schema, frozenset()) for schema in reversed(schemas)]
+        while waiting:
+            schema, seen = waiting.pop()
+            if not isinstance(schema, Mapping):
+                never = never or schema is False
+                continue
+            if len(parts) + len(waiting) > PARTS_MAX:
+                clear = False
+                break
+            reference = schema.get("$ref")
+            if isinstance(reference, str):
+                target = reference_target(self.root, reference)
+                if target is None or reference in seen or len(seen) > DEPTH_MAX:
+                    clear = False
+                else:
+                    waiting.append((target[0], seen | {reference}))
+                if self._ref_alone:
+                    continue
+            together = schema.get("allOf")
+            if isinstance(together, list):
+                waiting.extend((each, seen) for each in reversed(together[: PARTS_MAX + 1]))
+            parts.append(schema)
+        types = frozenset[str]() if never else self._types(parts, 0)
+        return Shape(parts=tuple(parts), types=types, is_clear=clear and not _is_veiled(parts), is_followed=clear)
+
+    def accepts(self, value: Any, *schemas: Any) -> bool | None:
+        """None: one of the schemas cannot be applied alone."""
+        unsure = False
+        for schema in schemas:
+            if isinstance(schema, Mapping) and schema.keys() <= _PLAIN:
+                if not _is_plainly(value, schema):
+                    return False
+                continue
+            found = self._alone(schema)
+            if found is None:
+                return None
+            if not found.accepts(value):
+                return False
+            unsure = unsure or not found.is_whole
+        return None if unsure else True
+
+    def cost(self, *schemas: Any) -> int:
+        """Steps that `accepts` takes for one value."""
+        if all(isinstance(schema, Mapping) and schema.keys() <= _PLAIN for schema in schemas):
+            listed = (schema.get("enum") for schema in schemas)
+            return 1 + sum(len(each) for each in listed if isinstance(each, list)) // LISTED_PER_STEP
+        if self._has_patterns is None:
+            self._has_patterns = b'"pattern' in msgspec.json.encode(self.root)
+        return PATTERN_COST if self._has_patterns else 1
+
+    def _alone(self, schema: Any) -> Compiled | None:
+        kept = self._compiled.get(id(schema))
+        if kept is None:
+            if len(self._compiled) >= COMPILED_MAX:
+                return None
+            around = self.root if isinstance(self.root, Mapping) else {}
+            shared = {key: around[key] for key in ("$schema", "$defs", "definitions") if key in around}
+            # The schema is kept beside its validator: its id is its own as long as it lives.
+            kept = self._compiled[id(schema)] = (schema, compile_schema({**shared, "allOf": [schema]}))
+        return kept[1]
+
+    def _types(self, parts: Iterable[Mapping[str, Any]], depth: int) -> frozenset[str]:
+        left = EVERYTHING
+        for part in parts:
+            left &= _declared_types(part)
+            if _LISTS.isdisjoint(part):
+                continue
+            for key in ("anyOf", "oneOf"):
+                branches = part.get(key)
+                if isinstance(branches, list) and depth < DEPTH_MAX:
+                    left &= frozenset().union(*(self._branch_types(branch, depth + 1) for branch in branches))
+        return left
+
+    def _branch_types(self, branch: Any, depth: int) -> frozenset[str]:
+        if branch is False:
+            return frozenset()
+        if not isinstance(branch, Mapping):
+            return EVERYTHING
+        kept = self._known_types.get(id(branch))
+        if kept is None:
+            self._known_types[id(branch)] = (branch, EVERYTHING)
+            kept = self._known_types[id(branch)] = (branch, self._mapping_types(branch, depth))
+        return kept[1]
+
+    def _mapping_types(self, branch: Mapping[str, Any], depth: int) -> frozenset[str]:
+        reference = branch.get("$ref")
+        if isinstance(reference, str):
+            target = reference_target(self.root, reference)
+            found = EVERYTHING if target is None or depth > DEPTH_MAX else self._branch_types(target[0], depth + 1)
+            return found if self._ref_alone else found & self._types([branch], depth)
+        left = self._types([branch], depth)
+        together = branch.get("allOf")
+        if isinstance(together, list) and depth < DEPTH_MAX:
+            for each in together[:PARTS_MAX]:
+                left &= self._branch_types(each, depth + 1)
+        return left
+
+
+def alternatives(shape: Shape) -> Iterator[list[tuple[Any, ...]]]:
+    """For each anyOf and oneOf: the schemas that hold in each of its branches, the rest of the shape among them."""
+    for chosen in shape.parts:
+        for key in ("anyOf", "oneOf"):
+            branches = chosen.get(key)
+            if isinstance(branches, list):
+                rest = tuple(_bare(part, key if part is chosen else "") for part in shape.parts)
+                yield [(*rest, branch) for branch in branches]
+
+
+def _bare(part: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Without the key, and without what stands among the parts already."""
+    return {name: value for name, value in part.items() if name not in {key, "$ref", "allOf"}}
+
+
+def _declared_types(part: Mapping[str, Any]) -> frozenset[str]:
+    declared = part.get("type")
+    if type(declared) is str and _NARROWS.isdisjoint(part):
+        return _MEANT.get(declared, EVERYTHING)
+    names = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else None
+    left = EVERYTHING
+    if names is not None:
+        left = frozenset[str]().union(*(_MEANT.get(name, EVERYTHING) for name in names if isinstance(name, str)))
+    if "const" in part:
+        left &= {kind_of(part["const"])}
+    elif isinstance(part.get("enum"), list):
+        left &= frozenset(map(kind_of, part["enum"]))
+    step = part.get("multipleOf")
+    if isinstance(step, int) and not isinstance(step, bool):
+        left -= {"fraction"}
+    return left
+
+
+def types_of(name: str) -> frozenset[str]:
+    return _MEANT.get(name, EVERYTHING)
+
+
+def _is_plainly(value: Any, schema: Mapping[str, Any]) -> bool:
+    """What a validator would say of a schema with nothing but a type and listed values."""
+    kind = kind_of(value)
+    if "const" in schema and not _is_equal(value, kind, schema["const"]):
+        return False
+    listed = schema.get("enum")
+    if isinstance(listed, list) and not any(_is_equal(value, kind, each) for each in listed):
+        return False
+    declared = schema.get("type")
+    names = [declared] if isinstance(declared, str) else declared if isinstance(declared, list) else None
+    return names is None or any(kind in _MEANT.get(name, EVERYTHING) for name in names if isinstance(name, str))
+
+
+def _is_equal(value: Any, kind: str, other: Any) -> bool:
+    """As JSON Schema has it: 1 is 1.0, and is not true."""
+    if kind != kind_of(other):
+        return False
+    if kind == "array":
+        return len(value) == len(other) and all(map(_is_alike, value, other))
+    if kind == "object":
+        return bool(value.keys() == other.keys()) and all(_is_alike(value[name], other[name]) for name in value)
+    return bool(value == other)
+
+
+def _is_alike(one: Any, other: Any) -> bool:
+    return _is_equal(one, kind_of(one), other)
+
+
+def kind_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "integer" if value.is_integer() else "fraction"
+        case str():
+            return "string"
+        case list() | tuple():
+            return "array"
+    return "object"
+
+
+def _is_veiled(parts: Iterable[Mapping[str, Any]]) -> bool:
+    return not all(map(_VEILS.isdisjoint, parts))
+
+
+def types_shown(types: frozenset[str]) -> str:
+    """`string or null`; a number is told as one word."""
+    if types == EVERYTHING:
+        return "any type"
+    names = ["number" if name == "fraction" else name for name in sorted(types)]
+    if "number" in names and "integer" in names:
+        names.remove("integer")
+    return " or ".join(sorted(names)) or "nothing"

@@ -1,0 +1,142 @@
+"""JSON Schemas compiled once, read by their own $schema (2020-12 where they name none), with nothing ever fetched.
+
+A fault is told as a pointer and the rule that was broken, never as the value, which may be a secret. What a server
+refers to elsewhere is taken out, so that it allows everything, and `Compiled.is_whole` says so (AIP-tools-11).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.wire.jsontext.pointer import pointer_step, quoted
+from interlock.wire.schemas.bounds import is_bounded
+
+BACKTRACKS_MAX: Final = 100_000  # of one pattern that needs them; a few milliseconds
+NAMES_MAX: Final = 10  # in one message
+
+_OF_ONE: Final = frozenset(
+    [
+        *("additionalItems", "additionalProperties", "contains", "contentSchema", "items", "propertyNames"),
+        *("not", "if", "then", "else", "unevaluatedItems", "unevaluatedProperties"),
+    ]
+)
+_OF_MANY: Final = frozenset(["allOf", "anyOf", "oneOf", "prefixItems", "items"])
+_OF_NAMED: Final = frozenset(
+    ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"]
+)
+
+
+class SchemaFault(msgspec.Struct, frozen=True, kw_only=True):
+    pointer: str  # of the first place that fails; empty: the whole value
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.pointer or 'the value'}: {self.reason}"
+
+
+class Compiled(msgspec.Struct, frozen=True, kw_only=True):
+    validator: Any
+    is_whole: bool = True  # False: it refers to other places, and there everything is allowed
+
+    def accepts(self, value: Any) -> bool:
+        try:
+            return bool(self.validator.is_valid(value))
+        except ValueError:  # deeper than the validator goes, or a text that is no Unicode
+            return False
+
+    def maybe_fault(self, value: Any) -> SchemaFault | None:
+        """The first thing wrong with the value; None when it is as the schema has it."""
+        import jsonschema_rs
+
+        try:
+            if self.validator.is_valid(value):
+                return None
+            self.validator.validate(value)
+        except jsonschema_rs.ValidationError as error:
+            pointer = "".join(f"/{pointer_step(str(step))}" for step in error.instance_path)
+            return _fault(pointer, error.kind)
+        except ValueError:
+            return SchemaFault(pointer="", reason="it is nested too deeply, or holds text that is no Unicode")
+        return None
+
+
+def compile_schema(schema: Any) -> Compiled | None:
+    """None: this is no JSON Schema that stands by itself, or it is too large to be applied."""
+    if not isinstance(schema, Mapping | bool) or not is_bounded(schema):
+        return None
+    validator = _validator(schema)
+    if validator is not None:
+        return Compiled(validator=validator)
+    rest = rewritten(schema, _without_elsewhere)
+    validator = _validator(rest) if rest != schema else None
+    return None if validator is None else Compiled(validator=validator, is_whole=False)
+
+
+def _validator(schema: Any) -> Any:
+    import jsonschema_rs
+
+    try:
+        return jsonschema_rs.validator_for(
+            schema, offline=True, pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACKS_MAX)
+        )
+    except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError):
+        return None
+
+
+def _is_elsewhere(reference: Any) -> bool:
+    return isinstance(reference, str) and not reference.startswith("#")
+
+
+def _without_elsewhere(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What allows everything in place of a reference to another place."""
+    return {} if _is_elsewhere(schema.get("$ref")) or _is_elsewhere(schema.get("$dynamicRef")) else schema
+
+
+def without_format(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """For `rewritten`: formats are then annotations, not refusals."""
+    return {key: value for key, value in schema.items() if key != "format"} if "format" in schema else schema
+
+
+def rewritten(schema: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
+    """The schema with the change made to it and to every schema in it, from the outside in."""
+    if not isinstance(schema, Mapping):
+        return schema
+    made = {}
+    for key, value in change(schema).items():
+        if key in _OF_MANY and isinstance(value, list):
+            value = [rewritten(each, change) for each in value]
+        elif key in _OF_NAMED and isinstance(value, Mapping):
+            value = {name: rewritten(each, change) for name, each in value.items()}
+        elif key in _OF_ONE:
+            value = rewritten(value, change)
+        made[key] = value
+    return made
+
+
+def _fault(pointer: str, kind: Any) -> SchemaFault:
+    match kind.name:
+        case "required":
+            return SchemaFault(pointer=f"{pointer}/{pointer_step(str(kind.value))}", reason="it is missing")
+        case "additionalProperties" | "unevaluatedProperties":
+            names = ", ".join(quoted(str(each)) for each in sorted(kind.value)[:NAMES_MAX])
+            return SchemaFault(pointer=pointer, reason=f"nothing is known of {names}")
+        case "type":
+            return SchemaFault(pointer=pointer, reason=f"it is not of type {' or '.join(kind.types)}")
+        case "enum":
+            return SchemaFault(pointer=pointer, reason="it is none of the values allowed")
+        case "maximum" | "minimum":
+            than = "more" if kind.name == "maximum" else "less"
+            return SchemaFault(pointer=pointer, reason=f"it is {than} than {_limit(kind)}")
+        case "exclusiveMaximum" | "exclusiveMinimum":
+            than = "less" if kind.name == "exclusiveMaximum" else "more"
+            return SchemaFault(pointer=pointer, reason=f"it is not {than} than {_limit(kind)}")
+        case "maxLength" | "minLength":
+            than = "longer" if kind.name == "maxLength" else "shorter"
+            return SchemaFault(pointer=pointer, reason=f"it is {than} than {kind.limit} characters")
+    return SchemaFault(pointer=pointer, reason=f"it is not as {kind.name} has it")
+
+
+def _limit(kind: Any) -> int | float:
+    limit: int | float = kind.limit
+    return int(limit) if isinstance(limit, float) and limit.is_integer() else limit
