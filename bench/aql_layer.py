@@ -23,11 +23,11 @@ from msgspec import Raw
 
 from bench.guards import CALLS, GUARDED, META, Nobody, make_way
 from bench.measure import Spread, spread
-from interlock.config.plan import Plan
-from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.aql.adapter import AqlAdapter
 from interlock.aql.native_operations import NativeOperations
+from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.aql.surface import AqlSurface
+from interlock.config.plan import Plan
 from interlock.core.clock import SystemClock
 from interlock.core.current_plan import CurrentPlan
 

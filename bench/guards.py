@@ -16,26 +16,26 @@ import msgspec
 from msgspec import Raw
 
 from bench.measure import Spread, spread
-from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.ax.protocol.budget import LIMIT_MAX, Limits
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.hop_metadata import Offer
-from interlock.mcp.eras import LATEST_MODERN, Era
+from interlock.catalog.catalog import Catalog
+from interlock.config.plan import Plan, ServerPlan, Spawn
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.core.clock import SystemClock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.link_state import LinkState
+from interlock.dispatch.dispatch import Dispatch
 from interlock.guard.budgets import Account, Budgets
-from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller, Principal, ViewKey
-from interlock.catalog.catalog import Catalog
 from interlock.guard.checks.agent import AgentCheck
 from interlock.guard.checks.availability import AvailabilityCheck
 from interlock.guard.checks.route import RouteCheck
-from interlock.dispatch.dispatch import Dispatch
 from interlock.guard.guard_checks import make_guard
 from interlock.links.link import ServerFacts
 from interlock.links.listing import Items, Listing
 from interlock.links.server_link import ServerLink
+from interlock.mcp.eras import LATEST_MODERN, Era
 
 UNGUARDED, GUARDED, BUDGETED = "no guard at all", "the guard", "the guard and two budgets"
 CALLS = 1000  # of one way before the next has its turn: short, so that a disturbance hits all of them

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from msgspec import Raw
 
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, What
-from interlock.approvals.protocol.state import Move
 from interlock.approvals.audit import ApprovalAudit
 from interlock.approvals.inbox import Inbox, Rules
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, What
+from interlock.approvals.protocol.state import Move
 from interlock.approvals.storage import ApprovalStore
 from interlock.core.clock import SystemClock
 from interlock.core.recorder import Recorder

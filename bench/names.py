@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Raw
 
 from bench import surfaces
-from interlock.names.protocol.model import Entry, Revision, Status
-from interlock.names.protocol.publication import Form, Publication, publish
 from interlock.core.clock import SystemClock
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit
+from interlock.names.protocol.model import Entry, Revision, Status
+from interlock.names.protocol.publication import Form, Publication, publish
 from interlock.names.publisher import Publisher
 from interlock.names.state import RegistryState
 from interlock.store.sqlite.names_log import SqliteNamesLog

@@ -12,14 +12,14 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from interlock.catalog.surface import LIST_STEPS_MAX
 from interlock.names.protocol.judgement import SurfaceVerdict
 from interlock.names.protocol.lookalikes import Lookalikes
 from interlock.names.protocol.model import Entry, Revision, Status
 from interlock.names.protocol.policy import SurfacePolicy
+from interlock.names.surface_check import SurfaceChecks, UndecidedPair
 from interlock.wire.schemas.digest import schema_digest
 from interlock.wire.schemas.effort import Effort
-from interlock.catalog.surface import LIST_STEPS_MAX
-from interlock.names.surface_check import SurfaceChecks, UndecidedPair
 
 ENTRIES, TOOLS, TURNS = 100_000, 1_000, 7
 WANTED_MS = 50.0

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from tests.aql.library import Document, Library
 
+from interlock.aql.native_operations import NativeOperations
+from interlock.aql.protocol.families import Profile, custom_profile
 from interlock.sdk.aql import Adapter, Category, DeclarationInvalid
 from interlock.sdk.aql.canonical_verbs import CANONICAL, SIMILAR, objection
 from interlock.sdk.aql.concurrency import CONCURRENCIES, Concurrency, Schedule
 from interlock.sdk.aql.service import Service
-from interlock.aql.protocol.families import Profile, custom_profile
-from interlock.aql.native_operations import NativeOperations
 
 
 async def _nothing(context: object, params: dict[str, Any]) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from tests.aql.library import Library
 
-from interlock.sdk.aql import Adapter, DeclarationInvalid, Execution, OperationFailed
-from interlock.sdk.aql.executions import Executions
 from interlock.aql.protocol.execution import ExecutionStatus
 from interlock.aql.protocol.model import Lifecycle
+from interlock.sdk.aql import Adapter, DeclarationInvalid, Execution, OperationFailed
+from interlock.sdk.aql.executions import Executions
 
 STATUSES = list(ExecutionStatus)
 ALLOWED = {

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from tests.aql.library import Library
 
-from interlock.sdk.aql import Adapter
-from interlock.sdk.aql.context import Context
-from interlock.sdk.aql.service import Service
 from interlock.aql.protocol.endpoint_tools import endpoint_tools
 from interlock.aql.protocol.families import PROFILES, Endpoints, Profile, custom_profile
 from interlock.aql.protocol.limits import Limits
 from interlock.aql.protocol.requests import Request, read_request
 from interlock.aql.protocol.validation import Arguments
+from interlock.sdk.aql import Adapter
+from interlock.sdk.aql.context import Context
+from interlock.sdk.aql.service import Service
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "documents" / "documents.py"
 

@@ -6,9 +6,9 @@ from typing import Any, cast
 import pytest
 from tests.aql.library import Library
 
+from interlock.aql.protocol.requests import NAME_CHARS_MAX
 from interlock.sdk.aql import Context
 from interlock.sdk.aql.service import Service
-from interlock.aql.protocol.requests import NAME_CHARS_MAX
 
 
 @pytest.mark.req("AQL-4.4-1")

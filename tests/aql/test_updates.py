@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.aql.library import Document, Library, Metadata
 
-from interlock.sdk.aql import Adapter, DeclarationInvalid
 from interlock.aql.protocol.merge import merged, merged_text
 from interlock.aql.protocol.model import Category, Operation, Parameter, TypeDeclaration
+from interlock.sdk.aql import Adapter, DeclarationInvalid
 
 leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
 objects = st.dictionaries(

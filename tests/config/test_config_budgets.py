@@ -3,9 +3,9 @@
 import pytest
 from config_project import Project
 
+from interlock.ax.protocol.budget import LIMIT_MAX, Limits
 from interlock.config.effective import effective
 from interlock.config.plan import BudgetPlan, UnitsPlan
-from interlock.ax.protocol.budget import LIMIT_MAX, Limits
 
 KEYS = ["max_calls_per_minute", "max_mutable_calls_per_session", "max_cost_units_per_session"]
 

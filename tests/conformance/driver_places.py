@@ -13,11 +13,11 @@ import pytest
 from tests.conformance import toolbox
 
 from interlock.config.plan import DriversPlan
-from interlock.process.child import Child
-from interlock.process.stderr import StderrRing
-from interlock.drivers.protocol.model import Driver
 from interlock.drivers.install.install import install
 from interlock.drivers.install.outcome import Installed, Locked
+from interlock.drivers.protocol.model import Driver
+from interlock.process.child import Child
+from interlock.process.stderr import StderrRing
 
 HOME = toolbox.CACHE / "drivers"
 

@@ -13,9 +13,9 @@ from tests.conformance import toolbox
 from tests.conformance.driver_places import installed, running
 from tests.protocol.driver_texts import as_driver, driver
 
-from interlock.drivers.protocol.model import Driver
 from interlock.drivers.install.commands import plain_runner
 from interlock.drivers.install.version_check import VersionFits, check_version
+from interlock.drivers.protocol.model import Driver
 
 SCOPE = "@modelcontextprotocol"
 NO_REGISTRY = {

@@ -11,10 +11,10 @@ from pymodbus.pdu.register_message import WriteSingleRegisterResponse
 from tests.contract.device_owner import Owner
 from tests.plc import BUSY, COUNTER, LEVEL, TEMPERATURE, Plc, SerialPair
 
+from interlock.devices.protocol.description import DeviceDescription, LinkDescription
 from interlock.devices.transports.connections import Connections
 from interlock.devices.transports.modbus import ModbusTransport
 from interlock.devices.transports.transport import TransportFailed
-from interlock.devices.protocol.description import DeviceDescription, LinkDescription
 
 READ_TEMPERATURE = bytes.fromhex(f"0007 05 04 {TEMPERATURE:04x} 0002")
 TEMPERATURE_ANSWER = bytes.fromhex("0007 06 04 04 41ac0000")

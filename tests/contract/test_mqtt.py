@@ -11,10 +11,10 @@ import pytest
 from tests.broker import Broker
 from tests.contract.device_owner import Owner, description
 
+from interlock.devices.protocol.description_check import read_description
 from interlock.devices.transports.connections import Connections
 from interlock.devices.transports.mqtt import MqttTransport
 from interlock.devices.transports.transport import TransportFailed
-from interlock.devices.protocol.description_check import read_description
 
 NAMES = (f"pump{number}" for number in itertools.count())
 

@@ -13,8 +13,7 @@ import pytest
 from tests.contract.device_owner import Owner, description
 from tests.interaction.ax.certificates import Authority
 
-from interlock.devices.transports import mqtt
-from interlock.devices.transports import mqtt_client
+from interlock.devices.transports import mqtt, mqtt_client
 from interlock.devices.transports.connections import Connections
 from interlock.devices.transports.mqtt import MqttTransport
 from interlock.devices.transports.mqtt_client import PACKET_BYTES_MAX

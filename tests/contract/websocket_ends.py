@@ -12,12 +12,12 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
+from interlock.fronts.http_protocol import UPGRADED
+from interlock.fronts.sockets import AxSocket
 from interlock.net.message_pipe import MessagePipe
 from interlock.net.websocket.accept import AcceptedPipe
 from interlock.net.websocket.dial import dial
 from interlock.wire.jsonrpc.oversized import Oversized
-from interlock.fronts.http_protocol import UPGRADED
-from interlock.fronts.sockets import AxSocket
 
 MAX_BYTES = 200_000
 PATIENCE_S = 10.0

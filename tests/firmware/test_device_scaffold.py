@@ -8,10 +8,10 @@ import pytest
 from tests.device_descriptions import described
 from tests.emulated_chips import FIRMWARE, boot, built, emulator, free_port, need
 
+from interlock.cli.app import run
 from interlock.config.device_files import read_device_file
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.protocol.scaffold import CannotScaffold, scaffold, toml
-from interlock.cli.app import run
 
 need("avr-gcc", "arm-none-eabi-gcc", "sdcc", "qemu-system-arm")
 

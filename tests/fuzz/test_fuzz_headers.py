@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from json_texts import VALUES, written
 from mcp.shared import inbound as sdk
 
+from interlock.mcp.headers import decode_header_untrusted, encode_header, mirror_mismatch, mirrored_arguments
+from interlock.mcp.ladder import climb
 from interlock.wire.jsonrpc.codec import decode_untrusted
 from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
 from interlock.wire.jsonrpc.messages import Request
-from interlock.mcp.headers import decode_header_untrusted, encode_header, mirror_mismatch, mirrored_arguments
-from interlock.mcp.ladder import climb
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"

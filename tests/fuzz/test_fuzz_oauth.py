@@ -9,11 +9,6 @@ from hypothesis import strategies as st
 from json_texts import VALUES, damaged, written
 from tests.servers.minting import b64, key, mint
 
-from interlock.crypto.keys.jwt_verification import check_signature
-from interlock.crypto.jose.claims import check, principal_name, role_principals
-from interlock.crypto.jose.errors import Invalid
-from interlock.crypto.jose.jwks import BadKeySet, read_jwks_untrusted, select
-from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
 from interlock.credentials.protocol.challenge import challenge, maybe_bearer
 from interlock.credentials.protocol.client import BadRegistration, read_registration_untrusted
 from interlock.credentials.protocol.discovery import (
@@ -31,6 +26,11 @@ from interlock.credentials.protocol.token_request import (
     read_token_untrusted,
 )
 from interlock.credentials.protocol.www_authenticate import is_scope, read_challenge_untrusted
+from interlock.crypto.jose.claims import check, principal_name, role_principals
+from interlock.crypto.jose.errors import Invalid
+from interlock.crypto.jose.jwks import BadKeySet, read_jwks_untrusted, select
+from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.crypto.keys.jwt_verification import check_signature
 
 NAMES = st.sampled_from(["iss", "sub", "aud", "exp", "nbf", "iat", "client_id", "azp", "scope", "scp", "roles", "cnf"])
 SIGNER = key("EdDSA", "k")

@@ -22,8 +22,8 @@ import msgspec
 import pytest
 from tests.interaction.harness import wait_for
 
-from interlock.operator_api.status import Status
 from interlock.cli.render.tree import tree_lines
+from interlock.operator_api.status import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

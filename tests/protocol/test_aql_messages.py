@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from interlock.sdk.aql import failures
-from interlock.sdk.aql.executions import Execution
 from interlock.aql.protocol import errors
 from interlock.aql.protocol.errors import Code, Failure, OperationFailed
 from interlock.aql.protocol.introspection import read_query
@@ -18,6 +16,8 @@ from interlock.aql.protocol.model import Danger, Lifecycle
 from interlock.aql.protocol.requests import Batch, Request, read_request
 from interlock.aql.protocol.results import read_error
 from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives
+from interlock.sdk.aql import failures
+from interlock.sdk.aql.executions import Execution
 
 SOURCES = Path(__file__).parents[2] / "src" / "interlock"
 # Of the registry, and never sent by us.

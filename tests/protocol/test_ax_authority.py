@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.minting import confused, key, mint, tampered, unsigned
 
-from interlock.crypto.keys.jwt_verification import check_signature
 from interlock.ax.protocol.messages import Proof
 from interlock.ax.protocol.registration.authority import (
     Anchor,
@@ -19,8 +18,9 @@ from interlock.ax.protocol.registration.authority import (
     replay_fault,
 )
 from interlock.crypto.jose.jwks import read_jwks_untrusted
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.crypto.keys.jwt_verification import check_signature
 from interlock.net.protocol.dns_name import maybe_dns_name
+from interlock.wire.jsonrpc.errors import Fault
 
 NOW = 1_800_000_000.0
 EDGE = "edge01.factory.example.com"

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.servers.minting import b64, confused, key, mint, tampered, unsigned
 
+from interlock.ax.protocol.registration.authority import Anchor
+from interlock.crypto.jose.jwks import read_jwks_untrusted, thumbprint
 from interlock.crypto.keys.jwt_verification import check_signature
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import (
@@ -19,8 +21,6 @@ from interlock.gate.protocol.jws_proof import (
     judge_confirmation,
     replay_fault,
 )
-from interlock.ax.protocol.registration.authority import Anchor
-from interlock.crypto.jose.jwks import read_jwks_untrusted, thumbprint
 from interlock.wire.jsonrpc.errors import Fault
 
 NOW = 1_800_000_000.0

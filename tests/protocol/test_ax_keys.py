@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from spec.ax_reference import page
 
-from interlock.config.keys import SECTIONS
 from interlock.ax.protocol import messages
 from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES, TransportClass, check_classes
 from interlock.ax.protocol.wire_names import AGENTX, KEYS, METHODS
+from interlock.config.keys import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = re.compile(r"x-mcpax-[a-z0-9]+(?:-[a-z0-9]+)*", re.IGNORECASE)

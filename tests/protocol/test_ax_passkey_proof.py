@@ -7,15 +7,15 @@ import pytest
 from tests.servers.authenticator import PRESENT, USUAL, VERIFIED, Authenticator, b64
 from tests.servers.minting import key, mint
 
+from interlock.ax.protocol.registration.authority import Anchor
+from interlock.crypto.jose.jwks import thumbprint
 from interlock.crypto.keys.jwt_verification import check_assertion_signature, check_signature
+from interlock.crypto.webauthn.party import Party
+from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import TOKEN_CHARS_MAX, Asked, Verified, judge_confirmation
 from interlock.gate.protocol.passkey_proof import challenge, judge_passkey, passkeys_for
-from interlock.ax.protocol.registration.authority import Anchor
-from interlock.crypto.jose.jwks import thumbprint
 from interlock.wire.jsonrpc.errors import Fault
-from interlock.crypto.webauthn.party import Party
-from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
 
 NOW = 1_800_000_000.0
 ENTROPY = bytes(range(16))

@@ -8,7 +8,6 @@ from driver_texts import as_contract, contract, told
 from msgspec import Raw
 
 from interlock.ax.protocol.capability import Capability, LatencyClass, read_capability, safety
-from interlock.gate.protocol.policy import says_its_effect
 from interlock.drivers.protocol.binding.effects import effects_of
 from interlock.drivers.protocol.binding.listed_tool import (
     asks,
@@ -19,9 +18,10 @@ from interlock.drivers.protocol.binding.listed_tool import (
 )
 from interlock.drivers.protocol.model import Contract, Problem
 from interlock.drivers.protocol.server_name import exposed_segment
-from interlock.wire.jsonrpc.codec import decode_object, encode_value
+from interlock.gate.protocol.policy import says_its_effect
 from interlock.mcp import items
 from interlock.mcp.eras import Era
+from interlock.wire.jsonrpc.codec import decode_object, encode_value
 
 CAPABILITY = "x-mcpax-capability"
 

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from interlock.mcp.result_facts import maybe_facts
 from interlock.wire.jsonrpc.codec import decode_object, decode_params_untrusted, decode_untrusted
 from interlock.wire.jsonrpc.messages import Request, Response
 from interlock.wire.jsonrpc.outline import OUTLINE_BYTES_MAX, maybe_outline
-from interlock.mcp.result_facts import maybe_facts
 
 LONG = "x" * (4 * OUTLINE_BYTES_MAX)
 small = st.recursive(

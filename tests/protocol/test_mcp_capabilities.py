@@ -7,7 +7,6 @@ import pytest
 from mcp_schema import LEGACY, MODERN, complaints
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_object
 from interlock.mcp.capabilities import (
     capabilities_to_modern,
     capability_said_lacking,
@@ -16,6 +15,7 @@ from interlock.mcp.capabilities import (
     may_be_asked,
     question_capability,
 )
+from interlock.wire.jsonrpc.codec import decode_object
 
 FULL = {
     "sampling": {"tools": {}, "context": {}},

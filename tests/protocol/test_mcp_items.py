@@ -7,9 +7,9 @@ import pytest
 from mcp_schema import LEGACY, MODERN, complaints
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_object
 from interlock.mcp.eras import Era
 from interlock.mcp.items import Item, maybe_value, prompt_item, resource_item, tool_item
+from interlock.wire.jsonrpc.codec import decode_object
 
 REVISIONS = {Era.LEGACY: LEGACY, Era.MODERN: MODERN}
 SCHEMA = b'{ "type":"object","properties":{"b":{},"a":{"maximum":1208925819614629174706175}},"$defs":{"x":true}}'

@@ -9,15 +9,6 @@ import pytest
 from mcp.shared import inbound as sdk
 from mcp_schema import MODERN, complaints
 
-from interlock.wire.jsonrpc.codec import (
-    ID_BYTES_MAX,
-    PARAMS_REST_BYTES_MAX,
-    decode_untrusted,
-    encode_fault,
-    encode_value,
-)
-from interlock.wire.jsonrpc.errors import HEADER_MISMATCH, INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
-from interlock.wire.jsonrpc.messages import Request
 from interlock.mcp.ladder import (
     HTTP_STATUS,
     ROUTING_HEADERS,
@@ -28,6 +19,15 @@ from interlock.mcp.ladder import (
     plain_routing,
     unsupported_fault,
 )
+from interlock.wire.jsonrpc.codec import (
+    ID_BYTES_MAX,
+    PARAMS_REST_BYTES_MAX,
+    decode_untrusted,
+    encode_fault,
+    encode_value,
+)
+from interlock.wire.jsonrpc.errors import HEADER_MISMATCH, INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
+from interlock.wire.jsonrpc.messages import Request
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"

@@ -4,9 +4,9 @@ import pytest
 from mcp_schema import MODERN, complaints
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_object, encode_value
 from interlock.mcp import meta
 from interlock.mcp.meta import RAW_EMPTY, UNCHANGED_KEYS, Fate, crossing_keys, fate, stamp_modern
+from interlock.wire.jsonrpc.codec import decode_object, encode_value
 
 NAMES = "protocolVersion clientCapabilities clientInfo logLevel subscriptionId"
 ERA = [f"io.modelcontextprotocol/{name}" for name in NAMES.split()]

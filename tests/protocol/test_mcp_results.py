@@ -7,8 +7,6 @@ import pytest
 from mcp_schema import LEGACY, MODERN, complaints
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import encode_fault, encode_value
-from interlock.wire.jsonrpc.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, Fault, error_body
 from interlock.mcp.methods import (
     COMPLETE,
     PROMPTS_GET,
@@ -17,6 +15,8 @@ from interlock.mcp.methods import (
     TOOLS_LIST,
 )
 from interlock.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
+from interlock.wire.jsonrpc.codec import encode_fault, encode_value
+from interlock.wire.jsonrpc.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, Fault, error_body
 
 ODD = rb'"x":{ "z":1.0 , "a":1208925819614629174706175,"e":1e400,"s":"\u00e9\/"},"_meta":{"k":null}'
 BODIES = {

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from mcp_schema import LEGACY, complaints
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_object, encode_fault, encode_value
 from interlock.mcp import tasks
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import META_TASK, TASKS_CANCEL, TASKS_GET, TASKS_RESULT
 from interlock.mcp.tasks import Made, TaskFacts, read_made, read_task, related_task, renamed_answer, renamed_in
+from interlock.wire.jsonrpc.codec import decode_object, encode_fault, encode_value
 
 TASK = rb'"x":{ "z":1.0 },"taskId":"th\u00e9irs","status":"working","ttl":60000,"ttlMs":70000,"n":1e400'
 OURS = TASK.replace(rb'"th\u00e9irs"', b'"ours"')

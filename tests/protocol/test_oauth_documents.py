@@ -7,10 +7,6 @@ from typing import Any
 import pytest
 from tests.servers.minting import key
 
-from interlock.crypto.jose.errors import Invalid, Reason
-from interlock.crypto.jose.jwks import KEYS_MAX, BadKeySet, Jwk, read_jwks_untrusted, select
-from interlock.crypto.jose.jwt import Algorithm
-from interlock.net.protocol.resource_uri import same_resource
 from interlock.credentials.protocol.introspection import (
     BadIntrospection,
     read_introspection_untrusted,
@@ -28,6 +24,10 @@ from interlock.credentials.protocol.resource import (
     resource_of,
 )
 from interlock.credentials.protocol.scopes import DEFAULT_SCOPES, basic, granted_scope, scope_to_ask
+from interlock.crypto.jose.errors import Invalid, Reason
+from interlock.crypto.jose.jwks import KEYS_MAX, BadKeySet, Jwk, read_jwks_untrusted, select
+from interlock.crypto.jose.jwt import Algorithm
+from interlock.net.protocol.resource_uri import same_resource
 
 ISSUER = "https://login.example.com"
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.servers.authenticator import ATTESTED, EXTENDED, PRESENT, USUAL, VERIFIED, Authenticator, Kind, b64, cbor
 from tests.servers.authenticator import unb64 as decoded
 
-from interlock.crypto.keys.jwt_verification import check_assertion_signature
 from interlock.crypto.jose.public_key import BadKey
+from interlock.crypto.keys.jwt_verification import check_assertion_signature
 from interlock.crypto.webauthn.cbor import BadCbor, read_untrusted
 from interlock.crypto.webauthn.ceremonies import (
     CLIENT_DATA_BYTES_MAX,

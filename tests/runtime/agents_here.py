@@ -13,9 +13,9 @@ from tests.interaction.gate.held import ADA, Diary, anchor, served
 from tests.interaction.harness import _toml
 from tests.runtime.parked import SECONDS, AheadClock, Asked, Place
 
-from interlock.config.load import load
 from interlock.approvals.protocol.approval import Approval
 from interlock.aql.protocol.errors import Failure, OperationFailed
+from interlock.config.load import load
 from interlock.core.calls.caller import Caller, Principal
 from interlock.node.node import Node
 from interlock.safety import codes

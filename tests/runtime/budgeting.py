@@ -13,16 +13,16 @@ from msgspec import Raw
 from tests.runtime.desks import running
 from tests.runtime.parked import META, SECONDS, AheadClock, Asked
 
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.wire.jsonrpc.messages import Request, Response
-from interlock.mcp.ladder import climb
+from interlock.approvals.trust.registrant import registrant_identity
 from interlock.ax.connection import SubserverConnection
-from interlock.core.link_state import LinkState
 from interlock.core.calls.caller import principal_for
 from interlock.core.calls.incoming_route import Hop
+from interlock.core.link_state import LinkState
 from interlock.fronts.sessions import Session
+from interlock.mcp.ladder import climb
 from interlock.node.node import Node
-from interlock.approvals.trust.registrant import registrant_identity
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.messages import Request, Response
 
 LEGACY_HELLO = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "c", "version": "1"}}
 Call = Callable[[Mapping[str, Any]], Any]

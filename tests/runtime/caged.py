@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from interlock.config.plan import LimitsPlan, SandboxPlan, ServerPlan
-from interlock.process.child import Child
-from interlock.process.stderr import StderrRing
 from interlock.core.clock import SystemClock
 from interlock.core.recorder import Entry
+from interlock.process.child import Child
 from interlock.process.sandbox.sandbox import Command, Sandboxes
+from interlock.process.stderr import StderrRing
 
 
 class Ended(msgspec.Struct, frozen=True):

@@ -16,15 +16,15 @@ from tests.runtime.parked import SECONDS, AheadClock, Place
 from tests.servers.start import raw
 
 from interlock.config.load import load
-from interlock.drivers.protocol.binding.match import Bound, match
-from interlock.drivers.protocol.errors import DriverError
-from interlock.drivers.protocol.model import Contract, Driver
-from interlock.wire.jsonrpc.codec import encode_value
 from interlock.core.calls.caller import Caller
 from interlock.drivers.contracts.table import ContractTable
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.binding.match import Bound, match
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.model import Contract, Driver
 from interlock.links.server_link import ServerLink
 from interlock.node.node import Node
+from interlock.wire.jsonrpc.codec import encode_value
 
 FEATURES = "driven,recorder,cancellations,prompts,resources,logs,asks"
 ANY = {"type": "object"}

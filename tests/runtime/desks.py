@@ -11,10 +11,10 @@ from msgspec import Raw
 from tests.runtime.parked import OPEN, SECONDS, AheadClock, Asked
 
 from interlock.config.load import load
-from interlock.wire.jsonrpc.messages import Request, Response
 from interlock.core.calls.caller import Principal
 from interlock.fronts.sessions import Session
 from interlock.node.node import Node
+from interlock.wire.jsonrpc.messages import Request, Response
 
 UPDATED = "notifications/resources/updated"
 LOGGED = "notifications/message"

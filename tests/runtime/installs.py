@@ -12,10 +12,10 @@ from typing import Any
 from tests.protocol.driver_texts import as_driver, driver
 
 from interlock.config.plan import DriversPlan
-from interlock.drivers.protocol.model import Driver
 from interlock.drivers.install.commands import Caged
 from interlock.drivers.install.install import install
 from interlock.drivers.install.outcome import Installed, InstallFailed, Locked
+from interlock.drivers.protocol.model import Driver
 
 
 def declared(**fields: Any) -> Driver:

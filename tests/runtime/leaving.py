@@ -21,8 +21,8 @@ from tests.interaction.ax.tree import ACCESS, parents
 from tests.interaction.gate.held import ADA, MARK, anchor, proof
 from tests.servers.start import serving
 
-from interlock.config.load import load
 from interlock.catalog.catalog import EVERYTHING
+from interlock.config.load import load
 from interlock.node.node import Node
 from interlock.operator.app import operator_app
 

@@ -17,13 +17,13 @@ from tests.interaction.asking import command
 from tests.servers.start import serving
 
 from interlock.config.load import load
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.wire.jsonrpc.messages import Request
-from interlock.mcp.ladder import climb
-from interlock.core.clock import SystemClock
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Principal
+from interlock.core.clock import SystemClock
+from interlock.mcp.ladder import climb
 from interlock.node.node import Node
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.messages import Request
 
 META = "io.modelcontextprotocol/"
 OPEN = '[gate]\nmode = "open"\n'

@@ -9,24 +9,24 @@ from typing import Any
 from msgspec import Raw
 from tests.runtime.inboxes import Desk, Hands, desk_at
 
+from interlock.approvals.decisions import DecisionService
 from interlock.approvals.protocol.approval import Approval
 from interlock.approvals.protocol.state import Status
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked, Verified
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.names.protocol.model import Entry
-from interlock.names.protocol.records import Proposal, Request, Retrieval
-from interlock.approvals.decisions import DecisionService
 from interlock.names.actions import NamesActions
 from interlock.names.actors import Actor
 from interlock.names.changes import ControllerChanges
 from interlock.names.document_watch import DocumentWatch
+from interlock.names.protocol.model import Entry
+from interlock.names.protocol.records import Proposal, Request, Retrieval
 from interlock.names.reminders import Reminders
 from interlock.names.request_decisions import RequestDecisions
 from interlock.names.requests import RequestService
 from interlock.names.sightings import Sightings
 from interlock.names.state import RegistryState
 from interlock.store.sqlite.names_log import SqliteNamesLog
+from interlock.wire.jsonrpc.errors import Fault
 
 ACME = Actor(principal="client:acme")
 ZEBRA = Actor(principal="client:zebra")

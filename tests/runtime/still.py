@@ -19,17 +19,17 @@ import pytest
 from tests.runtime.still_leaf import META, MODERN, Leaf, tool
 from tests.runtime.still_time import StillClock, move, real_patience, still, turns
 
-from interlock.config.load import load
-from interlock.net.websocket.dial import DialFailed
-from interlock.ax.protocol.capability import AuthScope
-from interlock.wire.jsonrpc.codec import decode_untrusted
-from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.connection import SubserverConnection
-from interlock.core.calls.caller import principal_for
-from interlock.node.node import Node
 from interlock.ax.parents import parents
 from interlock.ax.parents.front import UpwardFront
-from interlock.approvals.trust.registrant import RegistrantIdentity
+from interlock.ax.protocol.capability import AuthScope
+from interlock.config.load import load
+from interlock.core.calls.caller import principal_for
+from interlock.net.websocket.dial import DialFailed
+from interlock.node.node import Node
+from interlock.wire.jsonrpc.codec import decode_untrusted
+from interlock.wire.jsonrpc.messages import Notification, Request
 
 __all__ = ["Client", "House", "Leaf", "Wires", "chain", "house", "move", "real_patience", "still", "tool", "turns"]
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from tests.runtime.still_time import real_patience, turns
 
-from interlock.config.plan import AccessRule
-from interlock.ax.protocol.capability import AuthScope
-from interlock.ax.connection import SubserverConnection
-from interlock.ax.registrar import Registrar
 from interlock.approvals.trust.registrant import RegistrantIdentity
+from interlock.ax.connection import SubserverConnection
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.registrar import Registrar
+from interlock.config.plan import AccessRule
 
 MODERN = "2026-07-28"
 META = "io.modelcontextprotocol/"

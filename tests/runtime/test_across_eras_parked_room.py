@@ -13,8 +13,7 @@ import pytest
 import pytest_asyncio
 from tests.runtime.parked import ELICIT, FILLED, Place, filled, limit_calls, park, place, since, steps
 
-from interlock.dispatch import parking
-from interlock.dispatch import call_queue
+from interlock.dispatch import call_queue, parking
 from interlock.links.pipes import Trouble, Undelivered
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -13,8 +13,8 @@ import pytest_asyncio
 from tests.runtime.parked import ELICIT, FILLED, FORM, Place, filled, finish, park, place, since, steps
 from tests.scale import many
 
-from interlock.dispatch import parking
 from interlock.core.calls.call import Call
+from interlock.dispatch import parking
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

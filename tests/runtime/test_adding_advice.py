@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from interlock.process.stderr_summary import words_of
 from interlock.drivers.add.advice import advice
 from interlock.drivers.add.trial import TrialResult
 from interlock.drivers.install.outcome import Installed, Locked
 from interlock.drivers.interfaces import DriverState
+from interlock.process.stderr_summary import words_of
 
 INSTALLED = Installed(command=("x",), version=None, lock=Locked(asked="", method="pip"))
 

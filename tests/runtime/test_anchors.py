@@ -12,14 +12,14 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from interlock.config.plan import AnchorPlan
-from interlock.net.fetch import FetchFailed
-from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor, unverified_fault
-from interlock.crypto.jose.jwks import Jwk, thumbprint
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
-from interlock.core.start_errors import AnchorInvalid
 from interlock.approvals.trust.anchors import FILE_BYTES_MAX, Anchors
 from interlock.approvals.trust.key_sets import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S
+from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor, unverified_fault
+from interlock.config.plan import AnchorPlan
+from interlock.core.start_errors import AnchorInvalid
+from interlock.crypto.jose.jwks import Jwk, thumbprint
+from interlock.net.fetch import FetchFailed
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
 
 URL = "https://login.example.com/jwks"
 ED25519 = Ed25519PrivateKey.generate()

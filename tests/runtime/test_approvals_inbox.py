@@ -8,13 +8,13 @@ import pytest
 from inboxes import ALICE, ARGUMENTS, Desk, Hands, desk_at
 from msgspec import Raw
 
-from interlock.approvals.protocol.approval import Approval, Kind, Source
-from interlock.approvals.protocol.state import Move, Status
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.approvals import index
 from interlock.approvals.expiry import Expiry
+from interlock.approvals.protocol.approval import Approval, Kind, Source
+from interlock.approvals.protocol.state import Move, Status
 from interlock.core.replicas import Replicas
 from interlock.store.ports import Unavailable
+from interlock.wire.jsonrpc.errors import Fault
 
 
 def name(answer: object) -> str:

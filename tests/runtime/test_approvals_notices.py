@@ -15,7 +15,6 @@ import pytest
 from inboxes import Desk, Hands, desk_at
 from tests.runtime.mailbox import mailbox
 
-from interlock.config.plan import ApprovalsPlan
 from interlock.approvals import channels
 from interlock.approvals import notifier as notifying
 from interlock.approvals.channels import (
@@ -28,6 +27,7 @@ from interlock.approvals.channels import (
 )
 from interlock.approvals.mail_channel import MailChannel
 from interlock.approvals.notifier import Notifier, make_channels
+from interlock.config.plan import ApprovalsPlan
 
 SECRET = "hush-hush"
 NOTICE = Notice(

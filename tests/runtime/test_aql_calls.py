@@ -12,9 +12,9 @@ from tests.protocol.aql_schemas import is_valid
 from tests.runtime.aql_place import OPEN, TEXT, WRITES, Aql, AqlPlace, place, schema, sent, tool, turns
 from tests.runtime.still import Client, move, still
 
+from interlock.aql.native_operations import OperationContext
 from interlock.aql.protocol.errors import OperationFailed, permission_denied
 from interlock.aql.protocol.model import Category, Operation, Parameter
-from interlock.aql.native_operations import OperationContext
 from interlock.core.calls.caller import Principal
 
 ERAS = ["modern", "legacy"]

@@ -11,11 +11,11 @@ import pytest
 from tests.runtime.aql_place import OPEN, TEXT, WRITES, Aql, place, schema, sent, tool, turns
 from tests.runtime.still import still
 
+from interlock.aql.introspect import Introspection
+from interlock.aql.native_operations import OperationContext
 from interlock.aql.protocol.errors import resource_not_found
 from interlock.aql.protocol.model import RESERVED_BY_VERSION, SPEC_VERSION, Category, Operation, check_operation
 from interlock.aql.protocol.results import read_result
-from interlock.aql.introspect import Introspection
-from interlock.aql.native_operations import OperationContext
 
 SOURCES = Path(__file__).parents[2] / "src" / "interlock"
 LEAKS = [

@@ -10,9 +10,9 @@ from tests.protocol.aql_schemas import is_valid
 from tests.runtime.aql_place import OPEN, READS, TEXT, TOOLS, WRITES, place, schema, sent, tool, turns
 from tests.runtime.still import still
 
+from interlock.aql.native_operations import OperationContext
 from interlock.aql.protocol.classification import TRUSTS
 from interlock.aql.protocol.model import Category, Danger, Operation
-from interlock.aql.native_operations import OperationContext
 from interlock.core.calls.caller import Principal
 
 X = [tool("x", annotations=WRITES, inputSchema=schema())]

@@ -11,8 +11,8 @@ import pytest_asyncio
 from tests.runtime.agent_lines import Lines
 from tests.runtime.agents_here import LOOK, AgentsHere, agents_here
 
-from interlock.aql.protocol.model import Category, Operation
 from interlock.aql.native_operations import OperationContext
+from interlock.aql.protocol.model import Category, Operation
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

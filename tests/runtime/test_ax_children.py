@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from interlock.config.plan import ChildPlan
-from interlock.process.child import Child
 from interlock.ax import children
 from interlock.ax.children import ChildSupervisor
 from interlock.ax.registrar import Registrar
+from interlock.config.plan import ChildPlan
 from interlock.core.clock import SystemClock
 from interlock.links.connector import ConnectorParts
+from interlock.process.child import Child
 
 HASTY = 'import sys; print(\'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\', flush=True); sys.stdin.read()'
 PATIENCE_S = 10.0

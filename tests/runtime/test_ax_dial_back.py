@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from interlock.config.plan import AccessRule
-from interlock.ax.protocol.messages import Register
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax import dial_back
 from interlock.ax.dial_back import check_endpoint, judge
+from interlock.ax.protocol.messages import Register
+from interlock.config.plan import AccessRule
 from interlock.links.connector import ConnectFailed, Loss
 from interlock.links.pipes import HttpPipe
-from interlock.approvals.trust.registrant import RegistrantIdentity
+from interlock.wire.jsonrpc.errors import Fault
 
 GUEST = RegistrantIdentity(principal="local")
 NAMED = "http://sub.example.invalid:8080/mcp"

@@ -12,15 +12,15 @@ import pytest
 from inboxes import Hands
 from tests.servers.minting import SigningKey, key, mint
 
-from interlock.config.plan import AnchorPlan
-from interlock.net.fetch import FetchFailed
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, What
-from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import PROOF_S_MAX, Asked, Verified
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.core.store_backends import build_store
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
+from interlock.config.plan import AnchorPlan
+from interlock.core.store_backends import build_store
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import PROOF_S_MAX, Asked, Verified
+from interlock.net.fetch import FetchFailed
+from interlock.wire.jsonrpc.errors import Fault
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 ADA, BOB, SERVICE = key("EdDSA", "ada"), key("ES256", "bob"), key("RS256", "service")

@@ -8,18 +8,18 @@ from typing import Any
 from inboxes import Hands
 from tests.servers.authenticator import Authenticator
 
-from interlock.config.plan import AnchorPlan
-from interlock.operator_api.passkeys import PasskeyRequest
-from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import Asked, Verified
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.crypto.webauthn.party import maybe_party
-from interlock.core.recorder import Recorder
-from interlock.core.store_backends import build_audit, build_store
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.approvals.trust.passkeys import PasskeyService
+from interlock.config.plan import AnchorPlan
+from interlock.core.recorder import Recorder
+from interlock.core.store_backends import build_audit, build_store
+from interlock.crypto.webauthn.party import maybe_party
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import Asked, Verified
+from interlock.operator_api.passkeys import PasskeyRequest
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.errors import Fault
 
 URL = "http://127.0.0.1:7412"
 ASKED = Asked(

@@ -10,10 +10,10 @@ import pytest
 from tests.runtime.desks import running
 from tests.runtime.test_list_again import Leaf, registered, tool
 
+from interlock.ax.parents.front import UpwardFront
 from interlock.core.calls.caller import Principal
 from interlock.links import registered as links
 from interlock.node.node import Node
-from interlock.ax.parents.front import UpwardFront
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",

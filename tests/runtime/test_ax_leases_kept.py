@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from tests.nats_server import NatsServer
 
+from interlock.ax.ownership import Leases, Owners
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import Register
 from interlock.ax.protocol.registration.sessions import Peer, Session
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.ax.ownership import Leases, Owners
 from interlock.core.store_backends import BACKENDS, build_store
 from interlock.store.ports import Unavailable
+from interlock.wire.jsonrpc.errors import Fault
 
 A, B = str(uuid.uuid4()), str(uuid.uuid4())
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from tests.runtime.desks import running
 
-from interlock.net.message_pipe import CUT, NORMAL
-from interlock.ax.protocol.capability import AuthScope
-from interlock.ax.connection import SubserverConnection
 from interlock.approvals.trust.registrant import RegistrantIdentity
+from interlock.ax.connection import SubserverConnection
+from interlock.ax.protocol.capability import AuthScope
+from interlock.net.message_pipe import CUT, NORMAL
 
 PATIENCE_S = 10.0
 ANSWERS = {

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.runtime.still import Client, House, Leaf, Wires, chain, house, move, still, tool, turns
 
-from interlock.ax.protocol.registration.liveness import LivenessState
 from interlock.ax.ownership import Leases
+from interlock.ax.protocol.registration.liveness import LivenessState
 from interlock.core.store_backends import build_store
 from interlock.store.ports import Store
 

@@ -10,13 +10,13 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from interlock.config.plan import AnchorPlan
-from interlock.ax.protocol.messages import Proof, Register
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.core.clock import SystemClock
-from interlock.core.store_backends import build_store
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.authority_proofs import Proofs
+from interlock.ax.protocol.messages import Proof, Register
+from interlock.config.plan import AnchorPlan
+from interlock.core.clock import SystemClock
+from interlock.core.store_backends import build_store
+from interlock.wire.jsonrpc.errors import Fault
 
 AUTHORITY = "edge01.example.com"
 OWN_ID = str(uuid.uuid4())

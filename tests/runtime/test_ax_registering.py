@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from tests.runtime.still import House, Leaf, Wires, chain, house, move, real_patience, still, tool, turns
 
+from interlock.approvals.trust.registrant import RegistrantIdentity
+from interlock.ax.dial_back import DialBack
 from interlock.ax.protocol.messages import Register, Registered
 from interlock.ax.protocol.registration.sessions import Owner
-from interlock.ax.dial_back import DialBack
-from interlock.approvals.trust.registrant import RegistrantIdentity
 
 CLASSES = ["native", "uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json"]
 HOUR_S = 3600.0

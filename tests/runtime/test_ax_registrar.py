@@ -8,26 +8,26 @@ from typing import Any, cast
 
 import pytest
 
-from interlock.config.plan import AccessRule, AxPlan, DegradedPlan, DevicesPlan, McpPlan
-from interlock.ax.protocol.budget import UNLIMITED
-from interlock.ax.protocol.messages import Register, Registered
-from interlock.ax.protocol.registration.authority import Proved
-from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.trust.authority_proofs import Proofs
+from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.connection import SubserverConnection
 from interlock.ax.dial_back import DialBack
 from interlock.ax.membership_parts import MembershipParts
 from interlock.ax.ownership import Leases, Owners
+from interlock.ax.protocol.budget import UNLIMITED
+from interlock.ax.protocol.messages import Register, Registered
+from interlock.ax.protocol.registration.authority import Proved
+from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX
 from interlock.ax.registrar import Registrar
+from interlock.config.plan import AccessRule, AxPlan, DegradedPlan, DevicesPlan, McpPlan
 from interlock.core.clock import SystemClock
 from interlock.core.feed import Feed
 from interlock.core.store_backends import build_store
 from interlock.guard.budgets import Budgets
 from interlock.links.connector import ConnectorParts
-from interlock.approvals.trust.anchors import Anchors
-from interlock.approvals.trust.authority_proofs import Proofs
-from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.store.ports import Store, Unavailable
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
 
 OWN_ID, ELSEWHERE_ID = str(uuid.uuid4()), str(uuid.uuid4())
 AUTHORITY = "dns:edge.example.com"

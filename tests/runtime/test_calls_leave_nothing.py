@@ -26,9 +26,9 @@ from tests.runtime.parked import ELICIT, FILLED, Asked, filled
 from tests.runtime.test_gate_kept import Here
 from tests.servers.start import raw
 
-from interlock.drivers.protocol.errors import DriverError
 from interlock.core.link_state import LinkState
 from interlock.core.recorder import Recorder
+from interlock.drivers.protocol.errors import DriverError
 
 GATED = '[gate]\nmode = "open"\nalso = ["*.words", "*.play"]\n[approvals]\nmax_pending = 10000\n' + anchor(
     "ada", ADA, "*"

@@ -14,12 +14,12 @@ from tests.runtime.test_link_items import AGGREGATOR, LEAF, House, Tool, listing
 from tests.scale import many
 
 from interlock.ax.protocol.names import alias, is_qualified, may_collide, withhold_colliding_aliases
-from interlock.mcp.eras import Era
-from interlock.core.calls.caller import ViewKey
 from interlock.catalog.catalog import Namespace, View
 from interlock.catalog.incremental import ShownTools
+from interlock.core.calls.caller import ViewKey
 from interlock.links.listing import Listing
 from interlock.links.server_link import ServerLink
+from interlock.mcp.eras import Era
 
 KEYS = (
     ViewKey(scope="admin", dotted=True),

@@ -3,8 +3,8 @@
 from ipaddress import ip_address
 from typing import Any, cast
 
-from interlock.net.protocol.address_scope import is_loopback
 from interlock.fronts.connections import ENDPOINT_UNKNOWN_BYTES, PEER_UNKNOWN_BYTES, Connections
+from interlock.net.protocol.address_scope import is_loopback
 
 MESSAGE_BYTES = 1024
 

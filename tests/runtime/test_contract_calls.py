@@ -10,11 +10,11 @@ from tests.runtime.contracts_here import ANY, ContractPlace, Lending, binding, c
 from tests.runtime.desks import LegacyClient
 from tests.runtime.still_leaf import Leaf
 
-from interlock.drivers.protocol.errors import DriverError
+from interlock.cli.codes import codes_for
 from interlock.core.calls.caller import Principal
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.errors import DriverError
 from interlock.links.pipes import StdioPipe
-from interlock.cli.codes import codes_for
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

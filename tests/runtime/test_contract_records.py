@@ -8,8 +8,8 @@ import pytest
 import pytest_asyncio
 from tests.runtime.contracts_here import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
 
-from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.errors import DriverError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

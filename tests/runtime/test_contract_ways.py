@@ -11,9 +11,9 @@ import pytest_asyncio
 from tests.runtime.contracts_here import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
 from tests.runtime.desks import LegacyClient
 
-from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.contracts.call import ContractCall
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.errors import DriverError
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -17,10 +17,10 @@ from msgspec import Raw
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, What
 from interlock.approvals.protocol.digests import answers, shown_digest
 from interlock.approvals.protocol.state import Status
-from interlock.wire.jsontext.display import differences
 from interlock.approvals.tool_definitions import Definitions
-from interlock.core.feed import AsyncFeed
 from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
+from interlock.core.feed import AsyncFeed
+from interlock.wire.jsontext.display import differences
 
 TOOL = "files.read"
 FIRST = {"description": "Reads a file.", "inputSchema": {"type": "object", "properties": {"path": {}}}}

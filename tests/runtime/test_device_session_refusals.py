@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from tests.protocol.devices.test_device_cbor import REFUSED_CBOR
 
-from interlock.devices.transports.connections import Connections
+from interlock.core.clock import SystemClock
 from interlock.devices.protocol.cbor import encoded
 from interlock.devices.protocol.description import DeviceDescription, Event, LinkDescription
-from interlock.core.clock import SystemClock
 from interlock.devices.session import DeviceSession
+from interlock.devices.transports.connections import Connections
 
 
 class Owner:

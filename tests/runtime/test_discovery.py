@@ -14,10 +14,10 @@ import dns.rrset
 import pytest
 from tests.servers.name_server import NameServer, Zone, name_server
 
+from interlock.drivers.add.discovery import Discovery, discover
+from interlock.names.protocol.dns_discovery import read_records_untrusted, record_name
 from interlock.net import fetch
 from interlock.net.dns_lookup import DnsFailed, look_up_txt
-from interlock.names.protocol.dns_discovery import read_records_untrusted, record_name
-from interlock.drivers.add.discovery import Discovery, discover
 
 NAME = "_mcp.example.org"
 RECORD = "v=mcp1; url=https://mcp.example.org/mcp; proto=streamable-http; pk=ed25519:abc=; epoch=1"

@@ -13,11 +13,11 @@ from tests.runtime import fake_docker
 from tests.runtime.installs import Place, declared, program
 
 from interlock.config.plan import DriversPlan
-from interlock.process.child import Child
-from interlock.process.stderr import StderrRing
-from interlock.drivers.protocol.model import Driver
 from interlock.drivers.install.containers import remove_leftover_containers
 from interlock.drivers.install.install import difference, with_another_port
+from interlock.drivers.protocol.model import Driver
+from interlock.process.child import Child
+from interlock.process.stderr import StderrRing
 
 FIRST, SECOND = f"sha256:{'1' * 64}", f"sha256:{'2' * 64}"
 SERVER = (

@@ -15,10 +15,10 @@ from tests.runtime.installs import Files, Place, declared, output, program, serv
 from tests.servers.caging import needs_sandbox
 
 from interlock.config.plan import DriversPlan, SandboxPlan
-from interlock.net import download as downloads
-from interlock.net.download import DownloadFailed, check_address, download, take_program
 from interlock.core.clock import SystemClock
 from interlock.drivers.install.commands import CommandRunner, sandboxed_runner
+from interlock.net import download as downloads
+from interlock.net.download import DownloadFailed, check_address, download, take_program
 
 PROGRAM = b'#!/bin/sh\necho downloaded "$@"\n'
 UNVERIFIED = DriversPlan(allow_unverified_install=True)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from tests.runtime.installs import Files, declared, program, serving
 
-from interlock.process.run import Ran
-from interlock.drivers.protocol.model import Driver, HealthCheck
 from interlock.drivers.install.commands import plain_runner
 from interlock.drivers.install.outcome import Installed, Locked
+from interlock.drivers.protocol.model import Driver, HealthCheck
 from interlock.drivers.provider.health_probe import exec_health, http_health
+from interlock.process.run import Ran
 
 INSTALLED = Installed(command=("/bin/true",), version=None, lock=Locked(asked="", method="present"))
 

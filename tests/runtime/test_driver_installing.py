@@ -14,11 +14,11 @@ from tests.protocol.driver_texts import as_driver, driver, told
 from tests.runtime.installs import Place, declared, output, program
 
 from interlock.config.plan import DriversPlan
-from interlock.process.child import Child
-from interlock.process.stderr import StderrRing
 from interlock.drivers.install.install import difference, packages_of, remove_packages, request_digest
 from interlock.drivers.install.locks import Locks
 from interlock.drivers.install.outcome import Locked
+from interlock.process.child import Child
+from interlock.process.stderr import StderrRing
 from interlock.store.ports import Damaged
 from interlock.store.sqlite.store import SqliteStore
 

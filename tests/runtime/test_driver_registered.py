@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from driver_workspace import Workspace, codes, driver
 
-from interlock.drivers.protocol.selection.compatibility import manifest_of
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.selection.compatibility import manifest_of
 from interlock.drivers.workspace.trust_store import Remembered
 
 REMOTE = {"kind": "remote", "url": "https://a.example/mcp"}

@@ -9,13 +9,13 @@ import pytest
 from driver_workspace import MACHINE, Workspace, binding, contract, driver
 
 from interlock.config.plan import DriversPlan, Plan
-from interlock.drivers.protocol.errors import DriverError
-from interlock.drivers.protocol.model import Binding, Problem
+from interlock.core.calls.caller import Caller
 from interlock.core.clock import SystemClock
 from interlock.core.store_backends import build_store
-from interlock.core.calls.caller import Caller
 from interlock.drivers.contracts.table import ContractTable
 from interlock.drivers.interfaces import DriverState, Lease
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.model import Binding, Problem
 from interlock.drivers.registry.registry import Registry
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.trust_store import Memory, Trusted

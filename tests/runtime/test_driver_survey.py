@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from driver_workspace import MACHINE, Workspace, binding, codes, contract, driver, remote, secret, text
 
-from interlock.drivers.protocol.files.runner_block import RunnerLimits, runner_limits
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.files.runner_block import RunnerLimits, runner_limits
 from interlock.drivers.workspace.folder import Folder, read_folder
 from interlock.drivers.workspace.scan import FoundFolder, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor

@@ -9,8 +9,6 @@ import pytest
 from tests.contract.package_sources import Registry, Shelf, needs_node, registry, shelf
 from tests.runtime.installs import Place, declared, program
 
-from interlock.process.run import Ran
-from interlock.drivers.protocol.model import Driver
 from interlock.drivers.install.commands import plain_runner
 from interlock.drivers.install.outcome import Installed, InstallFailed, Locked
 from interlock.drivers.install.version_check import (
@@ -20,6 +18,8 @@ from interlock.drivers.install.version_check import (
     install_checked,
     names_package,
 )
+from interlock.drivers.protocol.model import Driver
+from interlock.process.run import Ran
 
 __all__ = ["registry", "shelf"]  # fixtures
 

@@ -24,22 +24,22 @@ from tests.runtime.parked import ELICIT, SECONDS, AheadClock, Place, filled
 from tests.servers.minting import mint
 from tests.servers.start import serving
 
-from interlock.config.load import load
 from interlock.approvals.protocol.state import Status
-from interlock.gate.protocol.policy import GateRule
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.approvals.trust.approval_proofs import ProofVerifier
+from interlock.catalog.catalog import EVERYTHING
+from interlock.catalog.routes import Route
+from interlock.config.load import load
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refuse, Release
 from interlock.core.calls.refusals import HELD
-from interlock.catalog.catalog import EVERYTHING
-from interlock.catalog.routes import Route
+from interlock.gate.protocol.policy import GateRule
+from interlock.gate.rounds import Relayed
 from interlock.guard.checks.commit import CommitCheck
 from interlock.guard.checks.route import RouteCheck
-from interlock.gate.rounds import Relayed
 from interlock.links.pipes import StdioPipe
 from interlock.node.node import Node
-from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.store.ports import Unavailable
+from interlock.wire.jsonrpc.errors import Fault
 
 PAGES = {"elicitation": {"url": {}}}
 

@@ -11,15 +11,15 @@ from tests.interaction.gate.held import ADA, MARK
 from tests.runtime.test_gate_kept import Here, find_tool, house
 from tests.runtime.test_link_items import House, listing, tool
 
-from interlock.config.plan import GatePlan
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.digests import signed_digest
-from interlock.gate.protocol.claims import Claims
-from interlock.gate.protocol.held_call import Presented
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
 from interlock.catalog.routes import _NoRulings
+from interlock.config.plan import GatePlan
+from interlock.gate.protocol.claims import Claims
+from interlock.gate.protocol.held_call import Presented
+from interlock.wire.jsonrpc.errors import Fault
 
 
 async def relist(here: Here, what: str, tool: str | None = None) -> None:

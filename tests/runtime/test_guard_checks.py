@@ -15,19 +15,19 @@ from tests.runtime.budgeting import until
 from tests.runtime.still import House, Leaf, house, still, tool, turns
 from tests.servers.start import raw
 
-from interlock.operator_api.tools import CheckVerdict
 from interlock.ax.protocol.budget import Limits
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.mcp.eras import Era
+from interlock.catalog.catalog import EVERYTHING
+from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Caller, Principal, view_key
 from interlock.core.calls.check import Check, CheckNumber, Refuse, Verdict
-from interlock.catalog.catalog import EVERYTHING
-from interlock.catalog.routes import Route
+from interlock.dispatch.sender import Sender
 from interlock.guard import guard_checks
 from interlock.guard.checks.route import RouteCheck
-from interlock.dispatch.sender import Sender
+from interlock.mcp.eras import Era
+from interlock.operator_api.tools import CheckVerdict
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.wire.jsonrpc.errors import Fault
 
 FIRE = {"mutable": True, "reversible": False}
 TOOLS = [tool("look"), tool("glance"), tool("fire", FIRE), tool("silent", annotations={})]

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from interlock.core.calls.incoming_route import KNOWN_MAX, Followed, Hop
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.jsonrpc.errors import Fault
-from interlock.core.calls.incoming_route import KNOWN_MAX, Followed, Hop
 
 PATH = ["root", "edge", "gate", "read"]
 

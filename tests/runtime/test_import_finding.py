@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from interlock.interop.protocol.clients import BY_NAME, CLIENTS
 from interlock.interop.client_discovery import Machine, SourceFile, look, places, read_source
+from interlock.interop.protocol.clients import BY_NAME, CLIENTS
 
 SERVERS = {
     "mcpServers": '{"mcpServers": {"one": {"command": "x"}, "two": {"url": "https://a.example"}}}',

@@ -7,20 +7,20 @@ from typing import Any
 import pytest
 
 from interlock.config.plan import Spawn
-from interlock.drivers.protocol.files.driver import read_driver
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
-from interlock.interop.protocol.clients import BY_NAME
-from interlock.interop.protocol.convert.draft import Wishes
-from interlock.interop.protocol.convert.inventory_text import PENDING
 from interlock.drivers.add.add import AddResult, NotAdded
 from interlock.drivers.add.trial import TrialResult
 from interlock.drivers.install.outcome import Installed, Locked
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.files.driver import read_driver
+from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
 from interlock.drivers.provider.server_plan import compile_server_plan
 from interlock.drivers.workspace.imported_folder import WorkspaceUnusable
 from interlock.interop.client_discovery import Machine, read_source
 from interlock.interop.importer import ImportRequest, Report, carry_out, collect_sources, plan
 from interlock.interop.probe_drafts import connect
+from interlock.interop.protocol.clients import BY_NAME
+from interlock.interop.protocol.convert.draft import Wishes
+from interlock.interop.protocol.convert.inventory_text import PENDING
 
 MARKER = "m4rk3rS3cr3tV4lu3x0123456789"
 

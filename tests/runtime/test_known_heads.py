@@ -14,8 +14,8 @@ from tests.runtime.leaving import STAMP, exchanged, free_ports
 
 import interlock
 from interlock.config.load import load
-from interlock.net.http.known_heads import UNREAD
 from interlock.fronts.http_protocol import KNOWN_HEADS_MAX
+from interlock.net.http.known_heads import UNREAD
 from interlock.node.node import Node
 from interlock.operator.app import operator_app
 

@@ -12,13 +12,13 @@ from tests.runtime.desks import running
 from tests.runtime.parked import META, SECONDS
 from tests.servers.start import raw, serving
 
-from interlock.net.http.connection import HttpConnection
-from interlock.wire.jsonrpc.codec import encode_call, maybe_plain_request
-from interlock.wire.jsonrpc.pieces import LARGE_VALUE_BYTES, LargeParams, call_pieces
 from interlock.fronts.exchange import Exchange, Head
 from interlock.fronts.public import TURN_BYTES, PublicEndpoint
 from interlock.links.server_link import ServerLink
+from interlock.net.http.connection import HttpConnection
 from interlock.node.node import Node
+from interlock.wire.jsonrpc.codec import encode_call, maybe_plain_request
+from interlock.wire.jsonrpc.pieces import LARGE_VALUE_BYTES, LargeParams, call_pieces
 
 STAMP = {META + "protocolVersion": "2026-07-28", META + "clientCapabilities": {}}
 HEADERS = {

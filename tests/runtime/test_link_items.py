@@ -11,20 +11,20 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolClass, ToolRule
 from interlock.ax.protocol.capability import AuthScope, as_object, read_capability
 from interlock.ax.protocol.errors import NAMESPACE_INVALID
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.ax.protocol.route import check, read_untrusted
-from interlock.wire.jsonrpc.codec import decode_object
-from interlock.mcp.eras import Era
-from interlock.core.clock import SystemClock
-from interlock.core.calls.caller import ViewKey
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import LinkItems, Route, _NoRulings
+from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolClass, ToolRule
+from interlock.core.calls.caller import ViewKey
+from interlock.core.clock import SystemClock
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Items, Listing
 from interlock.links.server_link import ServerLink
+from interlock.mcp.eras import Era
+from interlock.wire.jsonrpc.codec import decode_object
 
 SOURCE = Path(__file__).resolve().parents[2] / "src/interlock"
 LEAF = Offer(kind="leaf", scope=AuthScope.ADMIN)

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from tests.runtime.desks import running
 
-from interlock.net.message_pipe import NORMAL
-from interlock.ax.protocol.capability import AuthScope
+from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.connection import SubserverConnection
+from interlock.ax.protocol.capability import AuthScope
 from interlock.links import keeper as keepers
 from interlock.links.keeper import Keeper
 from interlock.links.listing import Items
+from interlock.net.message_pipe import NORMAL
 from interlock.node.node import Node
-from interlock.approvals.trust.registrant import RegistrantIdentity
 
 PATIENCE_S = 10.0
 PAGE = 50

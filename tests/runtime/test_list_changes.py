@@ -9,9 +9,9 @@ import pytest
 from tests.runtime.still import Wires, chain, tool
 from tests.runtime.still_time import move, still
 
-from interlock.mcp.eras import Era
-from interlock.fronts.audience import Audience
 from interlock.core.calls.caller import Caller, Principal, ViewKey
+from interlock.fronts.audience import Audience
+from interlock.mcp.eras import Era
 
 TOOLS = frozenset({"tools"})
 

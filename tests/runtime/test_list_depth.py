@@ -6,12 +6,12 @@ from typing import Any
 from msgspec import Raw
 
 from interlock.ax.protocol.hop_metadata import ADOPTED
-from interlock.wire.jsonrpc.messages import ABSENT, Response
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import TOOLS_LIST
 from interlock.core.calls.call import Inquiry
 from interlock.links.link import ServerFacts
 from interlock.links.listing import read_list
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import TOOLS_LIST
+from interlock.wire.jsonrpc.messages import ABSENT, Response
 
 
 class Deep:

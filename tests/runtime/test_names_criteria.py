@@ -9,13 +9,13 @@ from msgspec import Raw
 from tests.runtime.registries import ACME, ZEBRA, NamesHere, names_at, proposal
 
 from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.operator_errors import Refused
+from interlock.names.actors import Actor
 from interlock.names.protocol.criteria import judge_proposal, outcome_of
 from interlock.names.protocol.life import RequestState
 from interlock.names.protocol.model import Status as EntryStatus
 from interlock.names.protocol.registry import Registry
-from interlock.core.operator_errors import Refused
-from interlock.names.actors import Actor
+from interlock.wire.jsonrpc.errors import Fault
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from interlock.net.fetch import Fetcher, FetchFailed
-from interlock.names.protocol.references import read_reference
-from interlock.net.protocol.address_scope import Scope
 from interlock.core.clock import SystemClock
 from interlock.names import documents as documents_module
 from interlock.names.documents import DOCUMENT_BYTES_MAX, DocumentFetcher
+from interlock.names.protocol.references import read_reference
+from interlock.net.fetch import Fetcher, FetchFailed
+from interlock.net.protocol.address_scope import Scope
 
 ANSWERS = {
     "/document": b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ntext",

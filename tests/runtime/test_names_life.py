@@ -8,7 +8,8 @@ from tests.runtime.registries import ACME, ZEBRA, NamesHere, names_at, proposal
 
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.state import Status as ApprovalStatus
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.names.actors import Actor
 from interlock.names.protocol.life import (
     ENTRY_MOVES,
     REQUEST_MOVES,
@@ -20,8 +21,7 @@ from interlock.names.protocol.life import (
 )
 from interlock.names.protocol.model import Status
 from interlock.names.protocol.records import Retrieval
-from interlock.core.operator_errors import NotFound, Refused
-from interlock.names.actors import Actor
+from interlock.wire.jsonrpc.errors import Fault
 
 
 async def refusal(work: object) -> str:

@@ -15,20 +15,19 @@ from tests.runtime.registries import ACME, ARGUMENTS, RETURNS, ZEBRA, NamesHere,
 
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.state import Status
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.names import actions, initial
+from interlock.names.actors import Actor
+from interlock.names.initial import initial_steps
 from interlock.names.protocol.life import RequestState
 from interlock.names.protocol.model import Entry
 from interlock.names.protocol.model import Status as EntryStatus
 from interlock.names.protocol.publication import Publication, publish, published_entry
 from interlock.names.protocol.records import BadStep, Evidence, Proposal, Step, decode_step
-from interlock.core.operator_errors import NotFound, Refused
-from interlock.names import actions
-from interlock.names import initial
-from interlock.names.actors import Actor
-from interlock.names.initial import initial_steps
 from interlock.names.publisher import Publisher
 from interlock.names.requests import request_digest
 from interlock.store.sqlite.names_log import NAMES_FILE
+from interlock.wire.jsonrpc.errors import Fault
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from interlock.config.plan import OAuthPlan
-from interlock.credentials.protocol.client import Client
-from interlock.credentials.protocol.discovery import AuthorizationServer
 from interlock.credentials.client_registration import Clients
 from interlock.credentials.errors import TokenRefused, Unobtainable
+from interlock.credentials.protocol.client import Client
+from interlock.credentials.protocol.discovery import AuthorizationServer
 from interlock.credentials.secret_references import SecretResolver
 from interlock.credentials.token_store import Grant, TokenStore
 from interlock.store.sqlite.secrets import Secrets

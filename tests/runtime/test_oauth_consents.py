@@ -5,13 +5,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from interlock.credentials.protocol.client import Client
-from interlock.credentials.protocol.discovery import AuthorizationServer
-from interlock.credentials.protocol.token_request import Token
 from interlock.credentials import consents as room
 from interlock.credentials.authorization_server import TokenSource
 from interlock.credentials.consents import CONSENT_S, Consent, Consents, Page, PendingConsent
 from interlock.credentials.errors import Unobtainable
+from interlock.credentials.protocol.client import Client
+from interlock.credentials.protocol.discovery import AuthorizationServer
+from interlock.credentials.protocol.token_request import Token
 from interlock.store.ports import Unavailable
 
 ISSUER = "https://login.example.com"

@@ -9,14 +9,14 @@ import pytest
 from tests.protocol import driver_texts
 
 from interlock.config.plan import Dial
-from interlock.net.fetch import Fetcher, FetchFailed, scope_of_url
-from interlock.net.protocol.address_scope import Scope
-from interlock.credentials.protocol.www_authenticate import Challenge
 from interlock.core.clock import SystemClock
 from interlock.credentials.authorization_server import AuthorizationServers
 from interlock.credentials.errors import NoOAuth, Unobtainable
+from interlock.credentials.protocol.www_authenticate import Challenge
 from interlock.drivers.install.outcome import Installed, Locked
 from interlock.drivers.provider.server_plan import compile_server_plan
+from interlock.net.fetch import Fetcher, FetchFailed, scope_of_url
+from interlock.net.protocol.address_scope import Scope
 
 ANSWER = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from inboxes import Hands
 
+from interlock.approvals.trust import operator_keys
+from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.trust.operator_keys import FREE_TRIES, SHARED_TRIES, OperatorKeyService, TooOften
 from interlock.config.plan import AnchorPlan
 from interlock.crypto.keys import encrypted_pem
 from interlock.crypto.keys.operator_keys import make_key
 from interlock.gate.protocol.jws_proof import Asked
 from interlock.wire.jsonrpc.errors import Fault
-from interlock.approvals.trust import operator_keys
-from interlock.approvals.trust.anchors import Anchors
-from interlock.approvals.trust.operator_keys import FREE_TRIES, SHARED_TRIES, OperatorKeyService, TooOften
 
 RIGHT, WRONG = "correct horse", "battery staple"
 ASKED = Asked(confirmation_id="c", call_digest="d", nonce="n", tool="files.delete", aggregator_id="node")

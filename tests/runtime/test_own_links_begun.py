@@ -12,11 +12,11 @@ from tests.runtime.parked import AheadClock, Asked, Place
 from tests.servers.start import raw, serving
 
 from interlock.config.plan import Dial, Package, Spawn
-from interlock.links.server_link import ServerLink
-from interlock.node.node import Node
 from interlock.links.own.asking_memory import BUCKET, AskingMemory
 from interlock.links.own.own_link_keeper import OwnKeeper
 from interlock.links.own.stateful_servers import STATEFUL, maybe_stateful
+from interlock.links.server_link import ServerLink
+from interlock.node.node import Node
 
 FORM = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}
 QUESTION = {"method": "elicitation/create", "params": FORM}

@@ -7,13 +7,13 @@ import pytest
 import pytest_asyncio
 from tests.runtime.parked import Asked, Place, filled, limit_calls, park, place, steps
 
+from interlock.catalog.catalog import EVERYTHING
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber
-from interlock.catalog.catalog import EVERYTHING
 from interlock.credentials.token import TokenHolder
-from interlock.links.server_link import ServerLink
 from interlock.links.own import pool
 from interlock.links.own.pool import OwnLinks
+from interlock.links.server_link import ServerLink
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -8,12 +8,12 @@ import pytest
 from msgspec import Raw
 
 from interlock.config.plan import Dial, ServerPlan
-from interlock.mcp.eras import Era
 from interlock.core.clock import SystemClock
 from interlock.links import subscriptions
 from interlock.links.link import ServerFacts
 from interlock.links.link_events import LinkEvents
 from interlock.links.server_link import ServerLink
+from interlock.mcp.eras import Era
 
 TAG = "io.modelcontextprotocol/subscriptionId"
 CAPABILITIES = {"resources": Raw(b'{"subscribe":true,"listChanged":true}'), "tools": Raw(b'{"listChanged":true}')}

@@ -11,25 +11,24 @@ import pytest
 from inboxes import Desk, Hands
 from tests.nats_server import NatsServer
 
-from interlock.config.plan import Plan, RoomPlan
-from interlock.approvals.protocol.approval import Approval
-from interlock.approvals.protocol.state import Status
-from interlock.gate.protocol.claims import claims_shown
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import Refusal
-from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.access.tokens import TokenRegistry
 from interlock.approvals import storage
 from interlock.approvals.audit import ApprovalAudit
 from interlock.approvals.inbox import Inbox, Rules
+from interlock.approvals.protocol.approval import Approval
+from interlock.approvals.protocol.state import Status
 from interlock.approvals.storage import ApprovalStore
 from interlock.approvals.tool_definitions import Definitions, KnownDefinition, StoredDefinition
+from interlock.config.plan import Plan, RoomPlan
 from interlock.core import replicas as replicas_
 from interlock.core.feed import AsyncFeed
 from interlock.core.replicas import Changes, Replicas
 from interlock.core.store_backends import build_audit
+from interlock.gate.protocol.claims import claims_shown
 from interlock.rooms.proposals import Proposals
+from interlock.rooms.protocol.envelope import Envelope
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import Rooms
 from interlock.rooms.timeline.timeline import Delivery
@@ -37,6 +36,7 @@ from interlock.safety.codes import ATTEMPTS, FAILURES_MAX, Attempts
 from interlock.store.nats.store import NatsStore
 from interlock.store.ports import Change, Entry, Unavailable
 from interlock.store.tokens import BUCKET, TokenTable
+from interlock.wire.jsonrpc.errors import Fault
 
 BOUND_S = 15.0
 SOON_S = 0.1

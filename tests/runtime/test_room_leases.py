@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any, cast
 
+from interlock.rooms.leases import Lease, Leases
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.participants import Participant, Privilege
-from interlock.rooms.leases import Lease, Leases
 from interlock.rooms.room import Room, Seat
 
 AGENT = Participant(id="client:agent", privilege=Privilege.RESTRICTED)

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from inboxes import desk_at
 
-from interlock.rooms.protocol.participants import Privilege
-from interlock.rooms.protocol.proposals import ProposalStatus
 from interlock.rooms import participant_records
 from interlock.rooms.participant_records import METHOD_CHARS_MAX, METHODS_MAX, ParticipantRecords
+from interlock.rooms.protocol.participants import Privilege
+from interlock.rooms.protocol.proposals import ProposalStatus
 
 FULL, RESTRICTED = Privilege.FULL, Privilege.RESTRICTED
 

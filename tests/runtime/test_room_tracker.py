@@ -13,19 +13,19 @@ from inboxes import Desk, Hands, desk_at
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.errors import refusal_of
 from interlock.approvals.protocol.state import Status
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import Refusal
-from interlock.rooms.protocol.participants import Participant, Privilege
-from interlock.rooms.protocol.settings import RoomSettings
 from interlock.core.replicas import Replicas
 from interlock.rooms import fulfilments
 from interlock.rooms.audit import RoomAudit
 from interlock.rooms.participant_records import ParticipantRecords
 from interlock.rooms.proposals import Proposals
+from interlock.rooms.protocol.envelope import Envelope
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import Participant, Privilege
+from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.room import Room
 from interlock.rooms.timeline.history import History
 from interlock.rooms.timeline.timeline import Delivery
+from interlock.wire.jsonrpc.errors import Fault
 
 AGENT = Participant(id="agent", privilege=Privilege.RESTRICTED)
 HUMAN = Participant(id="human", privilege=Privilege.FULL)

@@ -10,11 +10,11 @@ import pytest_asyncio
 from tests.runtime.agent_lines import Lines
 from tests.runtime.agents_here import LOOK, AgentsHere, agents_here
 
-from interlock.aql.protocol.model import Category, Danger, Operation, Parameter
-from interlock.safety.protocol.hint import Hint
 from interlock.aql.native_operations import OperationContext
+from interlock.aql.protocol.model import Category, Danger, Operation, Parameter
 from interlock.safety.agents import BUCKET, AgentKey
 from interlock.safety.loop import Assessment
+from interlock.safety.protocol.hint import Hint
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

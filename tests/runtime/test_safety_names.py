@@ -5,9 +5,9 @@ from typing import Any, cast
 
 import pytest
 
+from interlock.safety.grants import CallableNames, CallNames, Grant, plain_uri
 from interlock.safety.protocol.evaluation import Verdict, evaluate_call
 from interlock.safety.protocol.policy import CompiledPolicy, Policy
-from interlock.safety.grants import CallableNames, CallNames, Grant, plain_uri
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from tests.runtime.agent_lines import PLACED, Lines
 from tests.runtime.agents_here import LOOK, AgentsHere, agents_here
 from tests.servers.start import raw
 
-from interlock.config.plan import SafetyPlan
 from interlock.aql.loop_operations import DECLARATIONS
+from interlock.config.plan import SafetyPlan
 from interlock.safety.codes import plain_code
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -22,18 +22,18 @@ from tests.runtime.agents_here import ENFORCING, LOOK, Agent, AgentsHere, agents
 from tests.runtime.parked import AheadClock
 from tests.servers.minting import mint
 
-from interlock.config.plan import SafetyPlan
-from interlock.approvals.protocol.digests import REVEAL, signed_digest
-from interlock.approvals.protocol.state import Status
-from interlock.gate.protocol.held_call import Presented
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.wire.jsonrpc.messages import Notification
 from interlock.approvals import index
 from interlock.approvals.channels import DesktopChannel, Notice
+from interlock.approvals.protocol.digests import REVEAL, signed_digest
+from interlock.approvals.protocol.state import Status
+from interlock.config.plan import SafetyPlan
 from interlock.core.operator_errors import NotFound
+from interlock.gate.protocol.held_call import Presented
 from interlock.safety import codes
 from interlock.safety.agents import BUCKET
 from interlock.store.ports import Damaged
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.messages import Notification
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -16,15 +16,15 @@ from tests.runtime.desks import running
 from tests.runtime.parked import SECONDS, Place
 from tests.servers.start import raw, serving
 
-from interlock.net.paced_delivery import PER_TURN
-from interlock.process.child import Child
-from interlock.process.launch import child_environment
-from interlock.process.stderr import StderrRing
 from interlock.core.calls.call import Pending
 from interlock.links import side_requests
 from interlock.links.noise import UNASKED_PER_S, Noise
 from interlock.links.pipes import HttpPipe, StdioPipe, Trouble, Undelivered, _Exchange
 from interlock.links.server_link import ServerLink
+from interlock.net.paced_delivery import PER_TURN
+from interlock.process.child import Child
+from interlock.process.launch import child_environment
+from interlock.process.stderr import StderrRing
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 BURST = 1800  # beyond any default queue; the fixture server keeps 2,000 messages

@@ -15,11 +15,11 @@ from tests.servers.minting import SigningKey, mint
 
 from interlock.approvals.protocol.argument_rules import ArgumentRule
 from interlock.approvals.protocol.standing_grant import CALLS_MAX, LIFETIME_S_MAX, StandingGrant, grant_digest
-from interlock.gate.protocol.held_call import Presented
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.approvals.standing_grants import StandingGrants, StoredGrant, Uncovered
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
+from interlock.gate.protocol.held_call import Presented
+from interlock.wire.jsonrpc.errors import Fault
 
 TOOL, DIGEST, WHO = "files.delete", "ab" * 32, "client:alice"
 ANY = (ArgumentRule(at="/n", kind="any"),)

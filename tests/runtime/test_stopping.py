@@ -10,9 +10,9 @@ import uvloop
 from tests.servers.start import raw
 
 from interlock.config.load import load
-from interlock.process import child
 from interlock.links.keeper import STOP_S, Keeper
 from interlock.node.node import Node
+from interlock.process import child
 
 TURNS = 25  # by then the child runs and is being greeted
 MUTE = ["sh", "-c", "while read -r line; do :; done"]  # it starts at once and ends with its input

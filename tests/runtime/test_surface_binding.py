@@ -9,9 +9,9 @@ from tests.protocol.test_surface_judgement import ARGUMENT, INTEGER, RETURN, STR
 from tests.runtime.aql_place import place
 from tests.runtime.still import House, Leaf, house, move, still, tool, turns
 
+from interlock.core.operator_errors import NotFound
 from interlock.names.protocol.publication import Publication, publish
 from interlock.names.protocol.records import Step
-from interlock.core.operator_errors import NotFound
 from interlock.names.state import Change
 from interlock.store.sqlite.names_log import NAMES_FILE
 

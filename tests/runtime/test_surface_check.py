@@ -22,26 +22,26 @@ from tests.protocol.test_surface_judgement import (
     with_property,
 )
 
-from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn
 from interlock.approvals.protocol.approval import Kind
 from interlock.approvals.protocol.digests import answers, shown_digest
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.routes import Route
+from interlock.catalog.surface import LIST_STEPS_MAX
+from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn
+from interlock.core.calls.caller import ViewKey
+from interlock.core.calls.check import CheckNumber
+from interlock.core.clock import SystemClock
+from interlock.guard.checks.surface import SurfaceCheck
+from interlock.links.link_events import LinkEvents
+from interlock.links.listing import Items, Listing
+from interlock.links.server_link import ServerLink
 from interlock.mcp.eras import Era
 from interlock.names.protocol.judgement import SchemaPair, SurfaceVerdict
 from interlock.names.protocol.lookalikes import Lookalikes
 from interlock.names.protocol.model import Entry, Status
 from interlock.names.protocol.policy import SurfacePolicy
-from interlock.core.clock import SystemClock
-from interlock.core.calls.caller import ViewKey
-from interlock.core.calls.check import CheckNumber
-from interlock.catalog.catalog import Catalog
-from interlock.catalog.routes import Route
-from interlock.catalog.surface import LIST_STEPS_MAX
-from interlock.guard.checks.surface import SurfaceCheck
-from interlock.links.link_events import LinkEvents
-from interlock.links.listing import Items, Listing
-from interlock.links.server_link import ServerLink
 from interlock.names.surface_check import Pin, SurfaceChecks
 from interlock.names.surface_pins import SurfacePins
 from interlock.names.surface_questions import SurfaceQuestions

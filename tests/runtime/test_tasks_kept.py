@@ -15,13 +15,13 @@ from tests.runtime.parked import META, OPEN, SECONDS, AheadClock, Asked, Place
 from tests.servers.start import raw
 
 from interlock.config.load import load
-from interlock.wire.jsonrpc.messages import Request
 from interlock.core.calls.caller import Principal
 from interlock.dispatch import task_methods as task_desk
 from interlock.dispatch import task_table as tasks
 from interlock.dispatch.task_table import Tasks
 from interlock.fronts.sessions import Session
 from interlock.node.node import Node
+from interlock.wire.jsonrpc.messages import Request
 
 DECLARED = {"extensions": {META + "tasks": {}}}
 NO_ROOM = {"reason": "too_many_tasks"}

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from interlock.config.plan import AccessRule
 from interlock.access.tokens import USE_NOTED_S, TokenRegistry
+from interlock.config.plan import AccessRule
 from interlock.core.clock import rfc3339
 from interlock.core.store_backends import build_store
 from interlock.store.ports import Store

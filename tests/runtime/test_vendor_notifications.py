@@ -5,14 +5,14 @@ from typing import Any
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.messages import Notification
-from interlock.mcp.eras import Era
-from interlock.fronts.audience import VENDOR_BYTES_MAX, Audience
 from interlock.core.calls.caller import Caller, Principal, ViewKey
+from interlock.fronts.audience import VENDOR_BYTES_MAX, Audience
 from interlock.fronts.server_info import capabilities
 from interlock.links.link import ServerFacts
 from interlock.links.noise import TOLD_PER_NOTIFICATION, UNASKED_PER_S, Noise
+from interlock.mcp.eras import Era
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.wire.jsonrpc.messages import Notification
 
 EVENT = Notification("com.example/event", Raw(b'{"a":1}'))
 

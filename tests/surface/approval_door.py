@@ -9,13 +9,13 @@ from typing import Any
 import httpx2
 from starlette.requests import Request
 
-from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.access.tokens import credential_of
 from interlock.approvals.decisions import DecisionService
 from interlock.approvals.views import ApprovalViews
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
 from interlock.operator.app import operator_app
+from interlock.wire.jsonrpc.errors import Fault
 
 RUNTIME = Path(__file__).resolve().parents[1] / "runtime"
 if str(RUNTIME) not in sys.path:

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary
 from interlock.approvals.protocol.approval import Kind
 from interlock.approvals.protocol.errors import UNKNOWN
 from interlock.approvals.protocol.state import Status
+from interlock.approvals.views import Ambiguous
 from interlock.gate.protocol.held_call import Presented, call_digest
+from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary
 from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsontext.canonical import tool_digest
-from interlock.approvals.views import Ambiguous
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 CALL_ID = "3f9c0a1b-0000-4000-8000-000000000001"

@@ -20,6 +20,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.credentials.consents import Page
+from interlock.gate.protocol.held_call import Presented
 from interlock.operator_api.access import IssuedToken, RevokedKeys, RevokedTokens, Tokens
 from interlock.operator_api.approvals import Approval
 from interlock.operator_api.audit import AuditPage
@@ -30,9 +33,6 @@ from interlock.operator_api.requests import ClassifyTools
 from interlock.operator_api.secrets import RemovedSecret, Secrets, StoredSecret
 from interlock.operator_api.status import Status
 from interlock.operator_api.tools import Skills, ToolDetail, ToolRoutes, Tools
-from interlock.gate.protocol.held_call import Presented
-from interlock.core.operator_errors import NotFound, Refused
-from interlock.credentials.consents import Page
 
 AGGREGATOR = "550e8400-e29b-41d4-a716-446655440000"  # as in `fake_approvals`
 STARTED = "2026-11-15T10:00:00Z"

@@ -14,15 +14,15 @@ from fake_node import FakeOperations, FakePublicDoor, tool
 from msgspec import Raw
 from program import PATIENCE_S, Inline, Interlock
 
-from interlock.crypto.keys.jwt_verification import check_signature
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.classification import ClassEntry, classification_digest
 from interlock.approvals.protocol.digests import signed_digest
+from interlock.ax.protocol.registration.authority import Anchor
+from interlock.core.clock import SystemClock
+from interlock.crypto.jose.public_key import read_key_untrusted
+from interlock.crypto.keys.jwt_verification import check_signature
 from interlock.gate.protocol.held_call import CONFIRMATION, call_digest
 from interlock.gate.protocol.jws_proof import Asked, Verified, judge_confirmation
-from interlock.ax.protocol.registration.authority import Anchor
-from interlock.crypto.jose.public_key import read_key_untrusted
-from interlock.core.clock import SystemClock
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ from program import Finished, Inline
 from tests.protocol.aql_schemas import check_answer, is_valid
 
 from interlock import __version__
+from interlock.aql import answers, introspect
 from interlock.aql.protocol.introspection import operation_info
 from interlock.aql.protocol.model import SPEC_VERSION
-from interlock.aql import answers
-from interlock.aql import introspect
 from interlock.aql.surface import AqlSurface
 
 LEVEL_1 = [

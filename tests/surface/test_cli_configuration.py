@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from program import Inline, Interlock
 
-from interlock.drivers.protocol.binding.hook_entry import STANDARD
 from interlock.cli.codes import codes_for, every_code, every_key
+from interlock.drivers.protocol.binding.hook_entry import STANDARD
 from interlock.operator import error_cases
 
 BAD = """\

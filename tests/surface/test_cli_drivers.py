@@ -74,9 +74,9 @@ def test_whoever_trusts_a_folder_is_shown_that_its_hooks_are_run(inline: Inline,
 
 
 def test_what_changed_while_it_was_read_is_not_trusted(inline: Inline, workspace: Path) -> None:
-    from interlock.config.load import load
     from interlock.cli.client.offline_drivers import StoredDrivers
     from interlock.cli.terminal.errors import Refused
+    from interlock.config.load import load
 
     folder = write(workspace, driver())
     stored = StoredDrivers(load(None, {"HOME": str(workspace)}, {}).plan, workspace / "data")

@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fake_node import FakeOperations
 from program import Inline, Interlock
 
+from interlock.crypto.jose.jwks import thumbprint
+from interlock.crypto.jose.public_key import read_key_untrusted
 from interlock.crypto.keys import encrypted_pem as sealing
 from interlock.crypto.keys.encrypted_pem import is_sealed, sealed_pem
 from interlock.crypto.keys.signing import PassphraseWrong, read_signing_key
-from interlock.crypto.jose.jwks import thumbprint
-from interlock.crypto.jose.public_key import read_key_untrusted
 
 PASSPHRASE = "correct horse"
 
@@ -307,8 +307,8 @@ def test_a_key_of_another_machine_is_revoked_by_its_anchors_name(inline: Inline,
 def test_while_no_node_runs_a_key_is_revoked_in_its_store(inline: Inline, interlock: Interlock, keys: Path) -> None:
     import asyncio
 
-    from interlock.core.store_backends import build_store
     from interlock.approvals.trust.approval_proofs import REVOKED
+    from interlock.core.store_backends import build_store
 
     inline("init", "--key", "ada", "--no-passphrase")
     public = inline("access", "key", "ada", "--show", "--json").json["anchor"]["key"]

@@ -10,19 +10,19 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from fake_approvals import approval
 from program import Inline, Interlock
 
-from interlock.crypto.keys import encrypted_pem as sealing
-from interlock.crypto.keys.jwt_verification import check_signature
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.digests import shown_digest, signed_digest
-from interlock.gate.protocol.held_call import Presented, call_digest
-from interlock.gate.protocol.jws_proof import Asked, Verified, judge_confirmation
 from interlock.ax.protocol.registration.authority import Anchor
-from interlock.crypto.jose.public_key import read_key_untrusted
-from interlock.core.clock import SystemClock
 from interlock.cli.client.operator import Answer
 from interlock.cli.keys.operator_keys import own_name
 from interlock.cli.keys.sign_decision import prove
 from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused
+from interlock.core.clock import SystemClock
+from interlock.crypto.jose.public_key import read_key_untrusted
+from interlock.crypto.keys import encrypted_pem as sealing
+from interlock.crypto.keys.jwt_verification import check_signature
+from interlock.gate.protocol.held_call import Presented, call_digest
+from interlock.gate.protocol.jws_proof import Asked, Verified, judge_confirmation
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 ARGUMENTS = '{"path": "/a",  "n": 1.50}'

@@ -7,7 +7,6 @@ import pytest
 from fake_node import FakeOperations, link
 from rich.text import Text
 
-from interlock.operator_api.links import LogLine
 from interlock.cli.render.columns import in_columns
 from interlock.cli.render.tool_result import ShownResult, result_blocks
 from interlock.cli.render.tree import tree_lines
@@ -22,6 +21,7 @@ from interlock.cli.terminal.text import (
     since,
 )
 from interlock.cli.verbs.links import unseen
+from interlock.operator_api.links import LogLine
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from tests.emulated_chips import free_port
 
-from interlock.devices.transports.simulated_port import Faults, SimulatedPort
-from interlock.devices.protocol import frame_codec
-from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, Tool
 from interlock.cli.device_check import checks
 from interlock.cli.device_check import line as line_module
 from interlock.cli.device_check.checks import StubCheck
 from interlock.cli.device_check.line import Line
+from interlock.devices.protocol import frame_codec
+from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, Tool
+from interlock.devices.transports.simulated_port import Faults, SimulatedPort
 
 READ = Tool(id=1, name="read", mutable=False, reversible=True, response=(Field(name="level"),))
 

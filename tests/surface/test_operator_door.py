@@ -15,10 +15,10 @@ from starlette.requests import Request
 
 from interlock.config.plan import Address
 from interlock.fronts.own_address import OwnAddress, own_address
-from interlock.store.ports import Unavailable
 from interlock.operator.app import operator_app
 from interlock.operator.endpoints import ENDPOINTS
 from interlock.operator.requests import BODY_BYTES_MAX
+from interlock.store.ports import Unavailable
 
 GOOD = "Bearer ilo_good"
 LOOKS = "Bearer ilo_looks"

@@ -14,17 +14,17 @@ import pytest
 from approval_door import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, Holder, authenticate, door_at
 from tests.servers.authenticator import PRESENT, USUAL, Authenticator, b64
 
-from interlock.config.plan import AnchorPlan
+from interlock.approvals.decisions import DecisionService
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.state import Status
-from interlock.crypto.webauthn.party import maybe_party
-from interlock.approvals.decisions import DecisionService
-from interlock.approvals.views import ApprovalViews
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.approvals.trust.passkeys import INVITATION_S, INVITATIONS_MAX, PasskeyService
-from interlock.store.ports import StoreError
+from interlock.approvals.views import ApprovalViews
+from interlock.config.plan import AnchorPlan
+from interlock.crypto.webauthn.party import maybe_party
 from interlock.operator.app import operator_app
+from interlock.store.ports import StoreError
 
 URL = "http://127.0.0.1:7412"
 ORIGIN = "http://localhost:7412"

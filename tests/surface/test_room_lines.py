@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from interlock.cli.room_client.lines import maybe_line, maybe_unreadable, proposal_details
 from interlock.rooms.protocol.envelope import Envelope
 from interlock.sdk.rooms import Heard, Proposal
-from interlock.cli.room_client.lines import maybe_line, maybe_unreadable, proposal_details
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

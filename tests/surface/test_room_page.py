@@ -7,10 +7,10 @@ from typing import get_args
 
 import pytest
 
-from interlock.rooms.protocol.errors import Code
+from interlock.cli.codes import codes_for
 from interlock.fronts import request_head
 from interlock.rooms.endpoint import endpoint
-from interlock.cli.codes import codes_for
+from interlock.rooms.protocol.errors import Code
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "interlock"

@@ -11,18 +11,18 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from interlock.net.fetch import FetchFailed
-from interlock.crypto.jose.claims import Claims
-from interlock.crypto.jose.errors import Invalid, Reason
+from interlock.access.verifications import Verifications
+from interlock.approvals.trust.key_sets import Unavailable
+from interlock.core.clock import Clock
 from interlock.credentials.protocol.introspection import (
     BadIntrospection,
     read_introspection_untrusted,
     request_body,
     request_headers,
 )
-from interlock.access.verifications import Verifications
-from interlock.core.clock import Clock
-from interlock.approvals.trust.key_sets import Unavailable
+from interlock.crypto.jose.claims import Claims
+from interlock.crypto.jose.errors import Invalid, Reason
+from interlock.net.fetch import FetchFailed
 
 log = logging.getLogger("interlock.oauth")
 

@@ -11,24 +11,24 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from interlock.config.plan import AccessRule, IssuerPlan
-from interlock.crypto.keys.jwt_verification import check_signature
-from interlock.net.fetch import Fetcher
-from interlock.crypto.jose.claims import SKEW_S, Claims, check, principal_name, role_principals
-from interlock.crypto.jose.errors import Invalid, Reason
-from interlock.crypto.jose.jwt import Jwt, is_jose, read_jwt_untrusted
-from interlock.mcp.methods import TOOLS_CALL
-from interlock.credentials.protocol.challenge import challenge, is_bearer, maybe_bearer
-from interlock.credentials.protocol.resource import metadata_document, metadata_paths, metadata_url
-from interlock.credentials.protocol.scopes import DEFAULT_SCOPES, basic, granted_scope, scope_to_ask
 from interlock.access.introspection import Introspector
 from interlock.access.refusal import Refusal
 from interlock.access.verifications import Verifications
+from interlock.approvals.trust.key_sets import KeyRing, Unavailable
+from interlock.catalog.catalog import View
+from interlock.config.plan import AccessRule, IssuerPlan
+from interlock.core.calls.caller import Caller, Principal, ViewKey, principal_for
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
-from interlock.core.calls.caller import Caller, Principal, ViewKey, principal_for
-from interlock.catalog.catalog import View
-from interlock.approvals.trust.key_sets import KeyRing, Unavailable
+from interlock.credentials.protocol.challenge import challenge, is_bearer, maybe_bearer
+from interlock.credentials.protocol.resource import metadata_document, metadata_paths, metadata_url
+from interlock.credentials.protocol.scopes import DEFAULT_SCOPES, basic, granted_scope, scope_to_ask
+from interlock.crypto.jose.claims import SKEW_S, Claims, check, principal_name, role_principals
+from interlock.crypto.jose.errors import Invalid, Reason
+from interlock.crypto.jose.jwt import Jwt, is_jose, read_jwt_untrusted
+from interlock.crypto.keys.jwt_verification import check_signature
+from interlock.mcp.methods import TOOLS_CALL
+from interlock.net.fetch import Fetcher
 from interlock.store.tokens import PREFIXES
 
 REVERIFY_S: Final = 300.0  # a remembered JWT is looked at again after this, so that withdrawn keys take effect

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
-from interlock.net.fetch import CONNECTIONS_MAX
 from interlock.approvals.trust.key_sets import Unavailable
+from interlock.net.fetch import CONNECTIONS_MAX
 
 WAITING_MAX: Final = 1024
 WAITING_PER_SOURCE_MAX: Final = 64

@@ -9,22 +9,22 @@ from typing import Final
 
 import msgspec
 
+from interlock.approvals.classifications import Ruling, Says
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Proof, What
 from interlock.approvals.protocol.classification import KIND, ClassEntry, classification_digest
 from interlock.approvals.protocol.digests import answers
 from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
 from interlock.approvals.protocol.state import Status
-from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import Asked
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
-from interlock.approvals.classifications import Ruling, Says
-from interlock.approvals.inbox import Inbox
 from interlock.approvals.tool_definitions import Definitions
+from interlock.approvals.trust.approval_proofs import ProofVerifier
+from interlock.catalog.routes import Route
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
-from interlock.catalog.routes import Route
-from interlock.approvals.trust.approval_proofs import ProofVerifier
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import Asked
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
 
 CHANGED: Final = "its definition changed since"
 PENDING_CHANGE: Final = "its server changed the definition, which is to be accepted first: interlock approvals"

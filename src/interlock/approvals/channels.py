@@ -17,10 +17,10 @@ from typing import Final, Protocol
 
 import msgspec
 
+from interlock.core.clock import Clock
 from interlock.net.fetch import Fetcher, FetchFailed
 from interlock.process.launch import ChildStartFailed, child_environment, program
 from interlock.wire.jsontext.display import plain
-from interlock.core.clock import Clock
 
 COMMAND_S: Final = 10.0  # how long a command may take
 DIALOG_S: Final = 120  # how long a code stays on the desktop

@@ -8,16 +8,16 @@ that fails leaves everything as it was. Definitions that were decided are handed
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Requires, Source, What
 from interlock.approvals.protocol.digests import REVEAL, answers, signed_digest
 from interlock.approvals.protocol.errors import UNKNOWN, refusal_of
 from interlock.approvals.protocol.state import Move, maybe_after
+from interlock.ax.protocol.errors import CONFIRMATION_VOID, refusal
+from interlock.core.clock import Clock
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
-from interlock.ax.protocol.errors import CONFIRMATION_VOID, refusal
 from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
-from interlock.approvals.inbox import Inbox
-from interlock.core.clock import Clock
 
 CODE_GONE: Final = refusal(
     CONFIRMATION_VOID, "its code was made before the node was started; interlock agents unblock NAME orders a fresh one"

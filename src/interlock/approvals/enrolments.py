@@ -15,18 +15,18 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import AnchorPlan
-from interlock.operator_api.approvers import Approver
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Proof, Source, What
 from interlock.approvals.protocol.digests import enrolment_digest
 from interlock.approvals.protocol.state import Move, Status
-from interlock.gate.protocol.jws_proof import invalid
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.approvals.inbox import Inbox
+from interlock.approvals.trust.anchors import Anchors
+from interlock.config.plan import AnchorPlan
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
-from interlock.approvals.trust.anchors import Anchors
+from interlock.gate.protocol.jws_proof import invalid
+from interlock.operator_api.approvers import Approver
 from interlock.store.ports import Change, KeyValue, StoreError
+from interlock.wire.jsonrpc.errors import Fault
 
 log = logging.getLogger("interlock.approvals")
 

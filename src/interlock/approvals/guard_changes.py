@@ -12,17 +12,17 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from interlock.config.guard_lines import GuardLines, code_channels, guard_lines
-from interlock.config.plan import Plan
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Source, What
 from interlock.approvals.protocol.digests import enrolment_digest
 from interlock.approvals.protocol.state import Move, Status
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.approvals.inbox import Inbox
+from interlock.approvals.trust.anchors import Anchors
+from interlock.config.guard_lines import GuardLines, code_channels, guard_lines
+from interlock.config.plan import Plan
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
-from interlock.approvals.trust.anchors import Anchors
 from interlock.store.ports import KeyValue, StoreError
+from interlock.wire.jsonrpc.errors import Fault
 
 log = logging.getLogger("interlock.approvals")
 

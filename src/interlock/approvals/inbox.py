@@ -18,21 +18,21 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from interlock.config.plan import ApprovalsPlan
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, What
-from interlock.approvals.protocol.errors import OF_ANOTHER_REPLICA, UNAVAILABLE_NOW, UNKNOWN, refusal_of
-from interlock.approvals.protocol.state import LIVE, Move, Status, maybe_after
-from interlock.ax.protocol.budget import Over, budget_exceeded
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.approvals.audit import ApprovalAudit
 from interlock.approvals.feed import ApprovalFeed, Listener
 from interlock.approvals.index import DEFINITIONS, Index, Key, definition_key, key_of
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, What
+from interlock.approvals.protocol.errors import OF_ANOTHER_REPLICA, UNAVAILABLE_NOW, UNKNOWN, refusal_of
+from interlock.approvals.protocol.state import LIVE, Move, Status, maybe_after
 from interlock.approvals.storage import ApprovalEntry, ApprovalStore, maybe_read
+from interlock.ax.protocol.budget import Over, budget_exceeded
+from interlock.config.plan import ApprovalsPlan
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.core.feed import Feed
 from interlock.core.replicas import Replicas
 from interlock.store.ports import Change, Conflict, StoreError
+from interlock.wire.jsonrpc.errors import Fault
 
 log = logging.getLogger("interlock.approvals")
 

@@ -12,8 +12,8 @@ from email.utils import formatdate, make_msgid
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from interlock.wire.jsontext.display import plain
 from interlock.approvals.channels import ChannelFailed, Notice
+from interlock.wire.jsontext.display import plain
 
 SECONDS: Final = 10.0  # for each step of the exchange
 PORTS: Final = {"smtp": 587, "smtps": 465}

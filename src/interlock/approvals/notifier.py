@@ -9,9 +9,6 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from interlock.config.plan import ApprovalsPlan
-from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.approvals.protocol.state import Status
 from interlock.approvals.channels import (
     Channel,
     ChannelFailed,
@@ -22,7 +19,10 @@ from interlock.approvals.channels import (
 )
 from interlock.approvals.feed import Listener
 from interlock.approvals.inbox import Inbox
+from interlock.approvals.protocol.approval import Approval, Kind
+from interlock.approvals.protocol.state import Status
 from interlock.approvals.subject_name import subject_name
+from interlock.config.plan import ApprovalsPlan
 from interlock.core.clock import Clock, rfc3339
 
 log = logging.getLogger("interlock.approvals")

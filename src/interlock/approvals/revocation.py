@@ -1,11 +1,11 @@
 """Revocation of a person's key: it proves nothing from now on; its unused approvals and its grants are void."""
 
-from interlock.approvals.protocol.approval import Approval
 from interlock.approvals.inbox import Inbox
+from interlock.approvals.protocol.approval import Approval
 from interlock.approvals.standing_grants import StandingGrants
+from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier, revocation_line
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
-from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier, revocation_line
 
 
 class KeyRevocation:

@@ -17,14 +17,14 @@ from interlock.approvals.protocol.approval import Proof
 from interlock.approvals.protocol.argument_rules import BadRules, check_rules, maybe_violation
 from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
 from interlock.approvals.protocol.standing_grant import KIND, StandingGrant, check_grant, grant_digest
-from interlock.gate.protocol.held_call import Presented
-from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
+from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier
 from interlock.ax.protocol.errors import CONFIRMATION_UNKNOWN, CONFIRMATION_VOID, refusal
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
-from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
 from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
 
 log = logging.getLogger("interlock.approvals")
 

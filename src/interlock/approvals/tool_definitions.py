@@ -19,18 +19,18 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import ToolClass
+from interlock.approvals.classifications import Ruling, Rulings, Says
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, What
 from interlock.approvals.protocol.digests import ACCEPT, CHANGED, SURFACE, UNCLASSIFIED
 from interlock.approvals.protocol.state import Move, Status
-from interlock.gate.protocol.claims import Claims, claims_shown, is_looser
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.approvals.classifications import Ruling, Rulings, Says
-from interlock.approvals.inbox import Inbox
+from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
+from interlock.config.plan import ToolClass
 from interlock.core.clock import Clock
 from interlock.core.feed import AsyncFeed
-from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
+from interlock.gate.protocol.claims import Claims, claims_shown, is_looser
 from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
+from interlock.wire.jsonrpc.errors import Fault
 
 log = logging.getLogger("interlock.approvals")
 

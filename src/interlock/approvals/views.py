@@ -10,22 +10,22 @@ from typing import Final
 from msgspec import Raw
 from msgspec.structs import asdict
 
-from interlock.operator_api.agents import RevealedCode
-from interlock.operator_api.approvals import Approval as ApprovalView
-from interlock.operator_api.approvals import Approvals, ApprovalSummary, Decision, ProofFacts
-from interlock.operator_api.passkeys import PasskeyRequest
+from interlock.approvals.decisions import DecisionService
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.digests import answers
 from interlock.approvals.protocol.errors import UNKNOWN
 from interlock.approvals.protocol.state import Status
-from interlock.gate.protocol.held_call import Presented
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.approvals.decisions import DecisionService
-from interlock.approvals.inbox import Inbox
 from interlock.approvals.subject_name import subject_name
-from interlock.core.clock import Clock, rfc3339
 from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
 from interlock.approvals.trust.passkeys import PasskeyService
+from interlock.core.clock import Clock, rfc3339
+from interlock.gate.protocol.held_call import Presented
+from interlock.operator_api.agents import RevealedCode
+from interlock.operator_api.approvals import Approval as ApprovalView
+from interlock.operator_api.approvals import Approvals, ApprovalSummary, Decision, ProofFacts
+from interlock.operator_api.passkeys import PasskeyRequest
+from interlock.wire.jsonrpc.errors import Fault
 
 LISTED_MAX: Final = 1000
 PREFIX_MIN: Final = 4  # characters of an id that may name it

@@ -7,15 +7,15 @@ is used before the call is sent. A call that a person has to agree to is confirm
 from collections.abc import Callable
 from typing import Final
 
+from interlock.aql.operation_index import Entry
 from interlock.aql.protocol.errors import Failure, confirmation_by_person, confirmation_required
 from interlock.aql.protocol.tokens import ConfirmationTokens
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
-from interlock.aql.operation_index import Entry
 from interlock.core.calls.call import Call, Outcome
 from interlock.core.calls.check import CheckNumber, Refuse, Release
 from interlock.safety.executions import Execution
 from interlock.safety.held_operations import HeldOperation
 from interlock.safety.loop import SafetyLoop
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
 
 _REFUSED: Final = Refuse(CheckNumber.GATE, Fault(UNAVAILABLE, "unavailable", {"reason": "acknowledgement_required"}))
 

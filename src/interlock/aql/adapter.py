@@ -10,7 +10,10 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.config.plan import Plan
+from interlock.aql.lifted_servers import LiftedServers
+from interlock.aql.loop_operations import LoopOperations
+from interlock.aql.native_operations import NativeOperations
+from interlock.aql.operation_index import INTROSPECTION, Entry, OperationIndex, OperationNames
 from interlock.aql.protocol.classification import Classified
 from interlock.aql.protocol.envelope import Warn, failed, tool_result
 from interlock.aql.protocol.errors import Failure
@@ -19,25 +22,22 @@ from interlock.aql.protocol.model import SPEC_VERSION, Operation, TypeDeclaratio
 from interlock.aql.protocol.protocol_types import protocol_types
 from interlock.aql.protocol.requests import Batch, Request, read_item, read_request
 from interlock.aql.protocol.validation import Arguments, Validator
-from interlock.wire.jsonrpc.codec import maybe_string
-from interlock.mcp.eras import MODERN
-from interlock.aql.lifted_servers import LiftedServers
-from interlock.aql.loop_operations import LoopOperations
-from interlock.aql.native_operations import NativeOperations
-from interlock.aql.operation_index import INTROSPECTION, Entry, OperationIndex, OperationNames
 from interlock.aql.tokens import confirmation_tokens, token_lives
-from interlock.core.clock import Clock
-from interlock.core.current_plan import CurrentPlan
-from interlock.core.recorder import Recorder
+from interlock.catalog.catalog import Catalog, Namespace
+from interlock.catalog.routes import Route
+from interlock.config.plan import Plan
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, ViewKey
 from interlock.core.calls.check import Refuse
-from interlock.catalog.catalog import Catalog, Namespace
-from interlock.catalog.routes import Route
-from interlock.guard.checks.arguments import refuse_input
+from interlock.core.clock import Clock
+from interlock.core.current_plan import CurrentPlan
+from interlock.core.recorder import Recorder
 from interlock.dispatch.dispatch import Dispatch
+from interlock.guard.checks.arguments import refuse_input
 from interlock.links.link import Link
+from interlock.mcp.eras import MODERN
 from interlock.safety.executions import STDIO
+from interlock.wire.jsonrpc.codec import maybe_string
 
 log = logging.getLogger("interlock.aql")
 

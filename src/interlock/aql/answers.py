@@ -8,15 +8,15 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
+from interlock.aql.operation_index import Entry
 from interlock.aql.protocol.envelope import Warn, failed, success, tool_result
 from interlock.aql.protocol.errors import Failure, internal_error, too_large
 from interlock.aql.protocol.field_selection import Selection, known_fields, select, unmatched
 from interlock.aql.protocol.model import Category
 from interlock.aql.protocol.results import Read, maybe_envelope_data, read_error, read_result
-from interlock.wire.jsonrpc.codec import decode_value, encode_result, encode_value
-from interlock.mcp.eras import MODERN
-from interlock.aql.operation_index import Entry
 from interlock.core.calls.caller import Caller, Sink
+from interlock.mcp.eras import MODERN
+from interlock.wire.jsonrpc.codec import decode_value, encode_result, encode_value
 
 log = logging.getLogger("interlock.aql")
 

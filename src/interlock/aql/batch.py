@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Raw
 
+from interlock.aql.answers import STRUCTURED_SINCE, Answered
+from interlock.aql.native_calls import AskedCall, OwnCall
 from interlock.aql.protocol.envelope import Halted, batch, failed, success, tool_result
 from interlock.aql.protocol.errors import Code, Failure, internal_error, too_large
 from interlock.aql.protocol.families import EndpointTool
 from interlock.aql.protocol.requests import Batch, read_item
-from interlock.wire.jsonrpc.codec import decode_object, encode_result, maybe_string
+from interlock.core.calls.call import Call
 from interlock.mcp.eras import MODERN
 from interlock.mcp.methods import META_CAPABILITIES, TOOLS_CALL
-from interlock.aql.answers import STRUCTURED_SINCE, Answered
-from interlock.aql.native_calls import AskedCall, OwnCall
-from interlock.core.calls.call import Call
+from interlock.wire.jsonrpc.codec import decode_object, encode_result, maybe_string
 
 if TYPE_CHECKING:
     from interlock.aql.surface import AqlSurface

@@ -4,13 +4,13 @@ from typing import Final
 
 import msgspec
 
+from interlock.aql.adapter import AqlAdapter
+from interlock.aql.loop_operations import DECLARATIONS
+from interlock.aql.operation_index import Entry
 from interlock.aql.protocol.envelope import Warn
 from interlock.aql.protocol.errors import Code, Failure
 from interlock.aql.protocol.families import Mode
 from interlock.aql.protocol.model import Category
-from interlock.aql.adapter import AqlAdapter
-from interlock.aql.loop_operations import DECLARATIONS
-from interlock.aql.operation_index import Entry
 from interlock.aql.quotas import Quotas
 from interlock.core.calls.caller import Caller
 

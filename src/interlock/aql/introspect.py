@@ -5,6 +5,9 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from interlock.aql.adapter import AqlAdapter
+from interlock.aql.answers import Answered
+from interlock.aql.operation_index import Entry, OperationIndex
 from interlock.aql.protocol.errors import Failure
 from interlock.aql.protocol.families import Endpoints
 from interlock.aql.protocol.introspection import (
@@ -18,12 +21,9 @@ from interlock.aql.protocol.introspection import (
 )
 from interlock.aql.protocol.model import TypeDeclaration
 from interlock.aql.protocol.requests import Request
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.aql.adapter import AqlAdapter
-from interlock.aql.answers import Answered
-from interlock.aql.operation_index import Entry, OperationIndex
 from interlock.core.calls.caller import Caller
 from interlock.dispatch.arrivals import MissingServer
+from interlock.wire.jsonrpc.codec import encode_value
 
 NAME_SHOWN_MAX: Final = 100
 SUGGESTED_MAX: Final = 3

@@ -18,14 +18,14 @@ from msgspec import Raw
 from interlock.aql.protocol.model import Category, Operation, Parameter, Returns, is_name
 from interlock.aql.protocol.results import maybe_envelope_data, read_result
 from interlock.aql.protocol.tool_names import snake, suffixed
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
+from interlock.catalog.routes import Route
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.caller import Caller, Principal, view_key
+from interlock.core.feed import Feed
+from interlock.dispatch.dispatch import Dispatch
 from interlock.mcp.eras import LATEST_MODERN, Era
 from interlock.mcp.methods import META_CAPABILITIES, META_VERSION
-from interlock.core.background import BackgroundTasks
-from interlock.core.feed import Feed
-from interlock.core.calls.caller import Caller, Principal, view_key
-from interlock.catalog.routes import Route
-from interlock.dispatch.dispatch import Dispatch
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
 
 log = logging.getLogger("interlock.aql")
 

@@ -8,18 +8,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from interlock.aql.acknowledgement import PersonHold
+from interlock.aql.native_operations import NativeOperations, OperationContext
 from interlock.aql.protocol.execution import ExecutionStatus
 from interlock.aql.protocol.model import Category, Example, Lifecycle, Operation, Parameter, Returns, TypeDeclaration
+from interlock.catalog.routes import Route
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.caller import Caller
+from interlock.safety.held_operations import HeldOperation
+from interlock.safety.loop import SafetyLoop
 from interlock.safety.protocol.directive import NotificationType
 from interlock.safety.protocol.hint import EXAMPLE, normalise
 from interlock.safety.protocol.risk import Tier
-from interlock.aql.acknowledgement import PersonHold
-from interlock.aql.native_operations import NativeOperations, OperationContext
-from interlock.core.background import BackgroundTasks
-from interlock.core.calls.caller import Caller
-from interlock.catalog.routes import Route
-from interlock.safety.held_operations import HeldOperation
-from interlock.safety.loop import SafetyLoop
 from interlock.safety.verification import Verification
 
 INSTRUCTIONS: Final = (

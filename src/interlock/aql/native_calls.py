@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.protocol.errors import Failure, OperationFailed
-from interlock.wire.jsonrpc.codec import decode_value, encode_notification, encode_value
-from interlock.mcp.meta import PROGRESS_TOKEN
-from interlock.mcp.methods import PROGRESS
 from interlock.aql.answers import Answered, Deliver, unexpected
 from interlock.aql.native_operations import Answer, NativeOperation, OperationContext
+from interlock.aql.protocol.errors import Failure, OperationFailed
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, Outcome
 from interlock.core.calls.caller import Caller, Sink
+from interlock.mcp.meta import PROGRESS_TOKEN
+from interlock.mcp.methods import PROGRESS
+from interlock.wire.jsonrpc.codec import decode_value, encode_notification, encode_value
 
 
 class AskedCall(msgspec.Struct, frozen=True):

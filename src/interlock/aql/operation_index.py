@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Plan, ToolRule
+from interlock.aql.native_operations import NativeOperation, NativeOperations
 from interlock.aql.protocol.classification import Endangered, Treatment, Trust, least_trust, treatment
 from interlock.aql.protocol.introspection import DECLARATION
 from interlock.aql.protocol.model import Category, Danger, Operation, reserved_names
@@ -31,11 +31,11 @@ from interlock.aql.protocol.tool_operations import (
     lifted_danger,
 )
 from interlock.aql.protocol.validation import Validator
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
-from interlock.mcp.items import maybe_value
-from interlock.aql.native_operations import NativeOperation, NativeOperations
 from interlock.catalog.catalog import EVERYTHING, Namespace
 from interlock.catalog.routes import Route
+from interlock.config.plan import Plan, ToolRule
+from interlock.mcp.items import maybe_value
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
 
 log = logging.getLogger("interlock.aql")
 

@@ -5,12 +5,12 @@ from typing import Final
 
 import msgspec
 
+from interlock.aql.operation_index import Entry
 from interlock.aql.protocol.envelope import Warn
 from interlock.aql.protocol.errors import Code, Failure
-from interlock.aql.operation_index import Entry
+from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock, rfc3339
 from interlock.guard.budgets import Account, Budgets
-from interlock.core.calls.caller import Caller
 
 WARN_FROM: Final = 0.8  # of a limit
 

@@ -14,6 +14,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.aql.acknowledgement import Acknowledgement, PersonHold
+from interlock.aql.adapter import AqlAdapter
+from interlock.aql.answers import Answered, Deliver, Delivery, OperationSink, unexpected
+from interlock.aql.batch import BatchCall
+from interlock.aql.guidance import Guidance
+from interlock.aql.introspect import Introspection
+from interlock.aql.loop_operations import DECLARATIONS
+from interlock.aql.native_calls import AskedCall, NativeCalls, OwnCall
+from interlock.aql.operation_index import Entry
 from interlock.aql.protocol.endpoint_tools import endpoint_tools
 from interlock.aql.protocol.envelope import Warn, failed, tool_result
 from interlock.aql.protocol.errors import Code as AqlCode
@@ -31,25 +40,16 @@ from interlock.aql.protocol.model import Danger
 from interlock.aql.protocol.requests import Batch, Request, read_request
 from interlock.aql.protocol.tokens import digest_of
 from interlock.aql.protocol.validation import Arguments
-from interlock.wire.jsonrpc.codec import decode_object, encode_result, encode_value, maybe_string
-from interlock.mcp.meta import PROGRESS_TOKEN
-from interlock.mcp.methods import TOOLS_CALL
-from interlock.aql.acknowledgement import Acknowledgement, PersonHold
-from interlock.aql.adapter import AqlAdapter
-from interlock.aql.answers import Answered, Deliver, Delivery, OperationSink, unexpected
-from interlock.aql.batch import BatchCall
-from interlock.aql.guidance import Guidance
-from interlock.aql.introspect import Introspection
-from interlock.aql.loop_operations import DECLARATIONS
-from interlock.aql.native_calls import AskedCall, NativeCalls, OwnCall
-from interlock.aql.operation_index import Entry
 from interlock.aql.quotas import Quotas
+from interlock.catalog.catalog import View
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, Sink, ViewKey
-from interlock.catalog.catalog import View
 from interlock.dispatch.arrivals import ArrivingCall
 from interlock.dispatch.dispatch import Dispatch
+from interlock.mcp.meta import PROGRESS_TOKEN
+from interlock.mcp.methods import TOOLS_CALL
 from interlock.safety.held_operations import HeldOperation
+from interlock.wire.jsonrpc.codec import decode_object, encode_result, encode_value, maybe_string
 
 log = logging.getLogger("interlock.aql")
 

@@ -3,8 +3,8 @@
 import secrets
 from functools import partial
 
-from interlock.config.plan import AqlDangerPlan
 from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives, TokenNote
+from interlock.config.plan import AqlDangerPlan
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder, SessionVia
 

@@ -14,19 +14,19 @@ from typing import Final
 
 import msgspec
 
-from interlock.config.plan import ChildPlan, Plan
-from interlock.net.message_pipe import CUT, NORMAL, POLICY
-from interlock.process.child import Child
-from interlock.process.launch import ChildStartFailed, child_environment
-from interlock.process.stderr import StderrRing
-from interlock.ax.protocol.capability import AuthScope
+from interlock.approvals.trust.registrant import RegistrantIdentity, maybe_rule
 from interlock.ax.connection import SubserverConnection
+from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.registrar import Registrar
+from interlock.config.plan import ChildPlan, Plan
 from interlock.credentials.errors import Unobtainable
 from interlock.links.connector import LAUNCH_S, ConnectorParts
 from interlock.links.keeper import STEADY_S, STOP_S, backoff_s
 from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
-from interlock.approvals.trust.registrant import RegistrantIdentity, maybe_rule
+from interlock.net.message_pipe import CUT, NORMAL, POLICY
+from interlock.process.child import Child
+from interlock.process.launch import ChildStartFailed, child_environment
+from interlock.process.stderr import StderrRing
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.ax")

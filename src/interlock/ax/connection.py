@@ -9,8 +9,7 @@ import logging
 import secrets
 from typing import Final
 
-from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG, MessagePipe
-from interlock.process.stderr import StderrRing
+from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.protocol.errors import (
     AUTHORITY_CONFLICT,
     AUTHORITY_UNVERIFIED,
@@ -21,6 +20,11 @@ from interlock.ax.protocol.errors import (
 from interlock.ax.protocol.messages import PARENT, REGISTER, Parent
 from interlock.ax.protocol.registration.codec import encode_registered, read_parent_untrusted, read_register_untrusted
 from interlock.ax.protocol.registration.leases import PARENT_ANSWER_S
+from interlock.ax.registrar import Registrar
+from interlock.core.calls.call import internal
+from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts, SocketPipe
+from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG, MessagePipe
+from interlock.process.stderr import StderrRing
 from interlock.wire.jsonrpc.codec import decode_untrusted, encode_fault, encode_request, encode_result
 from interlock.wire.jsonrpc.errors import (
     INTERNAL_ERROR,
@@ -32,10 +36,6 @@ from interlock.wire.jsonrpc.errors import (
 )
 from interlock.wire.jsonrpc.messages import Request, Response
 from interlock.wire.jsonrpc.oversized import Oversized
-from interlock.ax.registrar import Registrar
-from interlock.core.calls.call import internal
-from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts, SocketPipe
-from interlock.approvals.trust.registrant import RegistrantIdentity
 
 log = logging.getLogger("interlock.ax")
 

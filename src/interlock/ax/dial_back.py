@@ -15,11 +15,9 @@ from fnmatch import fnmatchcase
 from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
-from interlock.process.stderr import StderrRing
+from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.protocol.errors import LINK_INSECURE, refusal
 from interlock.ax.protocol.messages import Parent, Register
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
-from interlock.net.protocol.address_scope import IpAddress, Scope, is_loopback, scope_of
 from interlock.core.link_state import LinkState
 from interlock.links.connector import ConnectFailed, ConnectorParts, Loss
 from interlock.links.keeper import Keeper
@@ -30,7 +28,9 @@ from interlock.links.registered import (
     RegisteredLink,
     RegistrationParts,
 )
-from interlock.approvals.trust.registrant import RegistrantIdentity
+from interlock.net.protocol.address_scope import IpAddress, Scope, is_loopback, scope_of
+from interlock.process.stderr import StderrRing
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
 
 PROBE_EVERY_S: Final = 30.0  # MCP-AX 6.3, ours: where no heartbeats are promised
 PROBE_S: Final = 10.0

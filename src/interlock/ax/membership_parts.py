@@ -4,21 +4,21 @@ from typing import Protocol
 
 import msgspec
 
-from interlock.ax.protocol.messages import Parent
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.fronts.audience import Audience
+from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.ownership import Leases
+from interlock.ax.protocol.messages import Parent
+from interlock.catalog.catalog import Catalog
 from interlock.core.clock import Clock
 from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
 from interlock.core.refusal_log import Refusals
+from interlock.fronts.audience import Audience
 from interlock.guard.budgets import Budgets
-from interlock.catalog.catalog import Catalog
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper
 from interlock.links.link_events import LinkEvents
 from interlock.links.registered import RegisteredKeeper, RegistrationParts
-from interlock.approvals.trust.registrant import RegistrantIdentity
+from interlock.wire.jsonrpc.errors import Fault
 
 
 class RegistrationSource(Protocol):

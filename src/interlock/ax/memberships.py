@@ -12,8 +12,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, assert_never
 
-from interlock.config.plan import AccessRule, Plan
-from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY
+from interlock.approvals.trust.registrant import RegistrantIdentity, maybe_rule
+from interlock.ax.claims import TreeClaims
+from interlock.ax.membership_parts import MembershipParts, RegistrationSource
+from interlock.ax.own_tools import own_items
+from interlock.ax.ownership import Leases
 from interlock.ax.protocol.messages import (
     DEREGISTER,
     HEARTBEAT_MS,
@@ -41,14 +44,8 @@ from interlock.ax.protocol.registration.sessions import (
     Suspected,
     Vanished,
 )
-from interlock.wire.jsonrpc.codec import encode_notification
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.wire.jsonrpc.messages import Notification, Request
-from interlock.ax.claims import TreeClaims
-from interlock.ax.membership_parts import MembershipParts, RegistrationSource
-from interlock.ax.own_tools import own_items
-from interlock.ax.ownership import Leases
 from interlock.ax.registered_links import RegisteredLinks
+from interlock.config.plan import AccessRule, Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import rfc3339
 from interlock.core.link_state import LinkState
@@ -56,8 +53,11 @@ from interlock.links.connected_link import ConnectedLink
 from interlock.links.keeper import STOP_S
 from interlock.links.listing import Listing
 from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
-from interlock.approvals.trust.registrant import RegistrantIdentity, maybe_rule
+from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.codec import encode_notification
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.messages import Notification, Request
 
 log = logging.getLogger("interlock.ax")
 

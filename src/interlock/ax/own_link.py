@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.messages import ABSENT, Response
-from interlock.mcp.eras import LATEST_MODERN, Era
+from interlock.core.calls.call import Call
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
-from interlock.core.calls.call import Call
 from interlock.guard.guard import Admitted
 from interlock.links.link import Link, ServerFacts
 from interlock.links.link_events import LinkEvents
+from interlock.mcp.eras import LATEST_MODERN, Era
+from interlock.wire.jsonrpc.messages import ABSENT, Response
 
 
 class OwnLink(Link):

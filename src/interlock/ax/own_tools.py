@@ -7,17 +7,17 @@ from typing import Final
 
 from msgspec import Raw
 
+from interlock.ax.own_link import OwnLink
 from interlock.ax.protocol.capability import AuthScope, Capability, CostClass, LatencyClass, hints
 from interlock.ax.protocol.hop_metadata import CAPABILITY, HOPS, published_annotation
 from interlock.ax.protocol.names import alias
 from interlock.ax.protocol.notifications import Drops
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.mcp.methods import TOOLS_CALL
-from interlock.ax.own_link import OwnLink
-from interlock.core.clock import Clock
 from interlock.catalog.routes import LinkItems, Route
+from interlock.core.clock import Clock
 from interlock.links.handshake import modern_head
 from interlock.links.link_events import LinkEvents
+from interlock.mcp.methods import TOOLS_CALL
+from interlock.wire.jsonrpc.codec import encode_value
 
 NAME: Final = "notifications_dropped"  # AX-12-5
 _CAPABILITY: Final = Capability(

@@ -22,9 +22,9 @@ from interlock.ax.protocol.registration.leases import (
     read_lease,
 )
 from interlock.ax.protocol.registration.sessions import Owner, Session
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.core.clock import Clock
 from interlock.store.ports import Conflict, Damaged, Entry, KeyValue
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
 
 OWNERS: Final = "owners"
 LEASES: Final = "leases-ax"

@@ -1,11 +1,11 @@
 """Makes the links of subservers that register: what each offers, its budget, and the gate of its notices."""
 
-from interlock.config.plan import Plan
+from interlock.ax.membership_parts import RegistrationSource
 from interlock.ax.protocol.budget import Limits
 from interlock.ax.protocol.hop_metadata import Offer
 from interlock.ax.protocol.notifications import Drops, NoticeGate
 from interlock.ax.protocol.registration.sessions import Session
-from interlock.ax.membership_parts import RegistrationSource
+from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.guard.budgets import Account
 from interlock.links.link_events import LinkEvents

@@ -13,7 +13,11 @@ from typing import Final
 
 import msgspec
 
-from interlock.config.plan import Plan
+from interlock.approvals.trust.authority_proofs import Proofs
+from interlock.ax.membership_parts import MembershipParts, RegistrationSource
+from interlock.ax.memberships import Members
+from interlock.ax.own_tools import NAME as OWN_TOOL
+from interlock.ax.ownership import Owners
 from interlock.ax.protocol.errors import LINK_INSECURE, NAMESPACE_CONFLICT, refusal
 from interlock.ax.protocol.messages import (
     CLAIM,
@@ -42,16 +46,12 @@ from interlock.ax.protocol.registration.sessions import (
     Peer,
 )
 from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES
+from interlock.config.plan import Plan
+from interlock.links.registered import RegisteredLink
+from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.codec import encode_fault, encode_result
 from interlock.wire.jsonrpc.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault
 from interlock.wire.jsonrpc.messages import Notification, Request
-from interlock.ax.membership_parts import MembershipParts, RegistrationSource
-from interlock.ax.memberships import Members
-from interlock.ax.own_tools import NAME as OWN_TOOL
-from interlock.ax.ownership import Owners
-from interlock.links.registered import RegisteredLink
-from interlock.approvals.trust.authority_proofs import Proofs
-from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.ax")
 

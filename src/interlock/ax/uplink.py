@@ -14,8 +14,6 @@ from urllib.parse import urlsplit
 
 from msgspec import Raw
 
-from interlock.net.message_pipe import GOING_AWAY, NORMAL, MessagePipe, MessageSink
-from interlock.net.websocket.dial import DialFailed
 from interlock.ax.protocol.errors import NAMES, NAMESPACE_INVALID
 from interlock.ax.protocol.messages import (
     DEREGISTER,
@@ -41,6 +39,8 @@ from interlock.ax.protocol.registration.registrant import (
     Send,
     Steps,
 )
+from interlock.net.message_pipe import GOING_AWAY, NORMAL, MessagePipe, MessageSink
+from interlock.net.websocket.dial import DialFailed
 from interlock.wire.jsonrpc.codec import (
     decode_object,
     decode_untrusted,

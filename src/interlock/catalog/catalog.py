@@ -15,23 +15,12 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Plan
 from interlock.ax.protocol import route as ax_route
 from interlock.ax.protocol.capability import AuthScope, needed_hints
 from interlock.ax.protocol.hop_metadata import degraded_meta, lean_meta
 from interlock.ax.protocol.names import Withheld
 from interlock.ax.protocol.unlisted import Unlisted
 from interlock.ax.protocol.uris import maybe_own_uri, nested_segments, show_uri
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.mcp.cursor import encode_cursor
-from interlock.mcp.eras import Era
-from interlock.mcp.items import maybe_value, prompt_item, resource_item, tool_item
-from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_LIST
-from interlock.mcp.uri_templates import Matcher
-from interlock.core.feed import Feed
-from interlock.core.calls.call import Members
-from interlock.core.calls.caller import ViewKey
 from interlock.catalog import unlisted_tools
 from interlock.catalog.incremental import (
     AliasCollisions,
@@ -57,8 +46,19 @@ from interlock.catalog.routes import (
     era_of,
 )
 from interlock.catalog.surface import NO_SURFACES, Surfaces, is_provided
+from interlock.config.plan import Plan
+from interlock.core.calls.call import Members
+from interlock.core.calls.caller import ViewKey
+from interlock.core.feed import Feed
 from interlock.links.link import Link
 from interlock.links.listing import Listing
+from interlock.mcp.cursor import encode_cursor
+from interlock.mcp.eras import Era
+from interlock.mcp.items import maybe_value, prompt_item, resource_item, tool_item
+from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_LIST
+from interlock.mcp.uri_templates import Matcher
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.wire.jsonrpc.errors import Fault
 
 PAGE_ITEMS: Final = 1000
 VIEWS_KEPT_FOR: Final = 64  # snapshots in which no request asked for it

@@ -8,11 +8,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.gate.protocol.claims import Claims, read_claims
 from interlock.ax.protocol.hop_metadata import as_declared
+from interlock.gate.protocol.claims import Claims, read_claims
+from interlock.mcp.items import Item, maybe_value
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.jsontext.canonical import tool_digest
-from interlock.mcp.items import Item, maybe_value
 
 _MEMBERS: Final = ("description", "inputSchema", "outputSchema", "annotations")  # what `tool_digest` is made of
 FINGERPRINT_BYTES: Final = 16

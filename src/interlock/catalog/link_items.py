@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Plan, ToolClass, ToolRule
 from interlock.ax.protocol import route as ax_route
 from interlock.ax.protocol.budget import Price
 from interlock.ax.protocol.capability import (
@@ -25,8 +24,6 @@ from interlock.ax.protocol.capability import (
     read_capability,
     safety,
 )
-from interlock.gate.protocol.claims import Claims, is_looser, no_looser
-from interlock.gate.protocol.policy import Hold, gate_of, hold_of, says_its_effect
 from interlock.ax.protocol.errors import NAMES, NAMESPACE_INVALID
 from interlock.ax.protocol.hop_metadata import (
     CAPABILITY,
@@ -51,13 +48,6 @@ from interlock.ax.protocol.hop_metadata import (
 )
 from interlock.ax.protocol.names import Withheld, alias, qualify
 from interlock.ax.protocol.uris import SCHEME, bare_uri, is_nested, show_uri
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
-from interlock.wire.jsonrpc.errors import CodecError, Fault
-from interlock.mcp.headers import encode_header, mirrored_arguments
-from interlock.mcp.items import Item, maybe_value
-from interlock.mcp.methods import PROMPTS_GET, TOOLS_CALL
-from interlock.mcp.tasks import needs_task
-from interlock.wire.schemas.effort import Effort
 from interlock.catalog import unlisted_tools
 from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
 from interlock.catalog.names import SettledNames, refuse_names, settle_names
@@ -68,9 +58,19 @@ from interlock.catalog.surface import (
     Surface,
     Surfaces,
 )
+from interlock.config.plan import Plan, ToolClass, ToolRule
+from interlock.gate.protocol.claims import Claims, is_looser, no_looser
+from interlock.gate.protocol.policy import Hold, gate_of, hold_of, says_its_effect
 from interlock.links.handshake import modern_head
 from interlock.links.link import Link
 from interlock.links.listing import Items, Listing
+from interlock.mcp.headers import encode_header, mirrored_arguments
+from interlock.mcp.items import Item, maybe_value
+from interlock.mcp.methods import PROMPTS_GET, TOOLS_CALL
+from interlock.mcp.tasks import needs_task
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
+from interlock.wire.jsonrpc.errors import CodecError, Fault
+from interlock.wire.schemas.effort import Effort
 
 SLICE: Final = 200  # items prepared before others get a turn
 _KINDS: Final = ("tools", "prompts", "resources", "templates")

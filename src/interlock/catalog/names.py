@@ -12,10 +12,10 @@ import msgspec
 from interlock.ax.protocol.errors import NAMESPACE_INVALID, refusal
 from interlock.ax.protocol.hop_metadata import Offer
 from interlock.ax.protocol.names import Withheld, listed_twice, read_dotted, resolve_locals
+from interlock.links.listing import Items
+from interlock.mcp.items import Item
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.jsonrpc.errors import Fault
-from interlock.mcp.items import Item
-from interlock.links.listing import Items
 
 INVALID_NAMES_MAX: Final = 100  # how many of them a refusal repeats
 INVALID_NAME_CHARS_MAX: Final = 128

@@ -6,23 +6,23 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import ToolClass
 from interlock.ax.protocol.budget import Price
 from interlock.ax.protocol.capability import Capability, LatencyClass
-from interlock.gate.protocol.claims import Claims
-from interlock.gate.protocol.policy import GateRule
 from interlock.ax.protocol.hop_metadata import ADOPTED, DECLARED, Offer, as_declared
 from interlock.ax.protocol.names import Withheld
 from interlock.ax.protocol.uris import SCHEME
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.wire.jsontext.canonical import tool_digest
+from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
+from interlock.catalog.surface import Surface
+from interlock.config.plan import ToolClass
+from interlock.core.calls.check import Check
+from interlock.gate.protocol.claims import Claims
+from interlock.gate.protocol.policy import GateRule
+from interlock.links.link import Link
 from interlock.mcp.eras import Era
 from interlock.mcp.headers import Mirrored
 from interlock.mcp.items import Item
-from interlock.core.calls.check import Check
-from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
-from interlock.catalog.surface import Surface
-from interlock.links.link import Link
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsontext.canonical import tool_digest
 
 
 class Rulings(Protocol):

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from interlock.operator_api.links import Below
 from interlock.ax.protocol.capability import Availability
 from interlock.catalog.routes import Route
+from interlock.operator_api.links import Below
 
 
 def below(routes: Iterable[Route]) -> tuple[Below, ...]:

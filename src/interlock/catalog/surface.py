@@ -5,9 +5,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.mcp.items import Item
 from interlock.names.protocol.judgement import Judgement, SurfaceVerdict
+from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.schemas.effort import Effort
 
 LIST_STEPS_MAX: Final = 30_000  # that comparing the tools of one list may take; what is left then is undecided

@@ -24,8 +24,8 @@ from interlock.cli.terminal.errors import (
 from interlock.cli.terminal.output import Output
 
 if TYPE_CHECKING:
-    from interlock.config.load import Loaded
     from interlock.cli.client.operator import OperatorClient
+    from interlock.config.load import Loaded
 
 Body = TypeVar("Body", bound=Callable[..., None])
 

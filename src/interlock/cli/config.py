@@ -11,8 +11,8 @@ from interlock.cli.terminal.errors import Refused
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from interlock.config.load import Loaded, Problem
     from interlock.cli.command import Invocation
+    from interlock.config.load import Loaded, Problem
 
 _DATA: Final = re.compile(r"""^data\s*=\s*["'](.+?)["']""", re.MULTILINE)
 

@@ -6,14 +6,14 @@ A public key that is written out is recognised by how it begins; everything else
 from pathlib import Path
 from typing import Any, Final
 
+from interlock.ax.protocol.registration.authority import maybe_authority
 from interlock.config.location import WRONG, At, WrongValue
 from interlock.config.plan import AnchorPlan
 from interlock.config.record_types import Protected
 from interlock.config.value_types import ValueType, read_text, resolve
-from interlock.ax.protocol.registration.authority import maybe_authority
 from interlock.crypto.jose.public_key import PRIVATE, BadKey, is_key_text, maybe_pem_label, read_key_untrusted
-from interlock.net.protocol.dns_name import maybe_dns_name
 from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
+from interlock.net.protocol.dns_name import maybe_dns_name
 
 KEY_SOURCES: Final = ("key", "jwks", "passkey")
 _FORMS: Final = "write ed25519:BASE64, a JWK, a PEM block with PUBLIC KEY, or the name of a file with one of them"

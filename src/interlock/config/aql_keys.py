@@ -2,6 +2,10 @@
 
 from typing import Any, Final, get_args
 
+from interlock.aql.protocol.families import MODES, PREFIX, PROFILES, custom_profile
+from interlock.aql.protocol.limits import RANGES, Limits
+from interlock.aql.protocol.model import Category
+from interlock.aql.protocol.tool_operations import OperationRule
 from interlock.config.location import WRONG, At, WrongValue
 from interlock.config.plan import AgentPlan, AqlDangerPlan, AqlPlan, AqlTokenPlan, SafetyPlan, Stage
 from interlock.config.sections import Key, choices_of, keys_of
@@ -18,11 +22,7 @@ from interlock.config.value_types import (
     Whole,
     read_text,
 )
-from interlock.aql.protocol.families import MODES, PREFIX, PROFILES, custom_profile
-from interlock.aql.protocol.limits import RANGES, Limits
-from interlock.aql.protocol.model import Category
 from interlock.safety.protocol.patterns import PATTERN_CHARS_MAX, Pattern
-from interlock.aql.protocol.tool_operations import OperationRule
 
 MONTH_S: Final = 30 * 86_400
 SKEW_PLAIN_S: Final = 60  # above, the operator is warned

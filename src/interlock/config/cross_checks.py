@@ -9,11 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from interlock.config.addresses import collide
-from interlock.config.location import At
-from interlock.config.plan import AuthPlan, NodePlan
-from interlock.config.problems import Findings, Problem, quoted_word
-from interlock.config.reader import Settings
 from interlock.aql.protocol.families import PROFILES
 from interlock.ax.protocol.names import (
     QUALIFIED_MAX,
@@ -22,8 +17,13 @@ from interlock.ax.protocol.names import (
     resolve_locals,
     withhold_colliding_aliases,
 )
-from interlock.net.protocol.address_scope import is_loopback
+from interlock.config.addresses import collide
+from interlock.config.location import At
+from interlock.config.plan import AuthPlan, NodePlan
+from interlock.config.problems import Findings, Problem, quoted_word
+from interlock.config.reader import Settings
 from interlock.crypto.webauthn.party import maybe_party
+from interlock.net.protocol.address_scope import is_loopback
 
 
 def check_together(settings: Settings, workspace: Path, data: Path, findings: Findings) -> None:

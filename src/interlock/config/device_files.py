@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import Final
 
+from interlock.ax.protocol.names import is_segment
 from interlock.config.layers import file_layer
 from interlock.config.location import At, ConfigContext, WrongValue
 from interlock.config.plan import DevicePlan
 from interlock.config.problems import Findings, Problem, nearest
 from interlock.config.reader import Settings
 from interlock.config.value_types import Segment
-from interlock.ax.protocol.names import is_segment
 from interlock.devices.protocol.description import SIMULATED, DeviceDescription, LinkDescription
 from interlock.devices.protocol.description_check import DescriptionFault, read_description
 

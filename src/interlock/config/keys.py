@@ -5,6 +5,7 @@ The loader, the JSON Schema and the hints of error messages are all made from it
 
 from typing import Final, get_args
 
+from interlock.ax.protocol.transport_classes import PRIVATE_CLASS
 from interlock.config.addresses import Listen, MailServer, NatsUrls, Network, Origin, Url
 from interlock.config.anchors import KEY_SOURCES, DnsName, KeySet, Passkey, PublicKey
 from interlock.config.aql_keys import AQL, SAFETY
@@ -50,7 +51,6 @@ from interlock.config.value_types import (
     Text,
     Whole,
 )
-from interlock.ax.protocol.transport_classes import PRIVATE_CLASS
 
 _GLOBS = Many(item=Text())
 _MAIL_ADDRESS = Text(pattern=r"[^@\s<>,]{1,64}@[^@\s<>,]{1,255}", what="a mail address, such as ops@example.com")

@@ -11,6 +11,11 @@ import msgspec
 from interlock.aql.protocol.classification import Trust
 from interlock.aql.protocol.families import Mode as AqlMode
 from interlock.aql.protocol.limits import Limits as AqlLimits
+from interlock.aql.protocol.tool_operations import OperationRule
+from interlock.ax.protocol.budget import KEYS, Limits
+from interlock.devices.protocol.description import DeviceDescription
+from interlock.rooms.protocol.participants import Privilege
+from interlock.rooms.protocol.settings import RoomSettings
 from interlock.safety.protocol.policy import (
     AUTO_APPROVE,
     DENY,
@@ -19,11 +24,6 @@ from interlock.safety.protocol.policy import (
     Mode,
     Tolerance,
 )
-from interlock.aql.protocol.tool_operations import OperationRule
-from interlock.ax.protocol.budget import KEYS, Limits
-from interlock.devices.protocol.description import DeviceDescription
-from interlock.rooms.protocol.participants import Privilege
-from interlock.rooms.protocol.settings import RoomSettings
 
 
 class Address(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ import re
 from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
+from interlock.ax.protocol.budget import KEYS, LIMIT_MAX, Limits
 from interlock.config.location import WRONG, At, WrongValue
 from interlock.config.plan import ChildPlan, IssuerPlan, OAuthPlan, ParentPlan, Scope, UnitsPlan
 from interlock.config.sections import choices_of
@@ -20,9 +21,8 @@ from interlock.config.value_types import (
     Whole,
     read_text,
 )
-from interlock.ax.protocol.budget import KEYS, LIMIT_MAX, Limits
-from interlock.net.protocol.address_scope import is_loopback
 from interlock.credentials.protocol.resource import is_protected
+from interlock.net.protocol.address_scope import is_loopback
 
 
 class Protected(ValueType, frozen=True, kw_only=True):

@@ -3,6 +3,8 @@
 import enum
 from typing import Final, get_args
 
+from interlock.ax.protocol.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass
+from interlock.ax.protocol.transport_classes import PRIVATE_CLASS, TRANSPORT_CLASSES
 from interlock.config.addresses import Url
 from interlock.config.aql_keys import OPERATION
 from interlock.config.plan import Dial, Share, ToolClass, ToolRule
@@ -22,8 +24,6 @@ from interlock.config.value_types import (
     Version,
     Whole,
 )
-from interlock.ax.protocol.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass
-from interlock.ax.protocol.transport_classes import PRIVATE_CLASS, TRANSPORT_CLASSES
 from interlock.net.protocol.egress import ENTRY
 
 MONTH_S: Final = 31 * 24 * 3600

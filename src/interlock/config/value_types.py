@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
+from interlock.ax.protocol.capability import is_semver
+from interlock.ax.protocol.names import OWN_TOOLS, RESERVED_SEGMENTS, SEGMENT_MAX, check_segment, normalise
 from interlock.config.location import WRONG, At, WrongValue
 from interlock.config.problems import nearest, quoted_word
 from interlock.config.references import expand
-from interlock.ax.protocol.capability import is_semver
-from interlock.ax.protocol.names import OWN_TOOLS, RESERVED_SEGMENTS, SEGMENT_MAX, check_segment, normalise
 
 _SIZE = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi)?", re.ASCII)
 _UNITS: Final = {None: 1, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}

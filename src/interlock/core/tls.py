@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from interlock.config.plan import NodePlan, ParentPlan, Plan
-from interlock.net.tls import tls_1_3
 from interlock.core.start_errors import TlsInvalid
+from interlock.net.tls import tls_1_3
 
 
 def listener_options(node: NodePlan, *, public: bool) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.net.fetch import Fetcher, FetchFailed, scope_of_url
-from interlock.net.protocol.egress import permits, port_of
+from interlock.core.clock import Clock
+from interlock.credentials.errors import NoOAuth, TokenRefused, Unobtainable
 from interlock.credentials.protocol.client import (
     BadRegistration,
     Client,
@@ -38,8 +38,8 @@ from interlock.credentials.protocol.token_request import (
     token_request,
 )
 from interlock.credentials.protocol.www_authenticate import Challenge
-from interlock.core.clock import Clock
-from interlock.credentials.errors import NoOAuth, TokenRefused, Unobtainable
+from interlock.net.fetch import Fetcher, FetchFailed, scope_of_url
+from interlock.net.protocol.egress import permits, port_of
 
 METADATA_FRESH_S: Final = 600.0
 WORDS_MAX: Final = 200  # characters of somebody else's words that are repeated

@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from interlock.crypto.jose.base64url import encode
+from interlock.credentials.errors import Unobtainable
 from interlock.credentials.protocol.client import Client
 from interlock.credentials.protocol.token_request import AssertionAlgorithm, assertion_to_sign
-from interlock.credentials.errors import Unobtainable
+from interlock.crypto.jose.base64url import encode
 
 KEY_BYTES_MAX: Final = 64 * 1024
 P256_BYTES: Final = 32

@@ -5,12 +5,12 @@ What an issuer gave is used with that issuer alone.
 """
 
 from interlock.config.plan import OAuthPlan
-from interlock.credentials.protocol.client import CALLBACK_PATH, DOCUMENT_PATH, Client, Method, method_for
-from interlock.credentials.protocol.discovery import AuthorizationServer
-from interlock.credentials.protocol.resource import is_loopback_url, is_protected
 from interlock.core.addresses import Addresses
 from interlock.credentials.authorization_server import AuthorizationServers, printable
 from interlock.credentials.errors import TokenRefused, Unobtainable
+from interlock.credentials.protocol.client import CALLBACK_PATH, DOCUMENT_PATH, Client, Method, method_for
+from interlock.credentials.protocol.discovery import AuthorizationServer
+from interlock.credentials.protocol.resource import is_loopback_url, is_protected
 from interlock.credentials.secret_references import SecretResolver
 from interlock.credentials.token_store import Grant, TokenStore
 

@@ -11,6 +11,9 @@ from typing import Final, Protocol
 
 import msgspec
 
+from interlock.core.clock import Clock
+from interlock.credentials.authorization_server import TokenSource
+from interlock.credentials.errors import Unobtainable
 from interlock.credentials.protocol.client import Client
 from interlock.credentials.protocol.token_request import (
     VERIFIER_BYTES,
@@ -22,9 +25,6 @@ from interlock.credentials.protocol.token_request import (
     read_callback_untrusted,
     scopes_to_ask,
 )
-from interlock.core.clock import Clock
-from interlock.credentials.authorization_server import TokenSource
-from interlock.credentials.errors import Unobtainable
 from interlock.store.ports import StoreError
 
 CONSENT_S: Final = 600.0

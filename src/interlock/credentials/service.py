@@ -10,12 +10,12 @@ from typing import Literal
 
 from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.config.references import is_slug
-from interlock.credentials.protocol.client import DOCUMENT_PATH, client_document, client_metadata
-from interlock.credentials.protocol.resource import is_loopback_url
 from interlock.core.addresses import Addresses
 from interlock.core.clock import Clock
 from interlock.credentials.client_registration import ClientIdentity, Clients
 from interlock.credentials.consents import Consents, Page, PendingConsent
+from interlock.credentials.protocol.client import DOCUMENT_PATH, client_document, client_metadata
+from interlock.credentials.protocol.resource import is_loopback_url
 from interlock.credentials.secret_references import SecretResolver, secrets_named
 from interlock.credentials.token import TokenHolder, TokenServices
 from interlock.credentials.token_store import TokenStore

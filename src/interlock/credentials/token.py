@@ -13,17 +13,17 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import Dial, OAuthPlan
-from interlock.drivers.protocol.server_name import server_name, settings_place
-from interlock.credentials.protocol.client import Client
-from interlock.credentials.protocol.discovery import AuthorizationServer, server_resource
-from interlock.credentials.protocol.token_request import Token, credentials_form, refresh_form
-from interlock.credentials.protocol.www_authenticate import INSUFFICIENT_SCOPE, NO_CHALLENGE, Challenge
 from interlock.core.clock import Clock
 from interlock.credentials.authorization_server import AuthorizationServers, TokenSource, printable, union
 from interlock.credentials.client_registration import Clients
 from interlock.credentials.consents import Consent, Consents, PendingConsent
 from interlock.credentials.errors import NoOAuth, TokenRefused, Unobtainable
+from interlock.credentials.protocol.client import Client
+from interlock.credentials.protocol.discovery import AuthorizationServer, server_resource
+from interlock.credentials.protocol.token_request import Token, credentials_form, refresh_form
+from interlock.credentials.protocol.www_authenticate import INSUFFICIENT_SCOPE, NO_CHALLENGE, Challenge
 from interlock.credentials.token_store import Grant, TokenStore
+from interlock.drivers.protocol.server_name import server_name, settings_place
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.grants")

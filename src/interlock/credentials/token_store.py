@@ -4,8 +4,8 @@ from typing import TypeVar
 
 import msgspec
 
-from interlock.credentials.protocol.client import Client
 from interlock.core.clock import Clock
+from interlock.credentials.protocol.client import Client
 from interlock.store.sqlite.secrets import Secrets
 
 T = TypeVar("T")

@@ -3,11 +3,11 @@
 from collections import deque
 from typing import Final
 
+from interlock.devices.device_tools import DeviceTool, device_tool
 from interlock.devices.protocol.announcement import Announcement
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.protocol.messages import Announced, DeviceFault, Registration
 from interlock.devices.protocol.tool_schemas import announced_tool
-from interlock.devices.device_tools import DeviceTool, device_tool
 
 CHANGES_MAX: Final = 3  # announcements that differ from the last one, within
 CHANGES_S: Final = 3.0

@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from interlock.operator_api.links import Frame, Frames
-from interlock.devices.protocol.message_text import MessageTexts
 from interlock.core.clock import rfc3339
 from interlock.devices.device_link import DeviceLink
+from interlock.devices.protocol.message_text import MessageTexts
 from interlock.links.connected_link import ConnectedLink
+from interlock.operator_api.links import Frame, Frames
 
 EARLIER: Final = 32  # messages among which the request of an answer is looked for
 

@@ -11,18 +11,18 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.config.plan import DevicePlan
-from interlock.devices.transports.connections import Connections
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.mcp.methods import TOOLS_LIST
-from interlock.core.link_state import LinkState
 from interlock.core.calls.call import Members
+from interlock.core.link_state import LinkState
 from interlock.devices.device_link import DeviceLink
 from interlock.devices.session import DeviceSession
+from interlock.devices.transports.connections import Connections
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectFailed, Connector, ConnectorParts
 from interlock.links.keeper import Keeper, StockCatalog
 from interlock.links.link import Link
 from interlock.links.link_events import LinkEvents
+from interlock.mcp.methods import TOOLS_LIST
+from interlock.wire.jsonrpc.codec import encode_value
 
 log = logging.getLogger("interlock.devices")
 

@@ -10,11 +10,23 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.config.plan import DevicePlan
 from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
-from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.ax.protocol.hop_metadata import Offer
+from interlock.config.plan import DevicePlan
+from interlock.core.calls.call import Call, Members, Pending
+from interlock.core.clock import Clock
+from interlock.devices.device_tools import transport_class
+from interlock.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
 from interlock.devices.protocol.description_check import is_checked
+from interlock.devices.requests import Request
+from interlock.devices.session import DeviceSession
+from interlock.gate.protocol.reserved_claims import without_claims
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.link import ServerFacts
+from interlock.links.link_events import LinkEvents
+from interlock.links.pipes import Trouble, Undelivered
+from interlock.mcp import methods
+from interlock.mcp.eras import LEGACY_VERSIONS, Era
 from interlock.wire.jsonrpc.codec import (
     decode_object,
     decode_untrusted,
@@ -26,18 +38,6 @@ from interlock.wire.jsonrpc.codec import (
 )
 from interlock.wire.jsonrpc.errors import INVALID_PARAMS, METHOD_NOT_FOUND, CodecError, Fault, error_body
 from interlock.wire.jsonrpc.messages import Request as McpRequest
-from interlock.mcp import methods
-from interlock.mcp.eras import LEGACY_VERSIONS, Era
-from interlock.core.clock import Clock
-from interlock.core.calls.call import Call, Members, Pending
-from interlock.devices.device_tools import transport_class
-from interlock.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
-from interlock.devices.requests import Request
-from interlock.devices.session import DeviceSession
-from interlock.links.connected_link import ConnectedLink
-from interlock.links.link import ServerFacts
-from interlock.links.link_events import LinkEvents
-from interlock.links.pipes import Trouble, Undelivered
 
 DEVICE: Final = "x-mcpax-device"
 STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD] or 0.0  # of a tool without a latency class

@@ -7,16 +7,16 @@ from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 
-from interlock.config.plan import Plan
-from interlock.ax.protocol.messages import VERSION, Register
-from interlock.ax.protocol.registration.registrant import Joined
-from interlock.core.clock import Clock
-from interlock.core.calls.caller import Principal, principal_for
-from interlock.devices.on_behalf_members import MARK, PARENT
-from interlock.links.connected_link import ConnectedLink
 from interlock.ax.parents.front import UpwardFront
 from interlock.ax.parents.parents import parent_opener, worded_for
+from interlock.ax.protocol.messages import VERSION, Register
+from interlock.ax.protocol.registration.registrant import Joined
 from interlock.ax.uplink import Uplink
+from interlock.config.plan import Plan
+from interlock.core.calls.caller import Principal, principal_for
+from interlock.core.clock import Clock
+from interlock.devices.on_behalf_members import MARK, PARENT
+from interlock.links.connected_link import ConnectedLink
 
 if TYPE_CHECKING:
     from interlock.crypto.keys.signing import SigningKey

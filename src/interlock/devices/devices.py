@@ -5,15 +5,15 @@ import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from interlock.config.plan import DevicePlan, Plan
-from interlock.devices.transports.connections import Connections
 from interlock.ax.protocol.notifications import lost_notice
-from interlock.fronts.audience import Audience
+from interlock.catalog.catalog import Catalog
+from interlock.config.plan import DevicePlan, Plan
 from interlock.core.clock import rfc3339
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.feed import Feed
-from interlock.catalog.catalog import Catalog
 from interlock.devices.on_behalf_members import BESIDE
+from interlock.devices.transports.connections import Connections
+from interlock.fronts.audience import Audience
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper

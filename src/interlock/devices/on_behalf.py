@@ -9,17 +9,17 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
+from interlock.ax.parents.service import own_key
 from interlock.config.plan import Plan
-from interlock.fronts.audience import Audience
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.link_state import USABLE, LinkState
 from interlock.devices.devices import Devices
+from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import ModernFront
 from interlock.links.connected_link import ConnectedLink
-from interlock.ax.parents.service import own_key
 
 if TYPE_CHECKING:
     from interlock.devices.device_uplink import DeviceUplink
@@ -74,8 +74,8 @@ class OnBehalf:
             self._leave(link.segment)
 
     def _uplink(self, plan: Plan, link: ConnectedLink) -> "DeviceUplink":
-        from interlock.devices.device_uplink import DeviceUplink  # without parents they are not imported
         from interlock.ax.parents.front import UpwardFront
+        from interlock.devices.device_uplink import DeviceUplink  # without parents they are not imported
 
         make_front = partial(UpwardFront, *self._fronts)
         return DeviceUplink(plan, link, self._own_id, make_front, self._clock, own_key(plan))

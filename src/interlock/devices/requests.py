@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
-from interlock.devices.protocol.description import LinkDescription
-from interlock.devices.protocol.messages import Codec, DeviceFault
 from interlock.devices.counters import DeviceCounters
 from interlock.devices.device_tools import DeviceTool
 from interlock.devices.outcomes import Busy, CallOutcome, Failed, Lost
+from interlock.devices.protocol.description import LinkDescription
+from interlock.devices.protocol.messages import Codec, DeviceFault
 
 QUEUE_MAX: Final = 16  # AX-B.1-8
 BATCH_S: Final = 3600.0  # of a tool whose caller manages the time

@@ -23,14 +23,7 @@ from typing import Any, Final, Protocol, assert_never
 
 import msgspec
 
-from interlock.devices.transports.connections import Connections
-from interlock.devices.transports.transport import LineSignals, SendQueue, Transport, TransportFailed
-from interlock.devices.transports.transports import make_transport
 from interlock.ax.protocol.registration.sessions import LossReason
-from interlock.devices.protocol.description import DeviceDescription
-from interlock.devices.protocol.messages import AnnouncementFault, Answer, DeviceFault, Notice, Received, Registration
-from interlock.devices.protocol.metadata import without_metadata
-from interlock.devices.protocol.wire_formats import codec_of
 from interlock.core.clock import Clock
 from interlock.credentials.errors import Unobtainable
 from interlock.credentials.secret_references import SecretResolver
@@ -38,8 +31,15 @@ from interlock.devices.announcements import Announcements, TooOften
 from interlock.devices.counters import DeviceCounters
 from interlock.devices.device_tools import DeviceTool, device_tool
 from interlock.devices.outcomes import CallOutcome, Failed, Lost, Succeeded
+from interlock.devices.protocol.description import DeviceDescription
+from interlock.devices.protocol.messages import AnnouncementFault, Answer, DeviceFault, Notice, Received, Registration
+from interlock.devices.protocol.metadata import without_metadata
+from interlock.devices.protocol.wire_formats import codec_of
 from interlock.devices.requests import OnDone, Request, Requests
 from interlock.devices.traffic import Traffic
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.transport import LineSignals, SendQueue, Transport, TransportFailed
+from interlock.devices.transports.transports import make_transport
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.devices")

@@ -10,12 +10,12 @@ from typing import Any
 
 import msgspec
 
+from interlock.catalog.catalog import View
 from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock
-from interlock.core.link_state import LinkState
 from interlock.core.calls.call import Call
 from interlock.core.calls.failures import answer_failures
-from interlock.catalog.catalog import View
+from interlock.core.clock import Clock
+from interlock.core.link_state import LinkState
 from interlock.links.keeper import Keeper
 
 Settle = Callable[[], Awaitable[Any]]

@@ -8,15 +8,15 @@ the safety loop watches, only under names that no request has, at a bounded rate
 from collections.abc import Callable
 from typing import Final
 
-from interlock.wire.jsonrpc.messages import Notification
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import is_vendor_method
+from interlock.catalog.catalog import View
+from interlock.core.calls.caller import Caller, ViewKey
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
-from interlock.core.calls.caller import Caller, ViewKey
-from interlock.catalog.catalog import View
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.server_link import ServerLink
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import is_vendor_method
+from interlock.wire.jsonrpc.messages import Notification
 
 PER_S: Final = 100  # of all clients together; the rest of a second is dropped
 _PREFIX: Final = "notifications/"  # a name without it could be a request's, which a server may act upon

@@ -10,15 +10,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import error_body
-from interlock.wire.jsonrpc.messages import Request
-from interlock.mcp.eras import LATEST_MODERN, Era
-from interlock.mcp.methods import TASK_STATUS
-from interlock.mcp.tasks import TASK_UNKNOWN, Rename, read_made, rename_related, renamed_answer, takes_as_task
 from interlock.core.calls.call import Call, Pending
 from interlock.core.calls.caller import Asked, Caller, Sink
 from interlock.links.connected_link import ConnectedLink
+from interlock.mcp.eras import LATEST_MODERN, Era
+from interlock.mcp.methods import TASK_STATUS
+from interlock.mcp.tasks import TASK_UNKNOWN, Rename, read_made, rename_related, renamed_answer, takes_as_task
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import error_body
+from interlock.wire.jsonrpc.messages import Request
 
 KEPT_PER_CLIENT_MAX: Final = 100  # the oldest makes way
 EXPECTED_MAX: Final = 10_000  # answers under way that may be tasks, or are about one

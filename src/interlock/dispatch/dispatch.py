@@ -12,33 +12,33 @@ from msgspec import Raw
 
 from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
 from interlock.ax.protocol.route import ROUTE
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import HEADER_MISMATCH, INVALID_PARAMS, RESOURCE_NOT_FOUND, CodecError, Fault
-from interlock.mcp.eras import LEGACY, MODERN, Era
-from interlock.mcp.headers import encode_header, mirror_headers, mirror_mismatch
-from interlock.mcp.methods import COMPLETE, NAMED_BY, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
-from interlock.mcp.tasks import tool_across_eras
-from interlock.core.clock import Clock
-from interlock.core.recorder import Recorder
-from interlock.guard.budgets import READING, Budgets
+from interlock.catalog.catalog import EVERYTHING, Catalog, View
+from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallHold
 from interlock.core.calls.caller import Caller, Sink
 from interlock.core.calls.check import CheckNumber
-from interlock.guard.guard import Guard
 from interlock.core.calls.incoming_route import Followed
-from interlock.catalog.catalog import EVERYTHING, Catalog, View
-from interlock.catalog.routes import Route
+from interlock.core.clock import Clock
+from interlock.core.recorder import Recorder
 from interlock.dispatch.arrivals import Arrivals, ArrivingCall
-from interlock.guard.checks.availability import AvailabilityCheck
-from interlock.guard.checks.route import RouteCheck
 from interlock.dispatch.sender import Sender
 from interlock.dispatch.task_table import Tasks
 from interlock.gate.confirm import Confirmations, Deciding
 from interlock.gate.gate import Gate
 from interlock.gate.hold import Back, GateHold
+from interlock.guard.budgets import READING, Budgets
+from interlock.guard.checks.availability import AvailabilityCheck
+from interlock.guard.checks.route import RouteCheck
+from interlock.guard.guard import Guard
 from interlock.links.handshake import modern_head
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
+from interlock.mcp.eras import LEGACY, MODERN, Era
+from interlock.mcp.headers import encode_header, mirror_headers, mirror_mismatch
+from interlock.mcp.methods import COMPLETE, NAMED_BY, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
+from interlock.mcp.tasks import tool_across_eras
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import HEADER_MISMATCH, INVALID_PARAMS, RESOURCE_NOT_FOUND, CodecError, Fault
 
 STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD]
 REF_PREFIX: Final = "mcp_"  # of every kind of reference to a driver's resource (AIP-resources-2)

@@ -11,6 +11,24 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.ax.protocol.latency import with_latency
+from interlock.catalog.catalog import Catalog, View
+from interlock.core.calls.call import OK, REFUSED, Call, CallLink, Outcome, Timing
+from interlock.core.calls.caller import Asked, ViewKey
+from interlock.core.clock import Clock
+from interlock.core.recorder import LARGE_BYTES, Recorder
+from interlock.credentials.consents import Consent
+from interlock.dispatch.legacy_questions import Interview
+from interlock.dispatch.parking import Parking
+from interlock.dispatch.timeouts import SWEEP_S, next_sweep_s, timeout_fault
+from interlock.guard.budgets import Budgets
+from interlock.links.keeper import Keeper
+from interlock.links.log_level import Heard
+from interlock.mcp.capabilities import capability_said_lacking, declares
+from interlock.mcp.eras import Era
+from interlock.mcp.ladder import HTTP_STATUS
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import LOG_RANK, META_CAPABILITIES, META_LOG_LEVEL, TOOLS_CALL
+from interlock.mcp.mrtr import RESUMABLE, read_input_required
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_fault, maybe_string
 from interlock.wire.jsonrpc.errors import (
     INTERNAL_ERROR,
@@ -20,24 +38,6 @@ from interlock.wire.jsonrpc.errors import (
     Fault,
 )
 from interlock.wire.jsonrpc.messages import Request
-from interlock.mcp.capabilities import capability_said_lacking, declares
-from interlock.mcp.eras import Era
-from interlock.mcp.ladder import HTTP_STATUS
-from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import LOG_RANK, META_CAPABILITIES, META_LOG_LEVEL, TOOLS_CALL
-from interlock.mcp.mrtr import RESUMABLE, read_input_required
-from interlock.core.clock import Clock
-from interlock.core.recorder import LARGE_BYTES, Recorder
-from interlock.guard.budgets import Budgets
-from interlock.core.calls.call import OK, REFUSED, Call, CallLink, Outcome, Timing
-from interlock.core.calls.caller import Asked, ViewKey
-from interlock.dispatch.legacy_questions import Interview
-from interlock.dispatch.parking import Parking
-from interlock.catalog.catalog import Catalog, View
-from interlock.credentials.consents import Consent
-from interlock.dispatch.timeouts import SWEEP_S, next_sweep_s, timeout_fault
-from interlock.links.keeper import Keeper
-from interlock.links.log_level import Heard
 
 SAID_CHARS_MAX: Final = 1000  # of a server's words in our message; all of it is in the data
 _FAILURES: Final = (Outcome.ERROR, Outcome.LOST, Outcome.NOT_SENT, Outcome.TIMEOUT)

@@ -8,13 +8,13 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import INTERNAL_ERROR, Fault
+from interlock.core.calls.call import Call, Outcome
 from interlock.mcp.capabilities import may_be_asked
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import ELICIT
 from interlock.mcp.mrtr import ROUNDS_MAX, InputRequired, Question
-from interlock.core.calls.call import Call, Outcome
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import INTERNAL_ERROR, Fault
 
 # A server that only wants its state back waits for something: it is asked again, but not at once.
 PAUSE_S: Final = 0.05

@@ -17,6 +17,25 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Asked, Caller, Sink
+from interlock.core.clock import Clock
+from interlock.core.recorder import digest_of
+from interlock.mcp.capabilities import declares, may_be_asked, question_capability
+from interlock.mcp.ladder import HTTP_STATUS
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import ELICIT, META_CAPABILITIES
+from interlock.mcp.mrtr import (
+    QUESTIONS_MAX,
+    RESUMABLE,
+    Question,
+    Ticket,
+    encode_input_required,
+    is_ours,
+    request_digest,
+    seal,
+    unseal_untrusted,
+)
 from interlock.process import fd_limit
 from interlock.wire.jsonrpc.codec import (
     decode_array,
@@ -37,25 +56,6 @@ from interlock.wire.jsonrpc.errors import (
     error_body,
 )
 from interlock.wire.jsonrpc.messages import Request, Response
-from interlock.mcp.capabilities import declares, may_be_asked, question_capability
-from interlock.mcp.ladder import HTTP_STATUS
-from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import ELICIT, META_CAPABILITIES
-from interlock.mcp.mrtr import (
-    QUESTIONS_MAX,
-    RESUMABLE,
-    Question,
-    Ticket,
-    encode_input_required,
-    is_ours,
-    request_digest,
-    seal,
-    unseal_untrusted,
-)
-from interlock.core.clock import Clock
-from interlock.core.recorder import digest_of
-from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Asked, Caller, Sink
 
 PARKED_S: Final = 300.0  # how long a client may think
 PARKED_MAX: Final = 20_000

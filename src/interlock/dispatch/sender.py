@@ -10,35 +10,35 @@ from collections.abc import Mapping
 from math import inf
 from typing import Final
 
-from interlock.wire.jsonrpc.codec import encode_result
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.mcp.eras import Era
-from interlock.mcp.ladder import HTTP_STATUS
-from interlock.mcp.methods import META_CAPABILITIES
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock
-from interlock.core.link_state import LinkState
-from interlock.core.recorder import Recorder
-from interlock.guard.budgets import Budgets
 from interlock.core.calls.call import Call, Outcome
 from interlock.core.calls.check import CheckNumber, Refuse
 from interlock.core.calls.failures import answer_failures
-from interlock.guard.guard import Admitted, Guard
 from interlock.core.calls.refusals import BUSY, HELD, is_not_found, own_links_full
-from interlock.catalog.catalog import Catalog
-from interlock.catalog.routes import Route
+from interlock.core.clock import Clock
+from interlock.core.link_state import LinkState
+from interlock.core.recorder import Recorder
 from interlock.credentials.consents import Consent
 from interlock.credentials.errors import Unobtainable
 from interlock.dispatch.call_queue import CallQueue, Place
+from interlock.dispatch.handler import Handler
+from interlock.guard.budgets import Budgets
 from interlock.guard.checks.availability import AvailabilityCheck
 from interlock.guard.checks.route import RouteCheck
 from interlock.guard.checks.send import forbid_resending
-from interlock.dispatch.handler import Handler
+from interlock.guard.guard import Admitted, Guard
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link, Own
 from interlock.links.process_room import RoomFull
 from interlock.links.unauthorized_retry import unauthorised
+from interlock.mcp.eras import Era
+from interlock.mcp.ladder import HTTP_STATUS
+from interlock.mcp.methods import META_CAPABILITIES
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.codec import encode_result
+from interlock.wire.jsonrpc.errors import Fault
 
 log = logging.getLogger("interlock.dispatch")
 

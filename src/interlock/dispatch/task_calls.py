@@ -7,9 +7,12 @@ from typing import Any, cast
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault, error_body
-from interlock.wire.jsonrpc.messages import Response
+from interlock.catalog.routes import Route
+from interlock.core.calls.call import Call, Outcome
+from interlock.core.calls.caller import Caller
+from interlock.dispatch.task_table import Task, Tasks
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.handshake import TASKS_META, modern_head
 from interlock.mcp.eras import Era
 from interlock.mcp.headers import encode_header
 from interlock.mcp.methods import META_CAPABILITIES, TASKS_CANCEL, TASKS_RESULT
@@ -26,12 +29,9 @@ from interlock.mcp.tasks import (
     requires_tasks,
     without_tasks,
 )
-from interlock.core.calls.call import Call, Outcome
-from interlock.core.calls.caller import Caller
-from interlock.catalog.routes import Route
-from interlock.dispatch.task_table import Task, Tasks
-from interlock.links.connected_link import ConnectedLink
-from interlock.links.handshake import TASKS_META, modern_head
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault, error_body
+from interlock.wire.jsonrpc.messages import Response
 
 
 class TaskMaking(Call, eq=False, kw_only=True):

@@ -5,9 +5,21 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Fault
-from interlock.wire.jsonrpc.messages import Response
+from interlock.catalog.catalog import View
+from interlock.catalog.routes import Route
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller, Sink
+from interlock.core.calls.refusals import BUSY
+from interlock.core.clock import Clock
+from interlock.core.link_state import USABLE
+from interlock.dispatch.dispatch import STANDARD_S, Dispatch
+from interlock.dispatch.task_calls import TaskAsking, code_of, task_head
+from interlock.dispatch.task_table import Task
+from interlock.dispatch.task_updates import TaskListener, TaskNews
+from interlock.links.keeper import Keeper
+from interlock.links.link import Link
+from interlock.links.listing import LIST_S
 from interlock.mcp.cursor import decode_cursor_untrusted, encode_cursor
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import (
@@ -31,21 +43,9 @@ from interlock.mcp.tasks import (
     renamed_answer,
     task_across_eras,
 )
-from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock
-from interlock.core.link_state import USABLE
-from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller, Sink
-from interlock.core.calls.refusals import BUSY
-from interlock.catalog.catalog import View
-from interlock.catalog.routes import Route
-from interlock.dispatch.dispatch import STANDARD_S, Dispatch
-from interlock.dispatch.task_calls import TaskAsking, code_of, task_head
-from interlock.dispatch.task_table import Task
-from interlock.dispatch.task_updates import TaskListener, TaskNews
-from interlock.links.keeper import Keeper
-from interlock.links.link import Link
-from interlock.links.listing import LIST_S
+from interlock.wire.jsonrpc.codec import encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Fault
+from interlock.wire.jsonrpc.messages import Response
 
 PAGE_TASKS: Final = 50
 WAITING_MAX: Final = 256  # of one principal for results of tasks, at once

@@ -9,8 +9,10 @@ import re
 import secrets
 from typing import Any, Final
 
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.catalog.routes import Route
+from interlock.core.calls.caller import Caller
+from interlock.core.clock import Clock
+from interlock.links.connected_link import ConnectedLink
 from interlock.mcp.tasks import (
     ID_BYTES_MAX,
     TASK_FORGOTTEN,
@@ -19,10 +21,8 @@ from interlock.mcp.tasks import (
     TERMINAL,
     TaskFacts,
 )
-from interlock.core.clock import Clock
-from interlock.core.calls.caller import Caller
-from interlock.catalog.routes import Route
-from interlock.links.connected_link import ConnectedLink
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.wire.jsonrpc.errors import Fault
 
 TASKS_MAX: Final = 20_000
 TASKS_PER_PRINCIPAL_MAX: Final = 2_000

@@ -9,10 +9,14 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
+from interlock.core.calls.call import Call, Pending, passes_level
+from interlock.core.calls.caller import Asked, Asking, Caller, Sink
+from interlock.dispatch.client_tasks import AskedTasks, Background
+from interlock.dispatch.task_calls import TaskAsking, TaskMaking, make_taskless
+from interlock.dispatch.task_table import Task, Tasks
 from interlock.gate.protocol.reserved_claims import without_claims
-from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, Fault, error_body
-from interlock.wire.jsonrpc.messages import Request
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.link_events import TaskEvents
 from interlock.mcp.eras import Era
 from interlock.mcp.meta import PROGRESS_TOKEN
 from interlock.mcp.methods import LOG_MESSAGE, PROGRESS, TASK_STATUS, TASKS_CANCEL, TASKS_GET, TASKS_RESULT
@@ -24,13 +28,9 @@ from interlock.mcp.tasks import (
     renamed_in,
     renamed_related,
 )
-from interlock.core.calls.call import Call, Pending, passes_level
-from interlock.core.calls.caller import Asked, Asking, Caller, Sink
-from interlock.dispatch.client_tasks import AskedTasks, Background
-from interlock.dispatch.task_calls import TaskAsking, TaskMaking, make_taskless
-from interlock.dispatch.task_table import Task, Tasks
-from interlock.links.connected_link import ConnectedLink
-from interlock.links.link_events import TaskEvents
+from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value
+from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, Fault, error_body
+from interlock.wire.jsonrpc.messages import Request
 
 HELD_MAX: Final = 32  # questions of one task that wait for their client
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024  # of all of them

@@ -5,9 +5,9 @@ from math import inf
 from typing import Final
 
 from interlock.ax.protocol.capability import LatencyClass
-from interlock.wire.jsonrpc.errors import CALL_TIMEOUT, Fault
-from interlock.core.calls.call import Call
 from interlock.catalog.routes import Route
+from interlock.core.calls.call import Call
+from interlock.wire.jsonrpc.errors import CALL_TIMEOUT, Fault
 
 SWEEP_S: Final = 0.1  # shorter than any class's time, so that no deadline is set and passed between two looks
 _SWEEP_MIN_S: Final = 0.002  # a loop may wake a little early

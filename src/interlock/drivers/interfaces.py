@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final, Protocol
 
+from interlock.core.calls.caller import Caller
 from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.protocol.model import Binding, Driver, Problem
-from interlock.core.calls.caller import Caller
 from interlock.links.listing import Listing
 from interlock.links.server_link import ServerLink
 

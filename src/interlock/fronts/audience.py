@@ -14,19 +14,19 @@ from msgspec import Raw
 
 from interlock.ax.protocol.notifications import Notice
 from interlock.ax.protocol.uris import bare_uri
-from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, Fault
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
-from interlock.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED
+from interlock.catalog.routes import RESOURCE_SCHEME
 from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.core.calls.refusals import own_links_full
-from interlock.catalog.routes import RESOURCE_SCHEME
 from interlock.dispatch.client_tasks import Background
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
 from interlock.links.log_level import Heard
 from interlock.links.process_room import RoomFull
+from interlock.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED
+from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, Fault
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
 
 log = logging.getLogger("interlock.node")
 

@@ -9,17 +9,17 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from interlock.wire.jsonrpc.batch import is_batch, parts_untrusted
-from interlock.wire.jsonrpc.codec import decode_untrusted, encode_fault
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
-from interlock.wire.jsonrpc.messages import Request
-from interlock.mcp.eras import BATCH_VERSION
-from interlock.mcp.methods import INITIALIZE
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Sink
 from interlock.fronts.exchange import Exchange
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.sessions import Session
+from interlock.mcp.eras import BATCH_VERSION
+from interlock.mcp.methods import INITIALIZE
+from interlock.wire.jsonrpc.batch import is_batch, parts_untrusted
+from interlock.wire.jsonrpc.codec import decode_untrusted, encode_fault
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
+from interlock.wire.jsonrpc.messages import Request
 
 AT_ONCE: Final = 32  # requests of one batch under way
 SLICE: Final = 50  # messages handled before others get a turn

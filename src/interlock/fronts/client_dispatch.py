@@ -5,11 +5,11 @@ from typing import Any, Protocol
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.mcp.eras import Era
+from interlock.catalog.catalog import View
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, Sink, ViewKey
-from interlock.catalog.catalog import View
+from interlock.mcp.eras import Era
+from interlock.wire.jsonrpc.errors import Fault
 
 
 class RoutedMethod(Protocol):

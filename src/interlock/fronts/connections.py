@@ -9,9 +9,9 @@ counted: while some hold all they may, others' short calls are served.
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from interlock.net.protocol.address_scope import IpAddress
 from interlock.fronts.exchange import Head
 from interlock.fronts.trusted_proxies import source_of
+from interlock.net.protocol.address_scope import IpAddress
 
 MIB: Final = 1024 * 1024
 PEER_SHARE: Final = 4  # one peer may have this part of all connections

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.net.http.client import TOGETHER_BYTES_MAX
 from interlock.mcp.headers import PARAM_PREFIX
 from interlock.mcp.ladder import ROUTING_HEADERS, plain_routing
 from interlock.mcp.sse import event_pieces
+from interlock.net.http.client import TOGETHER_BYTES_MAX
 
 REASONS: Final = {
     200: b"OK",

@@ -17,12 +17,12 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from interlock.wire.jsonrpc.codec import encode_fault
-from interlock.net.protocol.address_scope import IpAddress
 from interlock.access.refusal import Refusal
 from interlock.fronts.connections import Connections, HeldBytes
 from interlock.fronts.exchange import Exchange, Head
 from interlock.fronts.trusted_proxies import address_of
+from interlock.net.protocol.address_scope import IpAddress
+from interlock.wire.jsonrpc.codec import encode_fault
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 HEADERS_MAX: Final = 200

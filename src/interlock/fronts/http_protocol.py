@@ -11,14 +11,14 @@ import asyncio
 from itertools import islice
 from typing import Any, ClassVar, Final, Protocol
 
-from interlock.net.http.body_buffer import LARGE_READ_BYTES, BodyBuffer
-from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, VaryingLines, read_key, varying_lines
-from interlock.net.protocol.address_scope import IpAddress, is_loopback
 from interlock.access.refusal import Refusal
 from interlock.fronts.connections import Connections
 from interlock.fronts.exchange import Exchange, Head
 from interlock.fronts.http_connection import HEADERS_TOO_LARGE, NO_HEAD, NO_ROOM, HttpConnection
 from interlock.fronts.trusted_proxies import TrustedProxies
+from interlock.net.http.body_buffer import LARGE_READ_BYTES, BodyBuffer
+from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, VaryingLines, read_key, varying_lines
+from interlock.net.protocol.address_scope import IpAddress, is_loopback
 
 KNOWN_HEADS_MAX: Final = 1024  # about 2.5 KB each; those of clients that have gone stay until others need the room
 UPGRADED: Final = "interlock.upgraded"  # where the ASGI scope has the connection itself, an AxSocket

@@ -5,26 +5,21 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.config.plan import NameForm
 from interlock.ax.protocol.messages import CONFIRM
-from interlock.wire.jsonrpc.codec import (
-    decode_object,
-    decode_params_untrusted,
-    encode_error,
-    encode_fault,
-    encode_result,
-    encode_value,
-    maybe_string,
-)
-from interlock.wire.jsonrpc.errors import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    UNAVAILABLE,
-    Fault,
-    for_legacy,
-)
-from interlock.wire.jsonrpc.messages import Message, Notification, Request, Response
+from interlock.config.plan import NameForm
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller, Principal, Sink, view_key
+from interlock.dispatch.client_notifications import ClientNotifications
+from interlock.dispatch.client_tasks import AskedTasks
+from interlock.dispatch.dispatch import resource_not_found
+from interlock.dispatch.task_methods import ABOUT, TaskMethods
+from interlock.fronts.audience import Audience
+from interlock.fronts.client_dispatch import ClientDispatch, ClientLists
+from interlock.fronts.server_info import SERVER_INFO, capabilities
+from interlock.fronts.sessions import Session, Sessions
+from interlock.links.link import Link
+from interlock.links.log_level import Heard
 from interlock.mcp.capabilities import capabilities_to_modern
 from interlock.mcp.eras import LATEST_LEGACY, Era, negotiate_legacy
 from interlock.mcp.methods import (
@@ -45,19 +40,24 @@ from interlock.mcp.methods import (
     TOOLS_CALL,
     UNSUBSCRIBE,
 )
-from interlock.fronts.audience import Audience
-from interlock.core.background import BackgroundTasks
-from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller, Principal, Sink, view_key
-from interlock.dispatch.client_notifications import ClientNotifications
-from interlock.dispatch.client_tasks import AskedTasks
-from interlock.dispatch.dispatch import resource_not_found
-from interlock.dispatch.task_methods import ABOUT, TaskMethods
-from interlock.fronts.client_dispatch import ClientDispatch, ClientLists
-from interlock.fronts.server_info import SERVER_INFO, capabilities
-from interlock.fronts.sessions import Session, Sessions
-from interlock.links.link import Link
-from interlock.links.log_level import Heard
+from interlock.wire.jsonrpc.codec import (
+    decode_object,
+    decode_params_untrusted,
+    encode_error,
+    encode_fault,
+    encode_result,
+    encode_value,
+    maybe_string,
+)
+from interlock.wire.jsonrpc.errors import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    UNAVAILABLE,
+    Fault,
+    for_legacy,
+)
+from interlock.wire.jsonrpc.messages import Message, Notification, Request, Response
 
 EMPTY_RESULT: Final = b"{}"
 

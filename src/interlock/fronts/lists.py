@@ -12,19 +12,19 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.ax.protocol.unlisted import META_UNLISTED
-from interlock.wire.jsonrpc.codec import decode_string, encode_value
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault
-from interlock.mcp.cursor import decode_cursor_untrusted
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import LISTS, META_MISSING, META_SERVER, PROMPTS_LIST, TOOLS_LIST
+from interlock.catalog.catalog import Catalog, View
 from interlock.core.background import BackgroundTasks
+from interlock.core.calls.caller import ViewKey
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
-from interlock.core.calls.caller import ViewKey
-from interlock.catalog.catalog import Catalog, View
 from interlock.dispatch.arrivals import Arrivals, MissingServer
 from interlock.fronts.server_info import SERVER_INFO, instructions
 from interlock.links.keeper import Keeper
+from interlock.mcp.cursor import decode_cursor_untrusted
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import LISTS, META_MISSING, META_SERVER, PROMPTS_LIST, TOOLS_LIST
+from interlock.wire.jsonrpc.codec import decode_string, encode_value
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault
 
 log = logging.getLogger("interlock.lists")
 

@@ -7,20 +7,18 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import NameForm
 from interlock.ax.protocol.messages import CONFIRM
 from interlock.ax.protocol.notifications import Notice
-from interlock.wire.jsonrpc.codec import (
-    decode_array,
-    decode_object,
-    encode_fault,
-    encode_notification,
-    encode_result,
-    encode_value,
-    maybe_string,
-)
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Fault
-from interlock.wire.jsonrpc.messages import Notification
+from interlock.config.plan import NameForm
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller, Principal, Sink, ViewKey, view_key
+from interlock.dispatch.client_notifications import ClientNotifications
+from interlock.dispatch.task_methods import ABOUT, TaskMethods
+from interlock.fronts.audience import Audience
+from interlock.fronts.client_dispatch import ClientDispatch, ClientLists
+from interlock.fronts.server_info import SERVER_INFO, capabilities
+from interlock.fronts.sessions import CHANGED
 from interlock.mcp.eras import MODERN_VERSIONS, Era
 from interlock.mcp.ladder import HTTP_STATUS, Climbed
 from interlock.mcp.methods import (
@@ -40,15 +38,17 @@ from interlock.mcp.methods import (
     TOOLS_CALL,
 )
 from interlock.mcp.tasks import NOT_DECLARED, declares_tasks
-from interlock.fronts.audience import Audience
-from interlock.core.background import BackgroundTasks
-from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller, Principal, Sink, ViewKey, view_key
-from interlock.dispatch.client_notifications import ClientNotifications
-from interlock.dispatch.task_methods import ABOUT, TaskMethods
-from interlock.fronts.client_dispatch import ClientDispatch, ClientLists
-from interlock.fronts.server_info import SERVER_INFO, capabilities
-from interlock.fronts.sessions import CHANGED
+from interlock.wire.jsonrpc.codec import (
+    decode_array,
+    decode_object,
+    encode_fault,
+    encode_notification,
+    encode_result,
+    encode_value,
+    maybe_string,
+)
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Fault
+from interlock.wire.jsonrpc.messages import Notification
 
 SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs and tasks in one filter
 WATCH_AT_ONCE: Final = 50  # resources asked of servers at a time

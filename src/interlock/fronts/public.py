@@ -11,24 +11,12 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from interlock.config.plan import AccessRule, Plan
-from interlock.net.http.known_heads import VaryingLines
-from interlock.process import fd_limit
-from interlock.wire.jsonrpc.batch import is_batch
-from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_plain_request
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
-from interlock.wire.jsonrpc.oversized import message_too_large
-from interlock.mcp.eras import MODERN_VERSIONS
-from interlock.mcp.ladder import H_VERSION, HTTP_STATUS, Climbed, climb, climb_plain, unsupported_fault
-from interlock.mcp.methods import INITIALIZE
-from interlock.mcp.sse import encode_event
-from interlock.net.protocol.address_scope import is_loopback
 from interlock.access.refusal import Refusal
+from interlock.config.plan import AccessRule, Plan
 from interlock.core.background import BackgroundTasks
-from interlock.core.refusal_log import Refusals
 from interlock.core.calls.call import Call, internal
 from interlock.core.calls.caller import Caller, Principal, principal_for
+from interlock.core.refusal_log import Refusals
 from interlock.fronts.batch import serve_batch
 from interlock.fronts.connections import Connection, Connections, HeldBytes
 from interlock.fronts.exchange import Exchange, Head
@@ -40,6 +28,18 @@ from interlock.fronts.sessions import Session
 from interlock.fronts.sse import SseStream
 from interlock.fronts.surfaces import Surfaces
 from interlock.fronts.trusted_proxies import TrustedProxies, source_of
+from interlock.mcp.eras import MODERN_VERSIONS
+from interlock.mcp.ladder import H_VERSION, HTTP_STATUS, Climbed, climb, climb_plain, unsupported_fault
+from interlock.mcp.methods import INITIALIZE
+from interlock.mcp.sse import encode_event
+from interlock.net.http.known_heads import VaryingLines
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.process import fd_limit
+from interlock.wire.jsonrpc.batch import is_batch
+from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_plain_request
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.wire.jsonrpc.oversized import message_too_large
 
 log = logging.getLogger("interlock.public")
 

@@ -7,14 +7,14 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
-from interlock.config.plan import NameForm, Plan
+from interlock.access.refusal import Refusal
 from interlock.ax.protocol.names import is_segment
+from interlock.config.plan import NameForm, Plan
+from interlock.fronts.exchange import Head
+from interlock.fronts.own_address import own_address
 from interlock.mcp.eras import Era, era_of_header
 from interlock.mcp.ladder import H_VERSION
 from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
-from interlock.access.refusal import Refusal
-from interlock.fronts.exchange import Head
-from interlock.fronts.own_address import own_address
 
 
 class UrlTarget(msgspec.Struct, frozen=True):

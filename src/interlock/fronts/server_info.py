@@ -5,10 +5,10 @@ from typing import Any
 from msgspec import Raw
 
 from interlock import __version__
-from interlock.wire.jsonrpc.codec import decode_object
+from interlock.catalog.catalog import View
 from interlock.mcp.methods import EXTENSION, TASKS_EXTENSION
 from interlock.mcp.tasks import offers_cancelling
-from interlock.catalog.catalog import View
+from interlock.wire.jsonrpc.codec import decode_object
 
 SERVER_INFO = {"name": "interlock", "title": "Interlock", "version": __version__}
 INSTRUCTIONS_CHARS_MAX = 100_000

@@ -10,9 +10,11 @@ from typing import Any, Final, Protocol
 from msgspec import Raw
 
 from interlock.ax.protocol.notifications import Notice, as_log
-from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_request, encode_value
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, Fault, error_body
-from interlock.wire.jsonrpc.messages import Notification, Response
+from interlock.core.calls.call import passes_level
+from interlock.core.calls.caller import Asked, Caller, Sink
+from interlock.core.clock import Clock
+from interlock.fronts.exchange import Exchange
+from interlock.fronts.stream_log import StreamLog, StreamLogs
 from interlock.mcp.methods import (
     ASKED_OF_CLIENT,
     CANCELLED,
@@ -25,11 +27,9 @@ from interlock.mcp.methods import (
     TASKS_RESULT,
     TOOLS_CHANGED,
 )
-from interlock.core.clock import Clock
-from interlock.core.calls.call import passes_level
-from interlock.core.calls.caller import Asked, Caller, Sink
-from interlock.fronts.exchange import Exchange
-from interlock.fronts.stream_log import StreamLog, StreamLogs
+from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_request, encode_value
+from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, Fault, error_body
+from interlock.wire.jsonrpc.messages import Notification, Response
 
 CHANGED: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}
 WENT_AWAY: Final = "the client went away"

@@ -3,10 +3,10 @@
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.approvals.trust.registrant import ClientCertificate
 from interlock.fronts.exchange import Head
 from interlock.fronts.trusted_proxies import TrustedProxies, address_of
-from interlock.approvals.trust.registrant import ClientCertificate
+from interlock.wire.jsonrpc.errors import Fault
 
 if TYPE_CHECKING:
     from interlock.approvals.trust.client_certificates import Certificates

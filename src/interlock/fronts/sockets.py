@@ -6,9 +6,9 @@ from typing import Any, Final
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
+from interlock.fronts.http_protocol import UPGRADED
 from interlock.net.message_pipe import MessageSink
 from interlock.net.websocket.accept import AcceptedPipe
-from interlock.fronts.http_protocol import UPGRADED
 
 HEADERS_MAX: Final = 128  # of websockets
 LINE_BYTES_MAX: Final = 8192 - 64  # of websockets, less what stands around a name and its value, or around a path

@@ -3,16 +3,16 @@
 import secrets
 from collections.abc import Callable
 
-from interlock.wire.jsonrpc.codec import encode_fault
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
-from interlock.mcp.methods import INITIALIZE
 from interlock.core.calls.caller import Caller, Principal
 from interlock.fronts.batch import begin_batch_untrusted
 from interlock.fronts.exchange import Exchange
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.request_head import UrlTarget
 from interlock.fronts.sessions import Session
+from interlock.mcp.methods import INITIALIZE
+from interlock.wire.jsonrpc.codec import encode_fault
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
 
 
 class SseStream:

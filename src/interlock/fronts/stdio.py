@@ -14,14 +14,6 @@ from typing import Any, Final, Protocol, cast
 from msgspec import Raw
 
 from interlock.config.plan import NameForm
-from interlock.process.lines import TOGETHER_BYTES_MAX, LineSplitter, one_line, write_line
-from interlock.process.standard_files import FileInput, FileOutput, is_never_waited_for
-from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_string
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault, error_body
-from interlock.wire.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
-from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
-from interlock.mcp.ladder import climb
-from interlock.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, Principal
 from interlock.fronts.batch import begin_batch_untrusted
@@ -29,6 +21,14 @@ from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import Listener, ModernFront
 from interlock.fronts.sessions import LOST, WENT_AWAY, Session
 from interlock.fronts.surfaces import Chosen
+from interlock.mcp.ladder import climb
+from interlock.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
+from interlock.process.lines import TOGETHER_BYTES_MAX, LineSplitter, one_line, write_line
+from interlock.process.standard_files import FileInput, FileOutput, is_never_waited_for
+from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_string
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault, error_body
+from interlock.wire.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
+from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
 
 log = logging.getLogger("interlock.stdio")
 

@@ -10,17 +10,17 @@ from typing import Any, Final, Literal, cast
 import msgspec
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import TOOLS_LIST
 from interlock.aql.surface import AqlSurface
-from interlock.core.current_plan import CurrentPlan
-from interlock.core.calls.caller import Principal, ViewKey, view_key
 from interlock.catalog.catalog import Catalog, Namespace, View
+from interlock.core.calls.caller import Principal, ViewKey, view_key
+from interlock.core.current_plan import CurrentPlan
 from interlock.dispatch.arrivals import Arrivals
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.lists import SERVER_META, ListCache
 from interlock.fronts.modern import ModernFront
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import TOOLS_LIST
+from interlock.wire.jsonrpc.errors import Fault
 
 ServedSurface = Literal["flat", "aql", "aql-single", "safety"]
 BYTES_PER_TOKEN: Final = 4  # what tokenizers make of JSON, near enough to choose by

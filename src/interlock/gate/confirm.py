@@ -12,26 +12,26 @@ from msgspec import Raw
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.errors import UNKNOWN, refusal_of
 from interlock.approvals.protocol.state import Status
-from interlock.gate.protocol.held_call import Confirm, Presented, read_confirm_untrusted
 from interlock.ax.protocol.errors import CONFIRMATION_UNKNOWN, refusal
 from interlock.ax.protocol.messages import CONFIRM
 from interlock.ax.protocol.route import ROUTE
-from interlock.wire.jsonrpc.codec import encode_result, encode_value
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.mcp.eras import Era
-from interlock.mcp.meta import RAW_EMPTY
+from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock
 from interlock.core.calls.call import Call, CallHandler, Outcome
 from interlock.core.calls.caller import Caller, Sink
 from interlock.core.calls.failures import answer_failures
-from interlock.catalog.routes import Route
+from interlock.core.clock import Clock
 from interlock.gate.gate import Gate
 from interlock.gate.hold import GateHold, requester_of
+from interlock.gate.protocol.held_call import Confirm, Presented, read_confirm_untrusted
 from interlock.gate.relays import result_of
 from interlock.gate.rounds import Pass, Relayed
 from interlock.links.handshake import modern_head
 from interlock.links.link import Link
+from interlock.mcp.eras import Era
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.wire.jsonrpc.codec import encode_result, encode_value
+from interlock.wire.jsonrpc.errors import Fault
 
 CONFIRMED: Final = b'{"status":"confirmed"}'
 _CONFIRMED_MODERN: Final = b'{"resultType":"complete","status":"confirmed"}'

@@ -7,14 +7,14 @@ included, and what a client wants of its task were decided by no person: they st
 
 from typing import Any, Final
 
-from interlock.wire.jsonrpc.codec import decode_object
+from interlock.core.calls.call import Call
+from interlock.gate.rounds import Pass
+from interlock.links.link import Link
 from interlock.mcp.eras import Era
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY
 from interlock.mcp.methods import META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION
 from interlock.mcp.mrtr import request_digest
-from interlock.core.calls.call import Call
-from interlock.gate.rounds import Pass
-from interlock.links.link import Link
+from interlock.wire.jsonrpc.codec import decode_object
 
 _SHOWN: Final = ("name", "arguments")
 _META: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, PROGRESS_TOKEN))

@@ -12,33 +12,33 @@ import secrets
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.state import Move, Status
-from interlock.gate.protocol.held_call import call_digest
-from interlock.gate.protocol.relay import Carried
-from interlock.gate.protocol.request_state import PREFIX
-from interlock.wire.jsonrpc.codec import encode_result
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
-from interlock.mcp.eras import Era
-from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import TOOLS_CALL
-from interlock.mcp.mrtr import read_input_required, request_digest
-from interlock.approvals.inbox import Inbox
+from interlock.catalog.routes import ChangedDefinition, Route
 from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock
 from interlock.core.calls.call import Call, Outcome
 from interlock.core.calls.caller import Caller
 from interlock.core.calls.check import CheckNumber, Refuse, Release
 from interlock.core.calls.failures import answer_failures
 from interlock.core.calls.refusals import HELD
-from interlock.catalog.routes import ChangedDefinition, Route
+from interlock.core.clock import Clock
 from interlock.gate.granted_calls import GrantedCalls
 from interlock.gate.hold import Back, GateHold, requester_of
+from interlock.gate.protocol.held_call import call_digest
+from interlock.gate.protocol.relay import Carried
+from interlock.gate.protocol.request_state import PREFIX
 from interlock.gate.question import draft_question, is_open
 from interlock.gate.relays import Relays, result_of
 from interlock.gate.responses import STATE_FOREIGN, STATE_INVALID, Answers, sees_pages
 from interlock.gate.rounds import Pass, Rounds
+from interlock.mcp.eras import Era
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import TOOLS_CALL
+from interlock.mcp.mrtr import read_input_required, request_digest
 from interlock.store.ports import Conflict, KeyValue
+from interlock.wire.jsonrpc.codec import encode_result
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
 
 LOOKS_MAX: Final = 3  # at an approval that others use up or change meanwhile
 KEY_BYTES: Final = 32

@@ -8,18 +8,18 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, What
 from interlock.approvals.protocol.argument_rules import maybe_violation
 from interlock.approvals.protocol.standing_grant import KIND, StandingGrant
+from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant, Uncovered
 from interlock.ax.protocol.errors import CONFIRMATION_EXPIRED, CONFIRMATION_USED
+from interlock.core.calls.check import Release
+from interlock.core.clock import Clock
+from interlock.gate.hold import GateHold, may_be_granted
+from interlock.mcp.meta import RAW_EMPTY
 from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
-from interlock.mcp.meta import RAW_EMPTY
-from interlock.approvals.inbox import Inbox
-from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant, Uncovered
-from interlock.core.clock import Clock
-from interlock.core.calls.check import Release
-from interlock.gate.hold import GateHold, may_be_granted
 
 _TAKEN: Final = (CONFIRMATION_USED, CONFIRMATION_EXPIRED)  # an approval that an identical call used, or that lapsed
 

@@ -6,17 +6,17 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.caller_mark import requester
+from interlock.ax.protocol.messages import CONFIRM
+from interlock.catalog.routes import Route
+from interlock.core.calls.call import Call, Outcome
+from interlock.core.calls.check import Refuse, Release
+from interlock.gate.confirmed_request import keep_confirmed
 from interlock.gate.protocol.held_call import redeeming_params
 from interlock.gate.protocol.policy import Hold
 from interlock.gate.protocol.request_state import Visit
-from interlock.ax.protocol.messages import CONFIRM
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.core.calls.call import Call, Outcome
-from interlock.core.calls.check import Refuse, Release
-from interlock.catalog.routes import Route
-from interlock.gate.confirmed_request import keep_confirmed
 from interlock.gate.rounds import Pass
 from interlock.links.handshake import modern_head
+from interlock.wire.jsonrpc.errors import Fault
 
 ShownRequest = tuple[str, bytes, dict[str, Any], dict[str, Raw]]  # method, head, params, `_meta`
 

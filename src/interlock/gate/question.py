@@ -5,17 +5,17 @@ from typing import Final
 
 from msgspec import Raw
 
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import CLASSIFIED, Approval, Kind, Source
 from interlock.ax.protocol.capability import as_object
-from interlock.gate.protocol.policy import Hold
 from interlock.ax.protocol.hop_metadata import DECLARED
-from interlock.wire.jsonrpc.codec import decode_object, maybe_string
-from interlock.mcp.methods import META_CLIENT, TOOLS_CALL
-from interlock.approvals.inbox import Inbox
-from interlock.core.calls.call import Call
 from interlock.catalog.definition import DefinitionSnapshot
 from interlock.catalog.routes import Route
+from interlock.core.calls.call import Call
 from interlock.gate.hold import GateHold
+from interlock.gate.protocol.policy import Hold
+from interlock.mcp.methods import META_CLIENT, TOOLS_CALL
+from interlock.wire.jsonrpc.codec import decode_object, maybe_string
 
 NONCE_BYTES: Final = 24
 

@@ -10,26 +10,26 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.config.toml_text import toml_text
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.state import Status
+from interlock.ax.protocol.hop_metadata import CAPABILITY
+from interlock.catalog.routes import Route
+from interlock.config.toml_text import toml_text
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller
+from interlock.core.clock import Clock, rfc3339
+from interlock.gate.hold import Back, GateHold, may_be_granted
 from interlock.gate.protocol.held_call import Held, held_result
 from interlock.gate.protocol.refusals import denied_result, open_result
 from interlock.gate.protocol.relay import DENIED, Carried
 from interlock.gate.protocol.request_state import Visit, is_visit, seal, unseal_untrusted
-from interlock.ax.protocol.hop_metadata import CAPABILITY
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
 from interlock.mcp.capabilities import declares
 from interlock.mcp.eras import Era
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import ELICIT, META_CAPABILITIES
 from interlock.mcp.mrtr import Question, encode_input_required
-from interlock.core.clock import Clock, rfc3339
-from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller
-from interlock.catalog.routes import Route
-from interlock.gate.hold import Back, GateHold, may_be_granted
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
 
 VISIT_S: Final = 600.0  # a state for a question that has no expiry of its own
 PAGE: Final = "confirmation"  # the one question in an input_required of ours

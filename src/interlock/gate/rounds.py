@@ -12,9 +12,9 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.route import CURSOR, ROUTE
-from interlock.mcp.mrtr import ROUNDS_MAX
-from interlock.core.clock import Clock
 from interlock.catalog.routes import Route
+from interlock.core.clock import Clock
+from interlock.mcp.mrtr import ROUNDS_MAX
 
 RELAYED_MAX: Final = 10_000  # confirmations of hops below that are remembered
 PASSES_MAX: Final = 10_000

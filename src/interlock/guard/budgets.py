@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from interlock.config.plan import Plan
-from interlock.operator_api.budgets import Budget, Spent
 from interlock.ax.protocol.budget import BudgetUsage, Limits, Over, Price, Scope, Slice, budget_exceeded
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.config.plan import Plan
 from interlock.core.clock import Clock
+from interlock.operator_api.budgets import Budget, Spent
+from interlock.wire.jsonrpc.errors import Fault
 
 if TYPE_CHECKING:
     from interlock.core.calls.call import Call, CallLink

@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from interlock.ax.protocol.errors import CONFIRMATION_EXPIRED, CONFIRMATION_USED, CONFIRMATION_VOID
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
-from interlock.core.link_state import LinkState
-from interlock.guard.budgets import Budgets
 from interlock.core.calls.check import Check, CheckNumber, Commit, Explained, Refuse, Send, Verdict
 from interlock.core.calls.refusals import HELD, maybe_unusable
+from interlock.core.link_state import LinkState
+from interlock.guard.budgets import Budgets
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
 
 if TYPE_CHECKING:
     from interlock.core.calls.call import Call, CallLink

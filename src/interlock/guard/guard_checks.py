@@ -3,11 +3,11 @@
 `Guard` asks them in the order of their numbers (SURFACE 8), whatever the order here.
 """
 
-from interlock.core.current_plan import CurrentPlan
-from interlock.guard.budgets import Budgets
-from interlock.core.calls.check import Check
-from interlock.guard.guard import Guard
 from interlock.catalog.routes import Route
+from interlock.core.calls.check import Check
+from interlock.core.current_plan import CurrentPlan
+from interlock.gate.gate import Approvers, Gate
+from interlock.guard.budgets import Budgets
 from interlock.guard.checks.agent import AgentCheck
 from interlock.guard.checks.arguments import ArgumentsCheck, OperationRefusal
 from interlock.guard.checks.availability import AvailabilityCheck
@@ -17,7 +17,7 @@ from interlock.guard.checks.gate import GateCheck
 from interlock.guard.checks.route import RouteCheck
 from interlock.guard.checks.send import SendCheck
 from interlock.guard.checks.surface import SurfaceCheck
-from interlock.gate.gate import Approvers, Gate
+from interlock.guard.guard import Guard
 
 
 def admission_checks(

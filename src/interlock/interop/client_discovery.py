@@ -12,13 +12,13 @@ from typing import Final, Literal, cast
 import msgspec
 
 from interlock.config.folders import home_folder
+from interlock.core.bounded_file import read_bounded
+from interlock.interop.bundles import Bundle
 from interlock.interop.protocol.clients import CLIENTS, Base, Client, ConfigPlace, System
 from interlock.interop.protocol.formats import BYTES_MAX
 from interlock.interop.protocol.model import Entry, FileReading
 from interlock.interop.protocol.read.client_files import read_client_file
 from interlock.interop.protocol.read.self_reference import is_own
-from interlock.core.bounded_file import read_bounded
-from interlock.interop.bundles import Bundle
 
 State = Literal["read", "absent", "unreadable"]
 ENV_FILE_BYTES_MAX: Final = 256 * 1024

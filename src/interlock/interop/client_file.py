@@ -5,12 +5,12 @@ from typing import Final
 
 import msgspec
 
-from interlock.interop.protocol.clients import Client
-from interlock.interop.protocol.formats import BYTES_MAX
-from interlock.interop.protocol.write.text_edits import CannotEdit, with_entry
 from interlock.core.bounded_file import read_bounded
 from interlock.drivers.workspace.imported_folder import write_whole
 from interlock.interop.client_discovery import Machine, places
+from interlock.interop.protocol.clients import Client
+from interlock.interop.protocol.formats import BYTES_MAX
+from interlock.interop.protocol.write.text_edits import CannotEdit, with_entry
 
 BACKUP: Final = ".interlock-backup"
 OWNER_ONLY: Final = 0o600

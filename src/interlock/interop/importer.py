@@ -14,13 +14,6 @@ import msgspec
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE
-from interlock.interop.protocol.convert.batch import Batch, Planned, Skipped, Sourced, batch
-from interlock.interop.protocol.convert.draft import Wishes
-from interlock.interop.protocol.convert.entry import Surroundings
-from interlock.interop.protocol.convert.fingerprints import fingerprint_values, recall_values
-from interlock.interop.protocol.convert.inventory_text import secrets_text
-from interlock.interop.protocol.convert.three_way_merge import merge, next_version, with_old
-from interlock.interop.protocol.model import Entry, Note
 from interlock.drivers.workspace.imported_folder import (
     RECORD_FILE,
     Folder,
@@ -32,6 +25,13 @@ from interlock.drivers.workspace.imported_folder import (
 from interlock.drivers.workspace.scan import DRAFT_FILE, DRIVERS
 from interlock.interop.client_discovery import Machine, SourceFile, env_file_path, env_files
 from interlock.interop.frontmatter_edit import with_fields, with_secrets
+from interlock.interop.protocol.convert.batch import Batch, Planned, Skipped, Sourced, batch
+from interlock.interop.protocol.convert.draft import Wishes
+from interlock.interop.protocol.convert.entry import Surroundings
+from interlock.interop.protocol.convert.fingerprints import fingerprint_values, recall_values
+from interlock.interop.protocol.convert.inventory_text import secrets_text
+from interlock.interop.protocol.convert.three_way_merge import merge, next_version, with_old
+from interlock.interop.protocol.model import Entry, Note
 
 Kept = Literal["new", "same", "differs"]
 Keep = Callable[[str, str], Kept]

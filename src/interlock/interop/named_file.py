@@ -5,7 +5,10 @@ from typing import Final
 
 import msgspec
 
+from interlock.core.bounded_file import read_bounded
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
+from interlock.interop.bundles import BadBundle, look_into
+from interlock.interop.client_discovery import SourceFile
 from interlock.interop.protocol.clients import BY_NAME, CLIENTS, Client, System
 from interlock.interop.protocol.formats import BYTES_MAX, Format, Unreadable, read_data
 from interlock.interop.protocol.model import FileReading
@@ -14,9 +17,6 @@ from interlock.interop.protocol.read.client_files import read_client_file
 from interlock.interop.protocol.read.docker_files import is_docker_data, read_docker
 from interlock.interop.protocol.read.driver_files import read_driver_entry
 from interlock.interop.protocol.read.registry_files import is_registry_data, read_registry
-from interlock.core.bounded_file import read_bounded
-from interlock.interop.bundles import BadBundle, look_into
-from interlock.interop.client_discovery import SourceFile
 
 BUNDLES: Final = frozenset({".mcpb", ".dxt"})
 _FORMS: Final[dict[str, Format]] = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}

@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from interlock.drivers.protocol.authoring.proposal import Proposal
 from interlock.drivers.add.add import AddResult, NotAdded
+from interlock.drivers.protocol.authoring.proposal import Proposal
 from interlock.interop.importer import DriverReport
 
 Proposals = tuple[Proposal, ...]

@@ -24,29 +24,22 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.config.plan import Dial, Spawn
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
-from interlock.wire.jsonrpc.batch import is_batch, parts_untrusted
-from interlock.wire.jsonrpc.codec import (
-    decode_object,
-    decode_untrusted,
-    encode_call,
-    encode_notification,
-    encode_request,
-    encode_value,
-)
-from interlock.wire.jsonrpc.errors import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    CodecError,
-    Fault,
-    error_body,
-    for_legacy,
-)
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
-from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large, result_too_large
-from interlock.wire.jsonrpc.pieces import LargeParams, call_pieces
+from interlock.config.plan import Dial, Spawn
+from interlock.core.calls.call import Call, CallFactory, Inquiry, Outcome, Pending
+from interlock.core.calls.caller import Asking, Caller
+from interlock.core.calls.noted_sink import add_note
+from interlock.core.calls.refusals import BUSY
+from interlock.core.clock import Clock
+from interlock.guard.guard import Admitted
+from interlock.links.link import Link, ServerFacts
+from interlock.links.link_events import LinkEvents
+from interlock.links.listen_request import is_told_first, maybe_acknowledged, subscription_id
+from interlock.links.lost_fault import LostFault, lost_fault, unauthorised_fault
+from interlock.links.noise import BANNER_MAX, GARBAGE_MAX, Noise, maybe_answer_id
+from interlock.links.pipes import HttpPipe, Pipe, Trouble, Undelivered
+from interlock.links.request_meta import rewrite_meta
+from interlock.links.waiting_calls import SuspendedCalls, maybe_speaking
 from interlock.mcp.eras import BATCH_VERSION, LATEST_MODERN, MODERN
 from interlock.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS, crossing_keys
 from interlock.mcp.methods import (
@@ -68,21 +61,28 @@ from interlock.mcp.methods import (
 )
 from interlock.mcp.roots import encode_roots, hold_answers_untrusted, hold_roots_untrusted
 from interlock.mcp.tasks import offers_tasks
-from interlock.core.clock import Clock
-from interlock.core.calls.call import Call, CallFactory, Inquiry, Outcome, Pending
-from interlock.core.calls.caller import Asking, Caller
-from interlock.guard.guard import Admitted
-from interlock.core.calls.noted_sink import add_note
-from interlock.core.calls.refusals import BUSY
-from interlock.links.link import Link, ServerFacts
-from interlock.links.link_events import LinkEvents
-from interlock.links.listen_request import is_told_first, maybe_acknowledged, subscription_id
-from interlock.links.lost_fault import LostFault, lost_fault, unauthorised_fault
-from interlock.links.noise import BANNER_MAX, GARBAGE_MAX, Noise, maybe_answer_id
-from interlock.links.pipes import HttpPipe, Pipe, Trouble, Undelivered
-from interlock.links.request_meta import rewrite_meta
-from interlock.links.waiting_calls import SuspendedCalls, maybe_speaking
 from interlock.process.sandbox.denied_host import DeniedHost
+from interlock.wire.jsonrpc.batch import is_batch, parts_untrusted
+from interlock.wire.jsonrpc.codec import (
+    decode_object,
+    decode_untrusted,
+    encode_call,
+    encode_notification,
+    encode_request,
+    encode_value,
+)
+from interlock.wire.jsonrpc.errors import (
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    CodecError,
+    Fault,
+    error_body,
+    for_legacy,
+)
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large, result_too_large
+from interlock.wire.jsonrpc.pieces import LargeParams, call_pieces
 
 log = logging.getLogger("interlock.links")
 

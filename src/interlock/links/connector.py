@@ -17,16 +17,6 @@ from urllib.parse import urlencode, urljoin, urlsplit
 import msgspec
 
 from interlock.config.plan import Dial, Package, SandboxPlan, Spawn
-from interlock.net.http.client import header
-from interlock.process.packages.installer import ensure
-from interlock.process.packages.references import PackageUnavailable
-from interlock.process.child import Child
-from interlock.process.launch import ChildStartFailed, child_environment
-from interlock.process.orphan_reaper import OrphanReaper
-from interlock.process.start_limits import StartLimits
-from interlock.process.stderr import StderrRing
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import INITIALIZED
 from interlock.core.clock import Clock
 from interlock.credentials.errors import Unobtainable
 from interlock.credentials.secret_references import SecretResolver
@@ -37,8 +27,18 @@ from interlock.links.handshake import USUAL, GreetingFailed, Manner, greet
 from interlock.links.link import ServerFacts
 from interlock.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
 from interlock.links.process_room import ProcessRoom
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import INITIALIZED
+from interlock.net.http.client import header
+from interlock.process.child import Child
+from interlock.process.launch import ChildStartFailed, child_environment
+from interlock.process.orphan_reaper import OrphanReaper
+from interlock.process.packages.installer import ensure
+from interlock.process.packages.references import PackageUnavailable
 from interlock.process.sandbox.errors import SandboxFailed
 from interlock.process.sandbox.sandbox import Command, Sandbox, Sandboxes
+from interlock.process.start_limits import StartLimits
+from interlock.process.stderr import StderrRing
 from interlock.store.ports import StoreError
 
 LAUNCH_S: Final = 15.0

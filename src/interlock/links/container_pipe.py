@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from interlock.wire.jsonrpc.oversized import Oversized
 from interlock.links.pipes import HttpPipe, PipeOwner, StdioPipe
+from interlock.wire.jsonrpc.oversized import Oversized
 
 
 class MutePipe(StdioPipe):

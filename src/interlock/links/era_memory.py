@@ -4,9 +4,9 @@ import contextlib
 import logging
 from typing import Final
 
-from interlock.mcp.eras import Era
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
+from interlock.mcp.eras import Era
 from interlock.store.ports import KeyValue
 
 log = logging.getLogger("interlock.node")

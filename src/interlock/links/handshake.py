@@ -11,9 +11,11 @@ import msgspec
 from msgspec import Raw
 
 from interlock import __version__
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, maybe_string
-from interlock.wire.jsonrpc.errors import UNSUPPORTED_VERSION, CodecError, Fault
-from interlock.wire.jsonrpc.messages import Response
+from interlock.core.calls.call import Inquiry
+from interlock.links.connected_link import MODERN_HEAD, ConnectedLink
+from interlock.links.link import ServerFacts
+from interlock.links.lost_fault import LostFault
+from interlock.links.pipes import Trouble, Undelivered
 from interlock.mcp.eras import LATEST_MODERN, LEGACY_VERSIONS, MODERN_VERSIONS, Era
 from interlock.mcp.methods import (
     DISCOVER,
@@ -25,11 +27,9 @@ from interlock.mcp.methods import (
     TASKS_EXTENSION,
 )
 from interlock.mcp.tasks import TAKEN_AS_TASK
-from interlock.core.calls.call import Inquiry
-from interlock.links.connected_link import MODERN_HEAD, ConnectedLink
-from interlock.links.link import ServerFacts
-from interlock.links.lost_fault import LostFault
-from interlock.links.pipes import Trouble, Undelivered
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, maybe_string
+from interlock.wire.jsonrpc.errors import UNSUPPORTED_VERSION, CodecError, Fault
+from interlock.wire.jsonrpc.messages import Response
 
 PROBE_S: Final = 3.0  # how long a server may think about `server/discover` before it is also asked the older way
 KNOWN_S: Final = 10.0  # the same, where this is how it was greeted before

@@ -31,21 +31,11 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from interlock.process.stderr import StderrRing
-from interlock.drivers.protocol.server_name import settings_place
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import (
-    DISCOVER,
-    PING,
-    PROMPTS_LIST,
-    RESOURCES_LIST,
-    TEMPLATES_LIST,
-    TOOLS_LIST,
-)
-from interlock.credentials.protocol.www_authenticate import read_challenge_untrusted
-from interlock.core.link_state import LinkState
 from interlock.core.calls.call import Call
+from interlock.core.link_state import LinkState
+from interlock.credentials.protocol.www_authenticate import read_challenge_untrusted
 from interlock.credentials.token import Denied, TokenHolder
+from interlock.drivers.protocol.server_name import settings_place
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectFailed, Connector, ConnectorParts, Loss
 from interlock.links.handshake import MODERN_META, PROBE_S, modern_head
@@ -57,6 +47,16 @@ from interlock.links.pipes import HttpPipe, Pipe, Undelivered
 from interlock.links.subscriptions import Subscriptions, has
 from interlock.links.task_subscription import TaskListening
 from interlock.links.unauthorized_retry import Renewal
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import (
+    DISCOVER,
+    PING,
+    PROMPTS_LIST,
+    RESOURCES_LIST,
+    TEMPLATES_LIST,
+    TOOLS_LIST,
+)
+from interlock.process.stderr import StderrRing
 
 log = logging.getLogger("interlock.links")
 

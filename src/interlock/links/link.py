@@ -24,18 +24,18 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import ToolClass
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
-from interlock.drivers.protocol.server_name import server_name
-from interlock.mcp.eras import Era
-from interlock.core.clock import Clock
-from interlock.core.link_state import RETRY_AFTER_MS, UNREACHABLE, LinkState, Outlook, Standing
-from interlock.guard.budgets import Account
+from interlock.config.plan import ToolClass
 from interlock.core.calls.call import Call, CallFactory, Members, Pending, WaitingCalls
 from interlock.core.calls.caller import Caller
-from interlock.guard.guard import Admitted
+from interlock.core.clock import Clock
+from interlock.core.link_state import RETRY_AFTER_MS, UNREACHABLE, LinkState, Outlook, Standing
 from interlock.credentials.consents import Consent
+from interlock.drivers.protocol.server_name import server_name
+from interlock.guard.budgets import Account
+from interlock.guard.guard import Admitted
 from interlock.links.link_events import LinkEvents
+from interlock.mcp.eras import Era
 
 TIMEOUT_S = 300.0  # as of [servers.SEGMENT] timeout_s
 LATENCIES_MAX = 100  # calls of which a link remembers how long they took

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.wire.jsonrpc.messages import Notification, Request
-from interlock.mcp.roots import HeldRoots
 from interlock.core.calls.call import Call, CallFactory, Pending
 from interlock.core.calls.caller import Asking, Caller
 from interlock.links.pipes import Undelivered
+from interlock.mcp.roots import HeldRoots
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.messages import Notification, Request
 
 if TYPE_CHECKING:
     from interlock.links.connected_link import ConnectedLink

@@ -5,13 +5,13 @@ from typing import Protocol
 
 from msgspec import Raw
 
+from interlock.core.calls.call import Outcome, Pending
+from interlock.core.calls.caller import Asked
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import META_SUBSCRIPTION
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
 from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsonrpc.messages import Request, Response
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import META_SUBSCRIPTION
-from interlock.core.calls.call import Outcome, Pending
-from interlock.core.calls.caller import Asked
 
 
 class ListenerOwner(Protocol):

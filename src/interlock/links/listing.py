@@ -8,14 +8,14 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.unlisted import Unlisted, maybe_unlisted_untrusted
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, is_deep, maybe_string
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, CodecError, Fault
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import MODERN_META, modern_head
 from interlock.links.lost_fault import LostFault
 from interlock.links.pipes import Trouble, Undelivered
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, is_deep, maybe_string
+from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, CodecError, Fault
 
 LIST_S: Final = 5.0  # MCP-AX 5.1: one slow server does not hold up the list
 PAGES_MAX: Final = 100

@@ -3,12 +3,12 @@
 import asyncio
 from typing import Final
 
-from interlock.wire.jsonrpc.errors import CALL_TIMEOUT, Fault
-from interlock.wire.jsonrpc.messages import Response
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import LOG_RANK, SET_LEVEL
 from interlock.core.calls.call import Inquiry, Outcome
 from interlock.links.connected_link import ConnectedLink
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import LOG_RANK, SET_LEVEL
+from interlock.wire.jsonrpc.errors import CALL_TIMEOUT, Fault
+from interlock.wire.jsonrpc.messages import Response
 
 QUIET: Final = "emergency"  # what a server is told once no client wants its logs any more
 TAKEN_S: Final = 2.0  # a log line is worth no longer wait

@@ -1,9 +1,9 @@
 """What a client hears of a call that a link lost, and the detail that stays inside."""
 
-from interlock.wire.jsonrpc.errors import TOOL_DEGRADED, Fault
 from interlock.core.clock import rfc3339
 from interlock.core.link_state import UNREACHABLE
 from interlock.links.pipes import Undelivered
+from interlock.wire.jsonrpc.errors import TOOL_DEGRADED, Fault
 
 
 class LostFault(Fault, frozen=True):

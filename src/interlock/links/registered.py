@@ -15,9 +15,6 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Dial
-from interlock.net.message_pipe import GOING_AWAY, MessagePipe
-from interlock.process.stderr import StderrRing
 from interlock.ax.protocol.caller_mark import CALLER
 from interlock.ax.protocol.hop_metadata import Offer
 from interlock.ax.protocol.messages import DEREGISTER, HEARTBEAT
@@ -25,8 +22,21 @@ from interlock.ax.protocol.notifications import Notice, NoticeGate, Overflow, Re
 from interlock.ax.protocol.registration.liveness import Liveness
 from interlock.ax.protocol.registration.sessions import Session
 from interlock.ax.protocol.route import CURSOR, ROUTE
-from interlock.wire.jsonrpc.codec import decode_object, encode_value
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.config.plan import Dial
+from interlock.core.calls.call import Call, Pending
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.link_state import LinkState
+from interlock.guard.budgets import Account
+from interlock.guard.guard import Admitted
+from interlock.links.connected_link import CHANGES, ConnectedLink
+from interlock.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts
+from interlock.links.handshake import MODERN_META, GreetingFailed, modern_head
+from interlock.links.keeper import Keeper, StockCatalog
+from interlock.links.link import ServerFacts
+from interlock.links.link_events import LinkEvents
+from interlock.links.listing import LIST_S, Listing
+from interlock.links.lost_fault import LostFault
+from interlock.links.pipes import PipeOwner, Trouble, Undelivered
 from interlock.mcp.eras import LATEST_LEGACY, Era
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS
 from interlock.mcp.methods import (
@@ -42,20 +52,10 @@ from interlock.mcp.methods import (
     TASK_STATUS,
     TOOLS_LIST,
 )
-from interlock.core.clock import Clock, rfc3339
-from interlock.core.link_state import LinkState
-from interlock.guard.budgets import Account
-from interlock.core.calls.call import Call, Pending
-from interlock.guard.guard import Admitted
-from interlock.links.connected_link import CHANGES, ConnectedLink
-from interlock.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts
-from interlock.links.handshake import MODERN_META, GreetingFailed, modern_head
-from interlock.links.keeper import Keeper, StockCatalog
-from interlock.links.link import ServerFacts
-from interlock.links.link_events import LinkEvents
-from interlock.links.listing import LIST_S, Listing
-from interlock.links.lost_fault import LostFault
-from interlock.links.pipes import PipeOwner, Trouble, Undelivered
+from interlock.net.message_pipe import GOING_AWAY, MessagePipe
+from interlock.process.stderr import StderrRing
+from interlock.wire.jsonrpc.codec import decode_object, encode_value
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
 
 log = logging.getLogger("interlock.ax")
 

@@ -4,11 +4,11 @@ from typing import Any
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import encode_value
+from interlock.core.calls.call import Call
 from interlock.mcp.eras import Era
 from interlock.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, crossing_keys, stamp_modern
 from interlock.mcp.methods import META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_TASK
-from interlock.core.calls.call import Call
+from interlock.wire.jsonrpc.codec import encode_value
 
 
 def rewrite_meta(call: Call, upstream_id: int, *, modern: bool, vendor: bool, task: Any) -> None:

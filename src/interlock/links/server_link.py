@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Protocol
 
 from interlock.config.plan import Dial, ServerPlan, Spawn
-from interlock.core.clock import Clock
 from interlock.core.calls.caller import Caller
+from interlock.core.clock import Clock
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.link import Link, Own, ServerFacts
 from interlock.links.link_events import LinkEvents

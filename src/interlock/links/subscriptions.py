@@ -13,15 +13,15 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_object
-from interlock.wire.jsonrpc.errors import CALL_TIMEOUT, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Fault
-from interlock.wire.jsonrpc.messages import Response
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import LISTEN, SUBSCRIBE, UNSUBSCRIBE
 from interlock.core.calls.refusals import degraded_fault
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import MODERN_META, modern_head
 from interlock.links.listen_request import Listener
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import LISTEN, SUBSCRIBE, UNSUBSCRIBE
+from interlock.wire.jsonrpc.codec import decode_object
+from interlock.wire.jsonrpc.errors import CALL_TIMEOUT, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Fault
+from interlock.wire.jsonrpc.messages import Response
 
 log = logging.getLogger("interlock.links")
 

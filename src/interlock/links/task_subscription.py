@@ -11,15 +11,15 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.wire.jsonrpc.messages import Request, Response
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import LISTEN, META_SUBSCRIPTION
 from interlock.core.calls.call import Outcome
 from interlock.core.calls.caller import Asked
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import TASKS_META, modern_head
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import LISTEN, META_SUBSCRIPTION
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.messages import Request, Response
 
 AGREE_S: Final = 10.0  # how long a server may take to say what it will tell
 AGAIN_S: Final = 2.0  # until a stream that ended is opened again

@@ -8,15 +8,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from interlock.wire.jsonrpc.errors import TOOL_DEGRADED, Fault
-from interlock.credentials.protocol.www_authenticate import read_challenge_untrusted
-from interlock.core.clock import Clock
 from interlock.core.calls.call import Call, Outcome
+from interlock.core.clock import Clock
 from interlock.credentials.errors import Unobtainable
+from interlock.credentials.protocol.www_authenticate import read_challenge_untrusted
 from interlock.credentials.token import Denied, TokenHolder
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.pipes import Undelivered
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.errors import TOOL_DEGRADED, Fault
 
 log = logging.getLogger("interlock.links")
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
 from interlock.mcp.methods import ASKED_OF_CLIENT, ELICIT
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
 
 
 def capabilities_to_modern(offered: dict[str, Raw]) -> Raw:

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from interlock.mcp.eras import Era
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.mcp.eras import Era
 
 Item = dict[str, Raw]
 

@@ -14,6 +14,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.mcp.eras import LATEST_MODERN, MODERN_VERSIONS
+from interlock.mcp.headers import decode_header_untrusted
+from interlock.mcp.methods import META_CAPABILITIES, META_VERSION, NAMED_BY
 from interlock.wire.jsonrpc.codec import decode_object, decode_params_untrusted, maybe_plain_request, maybe_string
 from interlock.wire.jsonrpc.errors import (
     HEADER_MISMATCH,
@@ -26,9 +29,6 @@ from interlock.wire.jsonrpc.errors import (
     Fault,
 )
 from interlock.wire.jsonrpc.messages import Request
-from interlock.mcp.eras import LATEST_MODERN, MODERN_VERSIONS
-from interlock.mcp.headers import decode_header_untrusted
-from interlock.mcp.methods import META_CAPABILITIES, META_VERSION, NAMED_BY
 
 HTTP_STATUS: Final = {
     PARSE_ERROR: 400,

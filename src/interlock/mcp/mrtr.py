@@ -14,9 +14,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.mcp.methods import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.mcp.methods import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
 
 # Only these may be answered with `input_required`.
 RESUMABLE: Final = frozenset((TOOLS_CALL, PROMPTS_GET, RESOURCES_READ))

@@ -9,6 +9,10 @@ from typing import Final
 
 from msgspec import Raw
 
+from interlock.mcp.ax_errors import maybe_for_modern_edge
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import CACHEABLE, RESOURCES_READ
+from interlock.mcp.tasks import requires_tasks, tool_across_eras
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, encode_value, maybe_string
 from interlock.wire.jsonrpc.errors import (
     INTERNAL_ERROR,
@@ -20,10 +24,6 @@ from interlock.wire.jsonrpc.errors import (
     Fault,
     error_body,
 )
-from interlock.mcp.ax_errors import maybe_for_modern_edge
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import CACHEABLE, RESOURCES_READ
-from interlock.mcp.tasks import requires_tasks, tool_across_eras
 
 _OBJECT: Final = ord("{")
 _COMPLETE: Final = Raw(b'"complete"')

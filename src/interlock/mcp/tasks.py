@@ -11,6 +11,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.mcp.eras import LATEST_LEGACY, LATEST_MODERN, Era
+from interlock.mcp.methods import CREATE_MESSAGE, ELICIT, META_TASK, TASKS_EXTENSION, TASKS_GET, TASKS_RESULT
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
 from interlock.wire.jsonrpc.errors import (
     INTERNAL_ERROR,
@@ -21,8 +23,6 @@ from interlock.wire.jsonrpc.errors import (
     CodecError,
     Fault,
 )
-from interlock.mcp.eras import LATEST_LEGACY, LATEST_MODERN, Era
-from interlock.mcp.methods import CREATE_MESSAGE, ELICIT, META_TASK, TASKS_EXTENSION, TASKS_GET, TASKS_RESULT
 
 ID_BYTES_MAX: Final = 1024  # of a task; kept for as long as the task, and repeated in a header
 TERMINAL: Final = frozenset(("completed", "failed", "cancelled"))

@@ -10,13 +10,13 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from interlock.core.operator_errors import Refused
+from interlock.names.actors import Actor
+from interlock.names.changes import ControllerChanges
 from interlock.names.protocol.criteria import criteria_document
 from interlock.names.protocol.model import NO_SCHEMA, PUBLIC, Entry
 from interlock.names.protocol.records import Consent, Evidence, Implementation, Proposal, Request
 from interlock.names.protocol.specification import has_schema
-from interlock.core.operator_errors import Refused
-from interlock.names.actors import Actor
-from interlock.names.changes import ControllerChanges
 from interlock.names.requests import RequestService
 from interlock.names.state import RegistryState, own_entry
 

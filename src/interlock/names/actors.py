@@ -2,10 +2,10 @@
 
 import msgspec
 
+from interlock.core.operator_errors import Refused
 from interlock.names.protocol.records import Controller, Step
 from interlock.names.protocol.registry import Registry
 from interlock.names.protocol.statements import Statement, is_signed_by
-from interlock.core.operator_errors import Refused
 
 UNNAMED = frozenset(("local", "anonymous"))  # any program on the machine: never the principal of a controller
 

@@ -6,13 +6,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.names.actors import Actor, check_controller, step_by
 from interlock.names.protocol.grammar import is_name
 from interlock.names.protocol.life import ENTRY_MOVES, EntryMove, is_day, withdrawable_on
 from interlock.names.protocol.model import PUBLIC, Entry, Status
 from interlock.names.protocol.records import TEXT_CHARS_MAX, Consent, Implementation, Step, Transfer
 from interlock.names.protocol.registry import Registry
-from interlock.core.operator_errors import NotFound, Refused
-from interlock.names.actors import Actor, check_controller, step_by
 from interlock.names.sightings import Sightings
 from interlock.names.state import Change, RegistryState, own_entry
 

@@ -9,11 +9,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from interlock.core.operator_errors import NotFound, Refused
 from interlock.crypto.keys.signing import write_once
+from interlock.names.documents import DOCUMENT_BYTES_MAX
 from interlock.names.protocol.records import Finding, Request, Retrieval, Step
 from interlock.names.protocol.registry import Registry
-from interlock.core.operator_errors import NotFound, Refused
-from interlock.names.documents import DOCUMENT_BYTES_MAX
 from interlock.names.state import Change, RegistryState
 from interlock.store.ports import Unavailable
 

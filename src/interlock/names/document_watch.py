@@ -4,11 +4,11 @@ from typing import Final
 
 import msgspec
 
+from interlock.core.clock import Clock
 from interlock.names.protocol.life import days_between
 from interlock.names.protocol.model import Entry, Status
 from interlock.names.protocol.records import Step
 from interlock.names.protocol.registry import Registry
-from interlock.core.clock import Clock
 from interlock.names.requests import REGISTRY, Fetch
 from interlock.names.state import Change, RegistryState
 from interlock.store.ports import KeyValue

@@ -4,11 +4,11 @@ import hashlib
 from typing import Final
 from urllib.parse import urljoin
 
-from interlock.net.fetch import Fetcher, FetchFailed
+from interlock.core.clock import Clock, rfc3339
 from interlock.names.protocol.records import Retrieval
 from interlock.names.protocol.references import read_reference
+from interlock.net.fetch import Fetcher, FetchFailed
 from interlock.net.protocol.address_scope import Scope
-from interlock.core.clock import Clock, rfc3339
 
 FETCH_S: Final = 10.0  # REG-5-4
 DOCUMENT_BYTES_MAX: Final = 5 * 1024 * 1024  # REG-5-4

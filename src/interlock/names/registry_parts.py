@@ -3,6 +3,7 @@
 import msgspec
 
 from interlock.approvals.inbox import Inbox
+from interlock.approvals.trust.anchors import Anchors
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.names.actions import NamesActions
@@ -16,7 +17,6 @@ from interlock.names.requests import RequestService
 from interlock.names.reviews import Reviews
 from interlock.names.sightings import Sightings
 from interlock.names.state import RegistryState
-from interlock.approvals.trust.anchors import Anchors
 from interlock.store.ports import KeyValue, NamesLog
 
 

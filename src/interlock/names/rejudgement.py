@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 
-from interlock.names.protocol.model import Lookup
-from interlock.core.background import BackgroundTasks
-from interlock.core.feed import AsyncFeed, Feed
 from interlock.catalog.catalog import Namespace
 from interlock.catalog.routes import Route
+from interlock.core.background import BackgroundTasks
+from interlock.core.feed import AsyncFeed, Feed
+from interlock.names.protocol.model import Lookup
 
 
 class Rejudgement:

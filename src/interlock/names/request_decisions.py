@@ -10,12 +10,15 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, What
 from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
 from interlock.approvals.protocol.state import Move, Status
+from interlock.core.clock import rfc3339
+from interlock.core.operator_errors import NotFound, Refused
 from interlock.crypto.jose.jwks import thumbprint
 from interlock.crypto.jose.public_key import BadKey, read_key_untrusted
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.names.actors import UNNAMED
 from interlock.names.protocol.criteria import judge_proposal
 from interlock.names.protocol.entry_changes import (
     amended_entry,
@@ -39,12 +42,9 @@ from interlock.names.protocol.records import (
     Step,
 )
 from interlock.names.protocol.registry import Registry
-from interlock.approvals.inbox import Inbox
-from interlock.core.clock import rfc3339
-from interlock.core.operator_errors import NotFound, Refused
-from interlock.names.actors import UNNAMED
 from interlock.names.state import Change, RegistryState, own_entry
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
 
 log = logging.getLogger("interlock.names")
 

@@ -14,11 +14,13 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Kind, Source
 from interlock.approvals.protocol.digests import NAMES_REVIEW
 from interlock.approvals.protocol.state import Status
+from interlock.core.operator_errors import NotFound, Refused
 from interlock.crypto.jose.public_key import BadKey, read_key_untrusted
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.names.actors import Actor, check_controller, check_statement, step_by
 from interlock.names.protocol.criteria import criteria_document, judge_proposal
 from interlock.names.protocol.entry_changes import (
     amended_entry,
@@ -44,11 +46,9 @@ from interlock.names.protocol.records import (
     Step,
 )
 from interlock.names.protocol.registry import Registry
-from interlock.approvals.inbox import Inbox
-from interlock.core.operator_errors import NotFound, Refused
-from interlock.names.actors import Actor, check_controller, check_statement, step_by
 from interlock.names.request_decisions import RequestDecisions, found_request, moved_request
 from interlock.names.state import Change, RegistryState, own_entry
+from interlock.wire.jsonrpc.errors import Fault
 
 log = logging.getLogger("interlock.names")
 

@@ -8,8 +8,8 @@ from typing import Final
 
 import msgspec
 
-from interlock.names.protocol.life import SEEN_DAYS
 from interlock.core.clock import Clock
+from interlock.names.protocol.life import SEEN_DAYS
 from interlock.names.state import RegistryState
 from interlock.store.ports import KeyValue
 

@@ -11,16 +11,16 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.names.protocol.grammar import is_name
-from interlock.names.protocol.model import Entry
-from interlock.names.protocol.records import BadStep, Step, decode_step, encode_step
-from interlock.names.protocol.registry import Registry
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import Feed
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.core.recorder import Recorder
 from interlock.names.initial import initial_steps
+from interlock.names.protocol.grammar import is_name
+from interlock.names.protocol.model import Entry
+from interlock.names.protocol.records import BadStep, Step, decode_step, encode_step
+from interlock.names.protocol.registry import Registry
 from interlock.store.audit_chain import ORIGIN, ChainCheck, Mark
 from interlock.store.ports import Conflict, Following, NamedRecord, NamesLog, StoreError, StoreRefused
 

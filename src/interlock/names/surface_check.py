@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from interlock.approvals.protocol.digests import surface_pair_digest
-from interlock.wire.jsonrpc.errors import SPECIFICATION_DRIFT, SURFACE_MISMATCH, CodecError, Fault
+from interlock.catalog.surface import Surface
 from interlock.mcp.items import Item
 from interlock.names.protocol.claims import read_claim
 from interlock.names.protocol.judgement import (
@@ -26,8 +26,8 @@ from interlock.names.protocol.judgement import (
 )
 from interlock.names.protocol.model import Entry, Lookup
 from interlock.names.protocol.policy import SurfacePolicy
+from interlock.wire.jsonrpc.errors import SPECIFICATION_DRIFT, SURFACE_MISMATCH, CodecError, Fault
 from interlock.wire.schemas.effort import Effort
-from interlock.catalog.surface import Surface
 
 ANY: Final = msgspec.Raw(b'{"type":"object"}')  # the arguments of a tool that says nothing
 NONE: Final = msgspec.Raw(b"null")

@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from interlock.config.plan import Plan
-from interlock.names.protocol.lookalikes import Lookalikes
-from interlock.names.protocol.policy import SurfacePolicy
 from interlock.approvals.classifications import Rulings
 from interlock.approvals.inbox import Inbox
+from interlock.config.plan import Plan
 from interlock.core.clock import Clock
+from interlock.names.protocol.lookalikes import Lookalikes
+from interlock.names.protocol.policy import SurfacePolicy
 from interlock.names.state import RegistryState
 from interlock.names.surface_check import SurfaceChecks
 from interlock.names.surface_pins import SurfacePins

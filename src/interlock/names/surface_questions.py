@@ -9,16 +9,16 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.classifications import Rulings
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.digests import ACCEPT, SURFACE
 from interlock.approvals.protocol.state import Status
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.names.protocol.judgement import SchemaPair
-from interlock.approvals.classifications import Rulings
-from interlock.approvals.inbox import Inbox
 from interlock.approvals.tool_definitions import NODE
 from interlock.core.background import BackgroundTasks
+from interlock.names.protocol.judgement import SchemaPair
 from interlock.names.surface_check import UndecidedPair
+from interlock.wire.jsonrpc.errors import Fault
 
 log = logging.getLogger("interlock.names")
 

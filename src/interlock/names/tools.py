@@ -9,32 +9,32 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Plan
 from interlock.ax.protocol.capability import AuthScope, Capability, CostClass, LatencyClass, hints
 from interlock.ax.protocol.hop_metadata import CAPABILITY, HOPS, published_annotation
 from interlock.ax.protocol.names import alias
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.messages import ABSENT, Response
-from interlock.mcp.eras import LATEST_MODERN, Era
-from interlock.mcp.methods import TOOLS_CALL
-from interlock.names.protocol.publication import published_entry
-from interlock.names.protocol.records import Proposal
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.routes import LinkItems, Route
+from interlock.config.plan import Plan
 from interlock.core.background import BackgroundTasks
+from interlock.core.calls.call import Call
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.core.operator_errors import NotFound, Refused
-from interlock.core.calls.call import Call
 from interlock.guard.guard import Admitted
-from interlock.catalog.catalog import Catalog
-from interlock.catalog.routes import LinkItems, Route
 from interlock.links.handshake import modern_head
 from interlock.links.link import Link, ServerFacts
 from interlock.links.link_events import LinkEvents
+from interlock.mcp.eras import LATEST_MODERN, Era
+from interlock.mcp.methods import TOOLS_CALL
 from interlock.names.actions import outcome_document
 from interlock.names.actors import Actor
 from interlock.names.answers import name_check, name_verification
+from interlock.names.protocol.publication import published_entry
+from interlock.names.protocol.records import Proposal
 from interlock.names.registry_parts import NameParts
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.wire.jsonrpc.messages import ABSENT, Response
 
 SEGMENT: Final = "names"
 _TEXT: Final = {"type": "string"}

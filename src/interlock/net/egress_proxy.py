@@ -16,7 +16,6 @@ from typing import Final
 
 import msgspec
 
-from interlock.net.sandbox_names import SandboxNames
 from interlock.net.protocol.address_scope import Scope, scope_of
 from interlock.net.protocol.egress import (
     HEAD_BYTES_MAX,
@@ -28,6 +27,7 @@ from interlock.net.protocol.egress import (
     permits,
     read_head_untrusted,
 )
+from interlock.net.sandbox_names import SandboxNames
 
 HEAD_S: Final = 30.0  # how long a client may take to say what it wants
 DIAL_S: Final = 20.0

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from interlock.credentials.protocol.resource import is_protected
 from interlock.net.http.answer import header
 from interlock.net.http.client import Failure, Headers, HttpClient
 from interlock.net.protocol.address_scope import Scope, maybe_scope, scope_of
-from interlock.credentials.protocol.resource import is_protected
 
 FETCH_S: Final = 5.0  # from the request to the whole answer
 CONNECT_S: Final = 3.0

@@ -4,8 +4,6 @@ import os
 
 import msgspec
 
-from interlock.config.folders import config_folder
-from interlock.config.plan import Plan
 from interlock.approvals.audit import ApprovalAudit
 from interlock.approvals.enrolments import Enrolments
 from interlock.approvals.expiry import Expiry
@@ -16,15 +14,17 @@ from interlock.approvals.revocation import KeyRevocation
 from interlock.approvals.standing_grants import StandingGrants
 from interlock.approvals.storage import ApprovalStore
 from interlock.approvals.tool_definitions import Definitions
+from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.trust.approval_proofs import ProofVerifier
+from interlock.approvals.trust.operator_keys import OperatorKeyService
+from interlock.approvals.trust.passkeys import PasskeyService
+from interlock.config.folders import config_folder
+from interlock.config.plan import Plan
 from interlock.core.feed import AsyncFeed
 from interlock.names.registry_parts import NameParts, make_name_parts
 from interlock.names.surface_parts import SurfaceParts, make_surface_parts
 from interlock.node.store_parts import StoreParts
 from interlock.safety.codes import Codes
-from interlock.approvals.trust.anchors import Anchors
-from interlock.approvals.trust.approval_proofs import ProofVerifier
-from interlock.approvals.trust.operator_keys import OperatorKeyService
-from interlock.approvals.trust.passkeys import PasskeyService
 
 
 class ApprovalParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,29 +2,29 @@
 
 import msgspec
 
-from interlock.config.plan import Plan
-from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.decisions import DecisionService, DriverDecisions
+from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.views import ApprovalViews
 from interlock.aql.adapter import AqlAdapter
 from interlock.aql.loop_operations import LoopOperations
 from interlock.aql.native_operations import NativeOperations
-from interlock.fronts.audience import Audience
-from interlock.core.feed import Feed
-from interlock.guard.budgets import Budgets, is_limited
 from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.catalog.routes import ChangedDefinition
+from interlock.config.plan import Plan
+from interlock.core.feed import Feed
 from interlock.dispatch.arrivals import Arrivals
-from interlock.guard.checks.agent import AgentCheck
-from interlock.guard.checks.availability import AvailabilityCheck
-from interlock.guard.checks.route import RouteCheck
 from interlock.dispatch.client_tasks import AskedTasks
 from interlock.dispatch.dispatch import Dispatch
-from interlock.guard.guard_checks import make_guard
 from interlock.dispatch.task_updates import TaskNews
+from interlock.fronts.audience import Audience
 from interlock.gate.gate import Gate
 from interlock.gate.granted_calls import GrantedCalls
 from interlock.gate.responses import ways_out
+from interlock.guard.budgets import Budgets, is_limited
+from interlock.guard.checks.agent import AgentCheck
+from interlock.guard.checks.availability import AvailabilityCheck
+from interlock.guard.checks.route import RouteCheck
+from interlock.guard.guard_checks import make_guard
 from interlock.links.keeper import Keeper
 from interlock.node.approval_parts import ApprovalParts
 from interlock.node.link_events import NodeLinkEvents

@@ -7,21 +7,21 @@ import asyncio
 import functools
 from collections.abc import Iterable
 
+from interlock.catalog.catalog import Catalog
 from interlock.config.plan import Dial, Plan, ServerPlan
+from interlock.core.calls.caller import Caller
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.feed import AsyncFeed
-from interlock.core.calls.caller import Caller
-from interlock.catalog.catalog import Catalog
 from interlock.credentials.service import CredentialService
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Listing
-from interlock.links.server_link import ServerLink
 from interlock.links.own.asking_memory import AskingMemory
 from interlock.links.own.pool import OwnLinks
 from interlock.links.own.share_decision import AutoSharing
+from interlock.links.server_link import ServerLink
 
 
 class Servers:

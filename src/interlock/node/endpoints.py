@@ -9,29 +9,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 
-from interlock.config.plan import Plan
-from interlock.net.protocol.address_scope import is_loopback
 from interlock.access.logins import maybe_browser
 from interlock.access.tokens import Operator, TokenRegistry, credential_of
+from interlock.ax.endpoint.endpoint import AxEndpoint
+from interlock.ax.endpoint.user_socket import UserApp, UserProtocol
+from interlock.config.plan import Plan
 from interlock.core.refusal_log import Refusals
 from interlock.core.tls import listener_options
 from interlock.credentials.service import CredentialService
-from interlock.ax.endpoint.endpoint import AxEndpoint
-from interlock.ax.endpoint.user_socket import UserApp, UserProtocol
 from interlock.fronts.connections import Connection, Connections
 from interlock.fronts.exchange import Head
 from interlock.fronts.health import public_app
 from interlock.fronts.http_connection import HttpConnection
 from interlock.fronts.http_protocol import McpProtocol
-from interlock.names.endpoint.endpoint import NamesEndpoint
 from interlock.fronts.own_address import OwnAddress, own_address
 from interlock.fronts.public import PublicEndpoint
-from interlock.rooms.endpoint.endpoint import RoomsEndpoint
 from interlock.fronts.stdio_bridge import SOCKET, BridgedClient
+from interlock.names.endpoint.endpoint import NamesEndpoint
+from interlock.net.protocol.address_scope import is_loopback
 from interlock.node.front_parts import LineFronts
 from interlock.node.listen import EndpointServer
 from interlock.node.sockets import Sockets
 from interlock.operator.operations.operations import Operations
+from interlock.rooms.endpoint.endpoint import RoomsEndpoint
 
 if TYPE_CHECKING:
     from interlock.access.oauth import AccessTokens

@@ -6,16 +6,18 @@ from weakref import WeakSet
 
 import msgspec
 
-from interlock.config.plan import Plan
-from interlock.credentials.protocol.resource import resource_of
+from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.aql.adapter import LoopAdapter
 from interlock.aql.surface import AqlSurface
-from interlock.core.current_plan import CurrentPlan
+from interlock.ax.endpoint.endpoint import AxEndpoint
+from interlock.ax.parents.service import ParentService
+from interlock.config.plan import Plan
 from interlock.core.calls.caller import Caller, Principal, principal_for
+from interlock.core.current_plan import CurrentPlan
+from interlock.credentials.protocol.resource import resource_of
 from interlock.devices.on_behalf import OnBehalf
 from interlock.dispatch.client_notifications import ClientNotifications
 from interlock.dispatch.task_methods import TaskMethods
-from interlock.ax.endpoint.endpoint import AxEndpoint
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.lists import ListCache
 from interlock.fronts.modern import ModernFront
@@ -26,8 +28,6 @@ from interlock.fronts.surfaces import AqlLists, FrontPair, ServedSurface, Surfac
 from interlock.node.call_parts import CallParts
 from interlock.node.link_parts import LinkParts
 from interlock.node.store_parts import StoreParts
-from interlock.ax.parents.service import ParentService
-from interlock.approvals.trust.registrant import RegistrantIdentity
 
 if TYPE_CHECKING:
     from interlock.access.oauth import AccessTokens

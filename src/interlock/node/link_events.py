@@ -6,21 +6,21 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.wire.jsonrpc.messages import Notification, Request
-from interlock.mcp.methods import ROOTS_LIST
-from interlock.mcp.roots import HeldRoots
-from interlock.fronts.audience import Audience
+from interlock.catalog.catalog import Catalog
+from interlock.core.calls.caller import Asking, Caller
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import AWAY, LinkState
 from interlock.core.recorder import Recorder
-from interlock.guard.budgets import Budgets
-from interlock.core.calls.caller import Asking, Caller
-from interlock.catalog.catalog import Catalog
 from interlock.dispatch.task_table import Tasks
+from interlock.fronts.audience import Audience
+from interlock.guard.budgets import Budgets
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.link import Link
 from interlock.links.link_events import LinkEvents, TaskEvents
+from interlock.mcp.methods import ROOTS_LIST
+from interlock.mcp.roots import HeldRoots
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.messages import Notification, Request
 
 log = logging.getLogger("interlock.node")
 

@@ -5,27 +5,27 @@ from pathlib import Path
 
 import msgspec
 
-from interlock.config.plan import Plan, ServerPlan, Spawn
-from interlock.process.orphan_reaper import OrphanReaper
+from interlock.approvals.trust.authority_proofs import Proofs
 from interlock.ax.children import ChildSupervisor
 from interlock.ax.membership_parts import MembershipParts
 from interlock.ax.ownership import Leases, Owners
 from interlock.ax.registrar import Registrar
+from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.core.feed import Feed
 from interlock.credentials.service import CredentialService
 from interlock.devices.devices import Devices
 from interlock.links.connector import ConnectorParts
 from interlock.links.era_memory import EraMemory
 from interlock.links.keeper import Keeper
+from interlock.links.own.asking_memory import AskingMemory
 from interlock.links.process_room import ProcessRoom
 from interlock.names.tools import NamesTools
 from interlock.node.approval_parts import ApprovalParts
 from interlock.node.call_parts import CallParts
 from interlock.node.configured_servers import Servers
 from interlock.node.store_parts import StoreParts
-from interlock.links.own.asking_memory import AskingMemory
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.sandbox.sandbox import Sandboxes, outer_rules, private_paths
-from interlock.approvals.trust.authority_proofs import Proofs
 
 
 class LinkParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,8 +9,6 @@ from functools import partial
 from typing import Any, Final
 
 from interlock.config.load import Loaded
-from interlock.operator_api.status import Status
-from interlock.process import fd_limit as descriptors
 from interlock.core.clock import SystemClock
 from interlock.fronts.stdio import stdio_front
 from interlock.fronts.stdio_bridge import SOCKET, bridge
@@ -20,6 +18,8 @@ from interlock.node.node import Node
 from interlock.node.readiness import READY_S
 from interlock.node.reload import Read
 from interlock.node.store_parts import adopt_shared_identity
+from interlock.operator_api.status import Status
+from interlock.process import fd_limit as descriptors
 
 OnReady = Callable[[Status, str | None], None]
 

@@ -19,9 +19,9 @@ from interlock.config.device_files import device_files
 from interlock.config.difference import as_written, differences, section_of, without
 from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan
-from interlock.operator_api.status import ConfigurationState
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.start_errors import CannotStart
+from interlock.operator_api.status import ConfigurationState
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.config")

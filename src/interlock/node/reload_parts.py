@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from interlock.config.plan import Plan
 from interlock.approvals.inbox import rules_of
 from interlock.approvals.notifier import make_channels
-from interlock.guard.budgets import is_limited
+from interlock.config.plan import Plan
 from interlock.core.calls.caller import principal_for
+from interlock.guard.budgets import is_limited
 from interlock.node.approval_parts import ApprovalParts
 from interlock.node.call_parts import CallParts
 from interlock.node.driver_parts import DriverParts

@@ -1,19 +1,14 @@
 """Which parts keep in memory what the store holds, and hear what other replicas of the node write there."""
 
-from interlock.approvals import classifications
-from interlock.approvals import enrolments
-from interlock.approvals import standing_grants
-from interlock.approvals import storage
-from interlock.approvals import tool_definitions
+from interlock.approvals import classifications, enrolments, standing_grants, storage, tool_definitions
+from interlock.approvals.trust import approval_proofs
 from interlock.names import surface_pins
 from interlock.node.approval_parts import ApprovalParts
 from interlock.node.call_parts import CallParts
 from interlock.node.front_parts import FrontParts
 from interlock.node.room_parts import RoomParts
 from interlock.node.store_parts import StoreParts
-from interlock.safety import agents
-from interlock.safety import codes
-from interlock.approvals.trust import approval_proofs
+from interlock.safety import agents, codes
 from interlock.store import tokens
 from interlock.store.ports import Change
 

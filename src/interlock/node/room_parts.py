@@ -4,14 +4,14 @@ from functools import partial
 
 import msgspec
 
-from interlock.config.plan import Plan
 from interlock.access.tokens import TokenRegistry, is_ours
+from interlock.config.plan import Plan
 from interlock.core.calls.caller import Principal
-from interlock.rooms.endpoint.endpoint import RoomsEndpoint
 from interlock.node.call_parts import CallParts
 from interlock.node.front_parts import FrontParts
 from interlock.node.link_parts import LinkParts
 from interlock.node.store_parts import StoreParts
+from interlock.rooms.endpoint.endpoint import RoomsEndpoint
 from interlock.rooms.leases import Leases
 from interlock.rooms.node_participant import NodeParticipants
 from interlock.rooms.participation import Participation

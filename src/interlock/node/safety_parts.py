@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from interlock.config.plan import Plan
 from interlock.catalog.catalog import Namespace
+from interlock.config.plan import Plan
 from interlock.node.approval_parts import ApprovalParts
 from interlock.node.store_parts import StoreParts
 from interlock.safety.agents import Blocks

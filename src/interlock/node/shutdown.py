@@ -6,15 +6,15 @@ The last part of a node, and so the first that is closed: everything a call need
 import asyncio
 from typing import Final
 
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.approvals.inbox import Inbox
+from interlock.ax.endpoint.endpoint import AxEndpoint
+from interlock.ax.parents.service import ParentService
 from interlock.ax.registrar import Registrar
 from interlock.dispatch.dispatch import Dispatch
-from interlock.ax.endpoint.endpoint import AxEndpoint
 from interlock.fronts.public import PublicEndpoint
 from interlock.node.endpoints import DRAIN_S, Endpoints
-from interlock.ax.parents.service import ParentService
 from interlock.rooms.rooms import Rooms
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
 
 DRAIN_TICK_S: Final = 0.02
 

@@ -7,11 +7,11 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.config.plan import Plan
 from interlock.core.addresses import Addresses
 from interlock.node.listen import answers, bind, reachable
 from interlock.node.loopback import Taken, maybe_twin
-from interlock.approvals.trust.passkeys import PasskeyService
 
 log = logging.getLogger("interlock.node")
 

@@ -2,8 +2,8 @@
 
 import msgspec
 
-from interlock.config.plan import Plan
 from interlock.access.tokens import TokenRegistry
+from interlock.config.plan import Plan
 from interlock.core.addresses import Addresses
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan

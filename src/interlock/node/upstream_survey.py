@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from interlock.config.plan import Plan
+from interlock.node.node import Node
 from interlock.operator_api.drivers import DriverSummary
 from interlock.operator_api.links import Link
 from interlock.operator_api.tools import Tool
-from interlock.node.node import Node
 
 LAST_WORDS = 3  # lines of stderr: the reason of most programs that end is in the last
 

@@ -1,9 +1,9 @@
 """Agents of the safety loop at the operator endpoint."""
 
-from interlock.operator_api.agents import Agent, Agents
-from interlock.operator_api.requests import NameAgent
 from interlock.operator.endpoint import Endpoint, OperatorExchange
 from interlock.operator.error_cases import NOT_FOUND
+from interlock.operator_api.agents import Agent, Agents
+from interlock.operator_api.requests import NameAgent
 
 
 async def list_agents(exchange: OperatorExchange[None]) -> Agents:

@@ -17,21 +17,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from interlock.credentials.protocol.client import CALLBACK_PATH
 from interlock.access.logins import PATH as LOGIN
 from interlock.access.logins import is_browser
 from interlock.access.tokens import credential_of
 from interlock.core.operator_errors import NotFound, Refused
+from interlock.credentials.protocol.client import CALLBACK_PATH
 from interlock.fronts.own_address import THIS_MACHINE, OwnAddress
-from interlock.operator.operations.operations import Operations
-from interlock.store.ports import StoreError
-from interlock.store.tokens import maybe_audience
 from interlock.operator.approvals import ADMIN, PATH, is_approval_page
 from interlock.operator.approvers import PAGE as APPROVERS
 from interlock.operator.console import is_console
 from interlock.operator.endpoint import SOCKET_ROLES, starlette_routes
 from interlock.operator.endpoints import ENDPOINTS
 from interlock.operator.login import SESSION
+from interlock.operator.operations.operations import Operations
 from interlock.operator.passkeys import is_invitation
 from interlock.operator.requests import (
     FORM,
@@ -43,6 +41,8 @@ from interlock.operator.requests import (
     quoted_text,
     wants_page,
 )
+from interlock.store.ports import StoreError
+from interlock.store.tokens import maybe_audience
 
 Authenticate = Callable[[Request], Awaitable[str | None]]
 

@@ -14,18 +14,13 @@ import msgspec
 from msgspec import UNSET, Raw
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from interlock.operator_api.agents import RevealedCode
-from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary
-from interlock.operator_api.passkeys import PasskeyRequest
-from interlock.operator_api.requests import DecideApproval, DecideApprovalForm, EditProposal, RevealCode
+from interlock.access.logins import is_browser
 from interlock.approvals.protocol.approval import Kind, Requires
 from interlock.approvals.protocol.state import Status
-from interlock.gate.protocol.held_call import Presented, read_proof_untrusted
-from interlock.ax.protocol.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID, SCOPE_DENIED
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
-from interlock.access.logins import is_browser
 from interlock.approvals.views import Ambiguous, ApprovalViews
+from interlock.ax.protocol.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID, SCOPE_DENIED
 from interlock.core.operator_errors import NotFound
+from interlock.gate.protocol.held_call import Presented, read_proof_untrusted
 from interlock.operator import error_cases
 from interlock.operator.approvals_page import approval_page, approvals_page, missing_page, shown
 from interlock.operator.endpoint import Endpoint, OperatorExchange, refuse_viewer
@@ -38,6 +33,11 @@ from interlock.operator.requests import (
     media_type,
     wants_page,
 )
+from interlock.operator_api.agents import RevealedCode
+from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary
+from interlock.operator_api.passkeys import PasskeyRequest
+from interlock.operator_api.requests import DecideApproval, DecideApprovalForm, EditProposal, RevealCode
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
 
 PATH: Final = "/approvals"
 OPERATOR: Final = "operator"

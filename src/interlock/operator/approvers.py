@@ -9,21 +9,21 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
-from interlock.crypto.keys.operator_keys import PASSPHRASE_CHARS_MIN
-from interlock.operator_api.approvals import Approval
-from interlock.operator_api.approvers import Approvers, PasskeyOffer, SignedProof
-from interlock.operator_api.requests import EnrolPasskey, InvitePasskey, MakeKey, SignApproval
-from interlock.crypto.jose.base64url import maybe_decode
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
-from interlock.crypto.webauthn.ceremonies import Wrong
 from interlock.approvals.trust.operator_keys import TooOften
 from interlock.approvals.trust.passkeys import GONE
-from interlock.operator.pages.frame import page, text
+from interlock.crypto.jose.base64url import maybe_decode
+from interlock.crypto.keys.operator_keys import PASSPHRASE_CHARS_MIN
+from interlock.crypto.webauthn.ceremonies import Wrong
+from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
 from interlock.operator import error_cases
 from interlock.operator.approvals import PATH, fault_rejection, find_approval
 from interlock.operator.endpoint import Endpoint, OperatorExchange
+from interlock.operator.pages.frame import page, text
 from interlock.operator.requests import RejectedRequest
+from interlock.operator_api.approvals import Approval
+from interlock.operator_api.approvers import Approvers, PasskeyOffer, SignedProof
+from interlock.operator_api.requests import EnrolPasskey, InvitePasskey, MakeKey, SignApproval
+from interlock.wire.jsonrpc.errors import Fault
 
 ADMIN: Final = "/admin/approvers"
 PAGE: Final = "/approvers"

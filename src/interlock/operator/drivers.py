@@ -1,17 +1,5 @@
 """Drivers at the operator endpoint: which there are, and what is decided about them."""
 
-from interlock.operator_api.drivers import (
-    AllowedHosts,
-    DriverDetail,
-    DriverExamples,
-    Drivers,
-    DriverSummary,
-    DriverUpdate,
-    RemovedDriver,
-    ServedContract,
-    SwitchedDriver,
-)
-from interlock.operator_api.requests import AllowHost, RunExamples, TrustDriver, UpdateDriver
 from interlock.approvals.protocol.approval import Kind
 from interlock.approvals.protocol.state import Status
 from interlock.operator.endpoint import Endpoint, OperatorExchange
@@ -30,6 +18,18 @@ from interlock.operator.error_cases import (
 )
 from interlock.operator.parameters import ChoiceParameter
 from interlock.operator.requests import RejectedRequest
+from interlock.operator_api.drivers import (
+    AllowedHosts,
+    DriverDetail,
+    DriverExamples,
+    Drivers,
+    DriverSummary,
+    DriverUpdate,
+    RemovedDriver,
+    ServedContract,
+    SwitchedDriver,
+)
+from interlock.operator_api.requests import AllowHost, RunExamples, TrustDriver, UpdateDriver
 
 FORGET = ChoiceParameter(
     name="forget",

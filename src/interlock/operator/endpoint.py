@@ -14,8 +14,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from interlock.operator.operations.operations import Operations
 from interlock.operator.error_cases import ROLE_REQUIRED, ErrorCase
+from interlock.operator.operations.operations import Operations
 from interlock.operator.parameters import Parameter
 from interlock.operator.requests import RejectedRequest, json_answer, json_body, refuse_unknown_parameters
 

@@ -5,6 +5,11 @@ from typing import Final, get_args
 from msgspec import Raw
 from starlette.responses import Response
 
+from interlock.names.protocol.model import Status
+from interlock.names.protocol.publication import MEDIA_TYPES, Form
+from interlock.operator.endpoint import Endpoint, OperatorExchange
+from interlock.operator.error_cases import INVALID_BODY, NAMES_REFUSED, NOT_FOUND
+from interlock.operator.parameters import ChoiceParameter, IntegerParameter, TextParameter
 from interlock.operator_api.names import (
     NameCheck,
     NameDetails,
@@ -15,11 +20,6 @@ from interlock.operator_api.names import (
     PinnedTools,
 )
 from interlock.operator_api.requests import ActOnName, CheckName, PinName, TrustSource, VerifyName
-from interlock.names.protocol.model import Status
-from interlock.names.protocol.publication import MEDIA_TYPES, Form
-from interlock.operator.endpoint import Endpoint, OperatorExchange
-from interlock.operator.error_cases import INVALID_BODY, NAMES_REFUSED, NOT_FOUND
-from interlock.operator.parameters import ChoiceParameter, IntegerParameter, TextParameter
 
 PUBLIC: Final = ChoiceParameter(name="public", description="yes: only public surfaces.", choices=("yes",))
 STATUS: Final = ChoiceParameter(

@@ -9,14 +9,10 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from interlock.operator_api.passkeys import Invitation as InvitationView
-from interlock.operator_api.passkeys import PasskeyCreation
-from interlock.operator_api.requests import EnrolPasskey, InvitePasskey
+from interlock.approvals.trust.passkeys import GONE, NO_PARTY, PATH, Invitation, invitation_view
+from interlock.core.operator_errors import NotFound
 from interlock.crypto.jose.base64url import maybe_decode
 from interlock.crypto.webauthn.ceremonies import Wrong
-from interlock.core.operator_errors import NotFound
-from interlock.approvals.trust.passkeys import GONE, NO_PARTY, PATH, Invitation, invitation_view
-from interlock.operator.pages.frame import page, text
 from interlock.operator.endpoint import Endpoint, OperatorExchange
 from interlock.operator.error_cases import (
     NO_PASSKEYS,
@@ -24,7 +20,11 @@ from interlock.operator.error_cases import (
     PASSKEY_INVALID,
     PASSKEY_INVITATION_OVER,
 )
+from interlock.operator.pages.frame import page, text
 from interlock.operator.requests import RejectedRequest, refuse_unknown_parameters
+from interlock.operator_api.passkeys import Invitation as InvitationView
+from interlock.operator_api.passkeys import PasskeyCreation
+from interlock.operator_api.requests import EnrolPasskey, InvitePasskey
 
 ADMIN: Final = "/admin/passkeys"
 

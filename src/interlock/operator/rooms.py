@@ -2,6 +2,19 @@
 
 import time
 
+from interlock.core.operator_errors import Refused
+from interlock.operator.endpoint import Endpoint, OperatorExchange
+from interlock.operator.error_cases import (
+    BAD_TOPIC,
+    NOT_FOUND,
+    PARTICIPANT_REMOVED,
+    ROOM_EXISTS,
+    SELF_PROMOTION,
+    TOPIC_REQUIRED,
+)
+from interlock.operator.operations.rooms import Terms
+from interlock.operator.parameters import TextParameter
+from interlock.operator.requests import RejectedRequest
 from interlock.operator_api.requests import ChangePrivilege, CreateRoom
 from interlock.operator_api.rooms import (
     Demoted,
@@ -14,19 +27,6 @@ from interlock.operator_api.rooms import (
     Rooms,
 )
 from interlock.rooms.protocol.envelope import maybe_moment
-from interlock.core.operator_errors import Refused
-from interlock.operator.operations.rooms import Terms
-from interlock.operator.endpoint import Endpoint, OperatorExchange
-from interlock.operator.error_cases import (
-    BAD_TOPIC,
-    NOT_FOUND,
-    PARTICIPANT_REMOVED,
-    ROOM_EXISTS,
-    SELF_PROMOTION,
-    TOPIC_REQUIRED,
-)
-from interlock.operator.parameters import TextParameter
-from interlock.operator.requests import RejectedRequest
 
 
 async def list_rooms(exchange: OperatorExchange[None]) -> Rooms:

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from interlock.rooms.protocol.envelope import Envelope
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
+from interlock.rooms.protocol.envelope import Envelope
 
 _encode = msgspec.json.Encoder().encode
 

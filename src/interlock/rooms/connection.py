@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from interlock.core.clock import Clock
 from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG
-from interlock.wire.jsonrpc.oversized import Oversized
 from interlock.rooms.protocol import gateway_messages
 from interlock.rooms.protocol.envelope import V0, V01, Envelope, decode_untrusted, encode
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.protocol.participants import Participant, ParticipantKind
 from interlock.rooms.protocol.v0 import encode_v0
-from interlock.core.clock import Clock
 from interlock.rooms.room import Room
 from interlock.rooms.timeline.history import within_bytes
 from interlock.rooms.timeline.timeline import Delivery
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.oversized import Oversized
 
 if TYPE_CHECKING:
     from interlock.net.websocket.accept import AcceptedPipe

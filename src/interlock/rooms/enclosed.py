@@ -2,11 +2,11 @@
 told of one that the room did not publish."""
 
 from interlock.ax.protocol.errors import SCOPE_DENIED, refusal
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, TOOL_DEGRADED, UNAVAILABLE, Fault
 from interlock.rooms.protocol.enforcement import MCP
 from interlock.rooms.protocol.envelope import Envelope, decode_untrusted, encode
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.room import Room
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, TOOL_DEGRADED, UNAVAILABLE, Fault
 
 
 def enclose(

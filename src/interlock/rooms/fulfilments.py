@@ -5,17 +5,17 @@ from typing import Final
 
 import msgspec
 
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval
 from interlock.approvals.protocol.state import Move
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.background import BackgroundTasks
 from interlock.rooms.protocol import proposals as rules
 from interlock.rooms.protocol.enforcement import MCP
 from interlock.rooms.protocol.envelope import Envelope
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.protocol.participants import Participant
-from interlock.approvals.inbox import Inbox
-from interlock.core.background import BackgroundTasks
 from interlock.rooms.room import Room
+from interlock.wire.jsonrpc.errors import Fault
 
 ANSWER_S: Final = 300.0  # how long the answer of a target may take; then it is not known what happened
 

@@ -1,10 +1,10 @@
 """Whom the links of a room are for: the clients that may join it (X-10.1-3)."""
 
 from interlock.ax.protocol.errors import SCOPE_DENIED, refusal
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import Rooms
+from interlock.wire.jsonrpc.errors import Fault
 
 
 class RoomMembers:

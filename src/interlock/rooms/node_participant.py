@@ -13,6 +13,24 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from interlock.catalog.catalog import View
+from interlock.catalog.routes import Route
+from interlock.core.calls.caller import Caller, Principal, ViewKey
+from interlock.core.calls.refusals import NOT_FOUND
+from interlock.dispatch.dispatch import Dispatch
+from interlock.links.handshake import OUR_INFO
+from interlock.mcp.cursor import decode_cursor_untrusted, encode_cursor
+from interlock.mcp.eras import LATEST_LEGACY, Era, negotiate_legacy
+from interlock.mcp.methods import CANCELLED, INITIALIZE, PING, PROGRESS, TOOLS_CALL, TOOLS_LIST
+from interlock.rooms.enclosed import enclose
+from interlock.rooms.proposals import Proposals
+from interlock.rooms.protocol.enforcement import MCP
+from interlock.rooms.protocol.envelope import Envelope
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import OWN, Participant, Privilege
+from interlock.rooms.room import Room
+from interlock.rooms.rooms import Rooms
+from interlock.rooms.timeline.timeline import Delivery
 from interlock.wire.jsonrpc.codec import (
     decode_object,
     decode_string,
@@ -32,24 +50,6 @@ from interlock.wire.jsonrpc.errors import (
 )
 from interlock.wire.jsonrpc.messages import Notification, Request
 from interlock.wire.jsonrpc.oversized import result_too_large
-from interlock.mcp.cursor import decode_cursor_untrusted, encode_cursor
-from interlock.mcp.eras import LATEST_LEGACY, Era, negotiate_legacy
-from interlock.mcp.methods import CANCELLED, INITIALIZE, PING, PROGRESS, TOOLS_CALL, TOOLS_LIST
-from interlock.rooms.protocol.enforcement import MCP
-from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import Refusal
-from interlock.rooms.protocol.participants import OWN, Participant, Privilege
-from interlock.core.calls.caller import Caller, Principal, ViewKey
-from interlock.core.calls.refusals import NOT_FOUND
-from interlock.catalog.catalog import View
-from interlock.catalog.routes import Route
-from interlock.dispatch.dispatch import Dispatch
-from interlock.links.handshake import OUR_INFO
-from interlock.rooms.enclosed import enclose
-from interlock.rooms.proposals import Proposals
-from interlock.rooms.room import Room
-from interlock.rooms.rooms import Rooms
-from interlock.rooms.timeline.timeline import Delivery
 
 log = logging.getLogger("interlock.rooms")
 

@@ -11,8 +11,6 @@ from typing import Final
 
 import msgspec
 
-from interlock.mcp.eras import LATEST_MODERN, LEGACY_VERSIONS, Era
-from interlock.mcp.methods import TOOLS_LIST
 from interlock.core.link_state import LinkState
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectFailed, Connector, ConnectorParts
@@ -20,6 +18,8 @@ from interlock.links.handshake import GreetingFailed, Manner, greet
 from interlock.links.keeper import Keeper, StockCatalog
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Listing
+from interlock.mcp.eras import LATEST_MODERN, LEGACY_VERSIONS, Era
+from interlock.mcp.methods import TOOLS_LIST
 from interlock.rooms.participant_link import ParticipantLink
 
 GREET_S: Final = 10.0  # people answer no greeting at all

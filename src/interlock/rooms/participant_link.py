@@ -12,25 +12,25 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.config.plan import ToolClass
-from interlock.wire.jsonrpc.codec import decode_untrusted, encode_notification, encode_value
-from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Notification, Response
-from interlock.mcp.methods import CANCELLED, PROGRESS
-from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import Refusal
-from interlock.rooms.protocol.participants import OWN, Participant, Privilege
-from interlock.core.clock import Clock
-from interlock.core.calls.call import Call, Outcome, Pending
 from interlock.catalog.routes import Route
+from interlock.config.plan import ToolClass
+from interlock.core.calls.call import Call, Outcome, Pending
+from interlock.core.clock import Clock
 from interlock.links.connected_link import CHANGES, ID_DIGITS_MAX, ConnectedLink
 from interlock.links.link import ServerFacts
 from interlock.links.link_events import LinkEvents
 from interlock.links.pipes import Trouble, Undelivered
+from interlock.mcp.methods import CANCELLED, PROGRESS
 from interlock.rooms.enclosed import enclose, fault_of
 from interlock.rooms.membership import RoomMembers
 from interlock.rooms.proposed_calls import ProposalHold, ProposedCalls
+from interlock.rooms.protocol.envelope import Envelope
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import OWN, Participant, Privilege
 from interlock.rooms.room import Room
+from interlock.wire.jsonrpc.codec import decode_untrusted, encode_notification, encode_value
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.messages import Notification, Response
 
 NODE: Final = Participant(id=OWN, privilege=Privilege.FULL)  # the node, asking on its own behalf
 _HEARD: Final = frozenset((*CHANGES, PROGRESS))

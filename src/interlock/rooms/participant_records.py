@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from interlock.rooms.protocol.participants import Privilege
-from interlock.rooms.protocol.proposals import ProposalStatus
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
+from interlock.rooms.protocol.participants import Privilege
+from interlock.rooms.protocol.proposals import ProposalStatus
 from interlock.store.ports import Change, KeyValue, StoreError
 
 log = logging.getLogger("interlock.rooms")

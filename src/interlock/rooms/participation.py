@@ -12,15 +12,15 @@ import msgspec
 from msgspec import Meta, Raw
 
 from interlock.approvals.protocol.approval import Approval
+from interlock.core.clock import rfc3339
+from interlock.rooms.leases import Leases
+from interlock.rooms.proposals import Settled
 from interlock.rooms.protocol.enforcement import CHAT, PROPOSAL
 from interlock.rooms.protocol.envelope import Envelope, decode_untrusted, encode
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.protocol.participants import Participant
 from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL
 from interlock.rooms.protocol.secrets import secret_refusal
-from interlock.core.clock import rfc3339
-from interlock.rooms.leases import Leases
-from interlock.rooms.proposals import Settled
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import REMOVED_HINT, Rooms
 from interlock.rooms.timeline.history import Stored, within_bytes

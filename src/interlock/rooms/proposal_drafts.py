@@ -4,13 +4,13 @@ import secrets
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.digests import proposal_digest
+from interlock.core.clock import Clock
 from interlock.rooms.protocol.envelope import Envelope
 from interlock.rooms.protocol.participants import OWN
 from interlock.rooms.protocol.proposals import Proposed
-from interlock.approvals.inbox import Inbox
-from interlock.core.clock import Clock
 from interlock.rooms.room import Room
 
 NONCE_BYTES: Final = 24

@@ -11,14 +11,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind
 from interlock.approvals.protocol.state import Status
+from interlock.core.clock import rfc3339
 from interlock.rooms.protocol import proposals as rules
 from interlock.rooms.protocol.envelope import Envelope
 from interlock.rooms.protocol.participants import participant_of
 from interlock.rooms.protocol.proposals import STATUS, ProposalStatus
-from interlock.approvals.inbox import Inbox
-from interlock.core.clock import rfc3339
 from interlock.rooms.room import Room
 
 NAMES_MAX: Final = 10_000

@@ -3,9 +3,9 @@
 from interlock.approvals.protocol.approval import Approval
 from interlock.approvals.protocol.state import Status
 from interlock.ax.protocol.errors import CONFIRMATION_EXPIRED, CONFIRMATION_VOID, SCOPE_DENIED
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.protocol.proposals import STATUS
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
 
 
 def refuse_own(approval: Approval, who: str, principal: str, id: str | None) -> Refusal | None:

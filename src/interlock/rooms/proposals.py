@@ -18,16 +18,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, What
 from interlock.approvals.protocol.state import Status
-from interlock.wire.jsonrpc.errors import BUDGET_EXCEEDED, Fault
-from interlock.rooms.protocol import proposals as rules
-from interlock.rooms.protocol.enforcement import MCP, PROPOSAL, REJECT, WITHDRAW
-from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import Refusal
-from interlock.rooms.protocol.participants import Participant, Privilege, participant_of
-from interlock.rooms.protocol.proposals import STATUS, Fulfilment, ProposalStatus
-from interlock.approvals.inbox import Inbox
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.core.feed import Feed
@@ -45,8 +38,15 @@ from interlock.rooms.proposal_refusals import (
     restricted,
     unknown,
 )
+from interlock.rooms.protocol import proposals as rules
+from interlock.rooms.protocol.enforcement import MCP, PROPOSAL, REJECT, WITHDRAW
+from interlock.rooms.protocol.envelope import Envelope
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import Participant, Privilege, participant_of
+from interlock.rooms.protocol.proposals import STATUS, Fulfilment, ProposalStatus
 from interlock.rooms.room import Room
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.errors import BUDGET_EXCEEDED, Fault
 
 log = logging.getLogger("interlock.rooms")
 

@@ -10,11 +10,14 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_untrusted, encode_value
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, CodecError, Fault
-from interlock.wire.jsonrpc.messages import Response
+from interlock.core.calls.call import Call, Outcome
+from interlock.core.calls.check import CheckNumber, Refuse, Release
+from interlock.core.calls.refusals import HELD
+from interlock.core.clock import rfc3339
 from interlock.mcp.eras import Era
 from interlock.mcp.meta import RAW_EMPTY
+from interlock.rooms.enclosed import fault_of
+from interlock.rooms.proposals import Proposals, Settled
 from interlock.rooms.protocol.enforcement import PROPOSAL
 from interlock.rooms.protocol.envelope import Envelope, encode
 from interlock.rooms.protocol.envelope import decode_untrusted as decode_envelope
@@ -22,13 +25,10 @@ from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.protocol.participants import Participant
 from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL, ProposalStatus
 from interlock.rooms.protocol.secrets import secret_refusal
-from interlock.core.clock import rfc3339
-from interlock.core.calls.call import Call, Outcome
-from interlock.core.calls.check import CheckNumber, Refuse, Release
-from interlock.core.calls.refusals import HELD
-from interlock.rooms.enclosed import fault_of
-from interlock.rooms.proposals import Proposals, Settled
 from interlock.rooms.room import Room
+from interlock.wire.jsonrpc.codec import decode_untrusted, encode_value
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, CodecError, Fault
+from interlock.wire.jsonrpc.messages import Response
 
 KNOWN_MAX: Final = 1000  # calls whose proposal is remembered
 TRACKED_S: Final = 0.3

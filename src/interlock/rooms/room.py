@@ -15,8 +15,12 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from interlock.rooms.protocol import enforcement
-from interlock.rooms.protocol import gateway_messages
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock, rfc3339_ms
+from interlock.core.feed import Feed
+from interlock.rooms.audit import RoomAudit
+from interlock.rooms.participant_records import ParticipantRecords
+from interlock.rooms.protocol import enforcement, gateway_messages
 from interlock.rooms.protocol.enforcement import Asked
 from interlock.rooms.protocol.envelope import V0, Envelope
 from interlock.rooms.protocol.errors import Refusal
@@ -25,11 +29,6 @@ from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Pri
 from interlock.rooms.protocol.rates import RateWindow, What
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.protocol.v0 import as_said
-from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock, rfc3339_ms
-from interlock.core.feed import Feed
-from interlock.rooms.audit import RoomAudit
-from interlock.rooms.participant_records import ParticipantRecords
 from interlock.rooms.timeline.history import History
 from interlock.rooms.timeline.timeline import Delivery, Timeline
 

@@ -8,13 +8,11 @@ spelling of MCP-AX; those that would be spelled alike carry a hash, whoever came
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from interlock.config.plan import Plan
 from interlock.ax.protocol.names import resolve_locals
-from interlock.rooms.protocol.enforcement import MCP
-from interlock.rooms.protocol.participants import OWN, Privilege
+from interlock.catalog.catalog import Catalog
+from interlock.config.plan import Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
-from interlock.catalog.catalog import Catalog
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper
@@ -24,6 +22,8 @@ from interlock.rooms.membership import RoomMembers
 from interlock.rooms.participant_keeper import LEFT, ParticipantKeeper
 from interlock.rooms.participant_link import ParticipantLink
 from interlock.rooms.proposed_calls import ProposedCalls
+from interlock.rooms.protocol.enforcement import MCP
+from interlock.rooms.protocol.participants import OWN, Privilege
 from interlock.rooms.room import Room, Seat
 from interlock.rooms.rooms import Rooms
 from interlock.rooms.timeline.timeline import Delivery

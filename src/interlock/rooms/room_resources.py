@@ -10,30 +10,30 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.ax.protocol.names import resolve_locals
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
-from interlock.wire.jsonrpc.messages import ABSENT, Response
-from interlock.mcp.eras import LATEST_MODERN, Era
-from interlock.mcp.methods import RESOURCES_READ
-from interlock.rooms.protocol.errors import Refusal
-from interlock.fronts.audience import Audience
-from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock
-from interlock.core.link_state import LinkState
-from interlock.core.calls.call import Call, Outcome
-from interlock.core.calls.failures import answer_failures
-from interlock.guard.guard import Admitted
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import LinkItems, Place
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.call import Call, Outcome
+from interlock.core.calls.failures import answer_failures
+from interlock.core.clock import Clock
+from interlock.core.link_state import LinkState
+from interlock.fronts.audience import Audience
+from interlock.guard.guard import Admitted
 from interlock.links.link import Link, ServerFacts
 from interlock.links.link_events import LinkEvents
+from interlock.mcp.eras import LATEST_MODERN, Era
+from interlock.mcp.methods import RESOURCES_READ
 from interlock.rooms.membership import RoomMembers
 from interlock.rooms.participation import InRoom, Participation, Reading
+from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.room import Room
 from interlock.rooms.room_links import ROOMS
 from interlock.rooms.rooms import Rooms
 from interlock.rooms.timeline.timeline import Delivery
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
+from interlock.wire.jsonrpc.messages import ABSENT, Response
 
 SCHEME: Final = "room://"
 PACE_S: Final = 1.0  # a client reads the whole resource for each notice

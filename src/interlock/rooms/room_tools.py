@@ -13,29 +13,29 @@ from msgspec import Raw
 from interlock.ax.protocol.capability import AuthScope, Capability, CostClass, LatencyClass, hints
 from interlock.ax.protocol.hop_metadata import CAPABILITY, HOPS, published_annotation
 from interlock.ax.protocol.names import alias
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
-from interlock.wire.jsonrpc.messages import ABSENT, Response
-from interlock.mcp.eras import LATEST_MODERN, Era
-from interlock.mcp.methods import TOOLS_CALL
-from interlock.rooms.protocol.errors import Refusal
-from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock
-from interlock.core.link_state import LinkState
-from interlock.core.calls.call import Call, Outcome
-from interlock.core.calls.failures import answer_failures
-from interlock.guard.guard import Admitted
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import LinkItems, Route
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.call import Call, Outcome
+from interlock.core.calls.failures import answer_failures
+from interlock.core.clock import Clock
+from interlock.core.link_state import LinkState
+from interlock.guard.guard import Admitted
 from interlock.links.handshake import modern_head
 from interlock.links.link import Link, ServerFacts
 from interlock.links.link_events import LinkEvents
+from interlock.mcp.eras import LATEST_MODERN, Era
+from interlock.mcp.methods import TOOLS_CALL
 from interlock.rooms import participation as asked
 from interlock.rooms.leases import Leases
 from interlock.rooms.participation import Participation
+from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.room_links import ROOMS
 from interlock.rooms.rooms import Rooms
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.wire.jsonrpc.messages import ABSENT, Response
 
 TIMEOUT_S: Final = 60.0
 Do = Callable[[Participation, str, Any], Awaitable[dict[str, Any] | Refusal]]

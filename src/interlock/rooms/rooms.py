@@ -14,6 +14,16 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import Plan, room_settings
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.feed import Feed
+from interlock.core.recorder import Recorder
+from interlock.core.replicas import Replicas
+from interlock.rooms import participant_records
+from interlock.rooms.audit import RoomAudit
+from interlock.rooms.elsewhere import SeatsElsewhere
+from interlock.rooms.participant_records import ParticipantRecords
+from interlock.rooms.proposals import Proposals
 from interlock.rooms.protocol.participants import (
     GATEWAY,
     OWN,
@@ -26,16 +36,6 @@ from interlock.rooms.protocol.participants import (
     settled_privilege,
 )
 from interlock.rooms.protocol.settings import RoomSettings
-from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock, rfc3339
-from interlock.core.feed import Feed
-from interlock.core.recorder import Recorder
-from interlock.core.replicas import Replicas
-from interlock.rooms import participant_records
-from interlock.rooms.audit import RoomAudit
-from interlock.rooms.elsewhere import SeatsElsewhere
-from interlock.rooms.participant_records import ParticipantRecords
-from interlock.rooms.proposals import Proposals
 from interlock.rooms.room import REMOVED, Room, RoomFeeds
 from interlock.rooms.timeline.history import History
 from interlock.store.ports import Change as StoreChange

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from interlock.config.plan import AgentPlan, SafetyPlan
+from interlock.core.clock import Clock
 from interlock.safety.protocol.hint import normalise
 from interlock.safety.protocol.policy import CompiledPolicy, Policy
-from interlock.core.clock import Clock
 from interlock.store.ports import Change, Damaged, KeyValue
 
 BUCKET: Final = "agent-blocks"

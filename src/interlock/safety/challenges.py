@@ -13,17 +13,17 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Requires, Source, What
 from interlock.approvals.protocol.state import Move, Status
 from interlock.aql.protocol.errors import Code, OperationFailed, failure, internal_error
-from interlock.wire.jsonrpc.errors import BUDGET_EXCEEDED, Fault
-from interlock.approvals.inbox import Inbox
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.safety.agents import AgentKey
 from interlock.safety.codes import Codes
 from interlock.safety.executions import Execution
 from interlock.safety.held_operations import HeldOperation
+from interlock.wire.jsonrpc.errors import BUDGET_EXCEEDED, Fault
 
 log = logging.getLogger("interlock.safety")
 

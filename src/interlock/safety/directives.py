@@ -6,13 +6,13 @@ cleared; status and error wait in the execution and are told once. Nothing is ev
 
 from typing import Final
 
-from interlock.approvals.protocol.approval import Kind
-from interlock.safety.protocol.directive import Directive, Metadata, Notification, NotificationType, tier_word
-from interlock.safety.protocol.evaluation import Evaluation, Verdict
 from interlock.approvals.inbox import Inbox
+from interlock.approvals.protocol.approval import Kind
 from interlock.core.clock import rfc3339
 from interlock.safety.agents import Block, Blocks
 from interlock.safety.executions import Execution, Pause
+from interlock.safety.protocol.directive import Directive, Metadata, Notification, NotificationType, tier_word
+from interlock.safety.protocol.evaluation import Evaluation, Verdict
 
 LEVEL: Final = "CONFIRM_SINGLE_USE"
 START_WAITS: Final = "The start of the agent waits for the approval of a person."

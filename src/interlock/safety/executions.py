@@ -11,14 +11,14 @@ from typing import Any, Final
 import msgspec
 
 from interlock.aql.protocol.execution import TERMINAL, ExecutionStatus, may_move, state_answer
-from interlock.safety.protocol.directive import Metadata, Notification, NotificationType
-from interlock.safety.protocol.evaluation import Evaluation
-from interlock.safety.protocol.hint import Hint
-from interlock.core.clock import Clock, rfc3339
 from interlock.core.calls.caller import Caller
+from interlock.core.clock import Clock, rfc3339
 from interlock.safety.agents import AgentKey, agent_key
 from interlock.safety.grants import Grant
 from interlock.safety.held_operations import HeldOperations
+from interlock.safety.protocol.directive import Metadata, Notification, NotificationType
+from interlock.safety.protocol.evaluation import Evaluation
+from interlock.safety.protocol.hint import Hint
 from interlock.store.ports import KeyValue, StoreError
 
 log = logging.getLogger("interlock.safety")

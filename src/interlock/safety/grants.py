@@ -11,14 +11,14 @@ from urllib.parse import unquote
 
 from msgspec import Raw
 
-from interlock.safety.protocol.hint import Hint, normalise
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
-from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
-from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller, ViewKey
 from interlock.catalog.catalog import Namespace
 from interlock.catalog.routes import Route
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import Caller, ViewKey
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
+from interlock.safety.protocol.hint import Hint, normalise
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
 
 VIEWS_MAX: Final = 16
 WATCHED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET))  # AQL-8.6.3-1: completion acts on nothing

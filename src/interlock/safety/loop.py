@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.config.plan import SafetyPlan
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.state import Status
 from interlock.aql.protocol.errors import (
@@ -28,13 +27,10 @@ from interlock.aql.protocol.errors import (
     too_large,
 )
 from interlock.aql.protocol.execution import ExecutionStatus
-from interlock.safety.protocol.directive import Directive, NotificationType
-from interlock.safety.protocol.evaluation import Evaluation, Verdict, evaluate
-from interlock.safety.protocol.hint import EXAMPLE, HINT_CHARS_MAX, Hint, maybe_hint_fault, read_hint
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.config.plan import SafetyPlan
+from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock
 from interlock.core.feed import Feed
-from interlock.core.calls.caller import Caller
 from interlock.safety.agents import AgentKey, Block, Blocks, Policies, agent_key, is_agent_name
 from interlock.safety.audit import SafetyAudit
 from interlock.safety.challenges import Challenges
@@ -42,7 +38,11 @@ from interlock.safety.directives import Directives, pending_start
 from interlock.safety.executions import FLUSH_S, LOCAL, Execution, Executions, Owner, Pause, maybe_owner
 from interlock.safety.grants import CallableNames, Grant
 from interlock.safety.held_operations import HeldOperation
+from interlock.safety.protocol.directive import Directive, NotificationType
+from interlock.safety.protocol.evaluation import Evaluation, Verdict, evaluate
+from interlock.safety.protocol.hint import EXAMPLE, HINT_CHARS_MAX, Hint, maybe_hint_fault, read_hint
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.errors import Fault
 
 log = logging.getLogger("interlock.safety")
 

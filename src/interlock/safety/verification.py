@@ -16,14 +16,14 @@ from interlock.aql.protocol.errors import (
     internal_error,
     permission_denied,
 )
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.core.clock import Clock, rfc3339
 from interlock.core.calls.caller import Caller
+from interlock.core.clock import Clock, rfc3339
 from interlock.safety.agents import AgentKey, agent_key
 from interlock.safety.challenges import WRONG_CODE
 from interlock.safety.codes import FAILURES_MAX, TOKEN_PREFIX, Attempts, Codes
 from interlock.safety.loop import SafetyLoop
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.errors import Fault
 
 NOBODY: Final = ""  # the name under which attempts count that belong to no agent
 

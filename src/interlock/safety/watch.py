@@ -8,18 +8,18 @@ from typing import Any, Final
 
 from interlock.aql.protocol.errors import OperationFailed
 from interlock.aql.protocol.execution import ExecutionStatus
-from interlock.safety.protocol.directive import Metadata, NotificationType
-from interlock.safety.protocol.evaluation import READ_ONLY, Verdict, evaluate_call
-from interlock.wire.jsonrpc.errors import EXECUTION_REFUSED, Fault
+from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller
-from interlock.catalog.routes import Route
+from interlock.core.clock import Clock
 from interlock.safety.agents import Block
 from interlock.safety.executions import LOCAL, Execution, Pause, maybe_owner
 from interlock.safety.grants import WATCHED, CallNames, Grant
 from interlock.safety.loop import SafetyLoop
+from interlock.safety.protocol.directive import Metadata, NotificationType
+from interlock.safety.protocol.evaluation import READ_ONLY, Verdict, evaluate_call
+from interlock.wire.jsonrpc.errors import EXECUTION_REFUSED, Fault
 
 _WHY: Final = {
     "execution_required": "this client may act only inside an execution: call execute_agent first",

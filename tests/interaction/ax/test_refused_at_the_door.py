@@ -9,9 +9,9 @@ import pytest
 from tests.interaction.harness import RunningNode, running_node
 from tests.interaction.rude import ask, request
 
-from interlock.config.plan import AuthPlan, AxPlan
-from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX
 from interlock.ax.endpoint.endpoint import AxEndpoint
+from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX
+from interlock.config.plan import AuthPlan, AxPlan
 
 BEAT = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "mcpax/heartbeat", "params": {"session_id": "x"}}).encode()
 JSON = {"content-type": "application/json"}

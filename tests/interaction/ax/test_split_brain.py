@@ -19,12 +19,12 @@ from tests.interaction.ax.tree import parents, wait_parent
 from tests.interaction.harness import RunningNode, running_node, wait_for
 from tests.nats_server import NatsServer
 
-from interlock.config.plan import Address, AxPlan, NodePlan, Plan
 from interlock.ax.ownership import Leases
+from interlock.config.plan import Address, AxPlan, NodePlan, Plan
 from interlock.core.store_backends import build_store
 from interlock.node.node import Node
-from interlock.store.ports import Store
 from interlock.operator.app import operator_app
+from interlock.store.ports import Store
 
 
 @contextlib.asynccontextmanager

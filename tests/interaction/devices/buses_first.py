@@ -9,8 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from tests.bluetooth import HciCentral
 
-from interlock.devices.transports import ble
-from interlock.devices.transports import spi
+from interlock.devices.transports import ble, spi
 
 
 class SocketSpi:

@@ -18,12 +18,12 @@ from tests.conformance.driver_places import HOME, installed, tools_of_node
 from tests.conformance.shipping import PLACE, SHIPPED
 from tests.interaction.harness import RunningNode, running_node, wait_for
 
-from interlock.drivers.protocol.files.driver import read_driver
-from interlock.drivers.protocol.model import Driver
 from interlock.core.clock import SystemClock
 from interlock.core.store_backends import build_store
 from interlock.drivers.install.locks import Locks
 from interlock.drivers.install.outcome import Locked
+from interlock.drivers.protocol.files.driver import read_driver
+from interlock.drivers.protocol.model import Driver
 
 SERVERS = ("filesystem", "everything")
 READY_S = 90.0

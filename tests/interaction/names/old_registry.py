@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from interlock.core.clock import SystemClock
+from interlock.core.recorder import Recorder
 from interlock.names.protocol.model import Entry, Revision, Status
 from interlock.names.protocol.records import Step
 from interlock.names.protocol.specification import schema_digest
-from interlock.core.clock import SystemClock
-from interlock.core.recorder import Recorder
 from interlock.names.state import Change, RegistryState
 from interlock.store.sqlite.names_log import SqliteNamesLog
 

@@ -16,12 +16,12 @@ from tests.interaction.rooms.test_room_persistence import connect_without_readin
 from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, RichLog, Static
 
-from interlock.sdk.rooms import Participant, ProposalEnded, RoomRefused
-from interlock.fronts import sockets
 from interlock.cli.command import Invocation
 from interlock.cli.room_client import app as client
 from interlock.cli.terminal.errors import Refused
 from interlock.cli.verbs import rooms_join
+from interlock.fronts import sockets
+from interlock.sdk.rooms import Participant, ProposalEnded, RoomRefused
 
 ROOMS = """
 [rooms]

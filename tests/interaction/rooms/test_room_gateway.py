@@ -15,9 +15,9 @@ from tests.interaction.rooms.participant import CALL, Bare, ask, joined, names, 
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from interlock.sdk.rooms.connection import SENT_BYTES_MAX
 from interlock.fronts.sockets import FRAME_BYTES_MAX
 from interlock.rooms.room import NOTICE_EVERY_S
+from interlock.sdk.rooms.connection import SENT_BYTES_MAX
 
 ROOMS = """
 [rooms]

@@ -8,13 +8,13 @@ import pytest
 from tests.runtime.devices.test_device_session import TEXT, Memory, Owner, described
 
 from interlock.config.plan import DevicePlan
-from interlock.devices.transports import transports
-from interlock.devices.transports.connections import Connections
-from interlock.devices.protocol.cbor import encoded
 from interlock.core.clock import SystemClock
 from interlock.devices.device_link import DeviceLink
 from interlock.devices.device_tools import device_tool
+from interlock.devices.protocol.cbor import encoded
 from interlock.devices.session import DeviceSession
+from interlock.devices.transports import transports
+from interlock.devices.transports.connections import Connections
 
 FINAL = (
     TEXT

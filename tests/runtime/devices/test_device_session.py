@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 from tests.device_descriptions import described
 
-from interlock.devices.transports import transports
-from interlock.devices.transports.connections import Connections
-from interlock.devices.transports.transport import TransportOwner
+from interlock.core.clock import SystemClock
+from interlock.devices import session as runtime_session
+from interlock.devices.announcements import Announcements
+from interlock.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
 from interlock.devices.protocol.cbor import encoded, read_untrusted
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.protocol.description_check import read_description
 from interlock.devices.protocol.messages import Announced, Registration
 from interlock.devices.protocol.simulation import SimulatedDevice
-from interlock.core.clock import SystemClock
-from interlock.devices import session as runtime_session
-from interlock.devices.announcements import Announcements
-from interlock.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
 from interlock.devices.session import DeviceSession
+from interlock.devices.transports import transports
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.transport import TransportOwner
 
 TEXT = """
 profile = "a"

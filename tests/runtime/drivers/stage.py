@@ -14,17 +14,17 @@ import msgspec
 from tests.protocol.driver_texts import as_contract, as_driver, as_secrets, binding, contract, driver
 
 from interlock.config.load import load
+from interlock.core.calls.caller import Caller, Principal, ViewKey
+from interlock.core.clock import SystemClock
+from interlock.drivers.install.outcome import Installed, InstallFailed, Locked
 from interlock.drivers.protocol.files.inventory import secret_for
 from interlock.drivers.protocol.model import Contract, Driver
-from interlock.mcp.eras import Era
-from interlock.core.clock import SystemClock
-from interlock.core.calls.caller import Caller, Principal, ViewKey
-from interlock.drivers.install.outcome import Installed, InstallFailed, Locked
 from interlock.drivers.provider.environment import DriverEnvironment
 from interlock.drivers.provider.provider import DriverProvider
 from interlock.drivers.provider.tenant_processes import InstanceLease
 from interlock.drivers.secrets.vault import Vault
 from interlock.links.handshake import modern_head
+from interlock.mcp.eras import Era
 from interlock.node.node import Node
 
 SERVER = Path(__file__).parents[2] / "servers" / "driven.py"

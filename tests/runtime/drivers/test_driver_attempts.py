@@ -12,15 +12,15 @@ import pytest
 import pytest_asyncio
 from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
-from interlock.process import start_limits
-from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.install.outcome import Attempt, InstallFailed
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.provider import keeper as keeping
 from interlock.drivers.provider import provider as provider_module
 from interlock.links import connector
 from interlock.links.keeper import backoff_s
 from interlock.links.lost_fault import LostFault
+from interlock.process import start_limits
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ import pytest
 from tests.runtime.drivers.stage import SERVER, Stage, settled, staged, until
 from tests.runtime.installs import Place
 
-from interlock.drivers.protocol.model import Driver
 from interlock.drivers.install.outcome import Installed, InstallFailed
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.model import Driver
 
 IMAGE = "localhost/interlock-test/python:1"
 PYTHON = "/usr/bin/python3"

@@ -10,9 +10,9 @@ from tests.runtime.drivers.stage import SERVER, alive, settled, staged, until
 from tests.runtime.installs import Place
 from tests.runtime.test_driver_containers import Client
 
-from interlock.drivers.protocol.model import Driver
 from interlock.drivers.install.outcome import Installed, InstallFailed
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.model import Driver
 
 EVERYTHING = Path(__file__).parents[2] / "servers" / "everything.py"
 

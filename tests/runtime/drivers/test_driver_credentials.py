@@ -19,9 +19,9 @@ from tests.runtime.drivers.scripted import Scripted
 from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
 from interlock.config.plan import Spawn
-from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.install.outcome import Installed, Locked
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.provider.provider import DriverProvider
 from interlock.drivers.provider.server_plan import compile_server_plan
 from interlock.drivers.provider.tenant_processes import InstanceLease

@@ -14,9 +14,9 @@ import pytest_asyncio
 from tests.runtime.drivers.scripted import Scripted
 from tests.runtime.drivers.stage import AheadClock, Stage, alive, asked, caller, lent, settled, staged, until
 
-from interlock.drivers.protocol.errors import DriverError
 from interlock.core.link_state import LinkState
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.provider import provider as provider_module
 
 KEY = "driven-mcp@1"

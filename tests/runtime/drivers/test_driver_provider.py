@@ -7,10 +7,10 @@ import pytest
 import pytest_asyncio
 from tests.runtime.drivers.stage import Stage, alive, asked, caller, lent, settled, staged, until
 
-from interlock.drivers.protocol.errors import DriverError
 from interlock.core.link_state import LinkState
 from interlock.core.operator_errors import NotFound
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.errors import DriverError
 
 
 @pytest_asyncio.fixture

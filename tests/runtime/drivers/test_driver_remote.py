@@ -14,8 +14,8 @@ import pytest_asyncio
 from tests.runtime.drivers.stage import Stage, asked, caller, lent, settled, staged
 from tests.servers.start import raw, serving
 
-from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.provider.provider import DriverProvider
 
 KEY = "driven-mcp@1"

@@ -10,9 +10,9 @@ from tests.protocol.driver_texts import as_driver, driver
 from tests.runtime.drivers.stage import Stage, alive, asked, caller, lent, settled, staged, until
 
 from interlock.config.plan import Spawn
-from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.install.outcome import Installed, Locked
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.provider import tenant_processes
 from interlock.drivers.provider.server_plan import compile_server_plan
 

@@ -12,9 +12,9 @@ import pytest
 import pytest_asyncio
 from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
-from interlock.drivers.protocol.errors import DriverError
 from interlock.core.link_state import LinkState
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.provider import health_schedule as checkup
 
 KEY = "driven-mcp@1"

@@ -12,16 +12,16 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, TypeVar
 
-from interlock.config.plan import AnchorPlan
-from interlock.net.fetch import Fetcher
+from interlock.approvals.trust.key_sets import Get, KeyRing, Unavailable
 from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor
-from interlock.crypto.jose.jwks import Jwk, thumbprint
-from interlock.crypto.jose.public_key import BadKey, maybe_pem_label, read_key_untrusted
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
-from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
+from interlock.config.plan import AnchorPlan
 from interlock.core.clock import Clock
 from interlock.core.start_errors import AnchorInvalid
-from interlock.approvals.trust.key_sets import Get, KeyRing, Unavailable
+from interlock.crypto.jose.jwks import Jwk, thumbprint
+from interlock.crypto.jose.public_key import BadKey, maybe_pem_label, read_key_untrusted
+from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
+from interlock.net.fetch import Fetcher
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
 
 FILE_BYTES_MAX: Final = 512 * 1024  # as of a key set at a URL
 

@@ -13,6 +13,14 @@ import msgspec
 
 from interlock.approvals.protocol.approval import Approval, Proof
 from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
+from interlock.approvals.trust.anchors import Anchors
+from interlock.ax.protocol.registration.authority import Anchor
+from interlock.core.clock import Clock, rfc3339
+from interlock.crypto.jose.errors import Invalid
+from interlock.crypto.jose.jwks import Jwk, thumbprint
+from interlock.crypto.jose.jwt import Jwt
+from interlock.crypto.webauthn.ceremonies import Assertion, is_assertion
+from interlock.crypto.webauthn.party import Party
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import (
     Asked,
@@ -23,16 +31,8 @@ from interlock.gate.protocol.jws_proof import (
     replay_fault,
 )
 from interlock.gate.protocol.passkey_proof import judge_passkey
-from interlock.ax.protocol.registration.authority import Anchor
-from interlock.crypto.jose.errors import Invalid
-from interlock.crypto.jose.jwks import Jwk, thumbprint
-from interlock.crypto.jose.jwt import Jwt
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.crypto.webauthn.ceremonies import Assertion, is_assertion
-from interlock.crypto.webauthn.party import Party
-from interlock.core.clock import Clock, rfc3339
-from interlock.approvals.trust.anchors import Anchors
 from interlock.store.ports import Change, Conflict, KeyValue, StoreError
+from interlock.wire.jsonrpc.errors import Fault
 
 log = logging.getLogger("interlock.approvals")
 

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from interlock.approvals.trust.anchors import Anchors
 from interlock.ax.protocol.messages import Register
 from interlock.ax.protocol.registration.authority import Proved, judge_proof, replay_fault
+from interlock.core.clock import Clock
 from interlock.crypto.jose.errors import Invalid
 from interlock.crypto.jose.jwks import Jwk
 from interlock.crypto.jose.jwt import Jwt
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.core.clock import Clock
-from interlock.approvals.trust.anchors import Anchors
 from interlock.store.ports import Conflict, KeyValue
+from interlock.wire.jsonrpc.errors import Fault
 
 USED: Final = "proofs-ax"
 

@@ -20,11 +20,11 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from interlock.approvals.trust.registrant import ClientCertificate
 from interlock.ax.protocol.registration.authority import unverified_fault
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.core.clock import Clock
 from interlock.core.start_errors import CertificatesInvalid
-from interlock.approvals.trust.registrant import ClientCertificate
+from interlock.wire.jsonrpc.errors import Fault
 
 log = logging.getLogger("interlock.ax")
 

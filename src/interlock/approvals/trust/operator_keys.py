@@ -13,6 +13,10 @@ from typing import Final
 
 import msgspec
 
+from interlock.approvals.trust.anchors import Anchors
+from interlock.core.clock import Clock
+from interlock.crypto.jose.jwks import thumbprint
+from interlock.crypto.jose.public_key import BadKey, read_key_untrusted
 from interlock.crypto.keys.operator_keys import (
     KEY_NAME,
     PASSPHRASE_CHARS_MIN,
@@ -22,12 +26,8 @@ from interlock.crypto.keys.operator_keys import (
     public_text,
 )
 from interlock.gate.protocol.jws_proof import TYP, Asked, claims_of, invalid
-from interlock.crypto.jose.jwks import thumbprint
-from interlock.crypto.jose.public_key import BadKey, read_key_untrusted
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.core.clock import Clock
-from interlock.approvals.trust.anchors import Anchors
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.errors import Fault
 
 JTI_BYTES: Final = 16
 FREE_TRIES: Final = 3  # of one caller

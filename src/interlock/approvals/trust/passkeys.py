@@ -11,20 +11,20 @@ from typing import Final
 
 import msgspec
 
-from interlock.operator_api.passkeys import Invitation as InvitationView
-from interlock.operator_api.passkeys import PasskeyCreation, PasskeyRequest
-from interlock.gate.protocol.jws_proof import Asked, invalid
-from interlock.gate.protocol.passkey_proof import ENTROPY_BYTES, challenge, passkeys_for
+from interlock.approvals.trust.anchors import Anchors
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.recorder import Recorder
 from interlock.crypto.jose.base64url import encode
 from interlock.crypto.jose.jwks import Jwk, thumbprint
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.crypto.webauthn.ceremonies import ALGORITHMS, Wrong, read_registration_untrusted
 from interlock.crypto.webauthn.party import Party, maybe_party
 from interlock.crypto.webauthn.passkeys import written
-from interlock.core.clock import Clock, rfc3339
-from interlock.core.recorder import Recorder
-from interlock.approvals.trust.anchors import Anchors
+from interlock.gate.protocol.jws_proof import Asked, invalid
+from interlock.gate.protocol.passkey_proof import ENTROPY_BYTES, challenge, passkeys_for
+from interlock.operator_api.passkeys import Invitation as InvitationView
+from interlock.operator_api.passkeys import PasskeyCreation, PasskeyRequest
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.errors import Fault
 
 PATH: Final = "/passkeys"
 INVITATION_S: Final = 600.0

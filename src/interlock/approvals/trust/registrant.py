@@ -5,13 +5,13 @@ from typing import Final
 
 import msgspec
 
-from interlock.config.plan import AccessRule, Scope
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import Register
 from interlock.ax.protocol.registration.authority import check_certificate, maybe_authority
 from interlock.ax.protocol.registration.sessions import Peer
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.config.plan import AccessRule, Scope
 from interlock.net.protocol.dns_name import maybe_dns_name
+from interlock.wire.jsonrpc.errors import Fault
 
 TLS_1_3: Final = "TLSv1.3"
 CERTIFICATE: Final = "certificate:"  # the beginning of a principal that was admitted by a certificate

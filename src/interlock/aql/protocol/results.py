@@ -22,8 +22,8 @@ from interlock.aql.protocol.errors import (
     unknown_operation,
 )
 from interlock.aql.protocol.model import Danger
-from interlock.gate.protocol.held_call import CONFIRMATION
 from interlock.ax.protocol.errors import SCOPE_DENIED
+from interlock.gate.protocol.held_call import CONFIRMATION
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, maybe_string
 from interlock.wire.jsonrpc.errors import (
     BUDGET_EXCEEDED,

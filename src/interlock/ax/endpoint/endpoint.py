@@ -15,28 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from interlock.config.plan import Plan
-from interlock.net.message_pipe import GOING_AWAY
-from interlock.ax.protocol.messages import REGISTER, SUBPROTOCOL
-from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX, encode_registered, read_register_untrusted
-from interlock.ax.protocol.registration.sessions import Peer
-from interlock.wire.jsonrpc.codec import decode_untrusted, encode_fault, encode_result
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
-from interlock.wire.jsonrpc.messages import Request, Response
-from interlock.net.protocol.address_scope import is_loopback
 from interlock.access.refusal import Refusal
 from interlock.access.tokens import TokenRegistry
-from interlock.ax.connection import SubserverConnection
-from interlock.ax.dial_back import DialBack, check_endpoint
-from interlock.ax.registrar import Registrar
-from interlock.core.refusal_log import Refusals
-from interlock.core.calls.call import internal
-from interlock.fronts.exchange import Head
-from interlock.fronts.http_protocol import UPGRADED
-from interlock.fronts.public import PROXY_HEADERS
-from interlock.fronts.request_head import HeadInspector
-from interlock.fronts.shown_certificate import maybe_shown
-from interlock.fronts.trusted_proxies import TrustedProxies, address_of
 from interlock.approvals.trust.registrant import (
     CERTIFICATE,
     USER,
@@ -45,6 +25,26 @@ from interlock.approvals.trust.registrant import (
     may_register,
     registrant_identity,
 )
+from interlock.ax.connection import SubserverConnection
+from interlock.ax.dial_back import DialBack, check_endpoint
+from interlock.ax.protocol.messages import REGISTER, SUBPROTOCOL
+from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX, encode_registered, read_register_untrusted
+from interlock.ax.protocol.registration.sessions import Peer
+from interlock.ax.registrar import Registrar
+from interlock.config.plan import Plan
+from interlock.core.calls.call import internal
+from interlock.core.refusal_log import Refusals
+from interlock.fronts.exchange import Head
+from interlock.fronts.http_protocol import UPGRADED
+from interlock.fronts.public import PROXY_HEADERS
+from interlock.fronts.request_head import HeadInspector
+from interlock.fronts.shown_certificate import maybe_shown
+from interlock.fronts.trusted_proxies import TrustedProxies, address_of
+from interlock.net.message_pipe import GOING_AWAY
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.wire.jsonrpc.codec import decode_untrusted, encode_fault, encode_result
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
+from interlock.wire.jsonrpc.messages import Request, Response
 
 if TYPE_CHECKING:
     from interlock.approvals.trust.client_certificates import Certificates

@@ -9,9 +9,20 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.config.plan import NameForm
 from interlock.ax.protocol.messages import CONFIRM
 from interlock.ax.protocol.notifications import Notice
+from interlock.config.plan import NameForm
+from interlock.core.calls.call import Call
+from interlock.core.calls.caller import VIA_AX, Principal
+from interlock.core.calls.incoming_route import Hop
+from interlock.core.calls.refusals import BUSY
+from interlock.fronts.audience import Audience
+from interlock.fronts.legacy import LegacyFront
+from interlock.fronts.modern import EVENTS, Listener, ModernFront
+from interlock.fronts.sessions import CHANGED, Session
+from interlock.mcp.eras import LATEST_LEGACY
+from interlock.mcp.ladder import Climbed, climb, climb_alone
+from interlock.mcp.methods import CANCELLED, INITIALIZE, LISTEN, LOG_MESSAGE, META_VERSION
 from interlock.wire.jsonrpc.codec import (
     decode_object,
     encode_fault,
@@ -21,17 +32,6 @@ from interlock.wire.jsonrpc.codec import (
 )
 from interlock.wire.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault, for_legacy
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
-from interlock.mcp.eras import LATEST_LEGACY
-from interlock.mcp.ladder import Climbed, climb, climb_alone
-from interlock.mcp.methods import CANCELLED, INITIALIZE, LISTEN, LOG_MESSAGE, META_VERSION
-from interlock.fronts.audience import Audience
-from interlock.core.calls.call import Call
-from interlock.core.calls.caller import VIA_AX, Principal
-from interlock.core.calls.incoming_route import Hop
-from interlock.core.calls.refusals import BUSY
-from interlock.fronts.legacy import LegacyFront
-from interlock.fronts.modern import EVENTS, Listener, ModernFront
-from interlock.fronts.sessions import CHANGED, Session
 
 NAMES: Final[NameForm] = "qualified"
 RUNNING_MAX: Final = 10_000  # calls and listens of one parent under way

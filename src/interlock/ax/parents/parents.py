@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import ParentPlan, Plan, Scope
-from interlock.net.message_pipe import MessagePipe, MessageSink
-from interlock.net.websocket.dial import HUNG_UP, DialFailed, dial
-from interlock.operator_api.budgets import Spent
-from interlock.operator_api.status import Parent
+from interlock.ax.parents.claims import Held, ParentClaims
+from interlock.ax.parents.front import UpwardFront
 from interlock.ax.protocol import errors
 from interlock.ax.protocol.budget import Limits
 from interlock.ax.protocol.messages import DEREGISTER, HEARTBEAT_MS, REGISTER, SUBPROTOCOL, VERSION, Claimed, Register
@@ -25,18 +22,21 @@ from interlock.ax.protocol.notifications import REFUSED_MAX
 from interlock.ax.protocol.registration.authority import maybe_authority
 from interlock.ax.protocol.registration.codec import read_held_untrusted
 from interlock.ax.protocol.registration.registrant import FAREWELL_S, CycleClaimed, Failed, Joined, Left
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.wire.jsonrpc.messages import Notification, Response
+from interlock.ax.uplink import Opener, Uplink, display_words
+from interlock.config.plan import ParentPlan, Plan, Scope
+from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
 from interlock.core.start_errors import TlsInvalid
 from interlock.core.tls import parent_context
 from interlock.guard.budgets import Budgets
-from interlock.core.calls.caller import Principal, principal_for
-from interlock.ax.parents.claims import Held, ParentClaims
-from interlock.ax.parents.front import UpwardFront
-from interlock.ax.uplink import Opener, Uplink, display_words
+from interlock.net.message_pipe import MessagePipe, MessageSink
+from interlock.net.websocket.dial import HUNG_UP, DialFailed, dial
+from interlock.operator_api.budgets import Spent
+from interlock.operator_api.status import Parent
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.messages import Notification, Response
 
 if TYPE_CHECKING:
     from interlock.crypto.keys.signing import SigningKey

@@ -7,24 +7,24 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from interlock.config.plan import Plan
-from interlock.operator_api.status import Parent
 from interlock.ax.protocol.messages import Claimed
-from interlock.fronts.audience import Audience
 from interlock.ax.registrar import Registrar
+from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.core.feed import Feed
 from interlock.core.node_identity import NODE_KEY
 from interlock.core.recorder import Recorder
 from interlock.core.tls import check_parents
-from interlock.guard.budgets import Budgets
+from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import ModernFront
+from interlock.guard.budgets import Budgets
+from interlock.operator_api.status import Parent
 
 if TYPE_CHECKING:
-    from interlock.crypto.keys.signing import SigningKey
     from interlock.ax.parents.parents import Parents
     from interlock.ax.parents.trees import ParentTrees
+    from interlock.crypto.keys.signing import SigningKey
 
 
 class ParentService:

@@ -17,7 +17,6 @@ from msgspec import Raw
 from interlock.ax.protocol.messages import OVERFLOW, SUBSERVER_LOST, TOOLS_REFUSED
 from interlock.ax.protocol.names import Withheld, is_qualified
 from interlock.ax.protocol.uris import show_uri
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
 from interlock.mcp.methods import (
     CANCELLED,
     LOG_MESSAGE,
@@ -26,6 +25,7 @@ from interlock.mcp.methods import (
     RESOURCES_CHANGED,
     TOOLS_CHANGED,
 )
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
 
 ORIGIN: Final = "x-mcpax-origin"  # AX-12-1
 PER_S: Final = 100  # AX-12-3

@@ -14,15 +14,15 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.config.plan import GatePlan, Plan, ServerPlan, Spawn
-from interlock.aql.protocol.families import Endpoints, Mode
 from interlock.aql.adapter import profile_of
-from interlock.node.node import Node
+from interlock.aql.protocol.families import Endpoints, Mode
 from interlock.cli.aql_check import sample_server
 from interlock.cli.aql_check.evidence import gather_evidence
 from interlock.cli.aql_check.live_client import LEGACY, MODERN, LiveClient
 from interlock.cli.aql_check.report import Report
 from interlock.cli.aql_check.suite import SAMPLE, Checked, run_suite
+from interlock.config.plan import GatePlan, Plan, ServerPlan, Spawn
+from interlock.node.node import Node
 
 START_S: Final = 30.0
 LEVELS: Final = {"level-1": 1, "level-2": 2}

@@ -13,6 +13,8 @@ import msgspec
 from msgspec import Raw
 
 from interlock import __version__
+from interlock.cli.client.operator import check_url, http_connection, unreachable
+from interlock.cli.terminal.errors import CommandFailed, Refused
 from interlock.mcp.eras import LATEST_MODERN
 from interlock.mcp.headers import encode_header, mirror_text, mirrored_arguments
 from interlock.mcp.methods import (
@@ -24,8 +26,6 @@ from interlock.mcp.methods import (
     TOOLS_CALL,
     TOOLS_LIST,
 )
-from interlock.cli.client.operator import check_url, http_connection, unreachable
-from interlock.cli.terminal.errors import CommandFailed, Refused
 
 PAGES_MAX = 10_000  # a server that pages for ever must not keep us for ever
 LINE_BYTES_MAX = 64 * 1024 * 1024

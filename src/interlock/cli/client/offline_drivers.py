@@ -5,8 +5,11 @@ from pathlib import Path
 
 import msgspec
 
-from interlock.config.plan import Plan
 from interlock.approvals.enrolments import BUCKET as APPROVERS
+from interlock.cli.client.offline import run_stored
+from interlock.cli.client.operator import Answer
+from interlock.cli.terminal.errors import Refused
+from interlock.config.plan import Plan
 from interlock.core.clock import SystemClock
 from interlock.core.operator_errors import NotFound
 from interlock.core.operator_errors import Refused as NodeRefused
@@ -16,9 +19,6 @@ from interlock.drivers.registry.operations import DriverService
 from interlock.drivers.registry.registry import Registry
 from interlock.drivers.workspace.host_facts import this_machine
 from interlock.drivers.workspace.trust_store import Memory
-from interlock.cli.client.offline import run_stored
-from interlock.cli.client.operator import Answer
-from interlock.cli.terminal.errors import Refused
 
 BY = "local"
 

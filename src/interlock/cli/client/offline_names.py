@@ -7,20 +7,20 @@ from typing import TypeVar
 
 import msgspec
 
+from interlock.cli.terminal.errors import Refused
 from interlock.config.plan import Plan
-from interlock.names.protocol.model import Entry
-from interlock.names.protocol.publication import Form
-from interlock.names.protocol.records import SourceRegistry
 from interlock.core import operator_errors
 from interlock.core.clock import SystemClock
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit
 from interlock.credentials.shared_store import build_names_log
 from interlock.names.document_copies import DocumentCopies
+from interlock.names.protocol.model import Entry
+from interlock.names.protocol.publication import Form
+from interlock.names.protocol.records import SourceRegistry
 from interlock.names.publisher import Publisher
 from interlock.names.state import RegistryState
 from interlock.store.ports import StoreError
-from interlock.cli.terminal.errors import Refused
 
 T = TypeVar("T")
 

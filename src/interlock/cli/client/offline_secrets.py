@@ -6,16 +6,16 @@ from typing import Literal
 
 import msgspec
 
+from interlock.cli.client.offline import LOCAL, record_stored, run_stored
+from interlock.cli.client.operator import Answer
+from interlock.cli.terminal.errors import Refused
 from interlock.config.plan import Plan
-from interlock.operator_api.secrets import RemovedSecret, Secret, Secrets, StoredSecret
 from interlock.core.addresses import Addresses
 from interlock.core.clock import SystemClock
 from interlock.credentials.secret_records import secret_line
 from interlock.credentials.service import BadSecretName, CredentialService
+from interlock.operator_api.secrets import RemovedSecret, Secret, Secrets, StoredSecret
 from interlock.store.sqlite.secrets import Kind
-from interlock.cli.client.offline import LOCAL, record_stored, run_stored
-from interlock.cli.client.operator import Answer
-from interlock.cli.terminal.errors import Refused
 
 
 class StoredSecrets:

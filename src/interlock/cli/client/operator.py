@@ -14,8 +14,8 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from interlock.operator_api.errors import ErrorAnswer
 from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused, Unreachable
+from interlock.operator_api.errors import ErrorAnswer
 
 T = TypeVar("T")
 

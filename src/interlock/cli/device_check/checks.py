@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from interlock.cli.device_check.line import Line
 from interlock.devices.protocol import frame_codec
 from interlock.devices.protocol.announcement import Announcement
 from interlock.devices.protocol.cbor import encoded
@@ -19,7 +20,6 @@ from interlock.devices.protocol.layouts import is_number, layout_size, limits
 from interlock.devices.protocol.messages import Announced, Answer, DeviceFault, Notice, Received, Registration
 from interlock.devices.protocol.tool_schemas import announced_tool
 from interlock.devices.protocol.wire_formats import codec_of
-from interlock.cli.device_check.line import Line
 
 SILENCE_S: Final = 0.15  # after what is not to be answered
 TRIES: Final = 3  # of what any line may lose

@@ -5,12 +5,12 @@ import errno
 import msgspec
 import typer
 
-from interlock.devices.protocol.description import DeviceDescription
 from interlock.cli.command import Invocation
 from interlock.cli.device_check.checks import StubCheck
 from interlock.cli.device_check.line import Line
 from interlock.cli.terminal.errors import EXIT_REFUSED, Refused
 from interlock.cli.terminal.text import one_line
+from interlock.devices.protocol.description import DeviceDescription
 
 HELD = "a node that has the device holds its port: stop the node, or move the description out of .devices meanwhile"
 WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "SKIP"}

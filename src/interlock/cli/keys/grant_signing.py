@@ -2,8 +2,6 @@
 
 import typer
 
-from interlock.operator_api.grants import Grant, GrantDraft, GrantRule
-from interlock.operator_api.requests import DraftGrant, SignGrant
 from interlock.cli.command import Invocation
 from interlock.cli.grant_options import with_proposed
 from interlock.cli.keys.passphrases import can_ask
@@ -11,6 +9,8 @@ from interlock.cli.keys.sign_decision import prove_grant
 from interlock.cli.terminal.errors import Refused, Waits
 from interlock.cli.terminal.program import as_typed
 from interlock.cli.terminal.text import count, one_line
+from interlock.operator_api.grants import Grant, GrantDraft, GrantRule
+from interlock.operator_api.requests import DraftGrant, SignGrant
 
 
 def draft_from_call(invocation: Invocation, wanted: DraftGrant, given: list[GrantRule]) -> GrantDraft:

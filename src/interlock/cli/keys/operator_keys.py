@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from interlock.cli.terminal.errors import BadUsage, Refused
 from interlock.config.folders import config_folder
 from interlock.config.toml_text import toml_text
 from interlock.crypto.keys.operator_keys import (
@@ -20,7 +21,6 @@ from interlock.crypto.keys.operator_keys import (
     public_text,
 )
 from interlock.store.ports import StoreError
-from interlock.cli.terminal.errors import BadUsage, Refused
 
 if TYPE_CHECKING:
     from interlock.crypto.keys.signing import SigningKey

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from interlock.crypto.keys.operator_keys import PASSPHRASE_CHARS_MIN
 from interlock.cli.terminal.errors import BadUsage, Refused
+from interlock.crypto.keys.operator_keys import PASSPHRASE_CHARS_MIN
 
 VARIABLE = "INTERLOCK_PASSPHRASE"
 BYTES_MAX = 1024

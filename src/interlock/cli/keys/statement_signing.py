@@ -6,11 +6,11 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from interlock.operator_api.names import NamesAction
-from interlock.names.protocol.statements import CHARS_MAX, STATEMENT_S_MAX, TYP, statement_claims
 from interlock.cli.keys.operator_keys import OperatorKeys
 from interlock.cli.keys.passphrases import read_passphrase
 from interlock.cli.terminal.errors import BadUsage, Refused
+from interlock.names.protocol.statements import CHARS_MAX, STATEMENT_S_MAX, TYP, statement_claims
+from interlock.operator_api.names import NamesAction
 
 JTI_BYTES: Final = 16
 _OF_PREFIXES: Final = ("consent", "dispute")

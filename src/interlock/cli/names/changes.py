@@ -31,8 +31,8 @@ from interlock.cli.names.options import (
 from interlock.cli.terminal.errors import EXIT_REFUSED, EXIT_WAITS, BadUsage, Refused, Unreachable, Waits
 
 if TYPE_CHECKING:
-    from interlock.operator_api.names import NamesAction
     from interlock.cli.client.operator import Answer
+    from interlock.operator_api.names import NamesAction
 
 EvidenceKind = Literal["datatracker_date", "publication_date", "operational_history"]
 
@@ -241,8 +241,8 @@ def attach(
 
     import msgspec
 
-    from interlock.names.documents import DOCUMENT_BYTES_MAX
     from interlock.cli.client.offline_names import StoredNames
+    from interlock.names.documents import DOCUMENT_BYTES_MAX
 
     if invocation.remote_url is not None:
         raise BadUsage("usage", "a copy is attached on the node's own machine")
@@ -315,8 +315,8 @@ def _act(invocation: Invocation, action: "NamesAction", subject: str, body: dict
             raise
         hint = f"interlock names sign {action} NAME --controller NAME --key NAME; or in its place: --override REASON"
         raise Refused(refused.error, refused.message, hint=hint, details=refused.details) from None
-    from interlock.operator_api.names import NameOutcome
     from interlock.cli.terminal.text import one_line
+    from interlock.operator_api.names import NameOutcome
 
     done = answer.as_(NameOutcome)
     if invocation.out.as_json:

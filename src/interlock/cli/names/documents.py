@@ -64,8 +64,8 @@ def import_registry(
 
     import msgspec
 
-    from interlock.names.protocol.published_registry import DOCUMENT_BYTES_MAX
     from interlock.cli.client.offline_names import StoredNames
+    from interlock.names.protocol.published_registry import DOCUMENT_BYTES_MAX
 
     if invocation.remote_url is not None:
         raise BadUsage("usage", "a registry is imported on the node's own machine")

@@ -5,15 +5,15 @@ from typing import Any
 
 import msgspec
 
-from interlock.operator_api.drivers import DriverSummary
 from interlock.ax.protocol.capability import ToolClass
 from interlock.ax.protocol.names import normalise
-from interlock.drivers.protocol.authoring.proposal import SUGGESTED, Proposal
-from interlock.drivers.protocol.model import Problem
-from interlock.drivers.add.flow import WrapResult
 from interlock.cli.render.tool_class import reason
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import count, one_line
+from interlock.drivers.add.flow import WrapResult
+from interlock.drivers.protocol.authoring.proposal import SUGGESTED, Proposal
+from interlock.drivers.protocol.model import Problem
+from interlock.operator_api.drivers import DriverSummary
 
 
 def with_classes(proposals: Sequence[Proposal], said: Mapping[str, ToolClass], *, accept: bool) -> tuple[Proposal, ...]:

@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 from rich.text import Text
 
-from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
 from interlock.approvals.protocol.approval import CLASSIFIED
 from interlock.approvals.protocol.digests import SURFACE
 from interlock.approvals.protocol.preview import (
@@ -20,11 +19,12 @@ from interlock.approvals.protocol.preview import (
     maybe_change,
     shown_params,
 )
-from interlock.wire.jsontext.display import plain
-from interlock.wire.jsontext.folded_preview import Shown
 from interlock.cli.render.columns import in_columns
 from interlock.cli.render.link import labelled_lines
 from interlock.cli.terminal.text import duration, local_time
+from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
+from interlock.wire.jsontext.display import plain
+from interlock.wire.jsontext.folded_preview import Shown
 
 SHORT_ID: Final = 8
 LINES_MAX: Final = 200  # of arguments or a definition; longer ones are folded, and --json has all

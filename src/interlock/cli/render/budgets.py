@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
-from interlock.operator_api.budgets import Budget, Spent
 from interlock.cli.terminal.text import one_line
+from interlock.operator_api.budgets import Budget, Spent
 
 _WORDS = {
     "max_calls_per_minute": "calls a minute",

@@ -4,6 +4,10 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from interlock.cli.render.columns import in_columns
+from interlock.cli.render.link import labelled_lines
+from interlock.cli.terminal.text import count, local_time, one_line, printable
+from interlock.drivers.protocol.server_name import exposed_segment, server_name
 from interlock.operator_api.drivers import (
     DriverDetail,
     DriverExamples,
@@ -13,10 +17,6 @@ from interlock.operator_api.drivers import (
     Problem,
     ServedContract,
 )
-from interlock.drivers.protocol.server_name import exposed_segment, server_name
-from interlock.cli.render.columns import in_columns
-from interlock.cli.render.link import labelled_lines
-from interlock.cli.terminal.text import count, local_time, one_line, printable
 
 if TYPE_CHECKING:
     from interlock.cli.terminal.output import Output

@@ -5,12 +5,12 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
+from interlock.cli.terminal.output import Output
+from interlock.cli.terminal.text import count, one_line
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.interop.client_discovery import SourceFile
 from interlock.interop.importer import DriverReport, Report, SecretReport
 from interlock.interop.probe_drafts import ProbeResult
-from interlock.cli.terminal.output import Output
-from interlock.cli.terminal.text import count, one_line
 
 SECRETS = {
     "kept": "copied to the store",

@@ -6,10 +6,10 @@ from datetime import datetime
 from msgspec import UNSET
 from rich.text import Text
 
-from interlock.operator_api.links import Device, Link, OwnLink, Registration
 from interlock.cli.render.budgets import budget_style, budget_text
 from interlock.cli.render.tree import state_text
 from interlock.cli.terminal.text import count, duration, latency, local_time, one_line, since
+from interlock.operator_api.links import Device, Link, OwnLink, Registration
 
 LABEL_WIDTH = 13
 

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from interlock.gate.protocol.held_call import CONFIRMATION, REQUIRED
 from interlock.cli.terminal.text import one_line, printable
+from interlock.gate.protocol.held_call import CONFIRMATION, REQUIRED
 
 
 class ShownResult(

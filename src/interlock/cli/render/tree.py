@@ -10,10 +10,6 @@ from datetime import datetime
 from msgspec import UNSET
 from rich.text import Text
 
-from interlock.operator_api.approvers import Approver
-from interlock.operator_api.links import Link
-from interlock.operator_api.status import IdleDriver, NameCounts, NodeFacts, Status
-from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.cli.render.budgets import budget_lines, budget_style, budget_text
 from interlock.cli.render.columns import GAP, in_columns, total_width
 from interlock.cli.render.reasons import grouped_reasons, named_few
@@ -21,6 +17,10 @@ from interlock.cli.render.tree_below import below_lines
 from interlock.cli.render.tree_parents import parent_lines
 from interlock.cli.terminal.output import shortened_line
 from interlock.cli.terminal.text import count, duration, latency, one_line, since
+from interlock.drivers.protocol.server_name import exposed_segment
+from interlock.operator_api.approvers import Approver
+from interlock.operator_api.links import Link
+from interlock.operator_api.status import IdleDriver, NameCounts, NodeFacts, Status
 
 _STYLES = {
     "ready": "green",

@@ -5,9 +5,9 @@ Pure apart from rich's types.
 
 from rich.text import Text
 
-from interlock.operator_api.links import Below
 from interlock.cli.terminal.output import shortened_line
 from interlock.cli.terminal.text import count, one_line
+from interlock.operator_api.links import Below
 
 BELOW_SHOWN = 30  # lines; the rest is counted
 

@@ -18,9 +18,9 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Footer, Input, OptionList, RichLog, Static
 from textual.widgets.option_list import Option
 
-from interlock.sdk.rooms import Listener, Participant, Proposal, RoomError, RoomInvalid
 from interlock.cli.room_client.lines import maybe_line, maybe_unreadable, name, proposal_details, proposal_title
 from interlock.cli.terminal.text import one_line
+from interlock.sdk.rooms import Listener, Participant, Proposal, RoomError, RoomInvalid
 
 SETTLE_S: Final = 0.7  # after the highlight moved by itself
 LOOK_S: Final = 0.5  # how often the state of the connection is shown

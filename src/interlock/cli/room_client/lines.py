@@ -9,10 +9,10 @@ from typing import Any, Final
 import msgspec
 from rich.text import Text
 
+from interlock.cli.terminal.text import duration, local_time, moment, one_line, printable
+from interlock.sdk.rooms import Heard, Proposal
 from interlock.wire.jsontext.display import layout_lines
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
-from interlock.sdk.rooms import Heard, Proposal
-from interlock.cli.terminal.text import duration, local_time, moment, one_line, printable
 
 READABLE_BYTES_MAX: Final = 64 * 1024  # of the parameters of a proposal
 SHOWN_MAX: Final = 400  # characters of one message of others' programs

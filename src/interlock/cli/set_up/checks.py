@@ -21,15 +21,15 @@ from typing import Final
 
 import msgspec
 
-from interlock.config.load import ConfigInvalid, Loaded
-from interlock.config.plan import Plan, Spawn
-from interlock.operator_api.access import Token, Tokens
-from interlock.operator_api.status import Status
-from interlock.drivers.protocol.server_name import exposed_segment
-from interlock.net.protocol.address_scope import is_loopback
 from interlock.cli.command import Invocation
 from interlock.cli.render.tree import approver_step
 from interlock.cli.terminal.errors import CommandFailed
+from interlock.config.load import ConfigInvalid, Loaded
+from interlock.config.plan import Plan, Spawn
+from interlock.drivers.protocol.server_name import exposed_segment
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.operator_api.access import Token, Tokens
+from interlock.operator_api.status import Status
 
 NODE_JS_MIN: Final = 20
 PROGRAM_S: Final = 10.0  # for a program to say its version
@@ -149,8 +149,8 @@ def _addresses(set_up: SetUp) -> Found:
     """Of a node that does not run: whether it could listen where it is to."""
     if set_up.status is not None or set_up.loaded is None:
         return
-    from interlock.node.listen import bind
     from interlock.cli.client.neighbour import maybe_neighbour
+    from interlock.node.listen import bind
 
     node = set_up.plan.node
     for key, address in (("node.listen", node.listen), ("node.operator_listen", node.operator_listen)):
@@ -219,8 +219,8 @@ def _sandbox(set_up: SetUp) -> Found:
     """Drivers run in sandboxes unless switched off; servers of the file are looked at with the configuration."""
     if set_up.is_remote or set_up.loaded is None:
         return
-    from interlock.drivers.workspace.scan import scan_workspace
     from interlock.cli.set_up.machine import no_sandbox
+    from interlock.drivers.workspace.scan import scan_workspace
 
     plan = set_up.plan
     sandboxed = [one.path.name for one in scan_workspace(plan).folders if one.path.name not in plan.drivers.sandbox]

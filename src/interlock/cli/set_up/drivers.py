@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from interlock.cli.client.offline_names import StoredNames
+from interlock.cli.terminal.errors import BadUsage, Refused
 from interlock.config.plan import Plan
 from interlock.config.problems import Problem
 from interlock.drivers.protocol.binding.listed_tool import qualified_name
@@ -19,7 +21,6 @@ from interlock.drivers.protocol.files.server_json import SERVER_JSON
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.model import Problem as Found
 from interlock.drivers.protocol.selection.compatibility import changes_of_identity, manifest_of
-from interlock.names.protocol.model import Entry
 from interlock.drivers.workspace.declaration import Declaration, Declared
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.drivers.workspace.host_facts import this_machine
@@ -28,8 +29,7 @@ from interlock.drivers.workspace.scan import Root, mark_of, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor
 from interlock.drivers.workspace.trust_store import Remembered
 from interlock.drivers.workspace.ungranted_secrets import ungranted_secrets
-from interlock.cli.client.offline_names import StoredNames
-from interlock.cli.terminal.errors import BadUsage, Refused
+from interlock.names.protocol.model import Entry
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):

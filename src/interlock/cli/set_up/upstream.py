@@ -10,14 +10,14 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from interlock.config.load import Loaded, Problem
-from interlock.config.problems import quoted_word
-from interlock.operator_api.links import Link
 from interlock.ax.protocol.names import QUALIFIED_MAX, normalise
 from interlock.catalog.unlisted_tools import HIDDEN
-from interlock.node.upstream_survey import Survey, survey
-from interlock.store.ports import StoreError
 from interlock.cli.terminal.errors import Refused
+from interlock.config.load import Loaded, Problem
+from interlock.config.problems import quoted_word
+from interlock.node.upstream_survey import Survey, survey
+from interlock.operator_api.links import Link
+from interlock.store.ports import StoreError
 
 PATIENCE_S = 120.0  # a first installation of several packages on a slow line
 USABLE = ("ready", "slow")

@@ -6,16 +6,13 @@ import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, CommandFailed, Unreachable
-from interlock.cli.verbs import access_anchor
-from interlock.cli.verbs import access_certificate
-from interlock.cli.verbs import access_key
-from interlock.cli.verbs import access_passkey
+from interlock.cli.verbs import access_anchor, access_certificate, access_key, access_passkey
 
 if TYPE_CHECKING:
-    from interlock.operator_api.access import IssuedToken, Token
-    from interlock.operator_api.requests import TokenRoom
     from interlock.cli.client.offline import StoredTokens
     from interlock.cli.client.operator import Answer
+    from interlock.operator_api.access import IssuedToken, Token
+    from interlock.operator_api.requests import TokenRoom
 
 ROOMS_NAMED = 5
 
@@ -98,8 +95,8 @@ def token(
         if room is not None:
             _warn_of_no_room(invocation, room.topic)
         return
-    from interlock.operator_api.access import IssuedToken
     from interlock.cli.terminal.text import local_time
+    from interlock.operator_api.access import IssuedToken
 
     issued = answer.as_(IssuedToken)
     until = f", until {local_time(issued.expires_at, '%Y-%m-%d')}" if issued.expires_at else ""
@@ -181,9 +178,9 @@ def list_tokens(invocation: Invocation) -> None:
 def _draw(invocation: Invocation, answer: "Answer") -> None:
     from rich.text import Text
 
-    from interlock.operator_api.access import Tokens
     from interlock.cli.render.columns import in_columns
     from interlock.cli.terminal.text import local_time, one_line
+    from interlock.operator_api.access import Tokens
 
     out = invocation.out
     tokens = answer.as_(Tokens).tokens

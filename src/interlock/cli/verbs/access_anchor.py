@@ -40,12 +40,12 @@ def anchor(
     With it the parent takes our signature as proof of the authority we register with. The private key is made on first
     use and stays here: node.key in the data folder, or the file that --key names.
     """
-    from interlock.config.toml_text import toml_text
-    from interlock.crypto.keys.signing import make_signing_key
     from interlock.ax.protocol.registration.authority import maybe_authority
-    from interlock.crypto.jose.public_key import written
-    from interlock.net.protocol.dns_name import maybe_dns_name
+    from interlock.config.toml_text import toml_text
     from interlock.core.node_identity import NODE_KEY
+    from interlock.crypto.jose.public_key import written
+    from interlock.crypto.keys.signing import make_signing_key
+    from interlock.net.protocol.dns_name import maybe_dns_name
     from interlock.store.ports import StoreError
 
     path = Path(key).expanduser() if key is not None else invocation.data_folder / NODE_KEY

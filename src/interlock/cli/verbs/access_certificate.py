@@ -88,10 +88,10 @@ def _issue(
 ) -> None:
     import time
 
+    from interlock.cli.terminal.text import local_time
     from interlock.config.toml_text import toml_text
     from interlock.crypto.keys.certificate_authority import CA_KEY, NameTaken
     from interlock.store.ports import StoreError
-    from interlock.cli.terminal.text import local_time
 
     try:
         issued = authority.issue(name, dns, addresses, now=time.time(), days=days, renew=renew)

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interlock.drivers.protocol.server_name import server_name
 from interlock.cli.class_dialogue import CLASSES, ask_classes, classes_of
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.keys.passphrases import can_ask
 from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused
+from interlock.drivers.protocol.server_name import server_name
 
 if TYPE_CHECKING:
-    from interlock.config.plan import Plan
-    from interlock.operator_api.drivers import DriverSummary
     from interlock.ax.protocol.capability import ToolClass
-    from interlock.drivers.protocol.authoring.proposal import Proposal
-    from interlock.interop.protocol.model import Finding
+    from interlock.config.plan import Plan
     from interlock.drivers.add.add import NotAdded
     from interlock.drivers.add.flow import Agree, DriverRequest, WrapResult
+    from interlock.drivers.protocol.authoring.proposal import Proposal
+    from interlock.interop.protocol.model import Finding
+    from interlock.operator_api.drivers import DriverSummary
 
 SETTLE_S = 30.0
 DNS = "dns:"
@@ -169,9 +169,9 @@ def add_server(
     if not (yes or no_trust or can_ask()):
         hint = "run it on a terminal, or with --yes; with --no-trust it waits for interlock drivers trust NAME"
         raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
-    from interlock.drivers.add.add import NotAdded
     from interlock.cli.client.offline import run_stored
     from interlock.cli.render.add import show_added
+    from interlock.drivers.add.add import NotAdded
 
     flow = _Flow(invocation, asked, yes=yes, replace=replace, no_trust=no_trust)
     try:
@@ -237,13 +237,13 @@ class _Flow:
         return msgspec.structs.replace(made, tools=self.asked.tools, classes=self.asked.classes, replaces=self._replace)
 
     def _read_reference(self) -> "DriverRequest":
+        from interlock.drivers.add.flow import DriverRequest
         from interlock.drivers.protocol.files.inventory import SECRETS_FILE
         from interlock.interop.protocol.convert.draft import Wishes, draft_entry
         from interlock.interop.protocol.convert.entry import Surroundings
         from interlock.interop.protocol.convert.inventory_text import secrets_text
         from interlock.interop.protocol.model import Note
         from interlock.interop.protocol.read.server_reference import UnknownReference, entry_of
-        from interlock.drivers.add.flow import DriverRequest
 
         asked = self.asked
         reference, args = as_command(asked.reference, asked.args)
@@ -370,8 +370,8 @@ def _parse_assignments(texts: Sequence[str], option: str) -> dict[str, str | Non
 
 def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
     """What was written was agreed to just now. It stays untrusted where an approver signs and no node runs."""
-    from interlock.operator_api.drivers import DriverDetail, DriverSummary
     from interlock.cli.verbs.drivers import accept_files, get_driver
+    from interlock.operator_api.drivers import DriverDetail, DriverSummary
 
     one = get_driver(invocation, key).as_(DriverDetail)
     if one.trusted:
@@ -391,8 +391,8 @@ def _await_settled(invocation: Invocation, key: str, one: "DriverSummary") -> "D
     """A running node takes it up now; how that ended is worth a short wait."""
     import time
 
-    from interlock.operator_api.drivers import DriverSummary
     from interlock.cli.verbs.drivers import get_driver
+    from interlock.operator_api.drivers import DriverSummary
 
     end = time.monotonic() + SETTLE_S
     while one.state in ("installing", "checking") and time.monotonic() < end:

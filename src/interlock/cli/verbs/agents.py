@@ -37,9 +37,9 @@ def list_agents(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
-    from interlock.operator_api.agents import Agents
     from interlock.cli.render.columns import in_columns
     from interlock.cli.terminal.text import one_line
+    from interlock.operator_api.agents import Agents
 
     found = answer.as_(Agents)
     if not found.agents:
@@ -93,10 +93,10 @@ def unblock(
     A fresh challenge takes the place of the one before. With --code you see its code and give it to the agent's client,
     which verifies itself; without, your signature unblocks the agent at once.
     """
-    from interlock.operator_api.agents import Agent, Agents
-    from interlock.operator_api.requests import DecideApproval, NameAgent
     from interlock.cli.keys.sign_decision import prove
     from interlock.cli.verbs.approvals import reveal
+    from interlock.operator_api.agents import Agent, Agents
+    from interlock.operator_api.requests import DecideApproval, NameAgent
 
     node, out = invocation.node, invocation.out
     blocked = _choose(node.get("agents").as_(Agents), name, of)

@@ -13,8 +13,8 @@ from interlock.cli.terminal.errors import BadUsage, Refused, Waits
 if TYPE_CHECKING:
     from msgspec import Raw
 
-    from interlock.operator_api.approvals import Approval
     from interlock.cli.client.operator import Answer
+    from interlock.operator_api.approvals import Approval
 
 app = verb_app("Approve what waits, with your signature.")
 
@@ -87,9 +87,9 @@ def approve(
     """
     from msgspec import UNSET
 
+    from interlock.cli.verbs.approvals import draw_preview
     from interlock.operator_api.approvals import Approval
     from interlock.operator_api.requests import DecideApproval
-    from interlock.cli.verbs.approvals import draw_preview
 
     answer = invocation.node.get("approvals", id, under="")
     one = answer.as_(Approval)
@@ -101,8 +101,8 @@ def approve(
     if standing:
         if tool_class is not None or proof is not None or one.kind != "call":
             raise BadUsage("usage", "--standing is for held calls, and your key signs it here")
-        from interlock.operator_api.requests import DraftGrant
         from interlock.cli.keys.grant_signing import draft_from_call, sign_drafted
+        from interlock.operator_api.requests import DraftGrant
 
         rules = rules_of(
             below=below,
@@ -159,8 +159,8 @@ def _settled(one: "Approval") -> Refused:
 
 def _no_approver(invocation: Invocation, one: "Approval") -> Refused:
     """Nothing that could be signed here would count."""
-    from interlock.operator_api.approvers import Approvers
     from interlock.cli.render.tree import approver_step
+    from interlock.operator_api.approvers import Approvers
 
     if one.kind == "enrolment":
         hint = f"interlock approve {one.id[:8]} --code CODE, with the setup code on the terminal of the node"

@@ -10,10 +10,10 @@ from interlock.cli.terminal.errors import EXIT_REFUSED, Refused, Unreachable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from interlock.operator_api.audit import AuditRecord
-    from interlock.store.audit_chain import Break
     from interlock.cli.client.offline import StoredAudit
     from interlock.cli.client.operator import Answer
+    from interlock.operator_api.audit import AuditRecord
+    from interlock.store.audit_chain import Break
 
 FOLLOW_S = 0.5
 CALL = "tools/call"  # of every other method, its name is shown too
@@ -48,8 +48,8 @@ def tail(
 
     With --json each record is one line. Where no node runs, the data folder's log is read itself.
     """
-    from interlock.operator_api.audit import AuditPage, AuditRecord
     from interlock.cli.client.poll import poll
+    from interlock.operator_api.audit import AuditPage, AuditRecord
 
     page = _pages(invocation)
     last = page(0, 1).as_(AuditPage[AuditRecord]).last
@@ -100,9 +100,9 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
         return
     from rich.text import Text
 
-    from interlock.operator_api.audit import AuditPage, AuditRecord
     from interlock.cli.render.columns import in_columns
     from interlock.cli.terminal.text import latency, local_time, one_line, repeats
+    from interlock.operator_api.audit import AuditPage, AuditRecord
 
     records = answer.as_(AuditPage[AuditRecord]).records
     if not records and head:

@@ -11,10 +11,10 @@ from interlock.cli.terminal.errors import EXIT_REFUSED, BadUsage
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from interlock.cli.set_up.drivers import Checked
     from interlock.config.load import Loaded, Problem
     from interlock.config.plan import Plan
     from interlock.operator_api.links import Link
-    from interlock.cli.set_up.drivers import Checked
 
     Links = tuple[Link, ...]
 
@@ -130,8 +130,8 @@ def _is_description(path: Path) -> bool:
 
 
 def _check_device(invocation: Invocation, path: Path) -> None:
-    from interlock.config.device_files import read_device_file
     from interlock.cli.terminal.text import count
+    from interlock.config.device_files import read_device_file
 
     read = read_device_file(path)
     problems = read if isinstance(read, tuple) else ()
@@ -144,10 +144,10 @@ def _check_device(invocation: Invocation, path: Path) -> None:
 
 def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: bool, against: str | None) -> None:
     """One driver, in the workspace of a configuration that may itself be wrong."""
-    from interlock.config.load import ConfigInvalid
-    from interlock.config.plan import Plan
     from interlock.cli.config import read_configuration
     from interlock.cli.terminal.text import count
+    from interlock.config.load import ConfigInvalid
+    from interlock.config.plan import Plan
 
     try:
         plan = read_configuration(invocation, starting=False).plan
@@ -170,10 +170,10 @@ def _check_drivers(plan: "Plan", named: str | None, *, upstream: bool, against: 
 
 
 def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: bool) -> None:
-    from interlock.config.effective import effective as effective_values
-    from interlock.config.load import ConfigInvalid
     from interlock.cli.config import read_configuration
     from interlock.cli.set_up.machine import missing_on_machine
+    from interlock.config.effective import effective as effective_values
+    from interlock.config.load import ConfigInvalid
 
     out = invocation.out
     try:
@@ -311,8 +311,8 @@ def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: in
 
 def _sandbox_states(plan: "Plan") -> dict[str, bool]:
     """Of the servers that this node starts itself: whether each is in a sandbox."""
-    from interlock.config.plan import Spawn
     from interlock.cli.set_up.machine import is_sandboxed
+    from interlock.config.plan import Spawn
 
     return {server.segment: is_sandboxed(server) for server in plan.servers if isinstance(server.reach, Spawn)}
 

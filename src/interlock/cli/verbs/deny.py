@@ -44,8 +44,8 @@ def deny(
     if out.as_json:
         out.raw_json(done.raw)
         return
-    from interlock.operator_api.approvals import Approval
     from interlock.cli.terminal.text import one_line
+    from interlock.operator_api.approvals import Approval
 
     one = done.as_(Approval)
     out.line(f"{'returned' if return_ else 'denied'}: {one_line(one.name)}, asked by {one_line(one.requested_by)}")

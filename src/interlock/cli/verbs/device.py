@@ -14,9 +14,9 @@ from interlock.cli.completion import segments
 from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable
 
 if TYPE_CHECKING:
+    from interlock.devices.protocol.description import DeviceDescription, Event
     from interlock.devices.transports.simulated_port import Faults, Happened, SimulatedPort
     from interlock.operator_api.links import Frame
-    from interlock.devices.protocol.description import DeviceDescription, Event
 
 MONITOR_S = 0.2
 
@@ -116,8 +116,8 @@ async def _play(
     import signal
     import sys
 
-    from interlock.devices.transports.simulated_port import SimulatedPort
     from interlock.devices.protocol.message_text import MessageTexts
+    from interlock.devices.transports.simulated_port import SimulatedPort
 
     out = invocation.out
     texts = MessageTexts(description, {tool.id: tool for tool in description.tools})
@@ -201,8 +201,8 @@ def monitor(
     """
     import sys
 
-    from interlock.operator_api.links import Frames
     from interlock.cli.client.poll import poll
+    from interlock.operator_api.links import Frames
 
     if segment.endswith(".toml"):
         _watch_port(invocation, segment, count, heartbeats)
@@ -246,8 +246,8 @@ def _watch_port(
     """What the device says by itself, out of its port, until Ctrl-C."""
     import asyncio
 
-    from interlock.devices.transports.transport import TransportFailed
     from interlock.devices.protocol.description import SIMULATED
+    from interlock.devices.transports.transport import TransportFailed
 
     description = _description(invocation, device)
     port = description.link.port
@@ -275,12 +275,12 @@ async def _watch(invocation: Invocation, description: "DeviceDescription", count
     import sys
     import time
 
+    from interlock.core.clock import rfc3339
+    from interlock.devices.protocol.message_text import MessageTexts
     from interlock.devices.transports.connections import Connections
     from interlock.devices.transports.transport import TransportFailed
     from interlock.devices.transports.uart import UartTransport
     from interlock.operator_api.links import Frame
-    from interlock.devices.protocol.message_text import MessageTexts
-    from interlock.core.clock import rfc3339
 
     texts = MessageTexts(description, {tool.id: tool for tool in description.tools})
     shown = 0

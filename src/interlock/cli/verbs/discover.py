@@ -77,9 +77,9 @@ def find_servers(
     invocation: Invocation, domain: str, resolvers: tuple[str, ...] = (), *, allow_private: bool = False, tries: bool
 ) -> "Discovery":
     """Raises CommandFailed."""
-    from interlock.net.dns_lookup import DnsFailed
-    from interlock.names.protocol.dns_discovery import record_name
     from interlock.drivers.add.discovery import discover as look
+    from interlock.names.protocol.dns_discovery import record_name
+    from interlock.net.dns_lookup import DnsFailed
 
     name = record_name(domain)
     if name is None:

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.drivers.protocol.server_name import server_name
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.keys.passphrases import can_ask
 from interlock.cli.terminal.errors import EXIT_REFUSED, Refused, Unreachable, Waits
+from interlock.drivers.protocol.server_name import server_name
 
 if TYPE_CHECKING:
     from interlock.cli.client.offline_drivers import StoredDrivers
@@ -48,8 +48,8 @@ def list_drivers(invocation: Invocation) -> None:
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from interlock.operator_api.drivers import Drivers
     from interlock.cli.render.driver import draw_list
+    from interlock.operator_api.drivers import Drivers
 
     draw_list(out, answer.as_(Drivers))
 
@@ -75,8 +75,8 @@ def show(
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    from interlock.operator_api.drivers import DriverDetail, ServedContract
     from interlock.cli.render.driver import draw, draw_contract
+    from interlock.operator_api.drivers import DriverDetail, ServedContract
 
     if "ranked" in answer.value:
         draw_contract(invocation.out, answer.as_(ServedContract))
@@ -99,8 +99,8 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     asks first. Where somebody may approve, it is signed with your key. When a file changes, the driver has to be
     trusted again.
     """
-    from interlock.operator_api.drivers import DriverDetail, DriverSummary
     from interlock.cli.render.driver import draw
+    from interlock.operator_api.drivers import DriverDetail, DriverSummary
 
     answer = get_driver(invocation, name)
     one = answer.as_(DriverDetail)
@@ -144,9 +144,9 @@ def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
 
 def _sign(invocation: Invocation, name: str, approval: str) -> "Answer":
     """Approves the driver in the inbox, with the person's key."""
-    from interlock.operator_api.requests import DecideApproval
     from interlock.approvals.protocol.digests import ACCEPT
     from interlock.cli.keys.sign_decision import prove
+    from interlock.operator_api.requests import DecideApproval
 
     asked = invocation.node.get("approvals", approval, under="")
     signed = DecideApproval(decision="approve", proof=prove(asked, said=ACCEPT, key=None, passphrase_fd=None))

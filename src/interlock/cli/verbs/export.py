@@ -10,8 +10,8 @@ from interlock.cli.terminal.errors import BadUsage, Refused
 
 if TYPE_CHECKING:
     from interlock.drivers.protocol.model import Driver, Secrets
-    from interlock.interop.protocol.clients import Client
     from interlock.interop.client_discovery import Machine
+    from interlock.interop.protocol.clients import Client
 
 NAME = "interlock"
 TOKEN = "INTERLOCK_TOKEN"  # noqa: S105  (the name of a variable)
@@ -52,9 +52,9 @@ def export_client(
     By default the client starts interlock serve --stdio, which joins the node that runs, or is one. No token is
     needed for that, and none is written.
     """
-    from interlock.interop.protocol.write.client_entry import http_entry, stdio_entry
     from interlock.cli.client_snippets import stdio_command
     from interlock.cli.terminal.text import mcp_url
+    from interlock.interop.protocol.write.client_entry import http_entry, stdio_entry
 
     client = _client(for_client)
     if http and client.stdio_only:
@@ -106,8 +106,8 @@ def export_driver(
 
 
 def _with_token(invocation: Invocation, client: "Client") -> dict[str, Any]:
-    from interlock.interop.protocol.write.client_entry import with_token
     from interlock.cli.terminal.text import mcp_url
+    from interlock.interop.protocol.write.client_entry import with_token
 
     entry = with_token(client, NAME, mcp_url(_public_url(invocation)), TOKEN)
     if entry is None:
@@ -154,8 +154,8 @@ def _public_url(invocation: Invocation) -> str:
 
 def _beside(invocation: Invocation, client: "Client", machine: "Machine") -> list[str]:
     """The servers that the client has besides this node, in all of its files."""
-    from interlock.interop.client_discovery import look, without_own
     from interlock.cli.verbs.import_ import own_addresses
+    from interlock.interop.client_discovery import look, without_own
 
     own = own_addresses(invocation)
     entries = [entry for file in look(machine, [client]) for entry in without_own(file, own).reading.entries]
@@ -163,10 +163,10 @@ def _beside(invocation: Invocation, client: "Client", machine: "Machine") -> lis
 
 
 def _give(invocation: Invocation, client: "Client", name: str, entry: dict[str, Any], *, write: bool) -> None:
-    from interlock.interop.protocol.write.text_edits import CannotEdit, snippet
+    from interlock.cli.terminal.text import one_line
     from interlock.interop.client_discovery import Machine
     from interlock.interop.client_file import client_file, put_entry
-    from interlock.cli.terminal.text import one_line
+    from interlock.interop.protocol.write.text_edits import CannotEdit, snippet
 
     out = invocation.out
     machine = Machine.this(os.environ, invocation.loaded.plan.workspace)
@@ -259,10 +259,10 @@ def _server_json(invocation: Invocation, driver: "Driver", data: dict[str, Any],
 def _for_client(
     invocation: Invocation, driver: "Driver", secrets: "Secrets | None", client: "Client", *, write: bool
 ) -> None:
+    from interlock.cli.client_snippets import stdio_command
     from interlock.drivers.protocol.server_name import exposed_segment
     from interlock.interop.protocol.write.client_entry import stdio_entry
     from interlock.interop.protocol.write.driver_entry import driver_entry
-    from interlock.cli.client_snippets import stdio_command
 
     name = driver.id.removesuffix("-mcp") or driver.id
     found = driver_entry(driver, secrets, client, name)

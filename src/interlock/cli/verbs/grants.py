@@ -80,9 +80,9 @@ def list_grants(
 )
 def show(invocation: Invocation, id: Reference) -> None:
     """Show a grant in full, and the latest calls under it."""
-    from interlock.operator_api.grants import Grant
     from interlock.cli.keys.grant_signing import grant_lines
     from interlock.cli.terminal.text import local_time, one_line
+    from interlock.operator_api.grants import Grant
 
     answer = invocation.node.get("grants", id)
     out = invocation.out
@@ -139,9 +139,9 @@ def sign(
     An argument that no option names may not be there. A grant ends with its time or its number of calls, when you
     revoke it, when the tool's definition changes, and when your key may no longer approve.
     """
+    from interlock.cli.keys.grant_signing import sign_drafted
     from interlock.operator_api.grants import GrantDraft
     from interlock.operator_api.requests import DraftGrant
-    from interlock.cli.keys.grant_signing import sign_drafted
 
     rules = rules_of(below=below, one_of=one_of, most=most, least=least, equal=equal, free=free)
     wanted = DraftGrant(tool=tool, who=who, rules=tuple(rules), calls=calls, seconds=seconds_of(time), reason=reason)
@@ -159,8 +159,8 @@ def sign(
 )
 def revoke(invocation: Invocation, id: Reference) -> None:
     """Revoke a grant. From now on its calls are held again; it takes no signature."""
-    from interlock.operator_api.grants import Grant
     from interlock.cli.terminal.text import count, one_line
+    from interlock.operator_api.grants import Grant
 
     answer = invocation.node.post("grants", id, "revoke")
     if invocation.out.as_json:

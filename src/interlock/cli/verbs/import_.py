@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.cli.class_dialogue import ask_classes
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable
+from interlock.drivers.protocol.server_name import exposed_segment
 
 if TYPE_CHECKING:
     from interlock.ax.protocol.capability import ToolClass
-    from interlock.interop.protocol.clients import Client
-    from interlock.interop.protocol.convert.batch import Batch
     from interlock.drivers.add.add import AddResult
     from interlock.interop.client_discovery import Machine, SourceFile
     from interlock.interop.importer import DriverReport, ImportRequest, Keep, Kept, Report
     from interlock.interop.probe_drafts import Agree, ProbeResult, Proposals
+    from interlock.interop.protocol.clients import Client
+    from interlock.interop.protocol.convert.batch import Batch
 
 app = verb_app("Bring in the servers that other clients have.")
 
@@ -74,10 +74,10 @@ def import_(
     Each becomes a driver in .drivers/. Secrets are copied into the encrypted store; the other client's files are left
     as they are, and still hold them. Nothing that a file says to run is run, except to ask a server for its tools.
     """
-    from interlock.interop.protocol.convert.draft import Wishes
+    from interlock.cli.render.import_report import show_files, show_report
     from interlock.interop.client_discovery import Machine, look, without_own
     from interlock.interop.importer import ImportRequest
-    from interlock.cli.render.import_report import show_files, show_report
+    from interlock.interop.protocol.convert.draft import Wishes
 
     plan = invocation.loaded.plan
     machine = Machine.this(os.environ, plan.workspace)
@@ -112,11 +112,11 @@ def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool)
     """AIP-import-8: each start is announced with its command, and may be declined."""
     from shlex import join
 
-    from interlock.drivers.add.flow import request_of_draft
-    from interlock.interop.probe_drafts import connect
     from interlock.cli.client.offline import run_stored
     from interlock.cli.terminal.text import count, one_line
     from interlock.cli.verbs.add import trust_driver, wrap_server
+    from interlock.drivers.add.flow import request_of_draft
+    from interlock.interop.probe_drafts import connect
 
     out = invocation.out
 
@@ -246,8 +246,8 @@ def is_dialogue(invocation: Invocation) -> bool:
 
 def _ask_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
     """AIP-import-11: a client's file does not say which hosts a server needs."""
-    from interlock.interop.protocol.convert.batch import Batch, Planned, asks_for_hosts, with_hosts
     from interlock.drivers.add.shipped import known_hosts
+    from interlock.interop.protocol.convert.batch import Batch, Planned, asks_for_hosts, with_hosts
 
     planned = []
     for each in found.planned:
@@ -272,8 +272,8 @@ def _ask_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
 
 def _suggest_hosts(invocation: Invocation, found: "Batch") -> None:
     """What a person would be asked about, where there is none to ask."""
-    from interlock.interop.protocol.convert.batch import asks_for_hosts
     from interlock.drivers.add.shipped import known_hosts
+    from interlock.interop.protocol.convert.batch import asks_for_hosts
 
     for each in found.planned:
         for host in known_hosts(each.draft.data) if asks_for_hosts(each) else ():
@@ -286,9 +286,9 @@ def keeper(invocation: Invocation) -> "Keep":
     """Keeps a secret through the node that runs, or in its store while none does."""
     from msgspec import UNSET
 
+    from interlock.cli.verbs.secrets import from_store
     from interlock.operator_api.requests import SetSecret
     from interlock.operator_api.secrets import StoredSecret
-    from interlock.cli.verbs.secrets import from_store
 
     def keep(slug: str, value: str) -> "Kept":
         try:

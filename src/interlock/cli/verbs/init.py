@@ -46,11 +46,11 @@ def init(
     key in it may approve, yours is added. A passkey is made with the node running: with --passkey the first run writes
     the file, the second run adds the passkey to it.
     """
-    from interlock.config.load import FILE_NAME
     from interlock.cli.set_up.machine import no_sandbox
     from interlock.cli.starter import FOLDERS, starter_toml
     from interlock.cli.terminal.program import VARIABLE, as_typed, command_line
     from interlock.cli.verbs.init_key import OwnKey, add_passkey, add_to, maybe_own_key
+    from interlock.config.load import FILE_NAME
 
     variable = None if invocation.config else os.environ.get("INTERLOCK_CONFIG")
     is_exported = bool(variable) and VARIABLE not in os.environ

@@ -9,8 +9,8 @@ from interlock.cli.completion import segments
 from interlock.cli.terminal.errors import Unreachable
 
 if TYPE_CHECKING:
-    from interlock.operator_api.links import LogLine, RestartedLink
     from interlock.cli.client.operator import Answer
+    from interlock.operator_api.links import LogLine, RestartedLink
 
 REASON_WIDTH_MIN = 24  # less says nothing; interlock status shows it whole
 NUMBERS = frozenset((4, 5, 6, 7))
@@ -48,10 +48,10 @@ def list_links(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
-    from interlock.operator_api.links import Links
     from interlock.cli.render.columns import in_columns
     from interlock.cli.render.tree import state_text
     from interlock.cli.terminal.text import latency, one_line
+    from interlock.operator_api.links import Links
 
     links = answer.as_(Links).links
     if not links:
@@ -114,8 +114,8 @@ def logs(
 
 
 def _follow(invocation: Invocation, segment: str, seen: "tuple[LogLine, ...]") -> None:
-    from interlock.operator_api.links import LinkLog
     from interlock.cli.client.poll import poll
+    from interlock.operator_api.links import LinkLog
 
     def ask() -> "tuple[LogLine, ...]":
         return invocation.node.get("links", segment, "logs", lines=FOLLOW_LINES).as_(LinkLog).lines
@@ -189,8 +189,8 @@ def restart(
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from interlock.operator_api.links import Consent
     from interlock.cli.terminal.text import local_time, printable
+    from interlock.operator_api.links import Consent
 
     asked = answer.as_(Consent)
     out.line(printable(asked.url))

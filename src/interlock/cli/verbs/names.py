@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.names import changes
-from interlock.cli.names import documents
+from interlock.cli.names import changes, documents
 from interlock.cli.names.options import (
     Arguments,
     Controller,
@@ -218,8 +217,8 @@ def repin(
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from interlock.operator_api.names import PinnedTools
     from interlock.cli.terminal.text import one_line
+    from interlock.operator_api.names import PinnedTools
 
     for one in answer.as_(PinnedTools).tools:
         out.line(f"{one_line(one.tool)} {'is no longer pinned' if remove else 'is pinned'} ({one.digest[:19]})")

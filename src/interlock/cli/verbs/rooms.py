@@ -48,8 +48,8 @@ def list_rooms(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
-    from interlock.operator_api.rooms import Rooms
     from interlock.cli.render.columns import in_columns
+    from interlock.operator_api.rooms import Rooms
 
     found = answer.as_(Rooms).rooms
     if not found:
@@ -105,9 +105,9 @@ def show(invocation: Invocation, topic: Topic) -> None:
         return
     from rich.text import Text
 
-    from interlock.operator_api.rooms import RoomConnections
     from interlock.cli.render.columns import in_columns
     from interlock.cli.terminal.text import local_time, one_line
+    from interlock.operator_api.rooms import RoomConnections
 
     shown = answer.as_(RoomConnections)
     found = shown.connections
@@ -211,8 +211,8 @@ def migrate(
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from interlock.operator_api.rooms import ObservedRoom
     from interlock.cli.terminal.text import local_time, one_line
+    from interlock.operator_api.rooms import ObservedRoom
 
     found = answer.as_(ObservedRoom)
     if not found.participants:

@@ -89,8 +89,8 @@ def _remote(url: str, topic: str) -> "Participant":
 def _run(participant: "Participant") -> None:
     import asyncio
 
-    from interlock.sdk.rooms import RoomRefused, RoomUnreachable
     from interlock.cli.room_client.app import join as run
+    from interlock.sdk.rooms import RoomRefused, RoomUnreachable
 
     try:
         code = asyncio.run(run(participant))

@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Unreachable
+from interlock.drivers.protocol.server_name import exposed_segment
 
 if TYPE_CHECKING:
     from interlock.cli.client.offline_secrets import StoredSecrets
@@ -49,9 +49,9 @@ def list_secrets(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
-    from interlock.operator_api.secrets import Secrets
     from interlock.cli.render.columns import in_columns
     from interlock.cli.terminal.text import one_line
+    from interlock.operator_api.secrets import Secrets
 
     kept = answer.as_(Secrets).secrets
     if not kept:
@@ -140,10 +140,10 @@ def adopt(
 
     The file gets placeholders in their place. It has changed then, and is to be trusted anew.
     """
-    from interlock.interop.secret_adoption import NotAdopted
-    from interlock.interop.secret_adoption import adopt as adopt_all
     from interlock.cli.terminal.errors import Refused
     from interlock.cli.verbs.import_ import keeper
+    from interlock.interop.secret_adoption import NotAdopted
+    from interlock.interop.secret_adoption import adopt as adopt_all
 
     try:
         done = adopt_all(invocation.loaded.plan, driver, keeper(invocation))

@@ -62,8 +62,8 @@ def serve(
     from interlock.node.main import NodeGone
     from interlock.node.main import serve as run_node
     from interlock.node.sockets import NodeRunning
-    from interlock.store.ports import StoreError
     from interlock.operator.app import operator_app
+    from interlock.store.ports import StoreError
 
     told: list[bool] = []  # the node calls twice when servers were late: the second time the tree alone is news
 

@@ -36,9 +36,9 @@ def list_skills(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
-    from interlock.operator_api.tools import Skills
     from interlock.cli.render.columns import in_columns
     from interlock.cli.terminal.text import count, one_line
+    from interlock.operator_api.tools import Skills
 
     skills = answer.as_(Skills).skills
     if not skills:
@@ -92,10 +92,10 @@ def shipped_skills() -> dict[str, str]:
 def _draw(invocation: Invocation, answer: "Answer", name: str) -> None:
     from rich.text import Text
 
-    from interlock.operator_api.tools import Skills
-    from interlock.drivers.protocol.server_name import server_name
     from interlock.cli.render.columns import in_columns
     from interlock.cli.terminal.text import one_line
+    from interlock.drivers.protocol.server_name import server_name
+    from interlock.operator_api.tools import Skills
 
     out = invocation.out
     rows = [[Text(head, style="dim") for head in ("BLOCK", "DRIVER", "ITS PROMPT", "WHAT IT DOES")]]

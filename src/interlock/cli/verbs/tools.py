@@ -7,8 +7,7 @@ import typer
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import tool_names
 from interlock.cli.terminal.errors import Refused
-from interlock.cli.verbs import tools_call
-from interlock.cli.verbs import tools_classify
+from interlock.cli.verbs import tools_call, tools_classify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -297,9 +296,9 @@ def routes(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
-    from interlock.operator_api.tools import ToolRoutes
     from interlock.cli.render.columns import in_columns
     from interlock.cli.terminal.text import local_time, one_line
+    from interlock.operator_api.tools import ToolRoutes
 
     table = answer.as_(ToolRoutes)
     if not table:
@@ -348,9 +347,9 @@ def where(
     from msgspec import UnsetType
     from rich.text import Text
 
-    from interlock.names.protocol.judgement import absent_verdict
     from interlock.cli.render.columns import in_columns
     from interlock.cli.terminal.text import one_line
+    from interlock.names.protocol.judgement import absent_verdict
 
     rows = [[Text(head, style="dim") for head in ("TOOL", "STATE", "VERDICT", "WHY")]]
     for one in tools:

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND
 from interlock.cli.command import Invocation, verb
 from interlock.cli.completion import tool_names
 from interlock.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, EXIT_WAITS, BadUsage, Refused
+from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND
 
 if TYPE_CHECKING:
     from interlock.cli.client.mcp import ListedTool, McpClient
@@ -104,8 +104,8 @@ def _value(tool: "ListedTool", key: str, text: str) -> Any:
 def _public_client(invocation: Invocation, token: str | None, timeout: float) -> "McpClient":
     import os
 
-    from interlock.operator_api.status import Status
     from interlock.cli.client.mcp import McpClient
+    from interlock.operator_api.status import Status
 
     url = invocation.remote_url or invocation.node.get("status").as_(Status).node.mcp_url
     return McpClient(url, token or _client_token(os.environ.get("INTERLOCK_TOKEN")), timeout=timeout)

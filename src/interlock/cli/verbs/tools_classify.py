@@ -12,8 +12,8 @@ from interlock.cli.keys.passphrases import FromDescriptor, can_ask
 from interlock.cli.terminal.errors import BadUsage
 
 if TYPE_CHECKING:
-    from interlock.operator_api.classification import ClassProposal
     from interlock.ax.protocol.capability import ToolClass
+    from interlock.operator_api.classification import ClassProposal
 
 SKIP = "skip"
 
@@ -162,10 +162,10 @@ def _sign(
 
     import msgspec
 
-    from interlock.operator_api.classification import ClassifiedTools, ToolRuling
-    from interlock.operator_api.requests import CLASSIFIED_MAX, SignClasses
     from interlock.cli.keys.sign_decision import prove_classes
     from interlock.cli.terminal.text import count, one_line
+    from interlock.operator_api.classification import ClassifiedTools, ToolRuling
+    from interlock.operator_api.requests import CLASSIFIED_MAX, SignClasses
 
     entries = tuple(ToolRuling(tool=one.tool, digest=one.digest, tool_class=one.tool_class) for one in found)
     answers = []
@@ -188,8 +188,8 @@ def _sign(
 
 
 def _rules(tools: "Sequence[ClassProposal]") -> list[str]:
-    from interlock.config.toml_text import toml_text
     from interlock.cli.terminal.text import first_sentence
+    from interlock.config.toml_text import toml_text
 
     lines = ["# What tools do that do not say it themselves. Strict; loosen what you know to be harmless."]
     for one in tools:
@@ -201,13 +201,13 @@ def _rules(tools: "Sequence[ClassProposal]") -> list[str]:
 
 def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int | None) -> None:
     """About one tool that is withheld, or was denied: with all that its server says of it."""
-    from interlock.operator_api.approvals import Approval
-    from interlock.operator_api.requests import DecideApproval
     from interlock.cli.keys.sign_decision import prove
     from interlock.cli.render.approval import is_folded
     from interlock.cli.terminal.text import one_line
     from interlock.cli.verbs.approvals import draw_preview
     from interlock.cli.verbs.approve import CLASSES
+    from interlock.operator_api.approvals import Approval
+    from interlock.operator_api.requests import DecideApproval
 
     node, out = invocation.node, invocation.out
     raised = node.post("tools", name, "classify")

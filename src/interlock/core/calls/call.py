@@ -15,8 +15,27 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.budget import Price
-from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, META_MARK, without_claims
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
+from interlock.core.calls.caller import Asked, Caller, Sink
+from interlock.core.calls.check import Check, Refuse, Release
+from interlock.core.link_state import Standing
+from interlock.credentials.consents import Consent
+from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, META_MARK, without_claims
+from interlock.guard.budgets import Account, Charge
+from interlock.mcp.ax_errors import maybe_for_modern_edge
+from interlock.mcp.eras import MODERN, Era
+from interlock.mcp.ladder import HTTP_STATUS
+from interlock.mcp.meta import PROGRESS_TOKEN
+from interlock.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, NAMED_BY, PROGRESS
+from interlock.mcp.result_facts import LARGE_BYTES, ResultFacts, maybe_facts
+from interlock.mcp.results import (
+    error_to_legacy,
+    error_to_modern,
+    large_to_legacy,
+    large_to_modern,
+    result_to_legacy,
+    result_to_modern,
+)
 from interlock.wire.jsonrpc.codec import (
     decode_object,
     decode_value,
@@ -37,25 +56,6 @@ from interlock.wire.jsonrpc.errors import (
     for_legacy,
 )
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
-from interlock.mcp.ax_errors import maybe_for_modern_edge
-from interlock.mcp.eras import MODERN, Era
-from interlock.mcp.ladder import HTTP_STATUS
-from interlock.mcp.meta import PROGRESS_TOKEN
-from interlock.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, NAMED_BY, PROGRESS
-from interlock.mcp.result_facts import LARGE_BYTES, ResultFacts, maybe_facts
-from interlock.mcp.results import (
-    error_to_legacy,
-    error_to_modern,
-    large_to_legacy,
-    large_to_modern,
-    result_to_legacy,
-    result_to_modern,
-)
-from interlock.core.link_state import Standing
-from interlock.guard.budgets import Account, Charge
-from interlock.core.calls.caller import Asked, Caller, Sink
-from interlock.core.calls.check import Check, Refuse, Release
-from interlock.credentials.consents import Consent
 
 if TYPE_CHECKING:
     from interlock.guard.guard import Admitted

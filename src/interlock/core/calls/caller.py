@@ -7,14 +7,14 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import AccessRule, NameForm, Scope, Surface
 from interlock.ax.protocol.budget import Limits
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.messages import Request
+from interlock.config.plan import AccessRule, NameForm, Scope, Surface
+from interlock.core.calls.incoming_route import Hop
+from interlock.core.recorder import SessionVia
 from interlock.mcp.eras import Era
 from interlock.mcp.meta import stamp_modern
-from interlock.core.recorder import SessionVia
-from interlock.core.calls.incoming_route import Hop
+from interlock.wire.jsonrpc.codec import encode_value
+from interlock.wire.jsonrpc.messages import Request
 
 
 class Principal(msgspec.Struct, frozen=True):

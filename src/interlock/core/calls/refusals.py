@@ -2,10 +2,10 @@
 
 from typing import Any, Final, assert_never
 
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, TOOL_DEGRADED, UNAVAILABLE, Fault
+from interlock.core.calls.check import CheckNumber, Refuse
 from interlock.core.clock import rfc3339
 from interlock.core.link_state import LinkState, Standing
-from interlock.core.calls.check import CheckNumber, Refuse
+from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, TOOL_DEGRADED, UNAVAILABLE, Fault
 
 _REASONS: Final = {
     LinkState.UNAUTHORISED: "unauthorised",

@@ -3,9 +3,9 @@
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from interlock.crypto.keys.signing import jwk_of
 from interlock.crypto.jose.jwks import Jwk
 from interlock.crypto.jose.public_key import PRIVATE, BadKey, maybe_pem_label
+from interlock.crypto.keys.signing import jwk_of
 
 
 def read_pem_untrusted(text: str) -> Jwk:

@@ -15,10 +15,10 @@ import msgspec
 from interlock.crypto.jose.base64url import encode, maybe_decode
 from interlock.crypto.jose.jwks import Jwk
 from interlock.crypto.jose.public_key import BadKey
-from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 from interlock.crypto.webauthn import cbor
 from interlock.crypto.webauthn.party import Party
 from interlock.crypto.webauthn.passkeys import CREDENTIAL_BYTES_MAX, EXPONENT, passkey
+from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
 CREATE: Final = "webauthn.create"
 GET: Final = "webauthn.get"

@@ -7,8 +7,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from interlock.devices.protocol import cbor_codec
-from interlock.devices.protocol import frame_codec
+from interlock.devices.protocol import cbor_codec, frame_codec
 from interlock.devices.protocol.cbor import read_untrusted
 from interlock.devices.protocol.description import DeviceDescription, Tool
 from interlock.devices.protocol.layouts import decode_payload

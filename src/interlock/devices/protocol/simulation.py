@@ -10,8 +10,7 @@ import base64
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from interlock.devices.protocol import cbor_codec
-from interlock.devices.protocol import frame_codec
+from interlock.devices.protocol import cbor_codec, frame_codec
 from interlock.devices.protocol.cbor import encoded, read_untrusted
 from interlock.devices.protocol.description import DeviceDescription, Event, Field
 from interlock.devices.protocol.layouts import (

@@ -18,10 +18,10 @@ from pymodbus import FramerType, ModbusException
 from pymodbus.client import AsyncModbusSerialClient, AsyncModbusTcpClient
 from pymodbus.pdu import DecodePDU, ModbusPDU
 
-from interlock.devices.transports.connections import Connections
-from interlock.devices.transports.transport import TransportFailed, TransportOwner
 from interlock.devices.protocol.description import DeviceDescription, LinkDescription
 from interlock.devices.protocol.modbus_codec import EXCEPTION, is_answer, split_untrusted
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.transport import TransportFailed, TransportOwner
 
 PORT = 502
 CONNECT_S = 5.0

@@ -18,12 +18,12 @@ import aiomqtt
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from interlock.devices.transports.connections import Connections
-from interlock.devices.transports.mqtt_client import PACKET_BYTES_MAX, BoundedClient
-from interlock.devices.transports.transport import TransportFailed, TransportOwner
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.protocol.json_codec import MESSAGE_BYTES_MAX
 from interlock.devices.protocol.mqtt_topics import is_online, topics_of
+from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.mqtt_client import PACKET_BYTES_MAX, BoundedClient
+from interlock.devices.transports.transport import TransportFailed, TransportOwner
 from interlock.net.protocol.address_scope import is_loopback
 
 PORT, PORT_TLS = 1883, 8883

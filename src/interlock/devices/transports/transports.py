@@ -2,9 +2,9 @@
 
 from importlib import import_module
 
+from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.transports.connections import Connections
 from interlock.devices.transports.transport import Transport, TransportFailed, TransportOwner
-from interlock.devices.protocol.description import DeviceDescription
 
 TRANSPORTS = {
     "uart_cbor": "uart:UartTransport",

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Final, cast
 from urllib.parse import urlsplit
 
+from interlock.devices.protocol.description import SIMULATED, DeviceDescription
+from interlock.devices.protocol.wire_formats import framing_of
 from interlock.devices.transports.connections import Connections
 from interlock.devices.transports.simulated_line import SimulatedLine
 from interlock.devices.transports.transport import TransportFailed, TransportOwner
-from interlock.devices.protocol.description import SIMULATED, DeviceDescription
-from interlock.devices.protocol.wire_formats import framing_of
 
 OPEN_S: Final = 5.0
 SLICE_BYTES: Final = 1024  # handled at once; some milliseconds of work where every byte is noise

@@ -17,21 +17,21 @@ from typing import Any, Final
 import msgspec
 
 from interlock.config.plan import Plan, SandboxPlan, Spawn
+from interlock.drivers.add.advice import advice
+from interlock.drivers.add.trial import Say, TrialResult, TrialRunner
+from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.authoring.proposal import Known
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
 from interlock.drivers.protocol.model import Problem, Remote
-from interlock.interop.protocol.convert.inventory_text import PENDING
-from interlock.drivers.add.advice import advice
-from interlock.drivers.add.trial import Say, TrialResult, TrialRunner
-from interlock.drivers.interfaces import DriverState
 from interlock.drivers.provider.server_plan import compile_server_plan
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.host_facts import this_machine
 from interlock.drivers.workspace.scan import DRAFT_FILE, DRIVERS, FoundFolder, Root, mark_of, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor
 from interlock.drivers.workspace.trust_store import Memory
+from interlock.interop.protocol.convert.inventory_text import PENDING
 
 _PENDING_CONTRACT: Final = frontmatter_text(
     {

@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from interlock.names.protocol.dns_discovery import ServerRecord, read_records_untrusted
 from interlock.net.dns_lookup import DnssecState, TxtAnswer, look_up_txt
 from interlock.net.fetch import Answered, Fetcher, FetchFailed, is_near
-from interlock.wire.jsonrpc.codec import decode_object
-from interlock.names.protocol.dns_discovery import ServerRecord, read_records_untrusted
 from interlock.net.protocol.address_scope import Scope
+from interlock.wire.jsonrpc.codec import decode_object
 
 State = Literal["answers", "credential", "fails", "private", "unusable", "untried"]
 

@@ -15,8 +15,8 @@ import msgspec
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
 from interlock.drivers.protocol.model import Driver, Npm, Pypi, Remote
-from interlock.interop.protocol.convert.inventory_text import PENDING
 from interlock.drivers.provider.server_plan import HOMES
+from interlock.interop.protocol.convert.inventory_text import PENDING
 
 _TEMPLATE: Final = "/workspace"
 

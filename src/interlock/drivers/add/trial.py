@@ -14,19 +14,15 @@ from typing import Any, Final, Self
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.process.orphan_reaper import OrphanReaper
-from interlock.process.stderr_summary import words_of
-from interlock.drivers.protocol.model import Problem
-from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, Fault
 from interlock.core.addresses import Addresses
+from interlock.core.calls.caller import Asking
 from interlock.core.clock import SystemClock
 from interlock.core.recorder import Entry, Recorder
 from interlock.core.store_backends import build_audit, build_store
-from interlock.core.calls.caller import Asking
 from interlock.credentials.service import CredentialService
 from interlock.drivers.install.outcome import Installed
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.model import Problem
 from interlock.drivers.provider.factory import ProviderFactory
 from interlock.drivers.workspace.declaration import Declared
 from interlock.links.connected_link import ConnectedLink
@@ -35,7 +31,11 @@ from interlock.links.era_memory import EraMemory
 from interlock.links.keeper import Keeper
 from interlock.links.link import ServerFacts
 from interlock.links.link_events import LinkEvents
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.sandbox.sandbox import Sandboxes, outer_rules, private_paths
+from interlock.process.stderr_summary import words_of
+from interlock.wire.jsonrpc.codec import decode_value
+from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, Fault
 
 LAST_WORDS: Final = 8  # lines of stderr that say something
 

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
+from interlock.core.clock import rfc3339
 from interlock.drivers.protocol.model import Contract, Driver
 from interlock.drivers.protocol.selection.resolver import SelectionChoice
-from interlock.core.clock import rfc3339
 
 RESOLVED: Final = "driver.resolved"
 INVOKED: Final = "driver.invoked"

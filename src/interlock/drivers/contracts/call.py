@@ -13,30 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.gate.protocol.reserved_claims import without_claims
-from interlock.drivers.protocol.binding import request_state as round_state
-from interlock.drivers.protocol.binding.call_result import error_result, value_result, with_structured
-from interlock.drivers.protocol.errors import DriverError
-from interlock.drivers.protocol.selection.resolver import SelectionChoice
-from interlock.drivers.protocol.server_name import server_name
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import (
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    RESULT_TOO_LARGE,
-    URL_ELICITATION_REQUIRED,
-    CodecError,
-    Fault,
-)
-from interlock.wire.jsonrpc.messages import Notification, Response
-from interlock.mcp.capabilities import may_be_asked
-from interlock.mcp.eras import MODERN, Era
-from interlock.mcp.headers import mirror_headers
-from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import META_CAPABILITIES
-from interlock.mcp.mrtr import read_input_required
 from interlock.core.calls.call import OK, Call, Outcome
-from interlock.guard.guard import Admitted
 from interlock.drivers.contracts import audit_rows as call_records
 from interlock.drivers.contracts.contract import CompiledContract, Decision, PreparedBinding
 from interlock.drivers.contracts.leased_call import (
@@ -49,9 +26,32 @@ from interlock.drivers.contracts.leased_call import (
 )
 from interlock.drivers.contracts.uri_check import maybe_denied
 from interlock.drivers.interfaces import Hooks, Provider
+from interlock.drivers.protocol.binding import request_state as round_state
+from interlock.drivers.protocol.binding.call_result import error_result, value_result, with_structured
+from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.selection.resolver import SelectionChoice
+from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.provider.context import context_of
+from interlock.gate.protocol.reserved_claims import without_claims
+from interlock.guard.guard import Admitted
 from interlock.links.lost_fault import LostFault
 from interlock.links.server_link import ServerLink
+from interlock.mcp.capabilities import may_be_asked
+from interlock.mcp.eras import MODERN, Era
+from interlock.mcp.headers import mirror_headers
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import META_CAPABILITIES
+from interlock.mcp.mrtr import read_input_required
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.errors import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    RESULT_TOO_LARGE,
+    URL_ELICITATION_REQUIRED,
+    CodecError,
+    Fault,
+)
+from interlock.wire.jsonrpc.messages import Notification, Response
 
 log = logging.getLogger("interlock.drivers")
 

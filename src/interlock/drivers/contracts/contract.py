@@ -10,7 +10,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.operator_api.drivers import RankedDriver, RejectedDriver, ServedContract
+from interlock.core.calls.caller import Caller
+from interlock.core.clock import Clock
+from interlock.core.link_state import Outlook
+from interlock.drivers.contracts.audit_rows import facts_of
+from interlock.drivers.interfaces import UNHEALTHY, DriverState, Provider
 from interlock.drivers.protocol.binding.arguments import Feeding
 from interlock.drivers.protocol.binding.listed_tool import Offered
 from interlock.drivers.protocol.binding.uri_access import Watch
@@ -26,18 +30,14 @@ from interlock.drivers.protocol.selection.resolver import (
     resolved_row,
 )
 from interlock.drivers.protocol.server_name import server_name
-from interlock.wire.jsonrpc.codec import encode_value
+from interlock.drivers.provider.context import context_of
+from interlock.links.handshake import modern_head
 from interlock.mcp.headers import Mirrored, encode_header, mirrored_arguments
 from interlock.mcp.items import maybe_value
 from interlock.mcp.methods import TOOLS_CALL
+from interlock.operator_api.drivers import RankedDriver, RejectedDriver, ServedContract
+from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.schemas.validators import Compiled, compile_schema
-from interlock.core.clock import Clock
-from interlock.core.link_state import Outlook
-from interlock.core.calls.caller import Caller
-from interlock.drivers.contracts.audit_rows import facts_of
-from interlock.drivers.interfaces import UNHEALTHY, DriverState, Provider
-from interlock.drivers.provider.context import context_of
-from interlock.links.handshake import modern_head
 
 _NOTHING: Final[frozenset[str]] = frozenset()
 DECISIONS_MAX: Final = 64  # remembered of one contract

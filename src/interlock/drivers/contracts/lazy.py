@@ -3,13 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.routes import Route
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.feed import AsyncFeed
 from interlock.core.recorder import Recorder
 from interlock.guard.guard import Guard
-from interlock.catalog.catalog import Catalog
-from interlock.catalog.routes import Route
 from interlock.links.link_events import LinkEvents
 
 if TYPE_CHECKING:

@@ -13,22 +13,22 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
+from interlock.catalog.routes import Route
+from interlock.core.calls.call import Call, Outcome
+from interlock.core.calls.check import Refuse
+from interlock.core.clock import Clock
+from interlock.core.link_state import RETRY_AFTER_MS
+from interlock.core.recorder import Recorder
+from interlock.drivers.interfaces import Lease, Provider
 from interlock.drivers.protocol.errors import DriverError
-from interlock.wire.jsonrpc.codec import encode_result
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, TOOL_DEGRADED, Fault
+from interlock.guard.guard import Admitted, Guard
+from interlock.links.server_link import ServerLink
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import META_CAPABILITIES, NAMED_BY
 from interlock.mcp.results import result_to_legacy
 from interlock.mcp.tasks import declares_tasks, without_tasks
-from interlock.core.clock import Clock
-from interlock.core.link_state import RETRY_AFTER_MS
-from interlock.core.recorder import Recorder
-from interlock.core.calls.call import Call, Outcome
-from interlock.core.calls.check import Refuse
-from interlock.guard.guard import Admitted, Guard
-from interlock.catalog.routes import Route
-from interlock.drivers.interfaces import Lease, Provider
-from interlock.links.server_link import ServerLink
+from interlock.wire.jsonrpc.codec import encode_result
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, TOOL_DEGRADED, Fault
 
 log = logging.getLogger("interlock.drivers")
 

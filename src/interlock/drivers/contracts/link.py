@@ -10,30 +10,30 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.binding import resource_refs as refs
-from interlock.drivers.protocol.errors import DriverError
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
-from interlock.mcp import methods
-from interlock.mcp.eras import LATEST_MODERN, Era
-from interlock.mcp.headers import encode_header
-from interlock.mcp.meta import RAW_EMPTY
+from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
+from interlock.core.calls.call import Call, CallFactory
+from interlock.core.calls.refusals import RELISTED
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState, Outlook
 from interlock.core.recorder import Recorder
-from interlock.core.calls.call import Call, CallFactory
-from interlock.guard.guard import Admitted, Guard
-from interlock.core.calls.refusals import RELISTED
-from interlock.catalog.routes import Route
 from interlock.drivers.contracts.call import ContractCall
 from interlock.drivers.contracts.contract import CompiledContract
 from interlock.drivers.contracts.leased_call import LeasedCall
 from interlock.drivers.contracts.passthrough_call import PassthroughCall
 from interlock.drivers.contracts.unbound_items import ExposedItems
 from interlock.drivers.interfaces import Provider
+from interlock.drivers.protocol.binding import resource_refs as refs
+from interlock.drivers.protocol.errors import DriverError
+from interlock.guard.guard import Admitted, Guard
 from interlock.links.handshake import modern_head
 from interlock.links.link import Link, ServerFacts
 from interlock.links.link_events import LinkEvents
+from interlock.mcp import methods
+from interlock.mcp.eras import LATEST_MODERN, Era
+from interlock.mcp.headers import encode_header
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
 
 _NO_RESOURCE: Final = Fault(INVALID_PARAMS, "Resource not found", {"reason": "resource_unavailable"})
 _METHOD: Final = Call.__struct_fields__.index("method")

@@ -12,25 +12,25 @@ from typing import Any
 
 from msgspec import Raw
 
-from interlock.config.plan import Plan
-from interlock.operator_api.drivers import ServedContract
-from interlock.operator_api.tools import SkillBlock
-from interlock.drivers.protocol.binding.listed_tool import Offered, offer
-from interlock.drivers.protocol.model import Driver, Problem
-from interlock.drivers.protocol.selection.resolver import DriverResolution, SelectionPolicy
-from interlock.wire.jsonrpc.codec import decode_value, encode_value
-from interlock.mcp.items import Item
-from interlock.core.clock import Clock
-from interlock.core.recorder import Recorder
-from interlock.guard.guard import Guard
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import Route
+from interlock.config.plan import Plan
+from interlock.core.clock import Clock
+from interlock.core.recorder import Recorder
 from interlock.drivers.contracts.contract import CompiledContract
 from interlock.drivers.contracts.link import ContractLink
 from interlock.drivers.contracts.table import ContractTable
 from interlock.drivers.contracts.unbound_items import ExposedItems, Exposure, expose
+from interlock.drivers.protocol.binding.listed_tool import Offered, offer
+from interlock.drivers.protocol.model import Driver, Problem
+from interlock.drivers.protocol.selection.resolver import DriverResolution, SelectionPolicy
+from interlock.guard.guard import Guard
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Items, Listing
+from interlock.mcp.items import Item
+from interlock.operator_api.drivers import ServedContract
+from interlock.operator_api.tools import SkillBlock
+from interlock.wire.jsonrpc.codec import decode_value, encode_value
 
 log = logging.getLogger("interlock.drivers")
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from interlock.drivers.protocol.model import Contract
 from interlock.drivers.interfaces import Provider
+from interlock.drivers.protocol.model import Contract
 
 
 class ContractTable(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.drivers.interfaces import Provider
 from interlock.drivers.protocol.binding import resource_refs as refs
 from interlock.drivers.protocol.binding.listed_tool import exposed_item
 from interlock.drivers.protocol.model import Driver, Problem, Prompt
 from interlock.drivers.protocol.server_name import exposed_segment
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.mcp.items import Item
-from interlock.drivers.interfaces import Provider
 from interlock.links.listing import Items
+from interlock.mcp.items import Item
+from interlock.wire.jsonrpc.codec import encode_value
 
 _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 

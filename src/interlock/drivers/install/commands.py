@@ -11,15 +11,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from interlock.config.plan import SandboxPlan
+from interlock.core.clock import Clock
+from interlock.drivers.install.outcome import Installed
+from interlock.drivers.protocol.model import Binary, Driver
 from interlock.process.launch import child_environment
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.run import ChildStartFailed, Ran, run
-from interlock.process.stderr import StderrRing
-from interlock.drivers.protocol.model import Binary, Driver
-from interlock.core.clock import Clock
-from interlock.drivers.install.outcome import Installed
 from interlock.process.sandbox.errors import SandboxFailed
 from interlock.process.sandbox.sandbox import Command, Sandboxes
+from interlock.process.stderr import StderrRing
 
 CommandRunner = Callable[[tuple[str, ...]], Awaitable[Ran]]  # raises ChildStartFailed, SandboxFailed
 Caged = Callable[[SandboxPlan], CommandRunner]  # in a sandbox of the caller's choice

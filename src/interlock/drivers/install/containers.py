@@ -18,9 +18,9 @@ from typing import Final
 
 import msgspec
 
+from interlock.drivers.protocol.model import Docker, Driver
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.run import ChildStartFailed, Ran, run
-from interlock.drivers.protocol.model import Docker, Driver
 
 ENGINES: Final = ("docker", "podman")  # in this order, the first on the PATH
 PULL_LIMIT_S: Final = 600.0

@@ -17,6 +17,13 @@ from typing import Protocol
 
 import msgspec
 
+from interlock.drivers.install.commands import Caged
+from interlock.drivers.install.containers import ContainerRefused, container_command, free_port
+from interlock.drivers.install.methods import MethodFailed, MethodResult, Methods
+from interlock.drivers.install.outcome import INSTALL_FAILED, Attempt, Installed, InstallFailed, Locked, Note
+from interlock.drivers.install.programs import NoProgram, find_program
+from interlock.drivers.protocol.model import Binary, Docker, Driver, Install, Npm, Pypi, Remote
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.packages.programs import (
     node_program,
     node_tool,
@@ -27,13 +34,6 @@ from interlock.process.packages.programs import (
 )
 from interlock.process.packages.python_runners import PythonRunners
 from interlock.process.packages.references import PackageUnavailable, normalised_name
-from interlock.process.orphan_reaper import OrphanReaper
-from interlock.drivers.protocol.model import Binary, Docker, Driver, Install, Npm, Pypi, Remote
-from interlock.drivers.install.commands import Caged
-from interlock.drivers.install.containers import ContainerRefused, container_command, free_port
-from interlock.drivers.install.methods import MethodFailed, MethodResult, Methods
-from interlock.drivers.install.outcome import INSTALL_FAILED, Attempt, Installed, InstallFailed, Locked, Note
-from interlock.drivers.install.programs import NoProgram, find_program
 
 
 class InstallSettings(Protocol):

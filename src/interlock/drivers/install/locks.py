@@ -4,9 +4,9 @@ from typing import Final
 
 import msgspec
 
-from interlock.drivers.protocol.server_name import server_name
 from interlock.core.clock import Clock
 from interlock.drivers.install.outcome import Locked
+from interlock.drivers.protocol.server_name import server_name
 from interlock.store.ports import Damaged, KeyValue
 
 BUCKET: Final = "driver-locks"

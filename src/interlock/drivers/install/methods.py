@@ -17,18 +17,18 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.config.plan import SandboxPlan
-from interlock.net.download import DownloadFailed, download, take_program
-from interlock.process.packages.installer import INSTALL_LIMIT_S, Installer, Pins
-from interlock.process.packages.references import PackageUnavailable
-from interlock.process.orphan_reaper import OrphanReaper
-from interlock.process.run import ChildStartFailed, Ran, run
-from interlock.process.stderr import terminal_safe
-from interlock.drivers.protocol.model import Docker, Driver, Install, Npm, Pypi
 from interlock.drivers.install.commands import Caged
 from interlock.drivers.install.containers import ContainerRefused, Engine, Image, find_engine
 from interlock.drivers.install.outcome import INSTALL_FAILED, Locked, Note
 from interlock.drivers.install.programs import NoProgram, inside
+from interlock.drivers.protocol.model import Docker, Driver, Install, Npm, Pypi
+from interlock.net.download import DownloadFailed, download, take_program
+from interlock.process.orphan_reaper import OrphanReaper
+from interlock.process.packages.installer import INSTALL_LIMIT_S, Installer, Pins
+from interlock.process.packages.references import PackageUnavailable
+from interlock.process.run import ChildStartFailed, Ran, run
 from interlock.process.sandbox.errors import SandboxFailed
+from interlock.process.stderr import terminal_safe
 
 DOCKER_SCHEME: Final = "docker://"
 SYSTEM: Final = {  # AIP-30.install-1: shown as instructions, and counted as failed

@@ -13,9 +13,6 @@ from typing import Final
 
 import msgspec
 
-from interlock.process.packages.references import normalised_name
-from interlock.drivers.protocol.files.versions import parse_version, satisfies, semantic
-from interlock.drivers.protocol.model import Driver, Npm, Pypi, VersionCheck
 from interlock.drivers.install.commands import (
     CommandFailed,
     CommandRunner,
@@ -31,6 +28,9 @@ from interlock.drivers.install.outcome import (
     InstallFailed,
     Note,
 )
+from interlock.drivers.protocol.files.versions import parse_version, satisfies, semantic
+from interlock.drivers.protocol.model import Driver, Npm, Pypi, VersionCheck
+from interlock.process.packages.references import normalised_name
 
 SEARCHED_BYTES_MAX: Final = 16 * 1024  # a version stands near the start of what is printed
 _SEARCH: Final = (

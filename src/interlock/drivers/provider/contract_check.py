@@ -6,13 +6,13 @@ from typing import Final, Literal
 import msgspec
 
 from interlock.config.problems import nearest
+from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.binding.hook_entry import Entry
 from interlock.drivers.protocol.binding.match import Bound, match
 from interlock.drivers.protocol.model import Binding, Contract, Driver, Problem
-from interlock.wire.jsonrpc.codec import decode_value
-from interlock.drivers.interfaces import DriverState
 from interlock.links.link import ServerFacts
 from interlock.links.listing import Listing
+from interlock.wire.jsonrpc.codec import decode_value
 
 MISSING: Final = "mcp_tool_missing"
 CHANGED: Final = "definition_changed"

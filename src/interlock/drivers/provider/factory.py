@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 
 from interlock.config.plan import Plan, SandboxPlan, Spawn
-from interlock.drivers.protocol.model import Driver
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.credentials.service import CredentialService
@@ -17,6 +16,7 @@ from interlock.drivers.install.install import install
 from interlock.drivers.install.locks import Locks
 from interlock.drivers.install.outcome import Installed, InstallFailed
 from interlock.drivers.install.version_check import install_checked
+from interlock.drivers.protocol.model import Driver
 from interlock.drivers.provider.environment import DriverEnvironment
 from interlock.drivers.provider.provider import DriverProvider, OnChanged, OnStep
 from interlock.drivers.provider.server_plan import compile_server_plan

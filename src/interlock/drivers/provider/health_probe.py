@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from interlock.net.http.client import Failure, Headers, HttpClient
-from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe, Remote
-from interlock.net.protocol.address_scope import Scope, is_loopback, scope_of
-from interlock.net.protocol.egress import Permit, names_this_machine, permits, port_of
 from interlock.drivers.install.commands import CommandFailed, CommandRunner, own_program, run_command, words_of
 from interlock.drivers.install.outcome import Installed
+from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe, Remote
+from interlock.net.http.client import Failure, Headers, HttpClient
+from interlock.net.protocol.address_scope import Scope, is_loopback, scope_of
+from interlock.net.protocol.egress import Permit, names_this_machine, permits, port_of
 
 BODY_BYTES_MAX: Final = 1024 * 1024  # it is discarded
 _OK_MIN, _OK_MAX = 200, 299  # where expect_status is not written

@@ -9,18 +9,18 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from interlock.config.plan import DriversPlan, Spawn
-from interlock.drivers.protocol.model import Driver, HealthCheck
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.mcp.methods import DISCOVER, PING
 from interlock.core.clock import Clock
 from interlock.drivers.install.commands import CommandRunner, plain_runner, sandboxed_runner
 from interlock.drivers.install.outcome import Installed
+from interlock.drivers.protocol.model import Driver, HealthCheck
 from interlock.drivers.provider.health_probe import exec_health, http_health
 from interlock.drivers.provider.keeper import DriverKeeper
 from interlock.links.connector import ConnectorParts
 from interlock.links.handshake import MODERN_META, modern_head
 from interlock.links.lost_fault import LostFault
 from interlock.links.server_link import ServerLink
+from interlock.mcp.methods import DISCOVER, PING
+from interlock.wire.jsonrpc.errors import Fault
 
 EVERY_LEAST_S: Final = 1.0
 

@@ -15,19 +15,19 @@ import msgspec
 
 import interlock.drivers.hooks
 from interlock.config.plan import SandboxPlan
-from interlock.process.child import Child
-from interlock.process.launch import ChildStartFailed, child_environment
-from interlock.process.stderr import StderrRing
+from interlock.core.background import BackgroundTasks
 from interlock.drivers.protocol.binding.hook_entry import Entry
 from interlock.drivers.protocol.files.driver import ENTRY
+from interlock.drivers.workspace.folder import FolderUnreadable, digest_of
+from interlock.links.connector import ConnectorParts
+from interlock.process.child import Child
+from interlock.process.launch import ChildStartFailed, child_environment
+from interlock.process.sandbox.errors import SandboxFailed
+from interlock.process.sandbox.sandbox import Command, Sandbox
+from interlock.process.stderr import StderrRing
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.oversized import Oversized
-from interlock.core.background import BackgroundTasks
-from interlock.drivers.workspace.folder import FolderUnreadable, digest_of
-from interlock.links.connector import ConnectorParts
-from interlock.process.sandbox.errors import SandboxFailed
-from interlock.process.sandbox.sandbox import Command, Sandbox
 
 HOOK_S: Final = 5.0  # AIP-define-2
 START_S: Final = 15.0  # for the process, its sandbox and the import of driver.py

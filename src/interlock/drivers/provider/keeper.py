@@ -13,14 +13,10 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.process.stderr import Redact, StderrRing
-from interlock.drivers.protocol.model import Driver
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, Fault
-from interlock.wire.jsonrpc.messages import Notification, Request
-from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
-from interlock.core.link_state import LinkState
 from interlock.core.calls.caller import Asking
+from interlock.core.link_state import LinkState
 from interlock.credentials.token import TokenHolder
+from interlock.drivers.protocol.model import Driver
 from interlock.drivers.workspace.tamper_check import BROKEN, WORDS, TamperCheck
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectFailed, ConnectorParts
@@ -30,6 +26,10 @@ from interlock.links.link_events import LinkEvents
 from interlock.links.listing import FIELD, LIST_S, Items, Listing
 from interlock.links.pipes import Undelivered
 from interlock.links.server_link import ServerLink
+from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
+from interlock.process.stderr import Redact, StderrRing
+from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, Fault
+from interlock.wire.jsonrpc.messages import Notification, Request
 
 FIRST_S: Final = 0.25  # AIP-transport-12
 EXITS_MAX: Final = 5

@@ -7,10 +7,10 @@ from typing import Protocol
 import msgspec
 
 from interlock.config.plan import Dial
-from interlock.drivers.protocol.model import Driver, Secret
-from interlock.drivers.protocol.selection.login_expiry import maybe_detector
 from interlock.drivers.install.install import with_another_port
 from interlock.drivers.install.outcome import Installed
+from interlock.drivers.protocol.model import Driver, Secret
+from interlock.drivers.protocol.selection.login_expiry import maybe_detector
 from interlock.drivers.provider.environment import DriverEnvironment
 from interlock.drivers.provider.keeper import DriverKeeper
 from interlock.drivers.provider.link import DriverLink

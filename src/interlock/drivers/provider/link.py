@@ -6,16 +6,16 @@ It also notices by what the driver's file calls an expired login (`expiry.detect
 from collections.abc import Callable
 
 from interlock.config.plan import ServerPlan
-from interlock.drivers.protocol.selection.login_expiry import Detected, Detector
-from interlock.wire.jsonrpc.codec import decode_untrusted
-from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Response
-from interlock.core.clock import Clock
 from interlock.core.calls.call import Pending
+from interlock.core.clock import Clock
+from interlock.drivers.protocol.selection.login_expiry import Detected, Detector
 from interlock.drivers.secrets.vault import DriverRevealer
 from interlock.links.link_events import LinkEvents
 from interlock.links.pipes import StdioPipe, Trouble, Undelivered
 from interlock.links.server_link import ServerLink
+from interlock.wire.jsonrpc.codec import decode_untrusted
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.messages import Response
 
 _NAMES = {
     Trouble.UNREACHABLE: "tool_unavailable",

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Final
 
 from interlock.config.plan import DriversPlan
-from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe, Refresh
 from interlock.core.clock import Clock
 from interlock.drivers.install.commands import CommandRunner
 from interlock.drivers.install.outcome import Installed
+from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe, Refresh
 from interlock.drivers.provider.health_probe import exec_health, http_health
 
 log = logging.getLogger("interlock.drivers")

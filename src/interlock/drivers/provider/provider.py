@@ -12,17 +12,16 @@ from typing import Final
 
 import msgspec
 
-from interlock.operator_api.drivers import RunningServer
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.caller import Caller
+from interlock.core.link_state import LinkState
+from interlock.drivers.install.containers import ContainerRefused, remove_leftover_containers
+from interlock.drivers.install.outcome import Installed
+from interlock.drivers.interfaces import UNHEALTHY, DriverState, Hooks, Provider
 from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import Binding, Contract, Docker, Driver, Problem, Remote, Secret
-from interlock.core.background import BackgroundTasks
-from interlock.core.link_state import LinkState
-from interlock.core.calls.caller import Caller
-from interlock.drivers.install.containers import ContainerRefused, remove_leftover_containers
-from interlock.drivers.install.outcome import Installed
-from interlock.drivers.interfaces import UNHEALTHY, DriverState, Hooks, Provider
 from interlock.drivers.provider.contract_check import Verdict, check, greeting_warnings
 from interlock.drivers.provider.environment import DriverEnvironment
 from interlock.drivers.provider.health_schedule import HealthSchedule
@@ -40,6 +39,7 @@ from interlock.drivers.workspace.tamper_check import TamperCheck
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import UNSUPPORTED
 from interlock.links.listing import Listing
+from interlock.operator_api.drivers import RunningServer
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.drivers")

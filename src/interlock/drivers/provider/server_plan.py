@@ -17,15 +17,15 @@ from urllib.parse import urlsplit
 import msgspec
 
 from interlock.config.plan import Dial, OAuthPlan, SandboxPlan, ServerPlan, Spawn
-from interlock.net.tls import trusting_context
-from interlock.drivers.protocol.files.runner_block import runner_limits
-from interlock.drivers.protocol.model import Docker, Driver, FileAccess, Network, Remote, RemoteAuth, Sandbox
-from interlock.mcp.eras import LEGACY_VERSIONS, Era
 from interlock.drivers.install.install import with_another_port
 from interlock.drivers.install.outcome import Installed
+from interlock.drivers.protocol.files.runner_block import runner_limits
+from interlock.drivers.protocol.model import Docker, Driver, FileAccess, Network, Remote, RemoteAuth, Sandbox
 from interlock.drivers.workspace.sandbox_paths import path_of
 from interlock.links.connector import ConnectorParts, Eras
 from interlock.links.handshake import LEGACY_CAPABILITIES, Manner
+from interlock.mcp.eras import LEGACY_VERSIONS, Era
+from interlock.net.tls import trusting_context
 
 HOMES: Final = "homes"
 

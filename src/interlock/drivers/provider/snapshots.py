@@ -10,9 +10,9 @@ from typing import Final
 
 import msgspec
 
-from interlock.drivers.protocol.model import Contract
 from interlock.core.clock import Clock
 from interlock.drivers.install.outcome import Installed
+from interlock.drivers.protocol.model import Contract
 from interlock.store.ports import KeyValue, StoreError
 
 log = logging.getLogger("interlock.drivers")

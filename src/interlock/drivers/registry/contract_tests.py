@@ -12,21 +12,21 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.operator_api.drivers import DriverExamples, ExampleOutcome
+from interlock.catalog.catalog import EVERYTHING, Catalog
+from interlock.core.calls.caller import Principal
+from interlock.dispatch.dispatch import Dispatch
+from interlock.drivers.contracts.lazy import LazyContracts
 from interlock.drivers.protocol.binding.call_result import ERROR_KEY
 from interlock.drivers.protocol.binding.listed_tool import qualified_name
 from interlock.drivers.protocol.binding.request_state import pin
 from interlock.drivers.protocol.model import Contract, ContractExample
 from interlock.drivers.protocol.server_name import server_name
-from interlock.wire.jsonrpc.codec import decode_value, encode_value
-from interlock.wire.jsontext.pointer import pointer_step
-from interlock.mcp.meta import stamp_modern
-from interlock.core.calls.caller import Principal
-from interlock.catalog.catalog import EVERYTHING, Catalog
-from interlock.dispatch.dispatch import Dispatch
-from interlock.drivers.contracts.lazy import LazyContracts
 from interlock.drivers.workspace.declaration import Declared
 from interlock.fronts.modern import ModernFront
+from interlock.mcp.meta import stamp_modern
+from interlock.operator_api.drivers import DriverExamples, ExampleOutcome
+from interlock.wire.jsonrpc.codec import decode_value, encode_value
+from interlock.wire.jsontext.pointer import pointer_step
 
 JsonObject = dict[str, Any]
 

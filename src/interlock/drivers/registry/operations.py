@@ -13,29 +13,14 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec.structs import asdict
 
-from interlock.operator_api.drivers import (
-    AllowedHosts,
-    Draft,
-    DriverDetail,
-    DriverExamples,
-    Drivers,
-    DriverSummary,
-    DriverUpdate,
-    RejectedDriver,
-    RemovedDriver,
-    RunningServer,
-    ServedContract,
-    SwitchedDriver,
-    UnreadableDriver,
-)
-from interlock.drivers.protocol.binding.listed_tool import qualified_name
-from interlock.drivers.protocol.files.driver_checks import is_egress
-from interlock.drivers.protocol.model import Contract, Problem
-from interlock.drivers.protocol.server_name import server_name
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.drivers.install.install import remove_packages
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.binding.listed_tool import qualified_name
+from interlock.drivers.protocol.files.driver_checks import is_egress
+from interlock.drivers.protocol.model import Contract, Problem
+from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.registry.registry import Registry
 from interlock.drivers.registry.trust_requests import folder_view
 from interlock.drivers.registry.views import (
@@ -51,6 +36,21 @@ from interlock.drivers.registry.views import (
 from interlock.drivers.workspace.declaration import Declared, changed_keys
 from interlock.drivers.workspace.scan import DRIVER_FILE
 from interlock.drivers.workspace.trust_store import HOSTS_MAX, Trusted
+from interlock.operator_api.drivers import (
+    AllowedHosts,
+    Draft,
+    DriverDetail,
+    DriverExamples,
+    Drivers,
+    DriverSummary,
+    DriverUpdate,
+    RejectedDriver,
+    RemovedDriver,
+    RunningServer,
+    ServedContract,
+    SwitchedDriver,
+    UnreadableDriver,
+)
 
 JsonObject = dict[str, Any]
 Record = Callable[[bytes], Awaitable[None]]  # on disk when it returns; raises StoreError

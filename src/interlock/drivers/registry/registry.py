@@ -14,17 +14,17 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.operator_api.drivers import RunningServer
-from interlock.drivers.protocol.model import Contract, Problem
-from interlock.drivers.protocol.selection.requirements import Machine
 from interlock.core.background import BackgroundTasks
 from interlock.core.feed import AsyncFeed
 from interlock.drivers.contracts.table import ContractTable
 from interlock.drivers.interfaces import DriverState, Provider
+from interlock.drivers.protocol.model import Contract, Problem
+from interlock.drivers.protocol.selection.requirements import Machine
 from interlock.drivers.workspace.declaration import Declaration, Declared, changed_keys
 from interlock.drivers.workspace.scan import ScanResult, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor
 from interlock.drivers.workspace.trust_store import Memory
+from interlock.operator_api.drivers import RunningServer
 
 STOPPED: Final = "stopped"
 

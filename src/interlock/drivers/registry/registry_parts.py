@@ -1,13 +1,13 @@
 """Makes the registry of a node's drivers, and what meets it. Imported when there is a driver, or an operator asks."""
 
-from interlock.config.plan import Plan
 from interlock.approvals.decisions import DriverDecisions
 from interlock.approvals.inbox import Inbox
+from interlock.catalog.catalog import Catalog
+from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.feed import AsyncFeed
 from interlock.core.recorder import Recorder
-from interlock.catalog.catalog import Catalog
 from interlock.credentials.service import CredentialService
 from interlock.dispatch.dispatch import Dispatch
 from interlock.drivers.contracts.lazy import LazyContracts

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Source, What
 from interlock.approvals.protocol.digests import UNTRUSTED
 from interlock.approvals.protocol.state import Move, Status
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.approvals.inbox import Inbox
 from interlock.core.feed import AsyncFeed
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.drivers.workspace.declaration import Declaration, Declared
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.errors import Fault
 
 if TYPE_CHECKING:
     from interlock.drivers.registry.operations import DriverService

@@ -13,13 +13,13 @@ from typing import Final
 import msgspec
 
 from interlock.config.references import secret_slug
+from interlock.core.clock import Clock, rfc3339
+from interlock.credentials.errors import Unobtainable
+from interlock.credentials.secret_references import SecretResolver
 from interlock.drivers.protocol.model import Driver, Secret
 from interlock.drivers.protocol.selection.redaction import NOTHING, Redactor
 from interlock.drivers.protocol.selection.secret_access import USER, maybe_granted_by
 from interlock.drivers.protocol.selection.secret_hints import UNDECLARED, lines_to_describe, lines_to_grant
-from interlock.core.clock import Clock, rfc3339
-from interlock.credentials.errors import Unobtainable
-from interlock.credentials.secret_references import SecretResolver
 from interlock.drivers.secrets.backends import BackendFailed, fetch
 from interlock.store.sqlite.secrets import Secrets
 

@@ -16,10 +16,10 @@ from interlock.drivers.protocol.binding.contract_fit import UNAVAILABLE, unfit
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import Binding, Contract, Driver, Problem, Reading
-from interlock.wire.jsontext.pointer import quoted
 from interlock.drivers.workspace.declaration import Parsed, same
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.drivers.workspace.scan import TOOLS, Stat, inside, maybe_stat
+from interlock.wire.jsontext.pointer import quoted
 
 CONFLICT = "contract_conflict"
 

@@ -13,12 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.core.bounded_file import read_bounded
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter import FILE_BYTES_MAX, read_frontmatter
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE
-from interlock.interop.protocol.convert.batch import ExistingDriver
-from interlock.core.bounded_file import read_bounded
 from interlock.drivers.workspace.scan import DRAFT_FILE, DRIVERS
+from interlock.interop.protocol.convert.batch import ExistingDriver
 
 RECORD_FILE: Final = "import.json"
 

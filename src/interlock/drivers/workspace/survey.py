@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
-from interlock.config.plan import Plan
 from interlock.approvals.protocol.folder_digest import folder_digest
+from interlock.config.plan import Plan
+from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
 from interlock.drivers.protocol.files.driver_checks import escapes
@@ -42,7 +43,6 @@ from interlock.drivers.protocol.selection.history import successor_problems
 from interlock.drivers.protocol.selection.requirements import UNMET, Machine, unmet, unverified_tags
 from interlock.drivers.protocol.selection.secret_access import is_for_users_alone
 from interlock.drivers.protocol.selection.secret_hints import UNDECLARED
-from interlock.drivers.interfaces import DriverState
 from interlock.drivers.workspace.contract_lookup import CONFLICT, ContractLookup
 from interlock.drivers.workspace.declaration import Declaration, Declared, Parsed, same
 from interlock.drivers.workspace.folder import Folder, FolderUnreadable, read_file, read_folder

@@ -15,7 +15,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.gate.protocol.held_call import Presented
 from interlock.ax.protocol.errors import CONFIRMATION_USED, PROOF_INVALID, refusal
 from interlock.ax.protocol.registration.authority import WORDS, Anchor
 from interlock.crypto.jose.base64url import maybe_decode
@@ -23,6 +22,7 @@ from interlock.crypto.jose.claims import SKEW_S, Claims
 from interlock.crypto.jose.errors import Invalid, Reason
 from interlock.crypto.jose.jwks import Jwk, select, thumbprint
 from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.gate.protocol.held_call import Presented
 from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 

@@ -13,6 +13,18 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor
+from interlock.crypto.jose.claims import SKEW_S
+from interlock.crypto.jose.errors import Invalid
+from interlock.crypto.jose.jwks import Jwk, thumbprint
+from interlock.crypto.webauthn.ceremonies import (
+    Assertion,
+    Wrong,
+    check_assertion,
+    maybe_challenge,
+    read_assertion_untrusted,
+)
+from interlock.crypto.webauthn.party import Party
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import (
     PROOF_S_MAX,
@@ -22,19 +34,7 @@ from interlock.gate.protocol.jws_proof import (
     approvers,
     invalid,
 )
-from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor
-from interlock.crypto.jose.claims import SKEW_S
-from interlock.crypto.jose.errors import Invalid
-from interlock.crypto.jose.jwks import Jwk, thumbprint
 from interlock.wire.jsonrpc.errors import Fault
-from interlock.crypto.webauthn.ceremonies import (
-    Assertion,
-    Wrong,
-    check_assertion,
-    maybe_challenge,
-    read_assertion_untrusted,
-)
-from interlock.crypto.webauthn.party import Party
 
 ENTROPY_BYTES: Final = 16
 SIGNED_TYPE: Final = "operator_signature"

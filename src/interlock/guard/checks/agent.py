@@ -3,10 +3,10 @@
 It is on the list only while the loop is not disabled, and asked only while there is something to watch (`Guard.watch`).
 """
 
+from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refuse, Verdict
-from interlock.catalog.routes import Route
 from interlock.safety.watch import Watch
 
 

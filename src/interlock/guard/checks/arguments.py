@@ -13,18 +13,18 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.drivers.protocol.binding.call_result import error_result
-from interlock.drivers.protocol.errors import DriverError
-from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
-from interlock.mcp.eras import Era
-from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.results import result_to_legacy
-from interlock.wire.schemas.validators import Compiled, compile_schema, rewritten, without_format
+from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refuse, Verdict
-from interlock.catalog.routes import Route
+from interlock.drivers.protocol.binding.call_result import error_result
+from interlock.drivers.protocol.errors import DriverError
+from interlock.mcp.eras import Era
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.results import result_to_legacy
+from interlock.wire.jsonrpc.codec import decode_value
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.schemas.validators import Compiled, compile_schema, rewritten, without_format
 
 log = logging.getLogger("interlock.calls")
 

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
+from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refuse, Said, Verdict
 from interlock.core.calls.refusals import BUSY, maybe_unusable
-from interlock.catalog.routes import Route
 from interlock.links.keeper import Keeper
 from interlock.links.link import Own
 

@@ -1,10 +1,10 @@
 """Check 9: is there room in every budget the call counts against? What is not held is charged in the same step."""
 
-from interlock.guard.budgets import Budgets
+from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refuse, Verdict
-from interlock.catalog.routes import Route
+from interlock.guard.budgets import Budgets
 
 
 class BudgetCheck:

@@ -1,12 +1,12 @@
 """Check 11: the call is charged, and its approval used, on disk, before the first byte leaves."""
 
-from interlock.guard.budgets import Budgets
+from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refuse, Release, Verdict
-from interlock.catalog.routes import Route
-from interlock.guard.checks.agent import AgentCheck
 from interlock.gate.gate import Gate
+from interlock.guard.budgets import Budgets
+from interlock.guard.checks.agent import AgentCheck
 
 
 class CommitCheck:

@@ -5,17 +5,17 @@ In a room, a call of one who is restricted there becomes a proposal, or is refus
 
 from collections.abc import Callable
 
-from interlock.config.plan import GatePlan
-from interlock.approvals.protocol.state import Status
-from interlock.gate.protocol.policy import Hold
 from interlock.approvals.inbox import Inbox
+from interlock.approvals.protocol.state import Status
+from interlock.catalog.routes import Route
+from interlock.config.plan import GatePlan
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refuse, Verdict
 from interlock.core.calls.refusals import HELD
-from interlock.catalog.routes import Route
 from interlock.gate.gate import Approvers
 from interlock.gate.hold import GateHold
+from interlock.gate.protocol.policy import Hold
 from interlock.gate.question import hold_reason
 
 

@@ -9,14 +9,14 @@ from typing import Final
 import msgspec
 
 from interlock.ax.protocol.errors import SCOPE_DENIED, refusal
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.catalog.catalog import SCOPES, Namespace
+from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink, CallRoute
 from interlock.core.calls.caller import Caller, Principal, ViewKey, view_key
 from interlock.core.calls.check import CheckNumber, Refuse, Said, Verdict
 from interlock.core.calls.incoming_route import OUT_OF_SCOPE
 from interlock.core.calls.refusals import NOT_FOUND, RELISTED, not_found_fault
-from interlock.catalog.catalog import SCOPES, Namespace
-from interlock.catalog.routes import Route
+from interlock.wire.jsonrpc.errors import Fault
 
 _NO_PERSON_TO_ASK: Final = Refuse(
     CheckNumber.ROUTE,

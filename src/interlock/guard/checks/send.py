@@ -1,10 +1,10 @@
 """Check 12: the link is still there when a released call is about to leave, and such a call never leaves twice."""
 
+from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refuse, Verdict
 from interlock.core.calls.refusals import maybe_unusable
-from interlock.catalog.routes import Route
 from interlock.links.link import Link
 
 

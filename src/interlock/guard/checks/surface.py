@@ -3,11 +3,11 @@
 A route carries this check only if its verdict refuses every call.
 """
 
-from interlock.names.protocol.judgement import SurfaceVerdict
+from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refuse, Verdict
-from interlock.catalog.routes import Route
+from interlock.names.protocol.judgement import SurfaceVerdict
 
 
 class SurfaceCheck:

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from interlock.drivers.protocol.server_name import server_name
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
+from interlock.drivers.protocol.server_name import server_name
 from interlock.store.ports import KeyValue
 
 log = logging.getLogger("interlock.node")

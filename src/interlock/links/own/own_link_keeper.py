@@ -7,7 +7,6 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.messages import Notification
 from interlock.core.link_state import USABLE, LinkState
 from interlock.credentials.consents import Consent
 from interlock.credentials.token import TokenHolder
@@ -19,6 +18,7 @@ from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Listing
 from interlock.links.pipes import Undelivered
 from interlock.links.server_link import ServerLink
+from interlock.wire.jsonrpc.messages import Notification
 
 OPEN_S: Final = 15.0  # how long a call waits for its link
 TELL_S: Final = 0.05  # several changes are told as one

@@ -26,11 +26,6 @@ import msgspec
 from msgspec import Raw
 
 from interlock.config.plan import ServerPlan, Spawn
-from interlock.wire.jsonrpc.codec import decode_object, encode_value
-from interlock.mcp.capabilities import common_capabilities
-from interlock.mcp.eras import Era
-from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import EXTENSION
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller
 from interlock.credentials.consents import Consent
@@ -39,9 +34,14 @@ from interlock.links.connector import ConnectorParts, Eras
 from interlock.links.handshake import LEGACY_CAPABILITIES, Manner
 from interlock.links.keeper import Keeper
 from interlock.links.link_events import LinkEvents
+from interlock.links.own.own_link_keeper import OwnKeeper
 from interlock.links.process_room import SETTLED_S, RoomFull
 from interlock.links.server_link import ServerLink
-from interlock.links.own.own_link_keeper import OwnKeeper
+from interlock.mcp.capabilities import common_capabilities
+from interlock.mcp.eras import Era
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import EXTENSION
+from interlock.wire.jsonrpc.codec import decode_object, encode_value
 
 SWEEP_S: Final = 60.0
 CONNECTIONS_MAX: Final = 1000  # to one server that is dialled: each costs a socket, and no process of this machine

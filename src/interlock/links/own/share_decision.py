@@ -18,16 +18,16 @@ import logging
 from typing import Final
 
 from interlock.config.plan import Dial
-from interlock.wire.jsonrpc.codec import decode_object
+from interlock.links.link import Own, ServerFacts
+from interlock.links.own.asking_memory import AskingMemory
+from interlock.links.own.pool import OwnLinks
+from interlock.links.own.stateful_servers import maybe_stateful
+from interlock.links.server_link import ServerLink
 from interlock.mcp.eras import Era
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import ASKED_OF_CLIENT, EXTENSION
 from interlock.mcp.tasks import offers_tasks
-from interlock.links.link import Own, ServerFacts
-from interlock.links.server_link import ServerLink
-from interlock.links.own.asking_memory import AskingMemory
-from interlock.links.own.pool import OwnLinks
-from interlock.links.own.stateful_servers import maybe_stateful
+from interlock.wire.jsonrpc.codec import decode_object
 
 DECLARED: Final = frozenset(("sampling", "elicitation"))  # roots are the operator's folders wherever a link is shared
 

@@ -13,6 +13,19 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
+from interlock.access.refusal import Refusal
+from interlock.access.tokens import TokenRegistry
+from interlock.core.calls.caller import Principal, principal_for
+from interlock.core.clock import Clock
+from interlock.core.current_plan import CurrentPlan
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.refusal_log import Refusals
+from interlock.fronts.exchange import Head
+from interlock.fronts.public import PROXY_HEADERS, Bearers
+from interlock.fronts.request_head import HeadInspector
+from interlock.fronts.trusted_proxies import address_of, source_of
+from interlock.names.actions import outcome_document
+from interlock.names.actors import UNNAMED, Actor
 from interlock.names.protocol.publication import (
     GROUP,
     MEDIA_TYPES,
@@ -22,21 +35,8 @@ from interlock.names.protocol.publication import (
 )
 from interlock.names.protocol.records import Request
 from interlock.names.protocol.statements import CHARS_MAX, BadStatement, read_statement_untrusted
-from interlock.net.protocol.address_scope import is_loopback
-from interlock.access.refusal import Refusal
-from interlock.access.tokens import TokenRegistry
-from interlock.core.clock import Clock
-from interlock.core.current_plan import CurrentPlan
-from interlock.core.operator_errors import NotFound, Refused
-from interlock.core.refusal_log import Refusals
-from interlock.core.calls.caller import Principal, principal_for
-from interlock.fronts.exchange import Head
-from interlock.fronts.public import PROXY_HEADERS, Bearers
-from interlock.fronts.request_head import HeadInspector
-from interlock.fronts.trusted_proxies import address_of, source_of
-from interlock.names.actions import outcome_document
-from interlock.names.actors import UNNAMED, Actor
 from interlock.names.registry_parts import NameParts
+from interlock.net.protocol.address_scope import is_loopback
 from interlock.store.ports import StoreError
 
 BODY_BYTES_MAX: Final = CHARS_MAX

@@ -12,11 +12,11 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, CodecError
 from interlock.names.protocol.claims import NO_CLAIM, Claim, Offered, is_contradicted
 from interlock.names.protocol.grammar import is_name
 from interlock.names.protocol.model import NO_SCHEMA, Entry, Revision, Status
+from interlock.wire.jsonrpc.codec import decode_value
+from interlock.wire.jsonrpc.errors import INVALID_PARAMS, CodecError
 from interlock.wire.schemas.digest import normalised, normalised_digest
 from interlock.wire.schemas.effort import Effort, EffortSpent
 from interlock.wire.schemas.inclusion import TOO_MUCH, InclusionOutcome, InclusionVerdict, includes

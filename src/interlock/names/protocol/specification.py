@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from interlock.names.protocol.judgement import SCHEMA_BYTES_MAX, SchemaPair, SurfaceVerdict, compare
+from interlock.names.protocol.model import NO_SCHEMA, Revision
 from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsontext.pointer import pointer_step
-from interlock.names.protocol.judgement import SCHEMA_BYTES_MAX, SchemaPair, SurfaceVerdict, compare
-from interlock.names.protocol.model import NO_SCHEMA, Revision
 from interlock.wire.schemas import digest
 from interlock.wire.schemas.effort import Effort, EffortSpent
 from interlock.wire.schemas.validators import compile_schema

@@ -6,8 +6,8 @@ from typing import Final
 
 import msgspec
 
-from interlock.mcp.methods import TOOLS_CALL
 from interlock.core.recorder import Recorder
+from interlock.mcp.methods import TOOLS_CALL
 from interlock.store.ports import AuditReader
 
 RECORDS_MAX: Final = 200_000  # of a log that was not read yet: its newest

@@ -1,16 +1,16 @@
 """Approvers, as an operator sees and adds them: every addition ends as a question in the inbox."""
 
-from interlock.config.plan import AnchorPlan
-from interlock.operator_api.approvers import Approvers, PasskeyOffer
-from interlock.approvals.protocol.approval import Approval
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.crypto.webauthn.ceremonies import Wrong
-from interlock.crypto.webauthn.passkeys import written
 from interlock.approvals.enrolments import Enrolments
-from interlock.core.operator_errors import Refused
+from interlock.approvals.protocol.approval import Approval
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.operator_keys import OperatorKeyService
 from interlock.approvals.trust.passkeys import GONE, NO_PARTY, PasskeyService
+from interlock.config.plan import AnchorPlan
+from interlock.core.operator_errors import Refused
+from interlock.crypto.webauthn.ceremonies import Wrong
+from interlock.crypto.webauthn.passkeys import written
+from interlock.operator_api.approvers import Approvers, PasskeyOffer
+from interlock.wire.jsonrpc.errors import Fault
 
 EVERYTHING = ("*",)
 

@@ -3,8 +3,8 @@
 import msgspec
 from msgspec import Raw
 
-from interlock.operator_api.audit import AuditPage
 from interlock.core.recorder import Recorder
+from interlock.operator_api.audit import AuditPage
 from interlock.store.audit_chain import ChainedRecord
 from interlock.store.ports import AuditLog
 

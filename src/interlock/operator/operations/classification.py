@@ -1,5 +1,19 @@
 """Classification for operators: one table of proposals, and one signature for what becomes of it."""
 
+from interlock.approvals.batch_classification import BatchClassification
+from interlock.approvals.inbox import Inbox
+from interlock.approvals.protocol.classification import ClassEntry
+from interlock.approvals.tool_definitions import Definitions
+from interlock.approvals.trust.approval_proofs import ProofVerifier
+from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
+from interlock.approvals.trust.passkeys import PasskeyService
+from interlock.catalog.catalog import EVERYTHING, Catalog
+from interlock.catalog.routes import Route
+from interlock.core.clock import Clock
+from interlock.core.recorder import Recorder
+from interlock.drivers.protocol.binding.effects import ProposedClass, contradicted, maybe_question, proposed_class
+from interlock.gate.protocol.held_call import Presented
+from interlock.mcp.items import maybe_value
 from interlock.operator_api.classification import (
     ClassifiedTools,
     ClassProposal,
@@ -9,21 +23,7 @@ from interlock.operator_api.classification import (
 )
 from interlock.operator_api.passkeys import PasskeyRequest
 from interlock.operator_api.requests import ClassifyTools
-from interlock.approvals.protocol.classification import ClassEntry
-from interlock.gate.protocol.held_call import Presented
-from interlock.drivers.protocol.binding.effects import ProposedClass, contradicted, maybe_question, proposed_class
 from interlock.wire.jsonrpc.errors import Fault
-from interlock.mcp.items import maybe_value
-from interlock.approvals.batch_classification import BatchClassification
-from interlock.approvals.inbox import Inbox
-from interlock.approvals.tool_definitions import Definitions
-from interlock.core.clock import Clock
-from interlock.core.recorder import Recorder
-from interlock.catalog.catalog import EVERYTHING, Catalog
-from interlock.catalog.routes import Route
-from interlock.approvals.trust.approval_proofs import ProofVerifier
-from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
-from interlock.approvals.trust.passkeys import PasskeyService
 
 
 class ClassificationOperations:

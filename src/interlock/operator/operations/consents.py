@@ -1,15 +1,15 @@
 """A person's consent to a token towards a server: the page they are sent to, and their return from it."""
 
-from interlock.operator_api.links import Consent
-from interlock.drivers.protocol.server_name import server_name
-from interlock.fronts.audience import Audience
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import Refused
 from interlock.core.recorder import Recorder
 from interlock.credentials.consents import Page, PendingConsent
 from interlock.credentials.errors import Unobtainable
 from interlock.credentials.service import CredentialService
+from interlock.drivers.protocol.server_name import server_name
+from interlock.fronts.audience import Audience
 from interlock.operator.operations.links import Keepers, find_keeper
+from interlock.operator_api.links import Consent
 
 
 class ConsentOperations:

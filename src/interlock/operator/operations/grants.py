@@ -6,9 +6,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.operator_api.grants import Grant, GrantDraft, Grants, GrantTerms
-from interlock.operator_api.passkeys import PasskeyRequest
-from interlock.operator_api.requests import DraftGrant
+from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.argument_rules import (
     ArgumentRule,
@@ -18,19 +16,21 @@ from interlock.approvals.protocol.argument_rules import (
     rule_text,
 )
 from interlock.approvals.protocol.standing_grant import StandingGrant, check_grant, grant_digest
-from interlock.gate.protocol.held_call import Presented
-from interlock.wire.jsonrpc.errors import Fault
-from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
-from interlock.approvals.inbox import Inbox
 from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant
-from interlock.core.clock import Clock, rfc3339
-from interlock.core.operator_errors import NotFound, Refused
-from interlock.catalog.catalog import EVERYTHING, Catalog
-from interlock.catalog.routes import Route
-from interlock.gate.granted_calls import approve_waiting
-from interlock.gate.hold import may_be_granted
 from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
 from interlock.approvals.trust.passkeys import PasskeyService
+from interlock.catalog.catalog import EVERYTHING, Catalog
+from interlock.catalog.routes import Route
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.gate.granted_calls import approve_waiting
+from interlock.gate.hold import may_be_granted
+from interlock.gate.protocol.held_call import Presented
+from interlock.operator_api.grants import Grant, GrantDraft, Grants, GrantTerms
+from interlock.operator_api.passkeys import PasskeyRequest
+from interlock.operator_api.requests import DraftGrant
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
 SECONDS: Final = 86_400  # where neither a number of calls nor a time is given
 CALLS_SHOWN_MAX: Final = 20

@@ -1,9 +1,9 @@
 """The keys of people, taken back by an operator."""
 
-from interlock.operator_api.access import RevokedKeys
 from interlock.approvals.revocation import KeyRevocation
-from interlock.core.operator_errors import NotFound
 from interlock.approvals.trust.anchors import Anchors
+from interlock.core.operator_errors import NotFound
+from interlock.operator_api.access import RevokedKeys
 
 
 class KeyOperations:

@@ -7,6 +7,21 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
+from interlock.ax.children import ChildSupervisor
+from interlock.ax.registrar import Registrar
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.routes import Route
+from interlock.catalog.subtree import below
+from interlock.core.clock import rfc3339
+from interlock.core.link_state import USABLE, LinkState
+from interlock.core.operator_errors import NotFound
+from interlock.drivers.protocol.server_name import server_name
+from interlock.guard.budgets import Budgets
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.keeper import Keeper
+from interlock.links.link import Link
+from interlock.links.own.own_link_keeper import OwnKeeper
+from interlock.links.registered import RegisteredLink
 from interlock.operator_api.links import (
     DeniedHost,
     Device,
@@ -27,21 +42,6 @@ from interlock.operator_api.links import (
 from interlock.operator_api.links import (
     Link as LinkView,
 )
-from interlock.drivers.protocol.server_name import server_name
-from interlock.ax.children import ChildSupervisor
-from interlock.ax.registrar import Registrar
-from interlock.core.clock import rfc3339
-from interlock.core.link_state import USABLE, LinkState
-from interlock.core.operator_errors import NotFound
-from interlock.guard.budgets import Budgets
-from interlock.catalog.catalog import Catalog
-from interlock.catalog.routes import Route
-from interlock.catalog.subtree import below
-from interlock.links.connected_link import ConnectedLink
-from interlock.links.keeper import Keeper
-from interlock.links.link import Link
-from interlock.links.registered import RegisteredLink
-from interlock.links.own.own_link_keeper import OwnKeeper
 
 Keepers = Mapping[str, Keeper]
 _GONE: Final = (LinkState.DEGRADED, LinkState.FAILED)

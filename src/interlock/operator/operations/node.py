@@ -8,8 +8,26 @@ from typing import Final, cast
 import msgspec
 
 from interlock import __version__
+from interlock.approvals.inbox import Inbox
+from interlock.approvals.notifier import Notifier
+from interlock.approvals.trust.anchors import Anchors
+from interlock.catalog.catalog import Catalog
 from interlock.config.effective import effective
 from interlock.config.plan import Scope
+from interlock.core.addresses import Addresses
+from interlock.core.calls.caller import VIA_AX, principal_for, view_key
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.current_plan import CurrentPlan
+from interlock.core.recorder import Recorder
+from interlock.core.replicas import Replicas
+from interlock.credentials.protocol.resource import resource_of
+from interlock.dispatch.dispatch import Dispatch
+from interlock.fronts.audience import Audience
+from interlock.fronts.modern import ModernFront
+from interlock.fronts.sessions import Sessions
+from interlock.guard.budgets import Budgets
+from interlock.names.reminders import DueNames
+from interlock.operator.operations.links import LinkOperations
 from interlock.operator_api.approvers import Approver
 from interlock.operator_api.configuration import EffectiveConfiguration
 from interlock.operator_api.status import (
@@ -26,25 +44,7 @@ from interlock.operator_api.status import (
     SafetyCounts,
     Status,
 )
-from interlock.credentials.protocol.resource import resource_of
-from interlock.approvals.inbox import Inbox
-from interlock.approvals.notifier import Notifier
-from interlock.fronts.audience import Audience
-from interlock.core.addresses import Addresses
-from interlock.core.clock import Clock, rfc3339
-from interlock.core.current_plan import CurrentPlan
-from interlock.core.recorder import Recorder
-from interlock.core.replicas import Replicas
-from interlock.guard.budgets import Budgets
-from interlock.core.calls.caller import VIA_AX, principal_for, view_key
-from interlock.catalog.catalog import Catalog
-from interlock.dispatch.dispatch import Dispatch
-from interlock.fronts.modern import ModernFront
-from interlock.fronts.sessions import Sessions
-from interlock.names.reminders import DueNames
-from interlock.operator.operations.links import LinkOperations
 from interlock.safety.loop import SafetyLoop
-from interlock.approvals.trust.anchors import Anchors
 
 _LEFT_OUT: Final = "an [[access]] entry of this node leaves them out"
 

@@ -3,6 +3,7 @@
 import msgspec
 
 from interlock.access.logins import LoginService
+from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.approvals.views import ApprovalViews
 from interlock.operator.operations.agents import AgentOperations
 from interlock.operator.operations.approvers import ApproverOperations
@@ -21,7 +22,6 @@ from interlock.operator.operations.rooms import RoomOperations
 from interlock.operator.operations.secrets import SecretOperations
 from interlock.operator.operations.tokens import TokenOperations
 from interlock.operator.operations.tools import ToolOperations
-from interlock.approvals.trust.passkeys import PasskeyService
 
 
 class Operations(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,10 @@ from typing import Final
 
 import msgspec
 
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.recorder import Recorder
+from interlock.operator.operations.room_metrics import exposition
 from interlock.operator_api.rooms import (
     Demoted,
     Disconnected,
@@ -19,15 +23,11 @@ from interlock.operator_api.rooms import (
     RoomParticipants,
     Rooms,
 )
-from interlock.rooms.protocol.errors import Refusal
-from interlock.rooms.protocol.participants import Privilege, is_topic
-from interlock.core.clock import Clock, rfc3339
-from interlock.core.operator_errors import NotFound, Refused
-from interlock.core.recorder import Recorder
-from interlock.operator.operations.room_metrics import exposition
 from interlock.rooms.connection import RoomConnection as Connection
 from interlock.rooms.elsewhere import Elsewhere, Seated
 from interlock.rooms.observed import Observed, observed_in
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import Privilege, is_topic
 from interlock.rooms.room import Connected, Seat
 from interlock.rooms.room import Room as LiveRoom
 from interlock.rooms.rooms import Change

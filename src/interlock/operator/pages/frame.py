@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 from starlette.responses import HTMLResponse, Response
 
-from interlock.wire.jsontext.display import plain
 from interlock.operator.pages.assets import PREFIX
+from interlock.wire.jsontext.display import plain
 
 
 class ConsolePage(msgspec.Struct, frozen=True, kw_only=True):

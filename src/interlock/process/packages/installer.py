@@ -24,6 +24,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from interlock.process.launch import RESERVED_PREFIX
+from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.packages.programs import node_tool, npm_folder, npm_program, pypi_command
 from interlock.process.packages.references import (
     PackageUnavailable,
@@ -33,8 +35,6 @@ from interlock.process.packages.references import (
     normalised_name,
     read_reference,
 )
-from interlock.process.launch import RESERVED_PREFIX
-from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.run import OUTPUT_LINE_BYTES, OUTPUT_LINES, ChildStartFailed, Ran, output_of, run
 from interlock.process.stderr import StderrRing
 

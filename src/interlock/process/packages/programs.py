@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from interlock.process.packages.references import PackageUnavailable, normalised_name
 from interlock.process.orphan_reaper import OrphanReaper
+from interlock.process.packages.references import PackageUnavailable, normalised_name
 from interlock.process.run import ChildStartFailed, run
 from interlock.process.stderr import terminal_safe
 

@@ -20,15 +20,14 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import DriversPlan, LimitsPlan, Plan, SandboxPlan, ServerPlan
+from interlock.core.clock import Clock
+from interlock.core.recorder import Entry
+from interlock.drivers.protocol.server_name import server_name
 from interlock.net.egress_proxy import Egress, Listeners
+from interlock.net.protocol.egress import direct_ports
 from interlock.process.child import Child
 from interlock.process.launch import child_environment, program
 from interlock.process.netns import NamespaceClosed, Place, listen_inside
-from interlock.process.stderr import StderrRing
-from interlock.drivers.protocol.server_name import server_name
-from interlock.net.protocol.egress import direct_ports
-from interlock.core.clock import Clock
-from interlock.core.recorder import Entry
 from interlock.process.sandbox.bubblewrap import bubblewrap
 from interlock.process.sandbox.denied_host import DeniedHost, remedy
 from interlock.process.sandbox.errors import SandboxFailed
@@ -40,6 +39,7 @@ from interlock.process.sandbox.program_files import ProgramFiles, package_of, pr
 from interlock.process.sandbox.protected_paths import ProtectedPaths
 from interlock.process.sandbox.seccomp import seccomp_filter
 from interlock.process.sandbox.server_programs import server_programs
+from interlock.process.stderr import StderrRing
 
 log = logging.getLogger("interlock.sandbox")
 

@@ -16,9 +16,21 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec import Raw
 
-from interlock.config.plan import Plan
+from interlock.access.refusal import Refusal
+from interlock.access.tokens import TokenRegistry
 from interlock.approvals.protocol.approval import Approval
+from interlock.approvals.trust.registrant import ClientCertificate
+from interlock.config.plan import Plan
+from interlock.core.clock import Clock, rfc3339, rfc3339_ms
+from interlock.core.refusal_log import Place, Refusals
+from interlock.fronts.exchange import Head
+from interlock.fronts.http_protocol import UPGRADED
+from interlock.fronts.public import PROXY_HEADERS, Bearers
+from interlock.fronts.request_head import HeadInspector
+from interlock.fronts.shown_certificate import maybe_shown
+from interlock.fronts.trusted_proxies import TrustedProxies, address_of, source_of
 from interlock.net.protocol.address_scope import is_loopback
+from interlock.rooms.connection import RoomConnection, Wishes
 from interlock.rooms.protocol.envelope import PROTOCOLS, V0, V01, decode_untrusted, maybe_moment
 from interlock.rooms.protocol.errors import Refusal as EnvelopeRefusal
 from interlock.rooms.protocol.errors import violation_error
@@ -32,17 +44,6 @@ from interlock.rooms.protocol.participants import (
     participant_of,
 )
 from interlock.rooms.protocol.proposals import STATUS, maybe_reason
-from interlock.access.refusal import Refusal
-from interlock.access.tokens import TokenRegistry
-from interlock.core.clock import Clock, rfc3339, rfc3339_ms
-from interlock.core.refusal_log import Place, Refusals
-from interlock.fronts.exchange import Head
-from interlock.fronts.http_protocol import UPGRADED
-from interlock.fronts.public import PROXY_HEADERS, Bearers
-from interlock.fronts.request_head import HeadInspector
-from interlock.fronts.shown_certificate import maybe_shown
-from interlock.fronts.trusted_proxies import TrustedProxies, address_of, source_of
-from interlock.rooms.connection import RoomConnection, Wishes
 from interlock.rooms.room import REMOVED, Room
 from interlock.rooms.rooms import (
     CREDENTIAL_ENDED,
@@ -53,7 +54,6 @@ from interlock.rooms.rooms import (
     Rooms,
 )
 from interlock.rooms.timeline.history import within_bytes
-from interlock.approvals.trust.registrant import ClientCertificate
 from interlock.store.ports import StoreError
 
 if TYPE_CHECKING:

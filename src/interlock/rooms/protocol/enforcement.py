@@ -10,11 +10,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.surrogates import hide
 from interlock.rooms.protocol.envelope import PROTOCOLS, Envelope
 from interlock.rooms.protocol.errors import VIOLATION_MESSAGE, Refusal
 from interlock.rooms.protocol.participants import Privilege
 from interlock.rooms.protocol.settings import RoomSettings
+from interlock.wire.jsonrpc.surrogates import hide
 
 MCP: Final = "mcp"
 PROPOSAL: Final = "mcp/proposal"

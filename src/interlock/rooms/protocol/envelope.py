@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.surrogates import hide
 from interlock.rooms.protocol.errors import Code, Refusal
+from interlock.wire.jsonrpc.surrogates import hide
 
 V01: Final = "mcpx/v0.1"
 V0: Final = "mcp-x/v0"

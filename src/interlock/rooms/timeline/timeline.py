@@ -14,14 +14,14 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock
 from interlock.rooms.protocol import gateway_messages
 from interlock.rooms.protocol.envelope import V0, Envelope, decode_untrusted, encode
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.protocol.v0 import encode_v0
-from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock
 from interlock.rooms.timeline.history import History, Stored, stored
 from interlock.rooms.timeline.known_envelopes import KNOWN_MIN, KnownEnvelopes
 from interlock.store.ports import Following, Record, StoreError, Unavailable

@@ -14,6 +14,9 @@
 It knows nothing of the node: it stands on the protocol and the transports alone.
 """
 
+from interlock.aql.protocol.errors import Code, OperationFailed
+from interlock.aql.protocol.limits import Limits
+from interlock.aql.protocol.model import Category, Danger, Example
 from interlock.sdk.aql.adapter import Adapter
 from interlock.sdk.aql.concurrency import Concurrency
 from interlock.sdk.aql.context import Context
@@ -22,9 +25,6 @@ from interlock.sdk.aql.failures import already_exists, fail, not_found
 from interlock.sdk.aql.pages import Listing, Page, Sort
 from interlock.sdk.aql.signature import DeclarationInvalid
 from interlock.sdk.aql.values import BigInt, Binary
-from interlock.aql.protocol.errors import Code, OperationFailed
-from interlock.aql.protocol.limits import Limits
-from interlock.aql.protocol.model import Category, Danger, Example
 
 __all__ = [
     "Adapter",

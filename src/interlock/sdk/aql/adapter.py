@@ -7,11 +7,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, overload
 
-from interlock.sdk.aql.canonical_verbs import described, objection
-from interlock.sdk.aql.concurrency import CONCURRENCIES, Concurrency
-from interlock.sdk.aql.executions import Executions
-from interlock.sdk.aql.operations import CONFIRMATION, FIELDS, IF_MATCH, PRESETS, NativeOperation
-from interlock.sdk.aql.signature import DeclarationInvalid, Signature, read_signature
 from interlock.aql.protocol.classification import category_of_request
 from interlock.aql.protocol.execution import ExecutionStatus
 from interlock.aql.protocol.families import MODES, PREFIX, PROFILES, Endpoints, Mode, Profile
@@ -27,6 +22,11 @@ from interlock.aql.protocol.model import (
     TypeDeclaration,
     check_operation,
 )
+from interlock.sdk.aql.canonical_verbs import described, objection
+from interlock.sdk.aql.concurrency import CONCURRENCIES, Concurrency
+from interlock.sdk.aql.executions import Executions
+from interlock.sdk.aql.operations import CONFIRMATION, FIELDS, IF_MATCH, PRESETS, NativeOperation
+from interlock.sdk.aql.signature import DeclarationInvalid, Signature, read_signature
 
 log = logging.getLogger("interlock.aql")
 

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from interlock.sdk.aql.context import Context
 from interlock.aql.protocol.model import Category
+from interlock.sdk.aql.context import Context
 
 if TYPE_CHECKING:
     from interlock.sdk.aql.adapter import Adapter

@@ -15,15 +15,15 @@ from urllib.parse import urlsplit
 
 from msgspec import Raw
 
-from interlock.sdk.aql.server import REQUEST_BYTES_MAX, answer_unreadable, cancel_executions, make_offer
-from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, encode_value
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
-from interlock.wire.jsonrpc.messages import Notification, Request
 from interlock.mcp.ladder import HTTP_STATUS, climb
 from interlock.mcp.methods import CANCELLED, INITIALIZE
 from interlock.mcp.sse import encode_event
 from interlock.net.protocol.address_scope import is_loopback
+from interlock.sdk.aql.server import REQUEST_BYTES_MAX, answer_unreadable, cancel_executions, make_offer
 from interlock.sdk.subserver.mcp_server import McpServer, is_modern
+from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, encode_value
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
+from interlock.wire.jsonrpc.messages import Notification, Request
 
 if TYPE_CHECKING:
     from interlock.sdk.aql.adapter import Adapter

@@ -6,17 +6,17 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.aql.protocol.errors import Code, Failure, OperationFailed, failure, invalid_value
+from interlock.aql.protocol.field_selection import Selection, read_selection, select
+from interlock.aql.protocol.merge import merged
+from interlock.aql.protocol.model import Category, Lifecycle, Operation, Parameter
+from interlock.aql.protocol.validation import Validator
 from interlock.sdk.aql.concurrency import Schedule
 from interlock.sdk.aql.context import Context
 from interlock.sdk.aql.executions import Execution, Executions
 from interlock.sdk.aql.pages import Listing, Page, etag_of, listing_data, read_page
 from interlock.sdk.aql.signature import Argument, Signature
 from interlock.sdk.aql.values import Binary, check_integers, plain, read_base64
-from interlock.aql.protocol.errors import Code, Failure, OperationFailed, failure, invalid_value
-from interlock.aql.protocol.field_selection import Selection, read_selection, select
-from interlock.aql.protocol.merge import merged
-from interlock.aql.protocol.model import Category, Lifecycle, Operation, Parameter
-from interlock.aql.protocol.validation import Validator
 from interlock.sdk.subserver.tools import run_in_thread
 
 IF_MATCH: Final = Parameter(

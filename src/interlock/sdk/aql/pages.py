@@ -12,10 +12,10 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from interlock.sdk.aql.values import plain
 from interlock.aql.protocol.envelope import Warn
 from interlock.aql.protocol.errors import Failure, OperationFailed, invalid_type
 from interlock.aql.protocol.model import Parameter
+from interlock.sdk.aql.values import plain
 
 Item = TypeVar("Item")
 Field = TypeVar("Field")

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.aql.protocol.envelope import failed
+from interlock.aql.protocol.errors import invalid_encoding
+from interlock.net.message_pipe import MessagePipe
 from interlock.sdk.aql.context import Context
 from interlock.sdk.aql.service import LOCAL, Service
 from interlock.sdk.aql.signature import DeclarationInvalid
-from interlock.net.message_pipe import MessagePipe
-from interlock.aql.protocol.envelope import failed
-from interlock.aql.protocol.errors import invalid_encoding
+from interlock.sdk.subserver import tools
+from interlock.sdk.subserver.mcp_server import McpServer, Offer
+from interlock.sdk.subserver.stdio import open_standard
 from interlock.wire.jsonrpc.codec import decode_untrusted, encode_fault
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
-from interlock.sdk.subserver import tools
-from interlock.sdk.subserver.mcp_server import McpServer, Offer
-from interlock.sdk.subserver.stdio import open_standard
 
 if TYPE_CHECKING:
     from interlock.sdk.aql.adapter import Adapter

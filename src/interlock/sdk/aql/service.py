@@ -14,10 +14,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.sdk.aql.adapter import Adapter
-from interlock.sdk.aql.concurrency import Schedule
-from interlock.sdk.aql.context import Context
-from interlock.sdk.aql.operations import CONFIRMATION, NativeOperation
 from interlock.aql.protocol.endpoint_tools import discovery, input_schema, primary_categories
 from interlock.aql.protocol.envelope import Halted, Warn, batch, failed, success
 from interlock.aql.protocol.errors import (
@@ -47,6 +43,10 @@ from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.aql.protocol.suggestions import nearest
 from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives, TokenNote, digest_of
 from interlock.aql.protocol.validation import Arguments
+from interlock.sdk.aql.adapter import Adapter
+from interlock.sdk.aql.concurrency import Schedule
+from interlock.sdk.aql.context import Context
+from interlock.sdk.aql.operations import CONFIRMATION, NativeOperation
 from interlock.wire.jsonrpc.codec import maybe_string
 
 log = logging.getLogger("interlock.aql")

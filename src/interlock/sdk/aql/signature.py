@@ -18,12 +18,12 @@ import msgspec
 from msgspec import Meta
 from msgspec.inspect import StructType, type_info
 
+from interlock.aql.protocol.model import Parameter, Returns, TypeDeclaration
 from interlock.sdk.aql.context import Context
 from interlock.sdk.aql.executions import Execution
 from interlock.sdk.aql.pages import PARAMETERS as PAGE_PARAMETERS
 from interlock.sdk.aql.pages import Listing, Page
 from interlock.sdk.aql.values import DATE, DATE_TIME, DECIMAL, INTEGER, OCTETS, BigInt, Binary
-from interlock.aql.protocol.model import Parameter, Returns, TypeDeclaration
 
 _WORDS: Final[Mapping[Any, str]] = {str: "string", int: "integer", float: "number", bool: "boolean", Any: "any"}
 _TEXTS: Final[Mapping[Any, tuple[str, str | None, str]]] = {  # pattern, format, what is said of them

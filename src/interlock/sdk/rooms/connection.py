@@ -16,16 +16,16 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from interlock.mcp.eras import LATEST_LEGACY
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY, TOO_BIG, MessagePipe
 from interlock.net.websocket.dial import DialFailed, dial
-from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.oversized import Oversized
-from interlock.mcp.eras import LATEST_LEGACY
 from interlock.rooms.protocol.envelope import V01, Envelope, decode_untrusted
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.protocol.participants import GATEWAY
 from interlock.sdk.rooms.errors import EnvelopeRefused, RoomRefused, RoomUnreachable
+from interlock.wire.jsonrpc.codec import decode_value
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.oversized import Oversized
 
 log = logging.getLogger("interlock.rooms")
 

@@ -10,15 +10,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import (
-    decode_object,
-    decode_untrusted,
-    decode_value,
-    encode_notification,
-    encode_value,
-)
-from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.mcp.eras import LATEST_LEGACY
 from interlock.mcp.methods import CANCELLED, INITIALIZE, INITIALIZED
 from interlock.rooms.protocol.enforcement import MCP, PRESENCE, PROPOSAL
@@ -30,6 +21,15 @@ from interlock.sdk.rooms.model import Answer, Heard, Peer
 from interlock.sdk.rooms.proposals import Proposals
 from interlock.sdk.rooms.tool_service import ToolService
 from interlock.sdk.subserver.mcp_server import Offer
+from interlock.wire.jsonrpc.codec import (
+    decode_object,
+    decode_untrusted,
+    decode_value,
+    encode_notification,
+    encode_value,
+)
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
 
 log = logging.getLogger("interlock.rooms")
 

@@ -5,9 +5,9 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from interlock.rooms.protocol.envelope import Envelope
 from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.rooms.protocol.envelope import Envelope
 
 DIGITS_MAX: Final = 4000  # of an integer; Python itself reads 4,300
 

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value
 from interlock.mcp.methods import TOOLS_CALL, TOOLS_CHANGED, TOOLS_LIST
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.rooms.protocol.enforcement import CHAT, MCP
@@ -27,6 +26,7 @@ from interlock.sdk.rooms.model import Answer, Peer, Proposal
 from interlock.sdk.rooms.proposals import Listed
 from interlock.sdk.subserver.mcp_server import Offer
 from interlock.sdk.subserver.offered_tools import OfferedTools
+from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value
 
 log = logging.getLogger("interlock.rooms")
 

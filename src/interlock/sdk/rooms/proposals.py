@@ -9,10 +9,10 @@ from typing import Any, Final, cast, get_args
 
 import msgspec
 
-from interlock.wire.jsonrpc.messages import Response
 from interlock.rooms.protocol.envelope import Envelope
 from interlock.sdk.rooms.errors import ProposalEnded
 from interlock.sdk.rooms.model import Proposal, Status
+from interlock.wire.jsonrpc.messages import Response
 
 KEPT_MAX: Final = 1000  # the newest
 ANSWERS_MAX: Final = 100  # of those whose proposal may still be told

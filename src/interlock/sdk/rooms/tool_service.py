@@ -8,11 +8,11 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from interlock.wire.jsonrpc.codec import decode_object
-from interlock.wire.jsonrpc.messages import Notification, Request
 from interlock.mcp.methods import CANCELLED
 from interlock.rooms.protocol.envelope import Envelope
 from interlock.sdk.subserver.mcp_server import McpServer, Offer
+from interlock.wire.jsonrpc.codec import decode_object
+from interlock.wire.jsonrpc.messages import Notification, Request
 
 log = logging.getLogger("interlock.rooms")
 

@@ -14,24 +14,6 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol import route
-from interlock.wire.jsonrpc.codec import (
-    decode_object,
-    decode_params_untrusted,
-    encode_fault,
-    encode_notification,
-    encode_result,
-    encode_value,
-    maybe_string,
-)
-from interlock.wire.jsonrpc.errors import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    TOOL_DEGRADED,
-    Fault,
-    for_legacy,
-)
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.mcp.eras import LEGACY_VERSIONS, MODERN_VERSIONS, negotiate_legacy
 from interlock.mcp.ladder import Climbed, climb
 from interlock.mcp.methods import (
@@ -51,6 +33,24 @@ from interlock.mcp.methods import (
 )
 from interlock.sdk.subserver.errors import ToolFailed
 from interlock.sdk.subserver.tools import Context, ServedTool, failure
+from interlock.wire.jsonrpc.codec import (
+    decode_object,
+    decode_params_untrusted,
+    encode_fault,
+    encode_notification,
+    encode_result,
+    encode_value,
+    maybe_string,
+)
+from interlock.wire.jsonrpc.errors import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    TOOL_DEGRADED,
+    Fault,
+    for_legacy,
+)
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
 
 log = logging.getLogger("interlock.subserver")
 

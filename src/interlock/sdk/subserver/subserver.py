@@ -24,10 +24,10 @@ from interlock.sdk.subserver.identity import identity_file, subserver_id
 from interlock.sdk.subserver.offered_tools import OfferedTools
 
 if TYPE_CHECKING:
+    from interlock.ax.uplink import Opener
     from interlock.crypto.keys.signing import SigningKey
     from interlock.sdk.subserver.mcp_server import Offer
     from interlock.sdk.subserver.uplink import LeafUplink
-    from interlock.ax.uplink import Opener
 
 log = logging.getLogger("interlock.subserver")
 

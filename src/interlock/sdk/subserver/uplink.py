@@ -8,8 +8,8 @@ import msgspec
 from interlock.ax import uplink
 from interlock.ax.protocol.messages import Proof, Register
 from interlock.ax.protocol.registration.registrant import Joined
-from interlock.sdk.subserver.mcp_server import McpServer, Offer
 from interlock.ax.uplink import Opener
+from interlock.sdk.subserver.mcp_server import McpServer, Offer
 
 log = logging.getLogger("interlock.subserver")
 

@@ -17,9 +17,9 @@ from interlock.crypto.jose.claims import SKEW_S, Claims
 from interlock.crypto.jose.errors import Invalid, Reason
 from interlock.crypto.jose.jwks import Jwk, select
 from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.net.protocol.dns_name import maybe_dns_name
 from interlock.net.protocol.resource_uri import same_resource
+from interlock.wire.jsonrpc.errors import Fault
 
 SCHEME: Final = "dns:"
 PROOF_S_MAX: Final = 600.0  # how long after it was made a proof may say it is good; AX-4.2-8

@@ -33,9 +33,9 @@ from interlock.ax.protocol.messages import (
 from interlock.ax.protocol.names import describe_malformed, is_segment
 from interlock.ax.protocol.registration.authority import SCHEME, maybe_authority
 from interlock.ax.protocol.transport_classes import NATIVE, TRANSPORT_CLASSES, is_private_class
+from interlock.credentials.protocol.challenge import TOKEN_BYTES_MAX
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_value, maybe_string
 from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
-from interlock.credentials.protocol.challenge import TOKEN_BYTES_MAX
 
 MESSAGE_BYTES_MAX: Final = 1024 * 1024  # SUBTREE_IDS_MAX ids and plenty beside them
 SUBTREE_IDS_MAX: Final = 10_000  # AX-5.3-5

@@ -9,8 +9,8 @@ from interlock.drivers.protocol.files.runner_block import runner_faults
 from interlock.drivers.protocol.files.server_block import FileFindings
 from interlock.drivers.protocol.files.versions import PROTOCOL_VERSIONS, is_range
 from interlock.drivers.protocol.model import Driver, Install, Remote
-from interlock.wire.jsontext.pointer import quoted
 from interlock.net.protocol.egress import ENTRY, permits, port_of
+from interlock.wire.jsontext.pointer import quoted
 from interlock.wire.schemas.bounds import PATTERN_CHARS_MAX
 
 INSTALL_NEEDS: Final[dict[str, tuple[str, ...]]] = {  # AIP-29, and our docker

@@ -70,10 +70,7 @@ def _schema_fault_said(error: Any) -> dict[str, str]:
 def _validator(name: str, published: bool) -> Any:
     import jsonschema_rs
 
-    from interlock.drivers.protocol.files.schemas import contract
-    from interlock.drivers.protocol.files.schemas import inventory
-    from interlock.drivers.protocol.files.schemas import mcp
-    from interlock.drivers.protocol.files.schemas import universal
+    from interlock.drivers.protocol.files.schemas import contract, inventory, mcp, universal
 
     tables = {"AIP-30": universal.SCHEMA, "AIP-14": contract.SCHEMA, "AIP-19": inventory.SCHEMA}
     schema = (mcp.PUBLISHED if published else mcp.SCHEMA) if name == "AIP-32" else tables[name]

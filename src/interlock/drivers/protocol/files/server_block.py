@@ -26,8 +26,8 @@ from interlock.drivers.protocol.model import (
     Server,
     Severity,
 )
-from interlock.wire.jsontext.pointer import pointer_step, quoted
 from interlock.net.protocol.address_scope import is_loopback
+from interlock.wire.jsontext.pointer import pointer_step, quoted
 
 TRANSPORTS: Final[dict[str, tuple[str, ...]]] = {  # AIP-server-12
     "binary": ("stdio",),
