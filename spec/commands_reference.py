@@ -6,14 +6,13 @@
 import argparse
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from typer import Context
 from typer.main import get_command
 
-from interlock.cli.app import SHARED_OPTIONS, VERBS
+from interlock.cli.app import SHARED_OPTIONS, VERBS, app, load_app
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs/commands.md")
@@ -51,7 +50,7 @@ by its data folder.
 
 
 def page() -> str:
-    commands = [one for name in VERBS for one in _walk(get_command(import_module(VERBS[name]).app), name, None)]
+    commands = [one for name in VERBS for one in _walk(get_command(load_app(name)), name, None)]
     lines = [*INTRODUCTION.splitlines(), "", "Every verb takes these options, after its name:", ""]
     lines += _table(_records(commands[0], shared=True))
     lines += ["", "| command | |", "|---|---|"]
@@ -66,7 +65,7 @@ def page() -> str:
 def _walk(command: Any, name: str, parent: Any) -> Iterator[Any]:
     """A verb with its verbs below it, in the order of the help."""
     if parent is None:
-        parent = Context(get_command(import_module("interlock.cli.app").app), info_name="interlock")
+        parent = Context(get_command(app), info_name="interlock")
     context = Context(command, info_name=name, parent=parent, terminal_width=WIDE, max_content_width=WIDE)
     below = getattr(command, "commands", {})
     if not below or command.invoke_without_command:

@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.scale import many
 
-from interlock.cli.starter import EXAMPLES, starter_toml
 from interlock.config.effective import MASK, effective
 from interlock.config.keys import SECTIONS, TOP
 from interlock.config.load import ConfigInvalid, load
@@ -37,6 +36,7 @@ from interlock.config.sections import Key, Section, keys_of
 from interlock.config.server_entries import REACHES
 from interlock.config.toml_text import toml_text
 from interlock.config.value_types import Choice, Flag, Record, Text
+from interlock.node.cli.starter import EXAMPLES, starter_toml
 
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 PLANS: dict[str, type[msgspec.Struct]] = {

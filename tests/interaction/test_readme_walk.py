@@ -22,7 +22,7 @@ import msgspec
 import pytest
 from tests.interaction.harness import wait_for
 
-from interlock.cli.render.tree import tree_lines
+from interlock.node.cli.tree import tree_lines
 from interlock.operator_api.status import Status
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -51,7 +51,7 @@ class Suggestion(NamedTuple):
 def suggestions() -> tuple[Suggestion, ...]:
     """Those of messages, pages and `explain`."""
     found = [one for path in sorted(SOURCES.rglob("*.py")) for one in _of_module(path)]
-    codes = tomllib.loads((SOURCES / "surface/cli/codes.toml").read_text(encoding="utf-8"))
+    codes = tomllib.loads((SOURCES / "cli/codes.toml").read_text(encoding="utf-8"))
     for code in (code for edge in codes["edge"] for code in edge["code"]):
         for text in (code["means"], code["next"]):
             found += _of_prose(f"codes.toml: {code['name']}", text)
@@ -61,10 +61,16 @@ def suggestions() -> tuple[Suggestion, ...]:
     return tuple(found)
 
 
+def command_sources() -> list[Path]:
+    """Return the modules of the command line: the program's own, and every capability's `cli`."""
+    modules = sorted(SOURCES.rglob("*.py"))
+    return [path for path in modules if {"cli", "cli.py"} & set(path.relative_to(SOURCES).parts)]
+
+
 @functools.cache
 def examples() -> tuple[Suggestion, ...]:
     """Those of help texts and of the documentation."""
-    found = [one for path in sorted((SOURCES / "surface/cli/verbs").glob("*.py")) for one in _of_examples(path)]
+    found = [one for path in command_sources() for one in _of_examples(path)]
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
         if path.name not in GENERATED:
             found += _of_page(path)

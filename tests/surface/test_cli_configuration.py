@@ -36,7 +36,7 @@ def test_init_writes_a_file_that_check_finds_usable(interlock: Interlock) -> Non
 def test_the_servers_of_init_run_in_sandboxes_where_the_machine_has_them(
     inline: Inline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.cli.set_up.machine.no_sandbox", lambda: None)
+    monkeypatch.setattr("interlock.node.cli.machine.no_sandbox", lambda: None)
     done = inline("init", "--no-key")
     assert "each runs in a sandbox without network; two may write, in memory/ and files/" in done.out
     assert (tmp_path / "memory").is_dir() and (tmp_path / "files").is_dir()
@@ -47,7 +47,7 @@ def test_the_servers_of_init_run_in_sandboxes_where_the_machine_has_them(
 
 
 def test_init_says_where_there_is_no_sandbox(inline: Inline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.cli.set_up.machine.no_sandbox", lambda: "bwrap is not installed")
+    monkeypatch.setattr("interlock.node.cli.machine.no_sandbox", lambda: "bwrap is not installed")
     done = inline("init", "--no-key")
     assert "they run with all your rights, because there is no sandbox: bwrap is not installed" in done.out
     text = (tmp_path / "interlock.toml").read_text()

@@ -16,9 +16,9 @@ import pytest
 from fake_node import FakeOperations, link
 from program import Inline, Interlock
 
-from interlock.cli.set_up.checks import device_remedy
 from interlock.devices.protocol.cbor import encoded
 from interlock.devices.protocol.cobs_framing import CobsFraming
+from interlock.node.cli.set_up_checks import device_remedy
 
 DESCRIBED = """
 profile = "b"

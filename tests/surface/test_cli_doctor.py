@@ -14,7 +14,7 @@ import pytest
 from fake_node import FakeOperations, link
 from program import Inline, Interlock
 
-from interlock.cli.set_up import checks
+from interlock.node.cli import set_up_checks as checks
 
 KEY = '[[anchor]]\nname = "ada"\nkey = "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="\napproves = ["*"]\n'
 
@@ -109,7 +109,7 @@ def test_an_unset_variable_is_found(place: Place) -> None:
 
 
 def test_a_port_of_another_program_is_found(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("interlock.cli.client.neighbour.PATIENCE_S", 0.05)
+    monkeypatch.setattr("interlock.node.cli.neighbour.PATIENCE_S", 0.05)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -178,7 +178,7 @@ def test_a_machine_without_sandboxes_is_found_where_a_driver_needs_one(
     folder = place.workspace / ".drivers" / "files-mcp"
     folder.mkdir(parents=True)
     (folder / "DRIVER.md").write_text("---\nname: x\n---\n")
-    monkeypatch.setattr("interlock.cli.set_up.machine.no_sandbox", lambda: "bubblewrap is not installed")
+    monkeypatch.setattr("interlock.node.cli.machine.no_sandbox", lambda: "bubblewrap is not installed")
     assert "files-mcp: bubblewrap is not installed" in place.only("sandbox")["problem"]
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from rich.text import Text
 
-from interlock.cli.render.tree import approver_step
 from interlock.cli.terminal import program
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.program import as_typed, command_line, drawn_as_typed
+from interlock.node.cli.tree import approver_step
 from interlock.operator_api.approvers import Approver
 
 

@@ -10,12 +10,12 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from fake_approvals import approval
 from program import Inline, Interlock
 
+from interlock.approvals.cli.operator_keys import own_name
+from interlock.approvals.cli.signing import prove
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.digests import shown_digest, signed_digest
 from interlock.ax.protocol.registration.authority import Anchor
 from interlock.cli.client.operator import Answer
-from interlock.cli.keys.operator_keys import own_name
-from interlock.cli.keys.sign_decision import prove
 from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused
 from interlock.core.clock import SystemClock
 from interlock.crypto.jose.public_key import read_key_untrusted

@@ -7,9 +7,8 @@ import pytest
 from fake_node import FakeOperations, link
 from rich.text import Text
 
-from interlock.cli.render.columns import in_columns
-from interlock.cli.render.tool_result import ShownResult, result_blocks
-from interlock.cli.render.tree import tree_lines
+from interlock.catalog.cli.tool_result import ShownResult, result_blocks
+from interlock.cli.terminal.columns import in_columns
 from interlock.cli.terminal.text import (
     count,
     duration,
@@ -20,7 +19,8 @@ from interlock.cli.terminal.text import (
     printable,
     since,
 )
-from interlock.cli.verbs.links import unseen
+from interlock.links.cli.links import unseen
+from interlock.node.cli.tree import tree_lines
 from interlock.operator_api.links import LogLine
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)

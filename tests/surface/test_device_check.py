@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from tests.emulated_chips import free_port
 
-from interlock.cli.device_check import checks
-from interlock.cli.device_check import line as line_module
-from interlock.cli.device_check.checks import StubCheck
-from interlock.cli.device_check.line import Line
+from interlock.devices.cli import line as line_module
+from interlock.devices.cli import stub_checks as checks
+from interlock.devices.cli.line import Line
+from interlock.devices.cli.stub_checks import StubCheck
 from interlock.devices.protocol import frame_codec
 from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, Tool
 from interlock.devices.transports.simulated_port import Faults, SimulatedPort

@@ -13,10 +13,10 @@ import pytest
 from approval_door import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, door_at, signed
 from msgspec import Raw
 
+from interlock.approvals.cli.approval_lines import preview
 from interlock.approvals.protocol.approval import Approval, Kind, Requires, Source
 from interlock.approvals.protocol.digests import signed_digest
 from interlock.approvals.protocol.state import Status
-from interlock.cli.render.approval import preview
 from interlock.operator_api.approvals import Approval as ApprovalView
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}

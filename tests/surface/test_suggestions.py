@@ -1,14 +1,12 @@
 """Can every command that Interlock suggests be run as it is written, and does it help where it is suggested?"""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from suggestions import FIELD, Suggestion, examples, resolve, suggestions
+from suggestions import FIELD, Suggestion, command_sources, examples, resolve, suggestions
 
-SOURCES = Path(__file__).resolve().parents[2] / "src" / "interlock"
 PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_@:/.-]*")
 
 
@@ -49,8 +47,7 @@ def test_every_example_of_a_help_text_or_page_is_complete() -> None:
 def test_every_command_on_stdout_is_written_as_it_is_typed_there() -> None:
     """In a checkout the program is ./interlock."""
     raw = re.compile(r"""\bline\(\s*f?["'][^\n]*\binterlock [a-z]""")
-    sources = (SOURCES / "surface" / "cli").rglob("*.py")
-    found = [f"{path.name}: {each.group()}" for path in sources for each in raw.finditer(path.read_text())]
+    found = [f"{path.name}: {each.group()}" for path in command_sources() for each in raw.finditer(path.read_text())]
     assert [one for one in found if not one.startswith("version.py")] == []
 
 

@@ -6,7 +6,7 @@ another.
 
 import sys
 from importlib import import_module
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Final, NamedTuple, cast
 
 import typer
 from typer.core import TyperGroup
@@ -16,52 +16,45 @@ from interlock.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, BadUsage
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import one_line
 
-VERBS = {
-    name: f"interlock.cli.verbs.{name}"
-    for name in (
-        "init",
-        "serve",
-        "check",
-        "status",
-        "open",
-        "add",
-        "discover",
-        "tools",
-        "approvals",
-        "approve",
-        "deny",
-        "grants",
-        "agents",
-        "rooms",
-        "names",
-        "links",
-        "device",
-        "drivers",
-        "secrets",
-        "skills",
-        "export",
-        "access",
-        "audit",
-        "explain",
-        "doctor",
-        "version",
-    )
-} | {"import": "interlock.cli.verbs.import_"}  # a word of Python's own
-OTHER_NUMBER = {  # nouns, singular or plural
-    "tool": "tools",
-    "approval": "approvals",
-    "grant": "grants",
-    "agent": "agents",
-    "room": "rooms",
-    "name": "names",
-    "link": "links",
-    "devices": "device",
-    "driver": "drivers",
-    "secret": "secrets",
-    "skill": "skills",
-    "accesses": "access",
-    "audits": "audit",
+
+class Verb(NamedTuple):
+    """A row of the table of verbs."""
+
+    app: str  # the typer app, as "module:attribute"; the module is imported when the verb is used
+    other_number: str | None = None  # the noun's plural or singular, which works as well
+
+
+# In the order of the help. The help, completion and docs/commands.md follow from this table.
+VERBS: Final = {
+    "init": Verb("interlock.node.cli.init:app"),
+    "serve": Verb("interlock.node.cli.serve:app"),
+    "check": Verb("interlock.node.cli.check:app"),
+    "status": Verb("interlock.node.cli.status:app"),
+    "open": Verb("interlock.node.cli.open:app"),
+    "add": Verb("interlock.drivers.cli.add:app"),
+    "discover": Verb("interlock.drivers.cli.discover:app"),
+    "tools": Verb("interlock.catalog.cli.tools:app", "tool"),
+    "approvals": Verb("interlock.approvals.cli.inbox:app", "approval"),
+    "approve": Verb("interlock.approvals.cli.approve:app"),
+    "deny": Verb("interlock.approvals.cli.deny:app"),
+    "grants": Verb("interlock.approvals.cli.grants:app", "grant"),
+    "agents": Verb("interlock.safety.cli:app", "agent"),
+    "rooms": Verb("interlock.rooms.cli.rooms:app", "room"),
+    "names": Verb("interlock.names.cli.names:app", "name"),
+    "links": Verb("interlock.links.cli.links:app", "link"),
+    "device": Verb("interlock.devices.cli.device:app", "devices"),
+    "drivers": Verb("interlock.drivers.cli.drivers:app", "driver"),
+    "secrets": Verb("interlock.credentials.cli:app", "secret"),
+    "skills": Verb("interlock.drivers.cli.skills:app", "skill"),
+    "export": Verb("interlock.interop.cli.export:app"),
+    "access": Verb("interlock.access.cli.tokens:app", "accesses"),
+    "audit": Verb("interlock.store.cli:app", "audits"),
+    "explain": Verb("interlock.cli.explain:app"),
+    "doctor": Verb("interlock.node.cli.doctor:app"),
+    "version": Verb("interlock.cli.version:app"),
+    "import": Verb("interlock.interop.cli.import_:app"),
 }
+OTHER_NUMBER: Final = {verb.other_number: name for name, verb in VERBS.items() if verb.other_number is not None}
 
 SHARED_OPTIONS = ("--config", "--data", "--url", "--json", "--debug")  # of every verb, none of the program's own
 
@@ -89,11 +82,17 @@ class Verbs(TyperGroup):
         name = OTHER_NUMBER.get(cmd_name, cmd_name)
         if name not in VERBS:
             return None
-        return compiled(import_module(VERBS[name]).app)
+        return compiled(load_app(name))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         return OTHER_NUMBER.get(name or "", name), command, rest
+
+
+def load_app(name: str) -> typer.Typer:
+    """Import the typer app of a verb."""
+    module, attribute = VERBS[name].app.split(":")
+    return cast(typer.Typer, getattr(import_module(module), attribute))
 
 
 app = typer.Typer(

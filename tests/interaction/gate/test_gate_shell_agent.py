@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from tests.interaction.test_login import Page, link
 from tests.servers.authenticator import Authenticator
 from typer.main import get_command
 
-from interlock.cli.app import VERBS
+from interlock.cli.app import VERBS, load_app
 from interlock.operator.endpoints import ENDPOINTS
 
 PASSPHRASE, GUESS = "correct horse", "hunter2!"
@@ -119,7 +118,7 @@ def verbs() -> list[tuple[tuple[str, ...], Any]]:
         for name, one in below.items():
             yield from walk(one, (*path, name))
 
-    return [found for name, module in VERBS.items() for found in walk(get_command(import_module(module).app), (name,))]
+    return [found for name in VERBS for found in walk(get_command(load_app(name)), (name,))]
 
 
 def attempts(path: tuple[str, ...], command: Any, subject: str) -> Iterator[list[str]]:

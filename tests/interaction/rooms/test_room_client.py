@@ -17,10 +17,10 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, RichLog, Static
 
 from interlock.cli.command import Invocation
-from interlock.cli.room_client import app as client
 from interlock.cli.terminal.errors import Refused
-from interlock.cli.verbs import rooms_join
 from interlock.fronts import sockets
+from interlock.rooms.cli import client as client
+from interlock.rooms.cli import join as rooms_join
 from interlock.sdk.rooms import Participant, ProposalEnded, RoomRefused
 
 ROOMS = """

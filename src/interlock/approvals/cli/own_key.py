@@ -1,0 +1,99 @@
+"""What `interlock init` adds so that somebody can approve: the key that is there, a new one, or a passkey."""
+
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from interlock.approvals.cli.operator_keys import OperatorKeys, anchor_lines, own_name
+from interlock.approvals.cli.passphrases import can_ask, choose_passphrase, is_given
+from interlock.cli.command import Invocation
+from interlock.cli.terminal.errors import Refused
+from interlock.cli.terminal.program import as_typed
+
+ABOUT = "# Whose signature releases calls that cannot be undone (interlock approve ID)."
+
+
+class OwnKey(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    public: str
+    file: Path
+    is_new: bool
+
+    def toml(self) -> str:
+        return "\n".join((ABOUT, *anchor_lines(self.name, self.public, ("*",)), ""))
+
+    def as_json(self) -> dict[str, object]:
+        return {"name": self.name, "key": self.public, "file": str(self.file), "made": self.is_new}
+
+
+def maybe_own_key(
+    invocation: Invocation, name: str | None, descriptor: int | None, *, no_passphrase: bool
+) -> OwnKey | None:
+    """The person's own key, made where there is none. None, with a remark, where no passphrase can be asked for."""
+    keys = OperatorKeys()
+    chosen = name or own_name()
+    public = keys.maybe_public(chosen)
+    if public is not None:
+        return OwnKey(name=chosen, public=public, file=keys.file(chosen), is_new=False)
+    if not no_passphrase and not is_given(descriptor) and not can_ask():
+        if not invocation.out.as_json:
+            invocation.out.remark("no operator key was made, because there is no terminal to type a passphrase on;")
+            invocation.out.remark("interlock init in a terminal makes it, or with INTERLOCK_PASSPHRASE")
+        return None
+    if can_ask() and not no_passphrase:
+        invocation.out.remark("your key approves what agents may not do alone; its passphrase is asked each time")
+    made = keys.make(chosen, "ed25519", None if no_passphrase else lambda: choose_passphrase(chosen, descriptor))
+    return OwnKey(name=chosen, public=made, file=keys.file(chosen), is_new=True)
+
+
+def add_to(invocation: Invocation, path: Path, own_key: Callable[[], OwnKey | None]) -> OwnKey | None:
+    """Add the key to the file. None where the file has an approver, is no valid configuration, or no key was made."""
+    from interlock.config.load import ConfigInvalid, load
+
+    try:
+        anchors = load(path, os.environ, {}, starting=False).plan.anchors
+    except ConfigInvalid:
+        return None
+    if any(anchor.approves for anchor in anchors):
+        return None
+    made = own_key()
+    if made is None or any(anchor.name == made.name for anchor in anchors):
+        return None
+    append(path, made.toml(), hint=f"interlock access key {made.name} --show prints what belongs into it")
+    return made
+
+
+def append(path: Path, toml: str, *, hint: str) -> None:
+    """Append to the file. `hint`: where else to find the text, if the file cannot be written."""
+    addition = f"\n{toml}"
+    try:
+        tomllib.loads(path.read_text(encoding="utf-8") + addition)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(addition)
+    except tomllib.TOMLDecodeError:
+        raise Refused("not_written", f"nothing can be added at the end of {path}", hint=hint) from None
+    except OSError as error:
+        raise Refused("not_written", f"{path} cannot be written: {error.strerror}") from None
+
+
+def add_passkey(invocation: Invocation, path: Path, name: str | None) -> None:
+    """Makes it in a browser, at the node that runs with the file, and adds it."""
+    from interlock.approvals.cli.passkey_enrolment import enrol
+
+    invocation.config = str(path)
+    taken = {anchor.name for anchor in invocation.loaded.plan.anchors}
+    chosen = name or own_name()
+    if chosen in taken:
+        raise Refused("exists", f"{path} has an anchor {chosen} already", hint="name this one with --key NAME")
+    made = enrol(invocation, chosen)
+    lines = "\n".join((ABOUT, *anchor_lines(made.name, made.passkey or "", ("*",), source="passkey"), ""))
+    append(path, lines, hint=f"interlock access passkey {chosen} prints what belongs into it")
+    if invocation.out.as_json:
+        anchor = {"name": made.name, "passkey": made.passkey, "approves": ["*"]}
+        invocation.out.json({"config": str(path.absolute()), "anchor": anchor, "thumbprint": made.thumbprint})
+        return
+    how = as_typed("interlock status says how")
+    invocation.out.line(f"added the passkey {made.name} to {path}; at a running node it is enrolled first: {how}")

@@ -1,0 +1,153 @@
+"""Signing a decision with the operator's key: from the approval as the node shows it to the proof it wants.
+
+The digest of a call is computed here, from what the person was shown. Where the node names another, nothing is signed:
+a signature is the person's word for what they saw.
+"""
+
+import secrets
+import time
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import Raw
+
+from interlock.approvals.cli.operator_keys import OperatorKeys, own_name
+from interlock.approvals.cli.passphrases import read_passphrase
+from interlock.approvals.protocol.approval import Approval, Kind, Source
+from interlock.approvals.protocol.classification import ClassEntry, classification_digest
+from interlock.approvals.protocol.digests import enrolment_digest, proposal_digest, shown_digest, signed_digest
+from interlock.approvals.protocol.standing_grant import StandingGrant, grant_digest
+from interlock.cli.client.operator import Answer
+from interlock.cli.terminal.errors import BadUsage, Refused
+from interlock.gate.protocol.held_call import call_digest
+from interlock.gate.protocol.jws_proof import TYP, Asked, claims_of
+from interlock.operator_api.approvals import Approval as ShownApproval
+from interlock.operator_api.classification import ToolRuling
+from interlock.operator_api.grants import GrantDraft
+
+JTI_BYTES = 16
+
+
+def prove(answer: Answer, *, said: str | None, key: str | None, passphrase_fd: int | None) -> Raw:
+    """The `proof` for POST /approvals/{id}. `said` is the answer to a question that has several."""
+    shown = answer.as_(ShownApproval)
+    asked = Asked(
+        confirmation_id=shown.id,
+        call_digest=_digest(shown, said),
+        nonce="",
+        tool=shown.tool,
+        aggregator_id=shown.aggregator_id,
+    )
+    return sign(asked, key=key, passphrase_fd=passphrase_fd, approvers=shown.approvers)
+
+
+def prove_grant(draft: GrantDraft, *, key: str | None, passphrase_fd: int | None) -> Raw:
+    """The `proof` of a standing grant, over the terms that were shown."""
+    grant = msgspec.convert(msgspec.to_builtins(draft.terms), StandingGrant)
+    digest = grant_digest(grant)
+    if digest != draft.digest:
+        raise _not_what_is_shown("grant")
+    asked = Asked(
+        confirmation_id=grant.id,
+        call_digest=digest,
+        nonce="",
+        tool=grant.tool,
+        aggregator_id=grant.aggregator_id,
+    )
+    return sign(asked, key=key, passphrase_fd=passphrase_fd)
+
+
+def prove_classes(
+    aggregator_id: str, id: str, entries: Sequence[ToolRuling], *, key: str | None, passphrase_fd: int | None
+) -> Raw:
+    """The `proof` of what several tools are, over the list that was shown."""
+    listed = [ClassEntry(tool=one.tool, digest=one.digest, tool_class=one.tool_class) for one in entries]
+    asked = Asked(
+        confirmation_id=id,
+        call_digest=classification_digest(id, listed),
+        nonce="",
+        tool=entries[0].tool,
+        aggregator_id=aggregator_id,
+    )
+    return sign(asked, key=key, passphrase_fd=passphrase_fd)
+
+
+def sign(asked: Asked, *, key: str | None, passphrase_fd: int | None, approvers: Sequence[str] = ()) -> Raw:
+    """A proof by a key of the person at this machine: of those that may approve, where the node names them."""
+    keys = OperatorKeys()
+    name = _choose_key(keys, key, approvers)
+    signer = keys.open(name, lambda: read_passphrase(name, passphrase_fd))
+    claims = claims_of(asked, issuer=name, jti=secrets.token_urlsafe(JTI_BYTES), now=time.time())
+    return Raw(msgspec.json.encode({"type": "operator_signature", "token": signer.sign(TYP, claims)}))
+
+
+def _digest(shown: ShownApproval, said: str | None) -> str:
+    if (
+        shown.kind in (Kind.ENROLMENT.value, Kind.CONFIGURATION.value)
+        and enrolment_digest(shown.params) != shown.digest
+    ):
+        raise _not_what_is_shown(shown.kind)
+    if shown.kind == Kind.DEFINITION.value and shown_digest(shown.params) != shown.digest:
+        raise _not_what_is_shown("definition")
+    if shown.kind == Kind.PROPOSAL.value and _proposal_digest(shown) != shown.digest:
+        raise _not_what_is_shown("proposal")
+    if shown.kind != Kind.CALL.value:
+        approval = Approval(
+            id=shown.id,
+            kind=_kind(shown),
+            source=Source.AX,
+            requested_by=shown.requested_by,
+            tool=shown.tool,
+            digest=shown.digest,
+            created_at=0.0,
+        )
+        return signed_digest(approval, said)
+    computed = call_digest(
+        None if bytes(shown.params) == b"null" else shown.params,
+        aggregator_id=shown.aggregator_id,
+        tool=shown.tool,
+        route=shown.route,
+        caller=shown.requested_by,
+        tool_digest=shown.tool_digest or "",
+    )
+    if computed != shown.digest:
+        raise _not_what_is_shown("call")
+    return shown.digest
+
+
+def _proposal_digest(shown: ShownApproval) -> str:
+    return proposal_digest(shown.room, shown.proposal_id, shown.agent, shown.target, shown.method, bytes(shown.params))
+
+
+def _kind(shown: ShownApproval) -> Kind:
+    try:
+        return Kind(shown.kind)
+    except ValueError:
+        raise Refused(
+            "unexpected_answer",
+            "the node asks for a kind of decision this version does not know",
+            hint="compare interlock version with the version of the node",
+        ) from None
+
+
+def _not_what_is_shown(what: str) -> Refused:
+    return Refused(
+        "not_what_is_shown",
+        f"the node asks for the signature of another {what} than it shows; nothing was signed",
+        hint=f"compare interlock version with the version of the node; deny the {what} if they are the same",
+    )
+
+
+def _choose_key(keys: OperatorKeys, named: str | None, approvers: Sequence[str]) -> str:
+    if named is not None:
+        return named
+    known = keys.names()
+    own = own_name()
+    entitled = [name for name in known if name in approvers]
+    if own not in entitled and len(entitled) == 1:
+        return entitled[0]
+    if own in known or not known:
+        return own
+    if len(known) > 1:
+        raise BadUsage("which_key", f"there are several keys: {', '.join(known)}", hint="choose one with --key NAME")
+    return known[0]

@@ -1,0 +1,237 @@
+"""The live suite of levels 1 and 2 (10.1): each item asks a surface as a client does and compares what it is answered.
+
+An item is an async function of the surface it looks at. It raises where an answer is not what the specification wants;
+the first line of that is its message in the report.
+"""
+
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from interlock.aql.cli.live_client import LiveClient
+from interlock.aql.cli.report import Item, Report, Section
+from interlock.aql.protocol.families import Mode
+
+SAMPLE: Final = "sample"
+MISMATCH: Final = "VALIDATION_ENDPOINT_MISMATCH"
+NOTE: Final = {"note_id": "n1"}
+# Of the sample's operations: category, and whether it is read-only and destructive (6.1).
+EXPECTED: Final[dict[str, tuple[str, bool, bool]]] = {
+    f"{SAMPLE}__create_note": ("CREATE", False, False),
+    f"{SAMPLE}__get_note": ("READ", True, False),
+    f"{SAMPLE}__update_note": ("UPDATE", False, True),
+    f"{SAMPLE}__delete_note": ("DELETE", False, True),
+    f"{SAMPLE}__run_report": ("EXECUTE", False, True),
+}
+GET: Final = f"{SAMPLE}__get_note"
+COUNT: Final = f"{SAMPLE}__get_count"
+NOWHERE: Final = f"{SAMPLE}__get_nothing"
+CATEGORIES: Final = frozenset(category for category, _, _ in EXPECTED.values())
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class Mismatch(Exception):
+    """An answer is not what the specification wants."""
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    """One surface that is looked at, through one client."""
+
+    client: LiveClient
+    mode: Mode
+    tools: tuple[str, ...]  # the endpoints that the configuration asks for
+    reads: str  # the endpoint that takes introspect
+    batch_max: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.mode} mode, {self.client.version}"
+
+    async def operations(self) -> list[dict[str, Any]]:
+        found = await self.client.introspect(self.reads, query="operations", prefix=f"{SAMPLE}__")
+        return list(found["operations"])
+
+    async def details(self, name: str) -> dict[str, Any]:
+        found = (await self.client.introspect(self.reads, query="operations", name=name))["operation"]
+        want(found is not None, f"introspection does not know {name}")
+        return dict(found)
+
+    async def do(self, name: str, params: dict[str, Any]) -> dict[str, Any]:
+        tool = (await self.details(name))["mcpTool"]
+        return await self.client.send(tool, {"operation": name, "params": params})
+
+
+def want(holds: bool, message: str) -> None:
+    if not holds:
+        raise Mismatch(message)
+
+
+def code_of(envelope: dict[str, Any]) -> str:
+    return "success" if envelope["success"] else str(envelope["error"]["code"])
+
+
+def want_code(envelope: dict[str, Any], code: str, what: str) -> None:
+    want(code_of(envelope) == code, f"{what} is answered {code_of(envelope)} and not {code}")
+
+
+# Level 1
+
+
+async def check_mode(surface: Checked) -> None:
+    listed = await surface.client.tools()
+    want(tuple(listed) == surface.tools, f"listed are {', '.join(listed)}, and not {', '.join(surface.tools)}")
+    for name, tool in listed.items():
+        want("introspect" in tool["description"], f"the description of {name} does not mention introspect")
+        want("operation" in tool["inputSchema"]["properties"], f"{name} has no property 'operation'")
+
+
+async def check_introspect(surface: Checked) -> None:
+    names = {one["name"] for one in await surface.operations()}
+    for name in EXPECTED:
+        want(name in names, f"{name} is not listed")
+    ask = surface.client.introspect
+    types = (await ask(surface.reads, query="types"))["types"]
+    want(bool(types), "no types are listed")
+    named = (await ask(surface.reads, query="types", name=types[0]["name"]))["type"]
+    want(named is not None and named["name"] == types[0]["name"], f"the type {types[0]['name']} has no details")
+    unknown = await ask(surface.reads, query="operations", name=NOWHERE)
+    want(unknown["operation"] is None, "an unknown operation is not answered null")
+
+
+async def check_formats(surface: Checked) -> None:
+    """Every answer is held to the closed schemas by the client; this asks for each form."""
+    found = await surface.do(GET, NOTE)
+    want_code(found, "success", GET)
+    want(found["data"].get("title") == "A note", "the data of a success is not what the tool answered")
+    lacking = await surface.do(GET, {})
+    want_code(lacking, "VALIDATION_MISSING_PARAM", "a missing parameter")
+    unknown = await surface.client.send(surface.reads, {"operation": NOWHERE, "params": {}})
+    want_code(unknown, "NOT_FOUND_OPERATION", "an unknown operation")
+    wrong = await surface.client.send(surface.reads, {"operation": "introspect", "params": {"query": "nothing"}})
+    want_code(wrong, "INVALID_QUERY_TYPE", "an unknown query")
+
+
+async def check_categories(surface: Checked) -> None:
+    for name, (category, read_only, destructive) in EXPECTED.items():
+        details = await surface.details(name)
+        shown = details["semantic_category"]
+        want(shown == category, f"{name} is {shown} and not {category}")
+        permissions = {"readOnly": read_only, "destructive": destructive}
+        want(details["permissions"] == permissions, f"{name} has the permissions {details['permissions']}")
+
+
+async def check_family_and_category(surface: Checked) -> None:
+    """Of every operation of the first page, the node's own among them."""
+    listed = (await surface.client.introspect(surface.reads, query="operations"))["operations"]
+    want(any(one["name"] == "introspect" for one in listed), "introspect is not listed")
+    for one in listed:
+        name = one["name"]
+        want(one.get("semantic_category") in CATEGORIES, f"{name} has no category")
+        want(_NAME.fullmatch(one.get("endpoint", "")) is not None, f"{name} has no family")
+        details = await surface.details(name)
+        for key in ("semantic_category", "endpoint"):
+            want(details[key] == one[key], f"{name}: {key} is {one[key]} in the list and {details[key]} in the details")
+        want(details["mcpTool"] in surface.tools, f"{name} belongs to {details['mcpTool']}, which is not listed")
+
+
+async def check_wrong_endpoints(surface: Checked) -> None:
+    """In single mode there is no wrong endpoint: a tool of another mode is not there."""
+    before = (await surface.do(COUNT, {}))["data"]
+    if surface.mode == "single":
+        named = {"name": f"{surface.reads}_read", "arguments": {"operation": GET, "params": NOTE}}
+        answer = await surface.client.request("tools/call", named)
+        want("error" in answer or answer["result"].get("isError") is True, "a tool that is not listed answered")
+    else:
+        for name in EXPECTED:
+            own = (await surface.details(name))["mcpTool"]
+            single = own.rpartition("mcp_aql_")[0] + "mcp_aql"
+            for tool in surface.tools:
+                if tool not in (own, single):
+                    refused = await surface.client.send(tool, {"operation": name, "params": {}})
+                    want_code(refused, MISMATCH, f"{name} at {tool}")
+    want((await surface.do(COUNT, {}))["data"] == before, "what was refused has reached the server")
+
+
+# Level 2
+
+
+async def check_field_selection(surface: Checked) -> None:
+    found = await surface.do(GET, {**NOTE, "fields": ["title"]})
+    want_code(found, "success", "fields")
+    want(found["data"] == {"title": "A note"}, f"with fields = title the data is {found['data']}")
+    details = await surface.details(GET)
+    want(any(one["name"] == "fields" for one in details["parameters"]), f"{GET} does not show the parameter fields")
+
+
+async def check_batch(surface: Checked) -> None:
+    tool = (await surface.details(GET))["mcpTool"]
+    items = [{"operation": GET, "params": NOTE}, {"operation": NOWHERE, "params": {}}][: surface.batch_max]
+    answer = await surface.client.send(tool, {"operations": items})
+    want("results" in answer, f"a batch is answered {code_of(answer)}")
+    codes = [code_of(one["result"]) for one in answer["results"]]
+    want(codes == ["success", "NOT_FOUND_OPERATION"][: len(items)], f"the operations of a batch are answered {codes}")
+    failed = len(items) - 1
+    want(answer["summary"] == {"total": len(items), "succeeded": 1, "failed": failed}, "the summary is wrong")
+
+
+async def check_same_answers(surface: Checked, other: Checked) -> None:
+    for name, params in ((GET, NOTE), (GET, {}), (f"{SAMPLE}__run_report", {"report": "r"})):
+        one, two = [{**await each.do(name, params), "_meta": None} for each in (surface, other)]
+        want(one == two, f"{name} is answered otherwise in {other.mode} mode")
+    one, two = [{**await each.details(GET), "mcpTool": None} for each in (surface, other)]
+    want(one == two, f"{GET} is described otherwise in {other.mode} mode")
+
+
+ItemOf = Callable[[Checked], Awaitable[None]]
+LEVEL_1: Final[tuple[tuple[str, ItemOf], ...]] = (
+    ("endpoint mode", check_mode),
+    ("introspect", check_introspect),
+    ("standard formats", check_formats),
+    ("categories", check_categories),
+    ("family and category in introspection", check_family_and_category),
+    ("rejection at wrong endpoints", check_wrong_endpoints),
+)
+LEVEL_2: Final[tuple[tuple[str, ItemOf], ...]] = (("field selection", check_field_selection), ("batch", check_batch))
+BOTH: Final = "both modes"
+
+
+async def run_suite(surfaces: tuple[Checked, ...], claimed: int) -> Report:
+    sections = [
+        Section(name=name, level=1, tests=tuple([await _tried(one.name, item(one)) for one in surfaces]))
+        for name, item in LEVEL_1
+    ]
+    if claimed < 2:
+        skipped = [Item(name=one.name, result="skipped", message="level 2 is not claimed") for one in surfaces]
+        names = (BOTH, *(name for name, _ in LEVEL_2))
+        return Report(
+            claimed=claimed,
+            sections=(*sections, *(Section(name=name, level=2, tests=tuple(skipped)) for name in names)),
+        )
+    pairs = [await _tried(one.client.version, check_same_answers(one, two)) for one, two in _pairs(surfaces)]
+    sections.append(Section(name=BOTH, level=2, tests=tuple(pairs)))
+    for name, item in LEVEL_2:
+        tests = [await _tried(one.name, item(one)) for one in surfaces]
+        sections.append(Section(name=name, level=2, tests=tuple(tests)))
+    return Report(claimed=claimed, sections=tuple(sections))
+
+
+def _pairs(surfaces: tuple[Checked, ...]) -> Iterator[tuple[Checked, Checked]]:
+    for one in surfaces:
+        for two in surfaces:
+            if one.mode != "single" and two.mode == "single" and one.client.version == two.client.version:
+                yield one, two
+
+
+async def _tried(name: str, item: Awaitable[None]) -> Item:
+    try:
+        await item
+    except Mismatch as mismatch:
+        return Item(name=name, result="failed", message=str(mismatch))
+    except TimeoutError:
+        return Item(name=name, result="failed", message="no answer in time")
+    except (LookupError, TypeError, AttributeError, ValueError) as error:  # an answer of another shape
+        said = (str(error).splitlines() or [""])[0][:300]
+        return Item(name=name, result="failed", message=f"the answer has not the form it should: {said}")
+    return Item(name=name, result="passed")

@@ -1,0 +1,230 @@
+"""interlock tools call TOOL --arg name=value"""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interlock.cli.command import Invocation, verb
+from interlock.cli.completion import tool_names
+from interlock.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, EXIT_WAITS, BadUsage, Refused
+from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND
+
+if TYPE_CHECKING:
+    from interlock.catalog.cli.tool_result import ShownResult
+    from interlock.cli.client.mcp import ListedTool, McpClient
+
+CALL_TIMEOUT_S = 300.0  # longer than the node's own, so that its named error arrives
+
+
+def register(app: typer.Typer) -> None:
+    verb(
+        app,
+        "call",
+        examples="""
+        interlock tools call time.get_current_time --arg timezone=Europe/Berlin
+        interlock tools call files.write_file --arg path=a.txt --arg content=hi
+        interlock tools call github.search --args-json '{"query": "is:open"}'
+        interlock tools call time__get_current_time --json | jq .content
+        """,
+    )(call)
+
+
+def call(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="TOOL", help="Qualified name or alias.", autocompletion=tool_names)],
+    *,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option("--arg", "-a", metavar="NAME=VALUE", help="An argument; JSON unless the tool wants text."),
+    ] = None,
+    args_json: Annotated[
+        str | None,
+        typer.Option("--args-json", metavar="JSON", help="All arguments as one JSON object, or - for stdin."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option("--token", metavar="TOKEN", help="A client's token.  [env: INTERLOCK_TOKEN]", show_default=False),
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long to wait.")] = (
+        CALL_TIMEOUT_S
+    ),
+) -> None:
+    """Call a tool and print its result.
+
+    It is called as any MCP client calls it, at the public endpoint; here --url is a node's public URL.
+    """
+    given = _parse_pairs(arg or [])
+    whole = _whole(args_json)
+    client = _public_client(invocation, token, timeout)
+    client, tool, nearest = _find(client, name)
+    arguments = whole | {key: _value(tool, key, text) for key, text in given}
+    try:
+        with _Progress(invocation) as progress:
+            result = client.call(tool, arguments, on_progress=progress.show)
+    except Refused as refused:
+        if refused.details.get("code") != METHOD_NOT_FOUND:
+            raise
+        raise _unknown_tool(invocation, name, nearest, refused) from None
+    code = _show(invocation, bytes(result))
+    if code != EXIT_DONE:
+        raise typer.Exit(code)
+
+
+def _parse_pairs(pairs: list[str]) -> list[tuple[str, str]]:
+    split = []
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise BadUsage("usage", f"--arg {pair}: write it as name=value")
+        split.append((key, text))
+    return split
+
+
+def _whole(args_json: str | None) -> dict[str, Any]:
+    import json
+    import sys
+
+    if args_json is None:
+        return {}
+    try:
+        value = json.loads(sys.stdin.read() if args_json == "-" else args_json)
+    except (ValueError, RecursionError) as error:
+        raise BadUsage("usage", f"--args-json is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise BadUsage("usage", "--args-json must be a JSON object")
+    return value
+
+
+def _value(tool: "ListedTool", key: str, text: str) -> Any:
+    from interlock.catalog.cli.tool_schema import argument_value
+
+    return argument_value(tool.input_schema, key, text)
+
+
+def _public_client(invocation: Invocation, token: str | None, timeout: float) -> "McpClient":
+    import os
+
+    from interlock.cli.client.mcp import McpClient
+    from interlock.operator_api.status import Status
+
+    url = invocation.remote_url or invocation.node.get("status").as_(Status).node.mcp_url
+    return McpClient(url, token or _client_token(os.environ.get("INTERLOCK_TOKEN")), timeout=timeout)
+
+
+def _client_token(token: str | None) -> str | None:
+    """An operator's token in the environment is for the operator endpoint and is not sent to the public one."""
+    return None if token is None or token.startswith("ilo_") else token
+
+
+def _find(client: "McpClient", name: str) -> "tuple[McpClient, ListedTool, list[str]]":
+    """The tool as it is listed and where, or else by its name alone, with the names that are near it.
+
+    Behind a segment it may have the name that its server gave it, which need not be one that can be listed. A name
+    that is not listed is called all the same: whether it exists is the node's to say, and to record.
+    """
+    import contextlib
+    from difflib import get_close_matches
+
+    from interlock.cli.client.mcp import ListedTool
+
+    known: list[str] = []
+    segment, _, own = name.partition(".")
+    has_segment = False
+    for tool in client.tools():
+        if name in tool.names:
+            return client, tool, []
+        known.append(tool.names[0 if "__" in name else -1])  # one spelling of each, the one that was typed
+        has_segment = has_segment or tool.names[-1].startswith(f"{segment}.")
+    there = client.maybe_at_server(segment) if own and has_segment else None
+    if there is not None:
+        with contextlib.suppress(Refused):  # there is no such server
+            for tool in there.tools():
+                if tool.name == own:
+                    return there, tool, []
+    return client, ListedTool(name=name), get_close_matches(name, known, n=3)
+
+
+def _unknown_tool(invocation: Invocation, name: str, nearest: list[str], refused: Refused) -> Refused:
+    message = f"there is no tool {name}"
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else "interlock tools list shows them"
+    if _has_tool(invocation, name):
+        message = f"{name} is not shown to this client"
+        hint = "call it with --token of a client that may see it; tools of rooms are for those who may join one"
+    return Refused("tool_not_found", message, hint=hint, details={**refused.details, "nearest": nearest})
+
+
+def _has_tool(invocation: Invocation, name: str) -> bool:
+    """Whether the operator sees it. A node elsewhere is not asked."""
+    if invocation.remote_url is not None:
+        return False
+    tools = invocation.node.get("tools").value["tools"]
+    return any(name in (tool["name"], tool["alias"]) and not tool.get("withheld") for tool in tools)
+
+
+class _Progress:
+    """Progress of a call on stderr: one line that is redrawn on a terminal, else a line for each report."""
+
+    def __init__(self, invocation: Invocation) -> None:
+        import sys
+
+        self._out = invocation.out
+        self._redraws = sys.stderr.isatty()
+        self._shown = False
+
+    def __enter__(self) -> "_Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown and self._redraws:
+            self._write("\r\x1b[K")
+
+    def show(self, progress: float, total: float | None, message: str | None) -> None:
+        from shutil import get_terminal_size
+
+        from interlock.cli.terminal.output import shortened_line
+
+        amount = f"{progress:g} of {total:g}" if total else f"{progress:g}"
+        line = f"{amount}: {message}" if message else amount
+        self._shown = True
+        if self._redraws:
+            self._write(f"\r\x1b[K{shortened_line(line, get_terminal_size().columns - 1)}")
+        else:
+            self._out.remark(f"progress: {shortened_line(line, 200)}")
+
+    def _write(self, text: str) -> None:
+        import sys
+
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _show(invocation: Invocation, raw: bytes) -> int:
+    """Prints a result and gives the exit code that says the same."""
+    import msgspec
+
+    from interlock.catalog.cli.tool_result import ShownResult, result_blocks
+    from interlock.cli.terminal.text import one_line
+
+    out = invocation.out
+    try:
+        result = msgspec.json.decode(raw, type=ShownResult)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise Refused("unexpected_answer", "the result is not a tool's result") from None
+    if out.as_json:
+        out.raw_json(raw)
+        return _code(result) if result.result_type != "input_required" else EXIT_REFUSED
+    if result.result_type == "input_required":
+        raise Refused("input_required", "the tool asks its caller for input, which this command cannot give")
+    for block in result_blocks(result):
+        out.line(block)
+    if result.held_id is not None:
+        out.remark(f"it waits: interlock approvals show {one_line(result.held_id[:8])}")
+    if result.is_error and not result.is_gated:
+        out.remark("the tool reports an error")
+    return _code(result)
+
+
+def _code(result: "ShownResult") -> int:
+    if result.waits:
+        return EXIT_WAITS
+    return EXIT_REFUSED if result.is_error else EXIT_DONE

@@ -1,0 +1,234 @@
+"""interlock tools classify [PATTERN]"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.approvals.cli.passphrases import FromDescriptor, can_ask
+from interlock.catalog.cli.class_dialogue import ask_classes, classes_of, maybe_tool
+from interlock.cli.command import Invocation, verb
+from interlock.cli.completion import tool_names
+from interlock.cli.terminal.errors import BadUsage
+
+if TYPE_CHECKING:
+    from interlock.ax.protocol.capability import ToolClass
+    from interlock.operator_api.classification import ClassProposal
+
+SKIP = "skip"
+
+
+def register(app: typer.Typer) -> None:
+    verb(
+        app,
+        "classify",
+        examples="""
+        interlock tools classify
+        interlock tools classify 'notes.*' --class notes.tidy=reversible
+        interlock tools classify --yes --key ada --json
+        interlock tools classify --rules >> interlock.toml
+        """,
+    )(classify)
+
+
+def classify(
+    invocation: Invocation,
+    pattern: Annotated[
+        str | None,
+        typer.Argument(metavar="PATTERN", help="A glob of names, or one name.", autocompletion=tool_names),
+    ] = None,
+    *,
+    classes: Annotated[
+        list[str] | None, typer.Option("--class", metavar="TOOL=CLASS", help="What it is; may be repeated.")
+    ] = None,
+    rules: Annotated[bool, typer.Option("--rules", help="Print rules to paste instead of asking.")] = False,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="NAME", help="Which of your keys signs.", show_default=False)
+    ] = None,
+    passphrase_fd: FromDescriptor = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Sign what is proposed without asking.")] = False,
+) -> None:
+    """Classify the tools that do not say what they do.
+
+    It proposes a class for each of them, from annotations, names and arguments, takes your corrections and signs all
+    of them with one signature; that is remembered as long as a definition stays the same. A tool that is said to only
+    read, and whose name says otherwise, is asked about. Without a terminal it prints strict rules, for you to loosen.
+    """
+    from interlock.operator_api.classification import ClassProposals
+
+    out = invocation.out
+    proposals = invocation.node.get("classification").as_(ClassProposals)
+    found = [one for one in proposals.tools if _is_meant(one, pattern)]
+    if not found and pattern is not None and _is_name(pattern) and can_ask() and not (rules or out.as_json):
+        _ask(invocation, pattern, key, passphrase_fd)  # withheld, perhaps: the node knows
+    elif not found and not out.as_json:
+        out.remark("every tool says what it does" if pattern is None else f"no tool to classify matches {pattern}")
+    elif yes:
+        _sign(invocation, proposals.aggregator_id, _said(found, classes), key, passphrase_fd)
+    elif out.as_json:
+        out.json({"unclassified": [_value(one) for one in found]})
+    elif rules or not can_ask():
+        for line in _rules(found):
+            out.line(line)
+    else:
+        entries = _agreed(invocation, _said(found, classes))
+        _sign(invocation, proposals.aggregator_id, entries, key, passphrase_fd)
+
+
+def _is_meant(one: "ClassProposal", pattern: str | None) -> bool:
+    from fnmatch import fnmatchcase
+
+    return pattern is None or fnmatchcase(one.tool, pattern) or one.tool.replace(".", "__") == pattern
+
+
+def _is_name(pattern: str) -> bool:
+    return not any(sign in pattern for sign in "*?[")
+
+
+def _value(one: "ClassProposal") -> dict[str, object]:
+    return {
+        "name": one.tool,
+        "description": one.description,
+        "class": one.tool_class,
+        "by": one.by,
+        "question": one.question,
+        "digest": one.digest,
+    }
+
+
+def _originals(found: "Sequence[ClassProposal]") -> dict[str, str]:
+    return {one.tool: one.tool.rpartition(".")[2] for one in found}
+
+
+def _said(found: "Sequence[ClassProposal]", texts: list[str] | None) -> "list[ClassProposal]":
+    given = classes_of(texts or [])
+    tools = _originals(found)
+    changed: dict[str, ToolClass] = {}
+    for name, tool_class in given.items():
+        tool = maybe_tool(name, tools)
+        if tool is None:
+            raise BadUsage("usage", f"{name} is no tool to classify", hint="interlock tools classify --json lists them")
+        changed[tool] = tool_class
+    return _changed(found, changed)
+
+
+def _changed(found: "Sequence[ClassProposal]", said: "Mapping[str, ToolClass]") -> "list[ClassProposal]":
+    from msgspec.structs import replace
+
+    return [
+        replace(one, tool_class=said[one.tool], by="person", question=None) if one.tool in said else one
+        for one in found
+    ]
+
+
+def _agreed(invocation: Invocation, found: "list[ClassProposal]") -> "list[ClassProposal]":
+    def show(said: "Mapping[str, ToolClass]") -> None:
+        _draw(invocation, _changed(found, said))
+
+    nothing = "nothing was signed; their calls wait"
+    said = ask_classes("Sign this?", _originals(found), show, invocation.out.remark, nothing_done=nothing)
+    return _changed(found, said)
+
+
+def _draw(invocation: Invocation, found: "Sequence[ClassProposal]") -> None:
+    from rich.text import Text
+
+    from interlock.catalog.cli.tool_class import reason
+    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.text import first_sentence, one_line
+
+    out = invocation.out
+    rows = [[Text(head, style="dim") for head in ("TOOL", "CLASS", "BECAUSE", "ITS SERVER SAYS")]]
+    rows += [
+        [
+            Text(one_line(one.tool), style="bold"),
+            Text(one.tool_class),
+            Text(reason(one.by, one.question), style="yellow" if one.question else ""),
+            Text(first_sentence(one.description or ""), style="dim"),
+        ]
+        for one in found
+    ]
+    out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 2: 16, 0: 16}))
+
+
+def _sign(
+    invocation: Invocation,
+    aggregator_id: str,
+    found: "Sequence[ClassProposal]",
+    key: str | None,
+    passphrase_fd: int | None,
+) -> None:
+    import uuid
+
+    import msgspec
+
+    from interlock.approvals.cli.signing import prove_classes
+    from interlock.cli.terminal.text import count, one_line
+    from interlock.operator_api.classification import ClassifiedTools, ToolRuling
+    from interlock.operator_api.requests import CLASSIFIED_MAX, SignClasses
+
+    entries = tuple(ToolRuling(tool=one.tool, digest=one.digest, tool_class=one.tool_class) for one in found)
+    answers = []
+    for start in range(0, len(entries), CLASSIFIED_MAX):
+        part, id = entries[start : start + CLASSIFIED_MAX], str(uuid.uuid4())
+        proof = prove_classes(aggregator_id, id, part, key=key, passphrase_fd=passphrase_fd)
+        body = SignClasses(id=id, entries=part, proof=proof)
+        answers.append(invocation.node.post("classification", body=body).as_(ClassifiedTools))
+    done = ClassifiedTools(
+        classified=tuple(one for answer in answers for one in answer.classified),
+        left_out=tuple(one for answer in answers for one in answer.left_out),
+    )
+    out = invocation.out
+    if out.as_json:
+        out.json(msgspec.to_builtins(done))
+        return
+    out.line(f"{count(len(done.classified), 'tool')} classified, remembered for their definitions")
+    for one in done.left_out:
+        out.line(f"left out: {one_line(one.tool)}: {one_line(one.why)}")
+
+
+def _rules(tools: "Sequence[ClassProposal]") -> list[str]:
+    from interlock.cli.terminal.text import first_sentence
+    from interlock.config.toml_text import toml_text
+
+    lines = ["# What tools do that do not say it themselves. Strict; loosen what you know to be harmless."]
+    for one in tools:
+        gist = first_sentence(one.description or "")
+        lines += ["", f"# {gist}" if gist else "# It has no description.", "[[tool]]"]
+        lines += [f"match = {toml_text(one.tool)}", "mutable = true", "reversible = false"]
+    return lines
+
+
+def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int | None) -> None:
+    """About one tool that is withheld, or was denied: with all that its server says of it."""
+    from interlock.approvals.cli.approval_lines import is_folded
+    from interlock.approvals.cli.approve import CLASSES
+    from interlock.approvals.cli.inbox import draw_preview
+    from interlock.approvals.cli.signing import prove
+    from interlock.cli.terminal.text import one_line
+    from interlock.operator_api.approvals import Approval
+    from interlock.operator_api.requests import DecideApproval
+
+    node, out = invocation.node, invocation.out
+    raised = node.post("tools", name, "classify")
+    answer = node.get("approvals", raised.as_(Approval).id, under="")
+    one = answer.as_(Approval)
+    draw_preview(invocation, answer)
+    said = _ask_class(f"What is {one_line(one.tool)}? {', '.join(one.answers)}, {SKIP}", (*one.answers, SKIP))
+    if said != SKIP and is_folded(one) and not typer.confirm("Parts of it are folded. Say so all the same?", err=True):
+        said = SKIP
+    if said == SKIP:
+        out.advice(f"{one_line(one.tool)} waits: interlock approvals")
+        return
+    proof = prove(answer, said=said, key=key, passphrase_fd=passphrase_fd)
+    tool_class = next((known for known in CLASSES if known == said), None)
+    body = DecideApproval(decision="approve", proof=proof, tool_class=tool_class)
+    node.post("approvals", one.id, under="", body=body)
+    out.line(f"{one_line(one.tool)}: {said}, remembered")
+
+
+def _ask_class(question: str, possible: tuple[str, ...]) -> str:
+    while True:
+        said = str(typer.prompt(question, default=SKIP, err=True)).strip().lower().replace("-", "_")
+        if said in possible:
+            return said

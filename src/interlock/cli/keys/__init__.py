@@ -1,1 +1,0 @@
-"""Operator keys and passkeys at the command line: asking, unlocking, signing."""

@@ -1,1 +1,0 @@
-"""The commands of the registry of names that change it or carry it elsewhere, and the options they share."""

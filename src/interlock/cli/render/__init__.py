@@ -1,1 +1,0 @@
-"""Text for the terminal: tables and paragraphs made from the operator API's values."""

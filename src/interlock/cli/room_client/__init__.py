@@ -1,1 +1,0 @@
-"""The terminal client of a room: messages, participants, and proposals to approve or deny with one key."""

@@ -1,1 +1,0 @@
-"""One module per verb of `interlock`, each with its `app`."""

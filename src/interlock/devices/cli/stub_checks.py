@@ -1,0 +1,344 @@
+"""What is asked of a stub: each check is one sentence of MCP-AX or its CDDL, tried on the line.
+
+Only tools that the description calls not mutable are called: a check never moves anything. An id that is not described
+might, so that one is called only where that was asked for, and never without a description of the tools of Profile A.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal
+
+import msgspec
+
+from interlock.devices.cli.line import Line
+from interlock.devices.protocol import frame_codec
+from interlock.devices.protocol.announcement import Announcement
+from interlock.devices.protocol.cbor import encoded
+from interlock.devices.protocol.cobs_framing import CobsFraming
+from interlock.devices.protocol.description import TOOL_ID_MAX, DeviceDescription, Tool
+from interlock.devices.protocol.layouts import is_number, layout_size, limits
+from interlock.devices.protocol.messages import Announced, Answer, DeviceFault, Notice, Received, Registration
+from interlock.devices.protocol.tool_schemas import announced_tool
+from interlock.devices.protocol.wire_formats import codec_of
+
+SILENCE_S: Final = 0.15  # after what is not to be answered
+TRIES: Final = 3  # of what any line may lose
+
+Verdict = Literal["passed", "failed", "skipped"]
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    name: str
+    clause: str
+    result: Verdict
+    message: str = ""
+
+
+class NotKept(Exception):
+    """What the stub did instead."""
+
+
+class NotTried(Exception):
+    """Why a check was left out."""
+
+
+class StubCheck:
+    def __init__(
+        self, line: Line, description: DeviceDescription, *, within_s: float, gap_s: float, may_call_unknown: bool
+    ) -> None:
+        self._line = line
+        self._description = description
+        self._within_s = within_s
+        self._gap_s = gap_s
+        self._may_call_unknown = may_call_unknown
+        self._codec = codec_of(description)
+        self._is_cobs = isinstance(line.framing, CobsFraming)
+        self._announced: tuple[Announced, ...] = ()
+
+    def run(self) -> Iterator[Item]:
+        checks = self._of_profile_a() if self._description.profile == "a" else self._of_profile_b()
+        self._line.drain(SILENCE_S)
+        for name, clause, check in checks:
+            result: Verdict = "passed"
+            message = ""
+            try:
+                message = check() or ""
+            except NotKept as fault:
+                result, message = "failed", str(fault)
+            except NotTried as reason:
+                result, message = "skipped", str(reason)
+            yield Item(name=name, clause=clause, result=result, message=message)
+
+    def _of_profile_a(self) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
+        yield "a heartbeat is echoed with its SEQ", "B.1", lambda: self._beats(1, 128, 255)
+        yield "noise before a frame is passed over", "B.1", lambda: self._survives(b"\x00\xff\x55\xaa")
+        yield "a frame with a wrong checksum is dropped", "B.1", self._drops_wrong_checksum
+        yield "a LEN below 3 and one beyond the buffer are dropped", "B.1", self._drops_wrong_lengths
+        yield "a frame that stops is given up after silence", "B.1", self._gives_up_stopped_frame
+        yield "types that are not for stubs are not answered", "B.1", self._ignores_types
+        yield "an unknown id is answered with a status", "B.1", self._refuses_unknown_command
+        for tool in self._description.tools:
+            yield f"{tool.name} answers as described", "B.1", lambda tool=tool: self._serves(tool)  # type: ignore[misc]
+            yield (
+                f"{tool.name} refuses a payload of another length",
+                "B.1",
+                lambda tool=tool: self._refuses_length(tool),  # type: ignore[misc]
+            )
+
+    def _of_profile_b(self) -> Iterator[tuple[str, str, Callable[[], str | None]]]:
+        yield "tools are announced when asked for", "B.2", self._announces
+        yield "the announcement is the same when asked again", "B.2", self._announces_again
+        yield "a heartbeat is answered with its id", "8.2", lambda: self._beats(1, 23, 24, 255)
+        yield "key 0 is accepted as 2 and as text", "8.2", self._accepts_version
+        yield "unknown keys are ignored", "8.2", self._ignores_keys
+        yield "what has no id is not answered", "8.2", self._ignores_without_id
+        yield "what is no CBOR map is dropped", "B.2", self._drops_no_maps
+        yield "what is no COBS frame is dropped", "B.2", self._drops_no_frames
+        yield "a message beyond the buffer is dropped", "B.2", self._drops_too_large
+        yield "a frame that stops is given up", "B.2", self._gives_up_stopped_frame
+        yield "a frame with a wrong checksum is dropped", "8.1", self._drops_wrong_checksum
+        yield "an unknown id is answered with an error", "8.2", self._refuses_unknown_tool
+        yield "described tools are announced as described", "B.2", self._agrees_with_description
+        for tool in self._description.tools:
+            yield f"{tool.name} answers as described", "B.2", lambda tool=tool: self._serves(tool)  # type: ignore[misc]
+
+    # Asking
+
+    def _asked(self, message: bytes) -> Received:
+        """The answer to a message that may be lost on the way, and sent again."""
+        for _ in range(TRIES):
+            self._line.send(message)
+            answer = self._maybe_answer()
+            if answer is not None:
+                return answer
+        raise NotKept(f"no answer within {self._within_s:g} s, {TRIES} times")
+
+    def _maybe_answer(self) -> Received | None:
+        ends = time.monotonic() + self._within_s
+        while True:
+            message = self._line.maybe_receive(ends - time.monotonic())
+            if message is None:
+                return None
+            try:
+                received = self._codec.decode_untrusted(message)
+            except DeviceFault as fault:
+                raise NotKept(f"{message.hex(' ')}: {fault.detail}") from fault
+            if not isinstance(received, Notice):  # it may say something unasked at any time
+                return received
+
+    def _is_silent(self) -> bool:
+        ends = time.monotonic() + SILENCE_S
+        while True:
+            message = self._line.maybe_receive(ends - time.monotonic())
+            if message is None:
+                return True
+            try:
+                if not isinstance(self._codec.decode_untrusted(message), Notice):
+                    return False
+            except DeviceFault:
+                return False
+
+    def _beats(self, *ids: int) -> None:
+        for each in ids:
+            answer = self._asked(self._codec.encode_heartbeat(each))
+            if not isinstance(answer, Answer) or answer.request_id != each or answer.status:
+                raise NotKept(f"heartbeat {each} was answered with {answer}")
+
+    def _survives(self, data: bytes) -> None:
+        self._line.send_bytes(data)
+        self._beats(7)
+
+    def _drops(self, what: str, data: bytes) -> None:
+        self._line.send_bytes(data)
+        if not self._is_silent():
+            self._line.drain(SILENCE_S)
+            raise NotKept(f"it answered {what}")
+        self._beats(9)
+
+    # Both profiles
+
+    def _check_may_call_unknown(self) -> None:
+        if not self._may_call_unknown:
+            raise NotTried("not tried: it might do something; --unknown-ids asks for it")
+
+    def _gives_up_stopped_frame(self) -> None:
+        frame = self._line.framing.encode(self._codec.encode_heartbeat(5))
+        self._line.send_bytes(frame[: len(frame) // 2])
+        if self._line.maybe_receive(self._gap_s) is not None:
+            raise NotKept("it answered half a frame")
+        if self._is_cobs:
+            self._line.send_bytes(b"\0")
+        self._beats(6)
+
+    def _drops_wrong_checksum(self) -> None:
+        link = self._description.link
+        if self._is_cobs and link.crc in ("auto", "none"):
+            raise NotTried("this link has no checksum; crc = 'crc16' in [link] asks for one")
+        message = self._codec.encode_heartbeat(5)
+        if not self._is_cobs:
+            frame = bytearray(self._line.framing.encode(message))
+            frame[-1] ^= 0x01
+            self._drops("a frame with a wrong checksum", bytes(frame))
+        else:
+            unchecked = CobsFraming(max_message=link.max_frame)
+            self._drops("a frame without a checksum", unchecked.encode(message))
+
+    def _serves(self, tool: Tool) -> None:
+        if tool.mutable is not False:
+            raise NotTried("not called: only tools with mutable = false are")
+        found = [each for each in self._announced if each.id == tool.id]
+        if self._description.profile == "b" and not found:
+            raise NotTried("not announced")
+        try:
+            if found:
+                tool = announced_tool(found[0], tool, self._description.link)
+            arguments = {field.name: _least(field) for field in tool.request}
+            answer = self._asked(self._codec.encode_call(33, tool, arguments))
+            if not isinstance(answer, Answer) or answer.request_id != 33 or answer.tool_id not in (None, tool.id):
+                raise NotKept(f"answered with {answer}")
+            if answer.status:
+                raise NotKept(f"failed with {answer.status}")
+            self._codec.result(tool, answer.payload)
+        except DeviceFault as fault:
+            raise NotKept(f"{fault.detail}{f' ({fault.path})' if fault.path else ''}") from fault
+
+    # Profile A
+
+    def _drops_wrong_lengths(self) -> None:
+        sof = bytes((self._description.link.sof,))
+        self._line.send_bytes(sof + b"\x02\x04\x00\x00")
+        self._line.drain(self._gap_s)
+        self._line.send_bytes(sof + b"\x7f" + b"\x00" * 8)
+        self._line.drain(self._gap_s)
+        self._beats(8)
+
+    def _ignores_types(self) -> None:
+        for kind in (frame_codec.RESPONSE, frame_codec.REGISTRATION, 0x05, 0xFF):
+            self._drops(f"TYPE 0x{kind:02X}", self._line.framing.encode(bytes((kind, 0, 1))))
+
+    def _refuses_unknown_command(self) -> None:
+        known = {tool.id for tool in self._description.tools} | {event.id for event in self._description.events}
+        if not self._description.tools:
+            raise NotTried("needs a description: an id that is not described might do something")
+        self._check_may_call_unknown()
+        unknown = max(set(range(TOOL_ID_MAX + 1)) - known)
+        answer = self._asked(bytes((frame_codec.CALL, unknown, 3)))
+        if not isinstance(answer, Answer) or answer.request_id != 3 or not answer.status:
+            raise NotKept(f"id {unknown} was answered with {answer}")
+
+    def _refuses_length(self, tool: Tool) -> None:
+        length = tool.req_len if tool.req_len is not None else layout_size(tool.payload, tool.request)
+        if tool.mutable is not False or length is None:
+            raise NotTried("only tried on tools with mutable = false and a fixed length")
+        answer = self._asked(bytes((frame_codec.CALL, tool.id, 4)) + bytes(length + 1))
+        if not isinstance(answer, Answer) or not answer.status:
+            raise NotKept(f"{length + 1} bytes instead of {length} were answered with {answer}")
+
+    # Profile B
+
+    def _announces(self) -> str:
+        self._announced = self._announcement()
+        ids = ", ".join(str(tool.id) for tool in self._announced)
+        return f"tools {ids}" if ids else "no tools"
+
+    def _announces_again(self) -> None:
+        if self._announcement() != self._announced:
+            raise NotKept("another announcement")
+
+    def _announcement(self) -> tuple[Announced, ...]:
+        request = self._codec.encode_registration_request()
+        assert request is not None  # noqa: S101  # for the type checker
+        announcement = Announcement()
+        received: Received | None = self._asked(request)
+        while True:
+            if not isinstance(received, Registration):
+                raise NotKept(f"answered with {received}" if received else "a frame of the announcement is missing")
+            try:
+                tools = announcement.add(received)
+            except DeviceFault as fault:
+                raise NotKept(fault.detail) from fault
+            if tools is not None:
+                return tools
+            received = self._maybe_answer()
+
+    def _framed(self, kind: int, tool_id: int, seq: int, message: bytes) -> bytes:
+        """The frame of Profile A repeats what a message of Profile B says."""
+        return message if self._is_cobs else bytes((kind, tool_id, seq)) + message
+
+    def _answers_beat(self, members: dict[Any, Any]) -> None:
+        answer = self._asked(self._framed(frame_codec.HEARTBEAT, 0, 11, encoded({1: "h", 2: 11, **members})))
+        if not isinstance(answer, Answer) or answer.request_id != 11:
+            raise NotKept(f"answered with {answer}")
+
+    def _accepts_version(self) -> None:
+        self._answers_beat({0: 2})
+        self._answers_beat({0: "2.0"})
+
+    def _ignores_keys(self) -> None:
+        self._answers_beat({19: [1, {2: 3}], "more": "text"})
+
+    def _ignores_without_id(self) -> None:
+        beat = self._framed(frame_codec.HEARTBEAT, 0, frame_codec.UNASKED, encoded({1: "h"}))
+        self._drops("a heartbeat without an id", self._line.framing.encode(beat))
+
+    def _drops_no_maps(self) -> None:
+        beat = self._codec.encode_heartbeat(5)
+        for what, message in (
+            ("an array", self._framed(frame_codec.HEARTBEAT, 0, 5, encoded([1, "h"]))),
+            ("two items in one frame", beat + b"\x00"),
+            ("an item that ends too early", beat[:-1]),
+            (
+                "a length that lies",
+                self._framed(frame_codec.HEARTBEAT, 0, 5, b"\xa2\x01\x61h\x02\x9a\xff\xff\xff\xff"),
+            ),
+        ):
+            self._drops(what, self._line.framing.encode(message))
+
+    def _drops_no_frames(self) -> None:
+        if not self._is_cobs:
+            raise NotTried("this link has another framing")
+        self._drops("a code byte beyond its frame", b"\x09\x01\x02\x00")
+        self._drops("an empty frame", b"\x00\x00")
+
+    def _drops_too_large(self) -> None:
+        if not self._is_cobs:
+            raise NotTried("this link has another framing")
+        self._drops("more bytes than a frame has", b"\x01" * (2 * self._description.link.max_frame) + b"\x00")
+
+    def _refuses_unknown_tool(self) -> None:
+        self._check_may_call_unknown()
+        known = {tool.id for tool in self._announced} | {tool.id for tool in self._description.tools}
+        unknown = max(set(range(TOOL_ID_MAX + 1)) - known)
+        answer = self._asked(self._framed(frame_codec.CALL, unknown, 12, encoded({1: unknown, 2: 12, 3: {}})))
+        if not isinstance(answer, Answer) or answer.request_id != 12 or not answer.status:
+            raise NotKept(f"id {unknown} was answered with {answer}")
+
+    def _agrees_with_description(self) -> None:
+        if not self._description.tools:
+            raise NotTried("nothing is described")
+        announced = {tool.id: tool for tool in self._announced}
+        for tool in self._description.tools:
+            if tool.id not in announced:
+                raise NotKept(f"{tool.name} ({tool.id}) is not announced")
+            try:
+                announced_tool(announced[tool.id], tool, self._description.link)
+            except DeviceFault as fault:
+                raise NotKept(fault.detail) from fault
+
+
+def _least(field: Any) -> Any:
+    """The plainest argument that fits."""
+    if is_number(field):
+        least, greatest = limits(field)
+        return 0 if (least is None or least <= 0) and (greatest is None or greatest >= 0) else least
+    match field.type:
+        case "bool":
+            return False
+        case "enum":
+            return next(iter(field.values))
+        case "bytes":
+            import base64
+
+            return base64.b64encode(bytes(field.size or 0)).decode()
+        case _:
+            return ""

@@ -1,0 +1,137 @@
+"""interlock discover"""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.approvals.cli.passphrases import can_ask
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable
+
+if TYPE_CHECKING:
+    from interlock.drivers.add.discovery import Discovery, FoundServer
+
+app = verb_app("Find the MCP servers that a domain names in DNS.")
+
+_DNSSEC = {
+    "authenticated": "proved by the resolver, up to the root",
+    "signed": "by the zone's own keys; whose keys they are is not proved",
+    "unsigned": "not signed: anybody between here and the domain can have written this",
+    "bogus": "signed, and the signature is wrong",
+}
+
+
+@verb(
+    app,
+    "discover",
+    examples="""
+    interlock discover example.com
+    interlock discover example.com --no-connect --json
+    interlock discover example.com --add --as crm
+    interlock discover example.internal --resolver 10.0.0.53 --allow-private
+    """,
+)
+def discover(
+    invocation: Invocation,
+    domain: Annotated[str, typer.Argument(metavar="DOMAIN", help="A domain; its records are at _mcp.DOMAIN.")],
+    *,
+    add: Annotated[bool, typer.Option("--add", help="Make a driver of the one server that can be used.")] = False,
+    as_id: Annotated[
+        str | None, typer.Option("--as", metavar="ID", help="With --add: what the driver is called.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --add: accept the proposed classes.")] = False,
+    no_connect: Annotated[bool, typer.Option("--no-connect", help="Ask DNS alone, and no server.")] = False,
+    allow_private: Annotated[
+        bool, typer.Option("--allow-private", help="Also servers at private addresses and on this machine.")
+    ] = False,
+    resolver: Annotated[
+        list[str] | None,
+        typer.Option("--resolver", metavar="ADDRESS", help="Ask this resolver; may be repeated."),
+    ] = None,
+) -> None:
+    """Find the MCP servers that a domain names in DNS.
+
+    Lists the TXT records at _mcp.DOMAIN, says whether they are signed, and greets each server once, without
+    credentials. Nothing is trusted for being found: --add goes the way of interlock add.
+    """
+    if invocation.remote_url is not None:
+        raise BadUsage("usage", "discover looks from this machine and takes no --url")
+    found = find_servers(invocation, domain, tuple(resolver or ()), allow_private=allow_private, tries=not no_connect)
+    if not add:
+        _show(invocation, domain, found)
+        if not found.servers:
+            raise Refused("not_found", f"{domain} names no MCP server in DNS", hint="interlock add https://…")
+        return
+    url = chosen_server(domain, found)
+    if not yes and not can_ask():
+        hint = f"run it on a terminal, with --yes, or look at it first: interlock discover {domain}"
+        raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
+    from interlock.drivers.cli.add import add_server, asked_for
+
+    invocation.out.remark(f"{url}, found at {found.name}; DNSSEC: {_DNSSEC[found.dnssec]}")
+    add_server(invocation, asked_for(url, as_id=as_id), yes=yes)
+
+
+def find_servers(
+    invocation: Invocation, domain: str, resolvers: tuple[str, ...] = (), *, allow_private: bool = False, tries: bool
+) -> "Discovery":
+    """Raises CommandFailed."""
+    from interlock.drivers.add.discovery import discover as look
+    from interlock.names.protocol.dns_discovery import record_name
+    from interlock.net.dns_lookup import DnsFailed
+
+    name = record_name(domain)
+    if name is None:
+        raise BadUsage("usage", f"{domain} is no domain", hint="interlock discover example.com")
+    hosts = None if allow_private else invocation.loaded.plan.drivers.insecure_hosts
+    try:
+        return asyncio.run(look(name, resolvers, private_hosts=hosts, tries=tries))
+    except DnsFailed as failed:
+        kind = Unreachable if failed.code in ("timeout", "unreachable") else Refused
+        hint = "that is a failure, and does not say that there are no records"
+        raise kind(f"dns_{failed.code}", f"{name}: {failed}", hint=hint) from None
+
+
+def chosen_server(domain: str, found: "Discovery") -> str:
+    """The address of the one server that can be used. Raises Refused."""
+    usable = [one for one in found.servers if one.is_usable and one.url is not None]
+    if not usable:
+        why = "; ".join(f"{one.url or one.dialect}: {one.detail}" for one in found.servers) or "it has no records"
+        raise Refused("not_found", f"{domain} names no server that can be added: {why}")
+    if len(usable) > 1:
+        urls = ", ".join(str(one.url) for one in usable)
+        hint = f"interlock add {usable[0].url}"
+        raise Refused("ambiguous", f"{domain} names {len(usable)} servers: {urls}", hint=hint)
+    return str(usable[0].url)
+
+
+def _show(invocation: Invocation, domain: str, found: "Discovery") -> None:
+    import msgspec
+
+    from interlock.cli.terminal.text import one_line
+
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(msgspec.json.encode(found))
+        return
+    if not found.servers:
+        return
+    from rich.text import Text
+
+    from interlock.cli.terminal.columns import in_columns
+
+    out.line(f"{found.name}, asked of {found.resolver}")
+    out.line(f"DNSSEC: {found.dnssec}, {_DNSSEC[found.dnssec]}")
+    rows = [[Text(head, style="dim") for head in ("STATE", "SERVER", "DIALECT", "DETAIL")]]
+    rows += [
+        [Text(one.state), Text(one_line(one.url or "-")), Text(one.dialect), Text(one_line(_detail(one)))]
+        for one in found.servers
+    ]
+    out.draw(*in_columns(rows, width=out.console.width, shrink={1: 24, 3: 24}))
+    if any(one.is_usable for one in found.servers):
+        out.remark(f"nothing is trusted by this: interlock discover {domain} --add makes a driver of it")
+
+
+def _detail(one: "FoundServer") -> str:
+    return one.detail or ", ".join(f"{key}={value}" for key, value in one.fields.items() if key in ("auth", "cap"))

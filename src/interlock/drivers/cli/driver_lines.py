@@ -1,0 +1,235 @@
+"""Drivers as people see them: a table of all, and one with everything that decides whether it is trusted."""
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from interlock.cli.terminal.columns import in_columns
+from interlock.cli.terminal.text import count, local_time, one_line, printable
+from interlock.drivers.protocol.server_name import exposed_segment, server_name
+from interlock.links.cli.link_lines import labelled_lines
+from interlock.operator_api.drivers import (
+    DriverDetail,
+    DriverExamples,
+    Drivers,
+    DriverSummary,
+    DriverUpdate,
+    Problem,
+    ServedContract,
+)
+
+if TYPE_CHECKING:
+    from interlock.cli.terminal.output import Output
+
+_STYLES = {
+    "ready": "green",
+    "partial": "yellow",
+    "untrusted": "magenta",
+    "unauthed": "magenta",
+    "unavailable": "red",
+    "rejected": "red",
+    "installing": "cyan",
+    "checking": "cyan",
+}
+_DIFFERENCE = {"+": "green", "-": "red", "@": "cyan"}
+_SEVERITY = {"error": "red", "warning": "yellow", "note": "dim"}
+
+
+def draw_update(out: "Output", newer: DriverUpdate) -> None:
+    if newer.candidate is None:
+        out.line(f"{one_line(server_name(newer.key))} is the newest: {one_line(newer.to or 'as installed')}")
+        return
+    width = out.console.width
+    lines = [Text(one_line(server_name(newer.key)), style="bold")]
+    for number, change in enumerate(newer.changes):
+        lines += labelled_lines("changes" if number == 0 else "", one_line(change), width)
+    for label, names in (("new tools", newer.added), ("tools gone", newer.removed), ("other tools", newer.changed)):
+        if names:
+            lines += labelled_lines(label, one_line(", ".join(names)), width, style="yellow")
+    if not (newer.added or newer.removed or newer.changed):
+        lines += labelled_lines("tools", "as before", width)
+    if newer.state != "ready":
+        lines += labelled_lines(newer.state, one_line(newer.reason or ""), width, style="red")
+    out.draw(*lines)
+    for line in newer.difference:
+        out.console.print(Text(printable(line, keep="\t"), style=_DIFFERENCE.get(line[:1], "")), soft_wrap=True)
+
+
+def draw_contract(out: "Output", one: ServedContract) -> None:
+    """Who serves it, why, and why not the others."""
+    width = out.console.width
+    head = Text.assemble((one_line(one.name), "bold"), "  ", (f"{one_line(one.contract)}@{one.version}", "dim"))
+    lines = [head, *labelled_lines("file", one_line(one.file), width)]
+    if one.ranked:
+        first, *others = one.ranked
+        lines += labelled_lines("served by", one_line(server_name(first.driver)), width, style="green")
+        lines += labelled_lines("because", _BECAUSE.get(one.decided_by, one_line(one.decided_by)), width)
+        for number, each in enumerate(others):
+            lines += labelled_lines(
+                "else" if number == 0 else "", f"{one_line(server_name(each.driver))}, {each.cost_units:g} units", width
+            )
+    else:
+        lines += labelled_lines("served by", f"no driver: {one_line(one.error or 'no_route')}", width, style="red")
+    for other in one.rejected:
+        said = one_line(f"{server_name(other.driver)} in phase {other.phase}: {other.reason} [{other.code}]")
+        lines += labelled_lines("not", said, width, style="yellow")
+    out.draw(*lines)
+
+
+_BECAUSE = {
+    "pin": "drivers.pins of the configuration names it",
+    "only": "no other driver could",
+    "default_implementation": "the contract prefers it",
+    "cost": "it costs least",
+    "kind": "of its kind",
+    "health": "its health was checked last",
+    "id": "its id comes first, and nothing else decides",
+}
+_OUTCOMES = {"passed": "green", "failed": "red", "held": "magenta", "skipped": "dim"}
+
+
+def draw_examples(out: "Output", run: DriverExamples) -> None:
+    if not run.examples:
+        out.remark(f"the contracts of {one_line(server_name(run.key))} have no examples")
+        return
+    for one in run.examples:
+        style = _OUTCOMES.get(one.outcome, "")
+        name = one_line(f"{one.contract}: {one.example}")
+        out.console.print(
+            Text.assemble((f"{one.outcome:<8}", style), name, (f"  by {server_name(one.driver)}", "dim")),
+            soft_wrap=True,
+        )
+        for line in one.difference:
+            out.console.print(Text(f"         {one_line(line)}"), soft_wrap=True)
+    passed = sum(one.outcome == "passed" for one in run.examples)
+    out.line(f"{passed} of {count(len(run.examples), 'example')} passed")
+
+
+def draw_list(out: "Output", listed: Drivers) -> None:
+    for problem in listed.problems:
+        out.remark(f"{problem.severity}: {_line(problem)}")
+    if not listed.drivers and not listed.drafts:
+        out.remark("no drivers; a folder .drivers/ID with a DRIVER.md declares one")
+        return
+    rows = [[Text(head, style="dim") for head in ("NAME", "STATE", "SERVER", "CONTRACTS", "DRIVER", "WHY")]]
+    for one in listed.drivers:
+        server = " ".join(part for part in (one.server_kind, one.transport) if part)
+        if not one.sandboxed:
+            server += ", no sandbox"
+        why = one.reason or (count(one.warnings, "warning") if one.warnings else "")
+        rows.append(
+            [
+                Text(one_line(one.segment), style="bold"),
+                Text(one.state, style=_STYLES.get(one.state, "")),
+                Text(server or "-"),
+                Text(str(len(one.contracts))),
+                Text(_driver_text(one), style="dim"),
+                Text(one_line(why)),
+            ]
+        )
+    for draft in listed.drafts:
+        name, id = one_line(exposed_segment(draft.id)), one_line(draft.id)
+        finish = Text(f"interlock add {name} finishes it")
+        rows.append([Text(name, style="bold"), Text("draft"), Text("-"), Text("-"), Text(id, style="dim"), finish])
+    out.draw(*in_columns(rows, width=out.console.width, shrink={5: 24, 4: 12, 0: 12}, right=frozenset((3,))))
+
+
+def _driver_text(one: DriverSummary) -> str:
+    return one_line(f"{one.id} {one.version or ''}".rstrip())
+
+
+def draw(out: "Output", one: DriverDetail) -> None:
+    width = out.console.width
+    lines = [Text.assemble((one_line(one.segment), "bold"), "  ", (one.state, _STYLES.get(one.state, "")))]
+    lines += labelled_lines("driver", _driver_text(one), width)
+    if one.reason:
+        lines += labelled_lines("because", one_line(one.reason), width)
+    if one.description:
+        lines += labelled_lines("is", one_line(one.description), width)
+    if one.server:
+        lines += _server(one, width)
+    lines += labelled_lines("folder", f"{one_line(one.folder)}, {count(len(one.files), 'file')}", width)
+    if one.accepted is not None:
+        said = f"by {one_line(one.accepted.by)}, {local_time(one.accepted.at)}"
+        lines += labelled_lines("trusted", said if one.trusted else f"{said}, and changed since", width)
+    else:
+        lines += labelled_lines("trusted", "by the configuration" if one.trusted else "not yet", width)
+    if one.changed:
+        lines += labelled_lines("changed", one_line(", ".join(one.changed)), width, style="yellow")
+    for problem in one.problems:
+        lines += labelled_lines(problem.severity, _line(problem), width, style=_SEVERITY.get(problem.severity, ""))
+    out.draw(*lines)
+    for line in one.difference:
+        out.console.print(Text(printable(line, keep="\t"), style=_DIFFERENCE.get(line[:1], "")), soft_wrap=True)
+
+
+def _server(one: DriverDetail, width: int) -> list[Text]:
+    """What is started, and what it may touch."""
+    server = one.server
+    command = [str(server[key]) for key in ("path", "package", "image", "url") if key in server]
+    if server.get("version"):
+        command[0] += f"@{server['version']}"
+    command += [str(each) for each in server.get("args", ())]
+    lines = labelled_lines("server", one_line(f"{one.server_kind} over {one.transport}: {' '.join(command)}"), width)
+    for key in ("env", "headers", "query"):
+        if server.get(key):
+            written = ", ".join(f"{name}={value}" for name, value in server[key].items())
+            lines += labelled_lines(key, one_line(written), width)
+    if one.install:
+        lines += labelled_lines("install", one_line(", ".join(one.install)), width)
+    lines += labelled_lines("sandbox", _sandbox(one), width, style="" if one.sandboxed else "red")
+    if "driver.py" in one.files:
+        lines += labelled_lines("hooks", "driver.py is run, in a sandbox of its own without network", width)
+    lines += labelled_lines("network", one_line(", ".join(one.egress)) or _no_network(one), width)
+    if one.secrets:
+        said = (f"{name} = {slug}" if slug else f"{name} (described nowhere)" for name, slug in one.secrets.items())
+        lines += labelled_lines("secrets", one_line(", ".join(said)), width)
+    if one.policy_tags:
+        lines += labelled_lines("tags", one_line(", ".join(one.policy_tags)), width)
+    version = one.running.protocol_version if one.running is not None else None
+    spoken = f", and {one_line(version)} is spoken" if version else ""
+    lines += labelled_lines("speaks", f"MCP {one.protocol_version}{spoken}", width)
+    ended = one.running.ended if one.running is not None else None
+    if ended:
+        lines += labelled_lines("ended", one_line(ended), width, style="yellow")
+    if ended or one.state not in ("ready", "partial"):
+        for number, words in enumerate(one.running.last_words if one.running is not None else ()):
+            lines += labelled_lines("last words" if number == 0 else "", one_line(words), width, style="dim")
+    if one.extension_keys:
+        lines += labelled_lines("extensions", one_line(", ".join(one.extension_keys)), width)
+    for number, binding in enumerate(one.bindings):
+        version = f"@{binding.version}" if binding.version else ""
+        mode = one.running.modes.get(binding.contract) if one.running is not None else None
+        read = f", results read as {mode}" if mode else ""
+        text = one_line(f"{binding.contract}{version} by {binding.tool_name}{read}")
+        lines += labelled_lines("contracts" if number == 0 else "", text, width)
+    return lines
+
+
+def _sandbox(one: DriverDetail) -> str:
+    if not one.sandboxed:
+        return "off, by drivers.sandbox of the configuration"
+    if one.server_kind == "remote":
+        return "none: it runs elsewhere"
+    block = one.sandbox or {}
+    said = [
+        f"{use} {', '.join(block['fs'][use])}" for use in ("read", "write", "deny") if (block.get("fs") or {}).get(use)
+    ]
+    programs = block.get("exec") or {}
+    if programs.get("allow"):
+        said.append("starts any program")
+    elif programs.get("spawn"):
+        said.append(f"starts {', '.join(programs['spawn'])}")
+    if (block.get("env") or {}).get("pass"):
+        said.append(f"sees {', '.join(block['env']['pass'])}")
+    return one_line("; ".join(said)) or "its own files and the paths among its arguments"
+
+
+def _no_network(one: DriverDetail) -> str:
+    return "the host of its address" if one.server_kind == "remote" else "none"
+
+
+def _line(problem: Problem) -> str:
+    place = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
+    field = f"{problem.field}: " if problem.field else ""
+    return one_line(f"{place}: {field}{problem.message}; {problem.hint} [{problem.code}]")

@@ -1,0 +1,325 @@
+"""interlock drivers list | show | trust | allow | test | update | remove"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.approvals.cli.passphrases import can_ask
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.errors import EXIT_REFUSED, Refused, Unreachable, Waits
+from interlock.drivers.protocol.server_name import server_name
+
+if TYPE_CHECKING:
+    from interlock.cli.client.offline_drivers import StoredDrivers
+    from interlock.cli.client.operator import Answer
+
+TEST_TIMEOUT_S = 600.0  # every example has its contract's time
+CHANGE_TIMEOUT_S = 60.0  # a folder with many files takes its time to read
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The server's name, or the driver's id, ID@MAJOR or folder.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: I have read what it shows.")]
+
+app = verb_app(
+    "Look at the servers declared as files, trust them, remove them.",
+    examples="""
+    interlock drivers list
+    interlock drivers show filesystem
+    interlock drivers trust filesystem
+    interlock drivers allow github api.github.com
+    """,
+)
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+    interlock drivers list
+    interlock drivers list --json | jq -r '.drivers[].segment'
+    """,
+)
+def list_drivers(invocation: Invocation) -> None:
+    """List every driver, how it stands and why."""
+    try:
+        answer = invocation.node.get("drivers")
+    except Unreachable as away:
+        answer = from_files(invocation, away).list()
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from interlock.drivers.cli.driver_lines import draw_list
+    from interlock.operator_api.drivers import Drivers
+
+    draw_list(out, answer.as_(Drivers))
+
+
+@verb(
+    app,
+    "show",
+    examples="""
+    interlock drivers show filesystem
+    interlock drivers show filesystem-mcp@2 --json
+    interlock drivers show filesystem.read_file
+    """,
+)
+def show(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of a driver, or of a contract.")],
+) -> None:
+    """Show what a driver starts, may reach and knows.
+
+    And what is wrong with it, and what changed since it was trusted. Of a contract: which driver serves it, and why.
+    """
+    answer = get_driver(invocation, name)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+        return
+    from interlock.drivers.cli.driver_lines import draw, draw_contract
+    from interlock.operator_api.drivers import DriverDetail, ServedContract
+
+    if "ranked" in answer.value:
+        draw_contract(invocation.out, answer.as_(ServedContract))
+    else:
+        draw(invocation.out, answer.as_(DriverDetail))
+
+
+@verb(
+    app,
+    "trust",
+    examples="""
+    interlock drivers trust filesystem
+    interlock drivers trust filesystem --yes --json
+    """,
+)
+def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
+    """Accept a driver's files as they are now.
+
+    Its server is then installed and started. It shows what the server is, may reach and knows, or what changed, and
+    asks first. Where somebody may approve, it is signed with your key. When a file changes, the driver has to be
+    trusted again.
+    """
+    from interlock.drivers.cli.driver_lines import draw
+    from interlock.operator_api.drivers import DriverDetail, DriverSummary
+
+    answer = get_driver(invocation, name)
+    one = answer.as_(DriverDetail)
+    out = invocation.out
+    if one.trusted:
+        if out.as_json:
+            out.raw_json(answer.raw)
+        else:
+            out.line(f"{one.segment} is trusted as it is")
+        return
+    if not out.as_json:
+        draw(out, one)
+    if not yes:
+        _ask(f"Trust {one.segment}?", f"interlock drivers show {one.segment}")
+    done = accept_files(invocation, one.key, one.digest)
+    if out.as_json:
+        out.raw_json(done.raw)
+        return
+    now = done.as_(DriverSummary)
+    if now.state == "stopped":
+        out.line(f"{now.segment} is trusted and starts with the node")
+    else:
+        out.line(f"{now.segment} is trusted, now {now.state}" + (f": {now.reason}" if now.reason else ""))
+
+
+def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
+    """Accepts a driver's files at the node, or in its folder; where somebody may approve, with the person's key."""
+    from interlock.operator_api.requests import TrustDriver
+
+    try:
+        body = TrustDriver(digest=digest)
+        return invocation.node.post("drivers", key, "trust", body=body, timeout=CHANGE_TIMEOUT_S)
+    except Unreachable as away:
+        return from_files(invocation, away).trust(key, digest)
+    except Refused as refused:
+        if refused.error != "proof_required" or not refused.details.get("approval"):
+            raise
+        invocation.out.remark(f"a running node accepts {server_name(key)} with your signature")
+        return _sign(invocation, key, str(refused.details["approval"]))
+
+
+def _sign(invocation: Invocation, name: str, approval: str) -> "Answer":
+    """Approves the driver in the inbox, with the person's key."""
+    from interlock.approvals.cli.signing import prove
+    from interlock.approvals.protocol.digests import ACCEPT
+    from interlock.operator_api.requests import DecideApproval
+
+    asked = invocation.node.get("approvals", approval, under="")
+    signed = DecideApproval(decision="approve", proof=prove(asked, said=ACCEPT, key=None, passphrase_fd=None))
+    invocation.node.post("approvals", approval, under="", body=signed, timeout=CHANGE_TIMEOUT_S)
+    return invocation.node.get("drivers", name)
+
+
+@verb(
+    app,
+    "allow",
+    examples="""
+    interlock drivers allow github api.github.com
+    interlock drivers allow github api.github.com --revoke
+    """,
+)
+def allow(
+    invocation: Invocation,
+    name: Name,
+    host: Annotated[str, typer.Argument(metavar="HOST", help="api.example.com or *.example.com.")],
+    revoke: Annotated[bool, typer.Option("--revoke", help="No longer.")] = False,
+) -> None:
+    """Let a driver reach a host that its file does not name.
+
+    No file is changed.
+    """
+    from interlock.operator_api.drivers import AllowedHosts
+    from interlock.operator_api.requests import AllowHost
+
+    try:
+        body = AllowHost(host=host, revoke=revoke)
+        answer = invocation.node.post("drivers", name, "allow", body=body, timeout=CHANGE_TIMEOUT_S)
+    except Unreachable as away:
+        answer = from_files(invocation, away).allow(name, host, revoke=revoke)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+        return
+    hosts = ", ".join(answer.as_(AllowedHosts).allowed)
+    invocation.out.line(f"{name} may also reach {hosts}" if hosts else f"{name} reaches what its file names")
+
+
+@verb(
+    app,
+    "test",
+    examples="""
+    interlock drivers test filesystem
+    interlock drivers test notes --allow-mutation
+    """,
+)
+def test(
+    invocation: Invocation,
+    name: Name,
+    allow_mutation: Annotated[
+        bool, typer.Option("--allow-mutation", help="Also run examples that change something.")
+    ] = False,
+) -> None:
+    """Run the examples of a driver's contracts through it."""
+    from interlock.operator_api.drivers import DriverExamples
+    from interlock.operator_api.requests import RunExamples
+
+    body = RunExamples(allow_mutation=allow_mutation)
+    answer = invocation.node.post("drivers", name, "test", body=body, timeout=TEST_TIMEOUT_S)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+    else:
+        from interlock.drivers.cli.driver_lines import draw_examples
+
+        draw_examples(out, answer.as_(DriverExamples))
+    if not answer.as_(DriverExamples).ok:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+@verb(
+    app,
+    "update",
+    examples="""
+    interlock drivers update filesystem
+    interlock drivers update filesystem --yes
+    """,
+)
+def update(invocation: Invocation, name: Name, yes: Yes = False) -> None:
+    """Switch to the newest release of a driver's server.
+
+    It is installed beside the one in use and asked for its tools; what differs is shown before anything is switched.
+    """
+    out = invocation.out
+    if not out.as_json:
+        out.remark("looking at the newest release")
+    from interlock.operator_api.drivers import DriverUpdate, SwitchedDriver
+    from interlock.operator_api.requests import UpdateDriver
+
+    answer = invocation.node.post("drivers", name, "update", body=UpdateDriver(), timeout=TEST_TIMEOUT_S)
+    newer = answer.as_(DriverUpdate)
+    if not out.as_json:
+        from interlock.drivers.cli.driver_lines import draw_update
+
+        draw_update(out, newer)
+    if newer.candidate is None:
+        if out.as_json:
+            out.raw_json(answer.raw)
+        return
+    if not yes:
+        _ask(f"Switch {server_name(newer.key)} to it?", "a look at what differs")
+    body = UpdateDriver(candidate=newer.candidate)
+    done = invocation.node.post("drivers", newer.key, "update", body=body, timeout=CHANGE_TIMEOUT_S)
+    if out.as_json:
+        out.json({**answer.value, "switched": True})
+    else:
+        switched = done.as_(SwitchedDriver)
+        out.line(f"{server_name(switched.key)} now runs {switched.to or 'the newest'}")
+
+
+@verb(
+    app,
+    "remove",
+    examples="""
+    interlock drivers remove filesystem
+    interlock drivers remove filesystem --forget --yes
+    """,
+)
+def remove(
+    invocation: Invocation,
+    name: Name,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Also what the next version of this driver would be compared with.")
+    ] = False,
+    yes: Yes = False,
+) -> None:
+    """Delete a driver's folder and stop its server."""
+    if not yes:
+        from interlock.operator_api.drivers import DriverDetail
+
+        try:
+            one = get_driver(invocation, name).as_(DriverDetail)
+            _ask(f"Delete {one.folder}?", f"interlock drivers show {one.segment}")
+        except Refused as refused:
+            if not (forget and refused.error == "not_found"):
+                raise
+    try:
+        answer = invocation.node.delete("drivers", name, forget=str(forget).lower(), timeout=CHANGE_TIMEOUT_S)
+    except Unreachable as away:
+        answer = from_files(invocation, away).remove(name, forget=forget)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+        return
+    from interlock.operator_api.drivers import RemovedDriver
+
+    done = answer.as_(RemovedDriver)
+    if done.removed:
+        invocation.out.line(f"removed {done.removed}")
+    for key in done.forgotten:
+        invocation.out.line(f"forgot {key}")
+
+
+def get_driver(invocation: Invocation, name: str) -> "Answer":
+    try:
+        return invocation.node.get("drivers", name, timeout=CHANGE_TIMEOUT_S)
+    except Unreachable as away:
+        return from_files(invocation, away).show(name)
+
+
+def _ask(question: str, otherwise: str) -> None:
+    if not can_ask():
+        hint = f"run it on a terminal, or with --yes after {otherwise}"
+        raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
+    if not typer.confirm(question, err=True):
+        raise Waits("not_decided", "nothing was done")
+
+
+def from_files(invocation: Invocation, away: Unreachable) -> "StoredDrivers":
+    """The files and the store themselves, when no node runs here; another node's are out of reach."""
+    if invocation.remote_url is not None or away.error != "not_running":
+        raise away
+    from interlock.cli.client.offline_drivers import StoredDrivers
+
+    return StoredDrivers(invocation.loaded.plan, invocation.data_folder)

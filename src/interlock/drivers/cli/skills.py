@@ -1,0 +1,112 @@
+"""interlock skills list | show"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.errors import Refused
+
+if TYPE_CHECKING:
+    from interlock.cli.client.operator import Answer
+
+app = verb_app(
+    "See the skills that drivers add prompts to.",
+    examples="""
+    interlock skills list
+    interlock skills show author-mcp
+    """,
+)
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+    interlock skills list
+    interlock skills list --json | jq -r '.skills[].name'
+    """,
+)
+def list_skills(invocation: Invocation) -> None:
+    """List skills: those with blocks of drivers, and our own."""
+    answer = invocation.node.get("skills")
+    out = invocation.out
+    if out.as_json:
+        out.json({**answer.value, "shipped": sorted(shipped_skills())})
+        return
+    from rich.text import Text
+
+    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.text import count, one_line
+    from interlock.operator_api.tools import Skills
+
+    skills = answer.as_(Skills).skills
+    if not skills:
+        out.remark("no driver adds a prompt to a skill (integrate_as: skill_block)")
+    rows = [[Text(one_line(one.name), style="bold"), Text(count(len(one.blocks), "block"))] for one in skills]
+    rows += [[Text(name, style="bold"), Text("comes with Interlock")] for name in sorted(shipped_skills())]
+    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 16}))
+
+
+@verb(
+    app,
+    "show",
+    examples="""
+    interlock skills show summarize
+    interlock skills show summarize --json
+    """,
+)
+def show(
+    invocation: Invocation, name: Annotated[str, typer.Argument(metavar="NAME", help="The skill's name.")]
+) -> None:
+    """Show the blocks of a skill: prompts of drivers, and who serves them.
+
+    A skill that comes with Interlock is printed whole, as its SKILL.md.
+    """
+    if (text := shipped_skills().get(name)) is not None:
+        if invocation.out.as_json:
+            invocation.out.json({"name": name, "text": text})
+        else:
+            invocation.out.line(text.rstrip("\n"))
+        return
+    answer = invocation.node.get("skills")
+    known = {one["name"]: one for one in answer.value["skills"]}
+    if name not in known:
+        hint = "interlock skills list shows all" if known else "no driver adds a prompt to a skill"
+        raise Refused("not_found", f"there is no skill {name} with blocks", hint=hint)
+    out = invocation.out
+    if out.as_json:
+        out.json(known[name])
+        return
+    _draw(invocation, answer, name)
+
+
+def shipped_skills() -> dict[str, str]:
+    """The skills that come with Interlock, by name, with their texts."""
+    from importlib.resources import files
+
+    folders = (files("interlock") / "shipped" / "skills").iterdir()
+    return {each.name: (each / "SKILL.md").read_text("utf-8") for each in folders if each.is_dir()}
+
+
+def _draw(invocation: Invocation, answer: "Answer", name: str) -> None:
+    from rich.text import Text
+
+    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.text import one_line
+    from interlock.drivers.protocol.server_name import server_name
+    from interlock.operator_api.tools import Skills
+
+    out = invocation.out
+    rows = [[Text(head, style="dim") for head in ("BLOCK", "DRIVER", "ITS PROMPT", "WHAT IT DOES")]]
+    for skill in answer.as_(Skills).skills:
+        for one in skill.blocks if skill.name == name else ():
+            rows.append(
+                [
+                    Text(one_line(one.block), style="bold"),
+                    Text(one_line(server_name(one.driver))),
+                    Text(one_line(one.server_prompt)),
+                    Text(one_line(one.description), style="dim"),
+                ]
+            )
+    out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 0: 16, 2: 12}))

@@ -1,0 +1,304 @@
+"""interlock import"""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.catalog.cli.class_dialogue import ask_classes
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable
+from interlock.drivers.protocol.server_name import exposed_segment
+
+if TYPE_CHECKING:
+    from interlock.ax.protocol.capability import ToolClass
+    from interlock.drivers.add.add import AddResult
+    from interlock.interop.client_discovery import Machine, SourceFile
+    from interlock.interop.importer import DriverReport, ImportRequest, Keep, Kept, Report
+    from interlock.interop.probe_drafts import Agree, ProbeResult, Proposals
+    from interlock.interop.protocol.clients import Client
+    from interlock.interop.protocol.convert.batch import Batch
+
+app = verb_app("Bring in the servers that other clients have.")
+
+
+@verb(
+    app,
+    "import",
+    examples="""
+    interlock import --list
+    interlock import --dry-run
+    interlock import --from cursor --from claude-code
+    interlock import files github
+    interlock import --file ./server.json
+    interlock import --file old.json --as cursor
+    """,
+)
+def import_(
+    invocation: Invocation,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these servers.", show_default=False)
+    ] = None,
+    *,
+    list_files: Annotated[bool, typer.Option("--list", help="Show the files there are, and stop.")] = False,
+    from_clients: Annotated[
+        list[str] | None, typer.Option("--from", metavar="CLIENT", help="Only this client's files; may be repeated.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="This file, wherever it is.", show_default=False)
+    ] = None,
+    as_client: Annotated[
+        str | None,
+        typer.Option(
+            "--as", metavar="CLIENT", help="Whose form --file has, if its name does not say.", show_default=False
+        ),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Also what is disabled or built into a client.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")] = False,
+    no_connect: Annotated[bool, typer.Option("--no-connect", help="Start and dial nothing: tools come later.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to every start without being asked.")] = False,
+    trust_network: Annotated[
+        bool, typer.Option("--trust-network", help="Let the servers reach any host; else none is open.")
+    ] = False,
+    not_secret: Annotated[
+        list[str] | None,
+        typer.Option("--not-secret", metavar="NAME", help="This key holds no secret; may be repeated."),
+    ] = None,
+) -> None:
+    """Bring in the servers that other clients have.
+
+    Each becomes a driver in .drivers/. Secrets are copied into the encrypted store; the other client's files are left
+    as they are, and still hold them. Nothing that a file says to run is run, except to ask a server for its tools.
+    """
+    from interlock.interop.cli.import_report import show_files, show_report
+    from interlock.interop.client_discovery import Machine, look, without_own
+    from interlock.interop.importer import ImportRequest
+    from interlock.interop.protocol.convert.draft import Wishes
+
+    plan = invocation.loaded.plan
+    machine = Machine.this(os.environ, plan.workspace)
+    clients = _clients(from_clients or [])
+    packages = invocation.data_folder / "packages"
+    files = look(machine, clients) if file is None else [_one_file(file, as_client, machine, packages)]
+    if list_files:
+        own = own_addresses(invocation)
+        show_files(invocation.out, [without_own(each, own) for each in files])
+        return
+    asked = ImportRequest(
+        machine=machine,
+        workspace=plan.workspace,
+        wishes=Wishes(not_secret=frozenset(not_secret or ()), trust_network=trust_network),
+        everything=everything,
+        only=frozenset(names or ()),
+        own_addresses=own_addresses(invocation),
+    )
+    report = _carry_out(invocation, files, asked, dry_run=dry_run)
+    drafts = [] if dry_run or no_connect else [each for each in report.drivers if each.draft]
+    if drafts and not yes and not is_dialogue(invocation):
+        invocation.out.remark("there is no terminal to confirm on, so no server was started: --yes agrees to all")
+        drafts = []
+    if not invocation.out.as_json:
+        show_report(invocation.out, files, report, dry_run=dry_run, asks_now=bool(drafts))
+    connected = _connect(invocation, drafts, yes=yes) if drafts else []
+    if invocation.out.as_json:
+        show_report(invocation.out, files, report, dry_run=dry_run, connected=connected)
+
+
+def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool) -> "list[ProbeResult]":
+    """AIP-import-8: each start is announced with its command, and may be declined."""
+    from shlex import join
+
+    from interlock.cli.client.offline import run_stored
+    from interlock.cli.terminal.text import count, one_line
+    from interlock.drivers.add.flow import request_of_draft
+    from interlock.drivers.cli.add import trust_driver, wrap_server
+    from interlock.interop.probe_drafts import connect
+
+    out = invocation.out
+
+    def agreed(driver: "DriverReport") -> bool:
+        out.remark(f"{exposed_segment(driver.id)}: {one_line(join(driver.command))}")  # AIP-import-8
+        return yes or typer.confirm("Start it to ask for its tools?", default=True, err=True)  # AIP-import-8
+
+    async def finish(folder: Path, agree: "Agree") -> "AddResult":
+        return (await wrap_server(invocation, request_of_draft(folder), agree)).added
+
+    def decide(proposed: "Mapping[str, Proposals]") -> "Mapping[str, Proposals]":
+        # What its server does not say of a tool stays open where no person is asked.
+        return proposed if yes or not is_dialogue(invocation) else _ask_about_tools(invocation, proposed)
+
+    done = run_stored(connect(drafts, invocation.loaded.plan.workspace, finish, agreed, decide))
+    for each in done:
+        if each.key is not None:
+            is_trusted = trust_driver(invocation, each.key).trusted
+            name = exposed_segment(each.id)
+            stands = "trusted" if is_trusted else f"waits for you: interlock serve, then interlock drivers trust {name}"
+            out.remark(f"{name}: {count(len(each.files), 'file')} written, {stands}")
+        elif each.state == "failed":
+            name = exposed_segment(each.id)
+            out.remark(f"{name} stays a draft: {one_line(each.reason or '')}; interlock add {name} tries again")
+    return done
+
+
+def _ask_about_tools(invocation: Invocation, proposed: "Mapping[str, Proposals]") -> "Mapping[str, Proposals]":
+    """One table for the tools of all servers, by SERVER.TOOL."""
+    from msgspec.structs import replace
+
+    from interlock.drivers.cli.add_report import show_proposals, with_classes
+
+    rows = {
+        f"{exposed_segment(id)}.{each.tool_name}": (id, position)
+        for id, proposals in proposed.items()
+        for position, each in enumerate(proposals)
+    }
+    tools = {name: proposed[id][at].tool_name for name, (id, at) in rows.items() if proposed[id][at].is_new}
+
+    def changed(said: "Mapping[str, ToolClass]", *, accept: bool) -> "dict[str, Proposals]":
+        return {
+            id: with_classes(
+                proposals,
+                {
+                    one.tool_name: said[name]
+                    for one in proposals
+                    if (name := f"{exposed_segment(id)}.{one.tool_name}") in said
+                },
+                accept=accept,
+            )
+            for id, proposals in proposed.items()
+        }
+
+    def show(said: "Mapping[str, ToolClass]") -> None:
+        now = changed(said, accept=False)
+        show_proposals(invocation.out, [replace(now[id][at], tool_name=name) for name, (id, at) in rows.items()])
+
+    nothing = "no tool was classified; the drafts stay"
+    said = ask_classes("Write all of them?", tools, show, invocation.out.remark, nothing_done=nothing)
+    return changed(said, accept=True)
+
+
+def own_addresses(invocation: Invocation) -> list[str]:
+    node = invocation.loaded.plan.node
+    scheme = "https" if node.tls_cert is not None else "http"
+    found = [f"{scheme}://{node.listen.host}:{node.listen.port}"]
+    return [*found, node.public_url] if node.public_url else found
+
+
+def _clients(named: list[str]) -> "list[Client]":
+    from interlock.interop.protocol.clients import CLIENTS
+
+    return [known_client(each) for each in named] or list(CLIENTS)
+
+
+def known_client(name: str) -> "Client":
+    from interlock.interop.protocol.clients import CLIENTS, maybe_client
+
+    client = maybe_client(name)
+    if client is None:
+        known = ", ".join(each.name for each in CLIENTS)
+        raise BadUsage("unknown_client", f"there is no client {name}", hint=f"known are {known}")
+    return client
+
+
+def _one_file(path: Path, as_client: str | None, machine: "Machine", packages: Path) -> "SourceFile":
+    from interlock.interop.named_file import UnknownFormat, read_file
+
+    client = known_client(as_client) if as_client else None
+    try:
+        source = read_file(path.expanduser().absolute(), client, system=machine.system, packages=packages)
+    except UnknownFormat as unknown:
+        raise BadUsage("unknown_form", str(unknown), hint="say whose form it has: --as CLIENT") from None
+    if source.state != "read":
+        why = source.reason or "there is no such file"
+        raise Refused("unreadable", f"{path}: {why}", hint="interlock import --list shows the files there are")
+    return source
+
+
+def _carry_out(invocation: Invocation, files: "list[SourceFile]", asked: "ImportRequest", *, dry_run: bool) -> "Report":
+    from interlock.drivers.workspace.imported_folder import WorkspaceUnusable
+    from interlock.interop.bundles import BadBundle, unpack
+    from interlock.interop.importer import carry_out, collect_sources, plan
+
+    try:
+        found = plan(collect_sources(files, asked.machine), files, asked)
+        if not dry_run and not asked.wishes.trust_network and is_dialogue(invocation):
+            found = _ask_about_hosts(invocation, found)
+        elif not asked.wishes.trust_network:
+            _suggest_hosts(invocation, found)
+        for file in files:
+            if file.bundle is not None and not dry_run:
+                unpack(file.bundle)
+        return carry_out(found, asked, None if dry_run else keeper(invocation))
+    except BadBundle as bad:
+        raise Refused("bad_bundle", str(bad), hint="ask its publisher for a new one") from None
+    except WorkspaceUnusable as unusable:
+        raise Refused(
+            "workspace_unusable", str(unusable), hint="interlock check --effective shows the workspace"
+        ) from None
+
+
+def is_dialogue(invocation: Invocation) -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty() and not invocation.out.as_json
+
+
+def _ask_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
+    """AIP-import-11: a client's file does not say which hosts a server needs."""
+    from interlock.drivers.add.shipped import known_hosts
+    from interlock.interop.protocol.convert.batch import Batch, Planned, asks_for_hosts, with_hosts
+
+    planned = []
+    for each in found.planned:
+        known = ", ".join(known_hosts(each.draft.data)) if asks_for_hosts(each) else ""
+        while asks_for_hosts(each):
+            invocation.out.remark(f"{each.draft.source}: which hosts may it reach?")
+            if known:
+                invocation.out.remark(f"it is known to need {known}; - allows none")
+            answer = typer.prompt(
+                "names with commas, * for any, nothing for none", default=known, err=True, show_default=bool(known)
+            )
+            answer = "" if answer.strip() == "-" else answer
+            hosts = [host.strip() for host in answer.split(",") if host.strip()]
+            opened = with_hosts(each, hosts)
+            if isinstance(opened, Planned):
+                each = opened
+                break
+            invocation.out.remark(opened.text)
+        planned.append(each)
+    return Batch(planned=tuple(planned), skipped=found.skipped)
+
+
+def _suggest_hosts(invocation: Invocation, found: "Batch") -> None:
+    """What a person would be asked about, where there is none to ask."""
+    from interlock.drivers.add.shipped import known_hosts
+    from interlock.interop.protocol.convert.batch import asks_for_hosts
+
+    for each in found.planned:
+        for host in known_hosts(each.draft.data) if asks_for_hosts(each) else ():
+            name = exposed_segment(each.draft.id)
+            allow = f"interlock drivers allow {name} {quote(host)}"
+            invocation.out.remark(f"{name} is known to need {host}, and may reach no host: {allow}")
+
+
+def keeper(invocation: Invocation) -> "Keep":
+    """Keeps a secret through the node that runs, or in its store while none does."""
+    from msgspec import UNSET
+
+    from interlock.credentials.cli import from_store
+    from interlock.operator_api.requests import SetSecret
+    from interlock.operator_api.secrets import StoredSecret
+
+    def keep(slug: str, value: str) -> "Kept":
+        try:
+            body = SetSecret(name=slug, value=value, unless_kept=True)
+            answer = invocation.node.post("secrets", body=body)
+        except Unreachable as away:
+            answer = from_store(invocation, away).keep(slug, value)
+        state = answer.as_(StoredSecret).state
+        if state is UNSET:
+            raise Refused("unexpected_answer", "the node does not say what it keeps")
+        return state
+
+    return keep

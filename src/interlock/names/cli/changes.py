@@ -1,0 +1,333 @@
+"""interlock names request | amend | deprecate | withdraw | sign | ...: what registrants and change controllers do"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from interlock.approvals.cli.passphrases import FromDescriptor
+from interlock.cli.command import Invocation, verb
+from interlock.cli.terminal.errors import EXIT_REFUSED, EXIT_WAITS, BadUsage, Refused, Unreachable, Waits
+from interlock.names.cli.options import (
+    Arguments,
+    Controller,
+    CrossVendor,
+    From,
+    Name,
+    Override,
+    Prefix,
+    Provisional,
+    Reference,
+    Returns,
+    Scope,
+    Semantics,
+    StaysPublic,
+    VendorPrefix,
+    end_json,
+    given,
+    json_file,
+    proposal_of,
+    read_file,
+)
+
+if TYPE_CHECKING:
+    from interlock.cli.client.operator import Answer
+    from interlock.operator_api.names import NamesAction
+
+EvidenceKind = Literal["datatracker_date", "publication_date", "operational_history"]
+
+
+def register(app: typer.Typer) -> None:
+    verb(app, "request", examples="interlock names request acme_search --from request.json")(request)
+    verb(app, "amend", examples="interlock names amend acme_search --reference draft-acme-search-04")(amend)
+    verb(app, "deprecate", examples="interlock names deprecate acme_search --successor acme_find")(deprecate)
+    verb(app, "reinstate", examples="interlock names reinstate acme_search")(reinstate)
+    verb(app, "withdraw", examples="interlock names withdraw acme_search")(withdraw)
+    verb(app, "transfer", examples='interlock names transfer acme_search --to "Zebra Ltd"')(transfer)
+    verb(app, "confirm-public", examples="interlock names confirm-public acme_search")(confirm_public)
+    verb(app, "declare", examples='interlock names declare acme_search --by "Zebra\'s server"')(declare)
+    verb(app, "end", examples="interlock names end acme_search --by zebra --evidence 'switched off'")(end)
+    verb(app, "consent", examples='interlock names consent acme_ --controller "Zebra Ltd" --until 2027-12-31')(consent)
+    verb(app, "dispute", examples="interlock names dispute a_ --controller Z --date 2020-02-02 --evidence URL")(dispute)
+    verb(app, "cancel", examples="interlock names cancel 3f9c0a1b-0000-4000-8000-000000000000")(cancel)
+    verb(app, "attach", examples="interlock names attach acme_search draft-acme-search-03.txt")(attach)
+    verb(
+        app,
+        "sign",
+        examples="""
+    interlock names sign deprecate acme_search --controller Acme --key acme
+    interlock names sign request acme_search --controller Acme --key acme --from request.json
+    """,
+    )(sign)
+
+
+def request(
+    invocation: Invocation,
+    name: Name,
+    *,
+    from_: From = None,
+    controller: Controller = None,
+    reference: Reference = None,
+    scope: Scope = None,
+    prefix: VendorPrefix = None,
+    arguments: Arguments = None,
+    returns: Returns = None,
+    semantics: Semantics = None,
+    provisional: Provisional = False,
+    cross_vendor: CrossVendor = False,
+    no_authentication_planned: StaysPublic = False,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="KEY", help="Whose signatures count: ed25519:BASE64.", show_default=False),
+    ] = None,
+    handle: Annotated[
+        str | None, typer.Option("--handle", metavar="~NAME", help="A label of the controller.", show_default=False)
+    ] = None,
+    previous: Annotated[
+        str | None,
+        typer.Option("--previous", metavar="ID", help="The request that was returned.", show_default=False),
+    ] = None,
+    override: Override = "",
+) -> None:
+    """Ask for a name. An expert decides in the inbox (exit 3 until then)."""
+    own = ("invocation", "key", "handle", "previous", "override")
+    proposal = proposal_of(**{given: value for given, value in locals().items() if given not in (*own, "own")})
+    proposal |= given(controller_key=key, controller_handle=handle, previous=previous)
+    _act(invocation, "request", name, proposal, override)
+
+
+def amend(
+    invocation: Invocation,
+    name: Name,
+    *,
+    reference: Reference = None,
+    scope: Scope = None,
+    arguments: Arguments = None,
+    returns: Returns = None,
+    semantics: Semantics = None,
+    breaking: Annotated[bool, typer.Option("--breaking", help="Callers have to change.", show_default=False)] = False,
+    no_authentication_planned: StaysPublic = False,
+    override: Override = "",
+) -> None:
+    """Register a new revision. A compatible one counts at once; an expert decides on any other."""
+    change = given(
+        specification_reference=reference,
+        authentication_scope=scope,
+        argument_schema=arguments and json_file(arguments),
+        return_schema=returns and json_file(returns),
+        semantics=semantics,
+        breaking=breaking,
+        no_authentication_planned=no_authentication_planned,
+    )
+    _act(invocation, "amend", name, change, override)
+
+
+def deprecate(
+    invocation: Invocation,
+    name: Name,
+    *,
+    successor: Annotated[
+        str, typer.Option("--successor", metavar="NAME", help="What to use instead.", show_default=False)
+    ] = "",
+    override: Override = "",
+) -> None:
+    """Advise against a name. It stays on record, and what uses it goes on."""
+    _act(invocation, "deprecate", name, {"successor": successor}, override)
+
+
+def reinstate(invocation: Invocation, name: Name, *, override: Override = "") -> None:
+    """Make a deprecated name active again."""
+    _act(invocation, "reinstate", name, {}, override)
+
+
+def withdraw(invocation: Invocation, name: Name, *, override: Override = "") -> None:
+    """Withdraw a name. It was deprecated for a year, and no known server implements it."""
+    _act(invocation, "withdraw", name, {}, override)
+
+
+def transfer(
+    invocation: Invocation,
+    name: Name,
+    *,
+    to: Annotated[str, typer.Option("--to", metavar="CONTROLLER", help="Who is to have it.", show_default=False)],
+    override: Override = "",
+) -> None:
+    """Hand an entry to another controller. Each of the two asks for it once."""
+    _act(invocation, "transfer", name, {"to": to}, override)
+
+
+def confirm_public(invocation: Invocation, name: Name, *, override: Override = "") -> None:
+    """Confirm that a public surface is meant to be public."""
+    _act(invocation, "confirm-public", name, {}, override)
+
+
+def declare(
+    invocation: Invocation,
+    name: Name,
+    *,
+    by: Annotated[str, typer.Option("--by", metavar="WHO", help="Who implements it.", show_default=False)],
+) -> None:
+    """Put an implementation of a surface on record."""
+    _act(invocation, "declare", name, {"who": by}, "")
+
+
+def end(
+    invocation: Invocation,
+    name: Name,
+    *,
+    by: Annotated[str, typer.Option("--by", metavar="WHO", help="Who implemented it.", show_default=False)],
+    evidence: Annotated[
+        str, typer.Option("--evidence", metavar="TEXT", help="What shows that it ended.", show_default=False)
+    ],
+    override: Override = "",
+) -> None:
+    """Put the end of an implementation on record."""
+    _act(invocation, "end", name, {"who": by, "evidence": evidence}, override)
+
+
+def consent(
+    invocation: Invocation,
+    prefix: Prefix,
+    *,
+    controller: Annotated[
+        str, typer.Option("--controller", metavar="NAME", help="Who may register under it.", show_default=False)
+    ],
+    until: Annotated[str, typer.Option("--until", metavar="DAY", help="The last day.", show_default=False)],
+    override: Override = "",
+) -> None:
+    """Let another controller register names under a prefix."""
+    _act(invocation, "consent", prefix, {"controller": controller, "until": until}, override)
+
+
+def dispute(
+    invocation: Invocation,
+    prefix: Prefix,
+    *,
+    controller: Annotated[
+        str, typer.Option("--controller", metavar="NAME", help="Who used it first.", show_default=False)
+    ],
+    evidence: Annotated[
+        list[str], typer.Option("--evidence", metavar="URL", help="What shows it; may be repeated.", show_default=False)
+    ],
+    date: Annotated[str, typer.Option("--date", metavar="DAY", help="Of the first use.", show_default=False)],
+    kind: Annotated[EvidenceKind, typer.Option("--kind", help="What the evidence is.")] = "publication_date",
+    override: Override = "",
+) -> None:
+    """Claim a prefix on evidence of first use. An expert rules (exit 3 until then)."""
+    items = [{"kind": kind, "url": url, "date": date} for url in evidence]
+    _act(invocation, "dispute", prefix, {"controller": controller, "evidence": items}, override)
+
+
+def cancel(
+    invocation: Invocation,
+    id: Annotated[str, typer.Argument(metavar="ID", help="The request.")],
+    *,
+    override: Override = "",
+) -> None:
+    """Take a request back."""
+    _act(invocation, "cancel", id, {}, override)
+
+
+def attach(
+    invocation: Invocation,
+    request_: Annotated[str, typer.Argument(metavar="REQUEST", help="The request, or the name it is about.")],
+    document: Annotated[Path, typer.Argument(metavar="FILE", help="A copy of the specification.")],
+) -> None:
+    """Attach a copy of a document that was not reached.
+
+    An expert confirms by it. Without it, what the node could not fetch is not accepted.
+    """
+    import contextlib
+
+    import msgspec
+
+    from interlock.cli.client.offline_names import StoredNames
+    from interlock.names.documents import DOCUMENT_BYTES_MAX
+
+    if invocation.remote_url is not None:
+        raise BadUsage("usage", "a copy is attached on the node's own machine")
+    made = StoredNames(invocation.loaded.plan, invocation.data_folder).attach(
+        request_, read_file(document, DOCUMENT_BYTES_MAX)
+    )
+    with contextlib.suppress(Unreachable):
+        invocation.node.get("names", "prefixes")  # a node that runs takes it in with this
+    if invocation.out.as_json:
+        invocation.out.raw_json(msgspec.json.encode(made))
+        return
+    invocation.out.line(f"attached to the request for {made.subject}: {made.digest}")
+    invocation.out.remark(f"the copy is {made.path}")
+
+
+def sign(
+    invocation: Invocation,
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="request, amend, deprecate and so on.")],
+    subject: Annotated[str, typer.Argument(metavar="NAME", help="The surface name, prefix or request.")],
+    *,
+    controller: Annotated[
+        str, typer.Option("--controller", metavar="NAME", help="For whom it is signed.", show_default=False)
+    ],
+    key: Annotated[
+        str,
+        typer.Option("--key", metavar="NAME", help="The key of the controller on this machine.", show_default=False),
+    ],
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="FILE", help="What the action takes, as a JSON object.", show_default=False),
+    ] = None,
+    registry: Annotated[
+        str | None,
+        typer.Option(
+            "--registry",
+            metavar="ID",
+            help="The registry it is for: GET /registry/names names it.  [default: this node]",
+            show_default=False,
+        ),
+    ] = None,
+    passphrase_fd: FromDescriptor = None,
+) -> None:
+    """Sign a statement of a change controller, and print it.
+
+    It counts once and for ten minutes, at the registry that it is for. Send it there as application/jose. A request
+    carries the public half of the key, whose signatures count from then on.
+    """
+    import msgspec
+
+    from interlock.names.cli.statement_signing import sign_statement
+
+    body = {} if from_ is None else msgspec.json.decode(json_file(from_))
+    if not isinstance(body, dict):
+        raise BadUsage("usage", f"{from_} holds no JSON object")
+    aimed = registry or invocation.node.get("status").value["node"]["aggregator_id"]
+    signed = sign_statement(action, subject, controller, body, key=key, registry=aimed, passphrase_fd=passphrase_fd)
+    if invocation.out.as_json:
+        invocation.out.raw_json(msgspec.json.encode(signed))
+        return
+    invocation.out.line(signed.statement)
+    invocation.out.remark(f"send it within {signed.seconds // 60} minutes, as application/jose: POST {signed.path}")
+
+
+def _act(invocation: Invocation, action: "NamesAction", subject: str, body: dict[str, Any], override: str) -> None:
+    wanted = {"action": action, "subject": subject, "body": body, "override": override}
+    try:
+        answer: Answer = invocation.node.post("names", "actions", body=wanted, timeout=60.0)
+    except Refused as refused:
+        if refused.error != "not_change_controller" or override:
+            raise
+        hint = f"interlock names sign {action} NAME --controller NAME --key NAME; or in its place: --override REASON"
+        raise Refused(refused.error, refused.message, hint=hint, details=refused.details) from None
+    from interlock.cli.terminal.text import one_line
+    from interlock.operator_api.names import NameOutcome
+
+    done = answer.as_(NameOutcome)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+    else:
+        reason = f": {one_line(done.reason)}" if done.reason else ""
+        invocation.out.line(f"{done.subject} is {done.state}{reason}")
+    if done.approval is not None:
+        end_json(invocation, EXIT_WAITS)
+        hint = f"interlock approvals show {done.approval[:8]}"
+        raise Waits("waits", "an expert has to decide", hint=hint, details={"approval": done.approval})
+    if done.state == "revision_requested":
+        end_json(invocation, EXIT_REFUSED)
+        raise Refused("revision_requested", f"{done.subject} was returned: {one_line(done.reason)}")

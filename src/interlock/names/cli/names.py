@@ -1,0 +1,237 @@
+"""interlock names list | show | check | verify | repin, and those of `surface.cli.names`"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.errors import EXIT_REFUSED, Refused
+from interlock.names.cli import changes, documents
+from interlock.names.cli.options import (
+    Arguments,
+    Controller,
+    CrossVendor,
+    From,
+    Name,
+    Provisional,
+    Reference,
+    Returns,
+    Scope,
+    Semantics,
+    StaysPublic,
+    VendorPrefix,
+    end_json,
+    json_file,
+    proposal_of,
+)
+
+if TYPE_CHECKING:
+    from interlock.operator_api.names import NameCheck
+
+app = verb_app(
+    "See what tool names mean, ask for names, and change them.",
+    examples="""
+    interlock names list
+    interlock names check acme_search --controller Acme --prefix acme_
+    interlock names request acme_search --from request.json
+    interlock names show acme_search --log
+    """,
+)
+
+Status = Literal["Active", "Provisional", "Deprecated", "Withdrawn"]
+
+
+@verb(app, "list", examples="interlock names list\ninterlock names list --public")
+def list_names(
+    invocation: Invocation,
+    *,
+    public: Annotated[
+        bool, typer.Option("--public", help="Only public ones: who serves them, and how often.", show_default=False)
+    ] = False,
+    status: Annotated[
+        Status | None, typer.Option("--status", help="Only entries of this status.", show_default=False)
+    ] = None,
+) -> None:
+    """List the registry; exit 1 while a review is overdue."""
+    query: dict[str, Any] = ({"public": "yes"} if public else {}) | ({"status": status or ""} if status else {})
+    answer = invocation.node.get("names", **query)
+    from interlock.operator_api.names import Names
+
+    found = answer.as_(Names)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+    else:
+        from rich.text import Text
+
+        from interlock.cli.terminal.columns import in_columns
+        from interlock.cli.terminal.text import one_line
+
+        heads = ("CONFIRMED", "SERVERS", "CALLS") if public else ("SCOPE", "CONTROLLER", "SINCE")
+        rows = [[Text(head, style="dim") for head in ("NAME", "STATUS", "", *heads)]]
+        for one in found.names:
+            marks = [
+                *(["review overdue"] if one.is_overdue else []),
+                *(["confirm it"] if one.is_unconfirmed else []),
+                *([f"from {one.source}" + ("" if one.is_trusted else ", not trusted")] if one.source else []),
+            ]
+            described = (one.authentication_scope, one.change_controller, one.first_registered)
+            audited = (one.public_confirmed_on or "never", ", ".join(one.servers) or "none", str(one.calls))
+            texts = (one.surface_name, one.status, "; ".join(marks), *(audited if public else described))
+            rows.append([Text(one_line(text)) for text in texts])
+        out.draw(*in_columns(rows, width=out.console.width, shrink={4: 8} if public else {3: 8, 4: 8, 2: 14}))
+        if not found.names:
+            out.remark("no name fits")
+        if found.trouble is not None:
+            out.remark(f"the registry cannot be used: {one_line(found.trouble)}")
+    if found.overdue:
+        end_json(invocation, EXIT_REFUSED)
+        from interlock.cli.terminal.text import count
+
+        raise Refused("review_overdue", f"{count(found.overdue, 'review')} of provisional names overdue")
+
+
+@verb(app, "show", examples="interlock names show org_alter_handbook --log")
+def show(
+    invocation: Invocation,
+    name: Name,
+    *,
+    log: Annotated[
+        bool, typer.Option("--log", help="Every step, from the first request on.", show_default=False)
+    ] = False,
+) -> None:
+    """Show an entry, its requests and its log."""
+    query: dict[str, Any] = {"log": "yes"} if log else {}
+    answer = invocation.node.get("names", "entries", name, **query)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from interlock.cli.terminal.text import one_line
+
+    shown: dict[str, Any] = answer.value
+    entry = shown["entry"]
+    if entry is None:
+        out.line(f"{name}: no entry")
+    else:
+        specification = entry.pop("specification")
+        earlier = entry.pop("earlier_specifications", [])
+        for key, value in entry.items():
+            out.line(f"{key.replace('_', ' '):24}{one_line(str(value))}")
+        out.line(f"{'revision':24}{specification['revision']} of {specification['registered']}, {len(earlier)} before")
+        out.line(f"{'schemas':24}{specification.get('argument_digest', 'not known')}")
+    for request in shown["requests"]:
+        said = one_line(request.get("reason", ""))
+        out.line(f"{request['filed_on']}  {request['kind']} {request['id'][:8]} {request['state']}  {said}")
+    for one in shown["implementations"]:
+        ended = one.get("ended_on")
+        out.line(f"implemented by {one_line(one['who'])}, " + (f"ended on {ended}" if ended else "known"))
+    for step in shown["log"]:
+        override = " in the controller's place" if step.get("is_override") else ""
+        said = one_line(step.get("reason", ""))
+        out.line(f"{step['at']}  {step['what']:12} by {one_line(step['by'])}{override}  {said}")
+
+
+@verb(app, "check", examples="interlock names check acme_search --controller Acme --prefix acme_")
+def check(
+    invocation: Invocation,
+    name: Name,
+    *,
+    from_: From = None,
+    controller: Controller = None,
+    reference: Reference = None,
+    scope: Scope = None,
+    prefix: VendorPrefix = None,
+    arguments: Arguments = None,
+    returns: Returns = None,
+    semantics: Semantics = None,
+    provisional: Provisional = False,
+    cross_vendor: CrossVendor = False,
+    no_authentication_planned: StaysPublic = False,
+) -> None:
+    """Run the machine checks of a request; nothing is filed. Exit 1 where it would be refused."""
+    proposal = proposal_of(**{key: value for key, value in locals().items() if key != "invocation"})
+    body = {"name": name, "proposal": {"change_controller": "unknown", **proposal}}
+    answer = invocation.node.post("names", "check", body=body)
+    from interlock.operator_api.names import NameCheck
+
+    found = answer.as_(NameCheck)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+    else:
+        _draw_check(invocation, found)
+    if any(one.outcome == "fail" for one in found.criteria):
+        end_json(invocation, EXIT_REFUSED)
+        raise Refused("not_registrable", f"{name} cannot be registered like this")
+
+
+@verb(app, "verify", examples="interlock names verify acme_search tool.json")
+def verify(
+    invocation: Invocation,
+    name: Name,
+    definition: Annotated[Path, typer.Argument(metavar="FILE", help="A tool's definition, as a server lists it.")],
+) -> None:
+    """Compare a tool with what its name means. Exit 1 unless it keeps to it."""
+    from interlock.operator_api.names import NameVerification
+
+    answer = invocation.node.post("names", "verify", body={"name": name, "definition": json_file(definition)})
+    found = answer.as_(NameVerification)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+    else:
+        from interlock.cli.terminal.text import one_line
+
+        invocation.out.line(f"{name}: {found.verdict}")
+        for difference in (*found.differences, *found.notes):
+            invocation.out.line(f"  {one_line(difference)}")
+    if not found.is_verified:
+        end_json(invocation, EXIT_REFUSED)
+        raise Refused("not_verified", f"the definition is {found.verdict}")
+
+
+changes.register(app)
+documents.register(app)
+
+
+@verb(
+    app,
+    "repin",
+    examples="""
+    interlock names repin acme_search
+    interlock names repin crm.acme_search --remove
+    """,
+)
+def repin(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A surface name, or a tool with its segment.")],
+    *,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the pins away.", show_default=False)] = False,
+) -> None:
+    """Hold the tools of a name to what they are now.
+
+    A tool that is pinned and later has other schemas is refused until it is pinned again.
+    """
+    answer = invocation.node.post("names", "pins", body={"name": name, "remove": remove})
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from interlock.cli.terminal.text import one_line
+    from interlock.operator_api.names import PinnedTools
+
+    for one in answer.as_(PinnedTools).tools:
+        out.line(f"{one_line(one.tool)} {'is no longer pinned' if remove else 'is pinned'} ({one.digest[:19]})")
+
+
+def _draw_check(invocation: Invocation, found: "NameCheck") -> None:
+    from interlock.cli.terminal.text import one_line
+
+    for criterion in found.criteria:
+        invocation.out.line(f"{criterion.criterion}  {criterion.outcome:13} {criterion.says}")
+        for one in found.findings:
+            if one.criterion == criterion.criterion:
+                invocation.out.line(f"     {one.code}: {one_line(one.reason)}")
+    for one in found.findings:
+        if one.criterion == 0:
+            invocation.out.line(f"-  {one.verdict:13} {one.code}: {one_line(one.reason)}")

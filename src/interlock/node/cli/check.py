@@ -1,0 +1,330 @@
+"""interlock check [PATH]"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.errors import EXIT_REFUSED, BadUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from interlock.config.load import Loaded, Problem
+    from interlock.config.plan import Plan
+    from interlock.drivers.cli.folder_check import Checked
+    from interlock.operator_api.links import Link
+
+    Links = tuple[Link, ...]
+
+app = verb_app("Check the configuration.")
+
+
+@verb(
+    app,
+    "check",
+    examples="""
+    interlock check
+    interlock check staging.toml --strict
+    interlock check --upstream
+    interlock check .drivers/filesystem-mcp --against ../released/filesystem-mcp
+    interlock check .devices/thermostat.toml
+    interlock check --effective
+    interlock check --schema > interlock.schema.json
+    interlock check --aql
+    interlock check --aql --evidence evidence --json
+    """,
+)
+def check(
+    invocation: Invocation,
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PATH",
+            help="The file to check, if not the usual one; or a driver's folder or file, or a device's description.",
+        ),
+    ] = None,
+    effective: Annotated[bool, typer.Option("--effective", help="Print every setting as it will apply.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of the file, for editors.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Warnings count as errors.")] = False,
+    upstream: Annotated[
+        bool,
+        typer.Option(
+            "--upstream",
+            help="Start or dial every server too, and report what only they can tell;"
+            " of driver files, also what other hosts would refuse.",
+        ),
+    ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="OLD", help="Compare a driver with an older one.", show_default=False),
+    ] = None,
+    aql: Annotated[
+        bool,
+        typer.Option(
+            "--aql", help="Run the conformance suite of MCP-AQL against the AQL surface that the configuration gives."
+        ),
+    ] = False,
+    evidence: Annotated[
+        str | None,
+        typer.Option(
+            "--evidence", metavar="DIR", help="With --aql: write every request and answer there.", show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Find the mistakes in the configuration and in driver files.
+
+    Each is shown with its file, its line and what was probably meant. Warnings name what the node can run without: a
+    program, script or folder that is not there, tools whose names collide.
+    """
+    if evidence is not None and not aql:
+        raise BadUsage("usage", "--evidence is what --aql has seen: ask for both")
+    if aql and (schema or effective or strict or upstream or against is not None):
+        raise BadUsage("usage", "--aql runs a suite of its own: beside it go PATH, --evidence and --json alone")
+    if schema and (effective or upstream or path):
+        raise BadUsage("usage", "--schema is about every file and takes neither PATH nor --effective or --upstream")
+    if effective and upstream:
+        raise BadUsage("usage", "--effective prints settings and --upstream looks at servers: ask for one of them")
+    if schema:
+        from interlock.config.schema import json_schema
+
+        invocation.out.json(json_schema())
+        return
+    if not aql and path is not None and (path.endswith(".md") or Path(path).is_dir()):
+        if effective:
+            raise BadUsage("usage", "--effective is about the configuration, and takes no driver")
+        _check_driver(invocation, path, strict=strict, upstream=upstream, against=against)
+        return
+    if against is not None:
+        raise BadUsage("usage", "--against compares one driver: name its folder too")
+    if not aql and path is not None and _is_description(Path(path)):
+        if effective or upstream:
+            raise BadUsage("usage", "--effective and --upstream are about the configuration, and take no device")
+        _check_device(invocation, Path(path))
+        return
+    if path is not None and invocation.config is not None:
+        raise BadUsage("usage", "name the file once: either PATH or --config")
+    invocation.config = path or invocation.config
+    if aql:
+        from interlock.aql.cli.check import check_aql
+
+        check_aql(invocation, evidence)
+        return
+    _check(invocation, effective=effective, strict=strict, upstream=upstream)
+
+
+def _is_description(path: Path) -> bool:
+    """Of a device: by its folder, or by what a configuration never has."""
+    from interlock.config.device_files import FOLDER
+
+    if path.suffix != ".toml" or not path.is_file():
+        return False
+    if path.absolute().parent.name == FOLDER:
+        return True
+    from interlock.config.layers import file_layer
+    from interlock.config.problems import Findings
+
+    layer = file_layer(path, Findings(), None)
+    return layer is not None and "profile" in layer.tree and isinstance(layer.tree.get("link"), dict)
+
+
+def _check_device(invocation: Invocation, path: Path) -> None:
+    from interlock.cli.terminal.text import count
+    from interlock.config.device_files import read_device_file
+
+    read = read_device_file(path)
+    problems = read if isinstance(read, tuple) else ()
+    _report(invocation, errors=problems, warnings=(), ok=not problems)
+    if isinstance(read, tuple):
+        raise typer.Exit(EXIT_REFUSED)
+    if not invocation.out.as_json:
+        invocation.out.line(f"{path}: in order, profile {read.profile}, {count(len(read.tools), 'tool')}")
+
+
+def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: bool, against: str | None) -> None:
+    """One driver, in the workspace of a configuration that may itself be wrong."""
+    from interlock.cli.config import read_configuration
+    from interlock.cli.terminal.text import count
+    from interlock.config.load import ConfigInvalid
+    from interlock.config.plan import Plan
+
+    try:
+        plan = read_configuration(invocation, starting=False).plan
+    except ConfigInvalid:
+        plan = Plan(workspace=Path.cwd(), data=Path.cwd() / ".interlock")
+    found = _check_drivers(plan, path, upstream=upstream, against=against)
+    failed = bool(found.errors) or (strict and bool(found.warnings))
+    _report(invocation, errors=found.errors, warnings=found.warnings, ok=not failed, notes=found.notes)
+    if failed:
+        raise typer.Exit(EXIT_REFUSED)
+    if not invocation.out.as_json:
+        state = f"usable, {count(len(found.warnings), 'warning')}" if found.warnings else "in order"
+        invocation.out.line(f"{path}: {state}")
+
+
+def _check_drivers(plan: "Plan", named: str | None, *, upstream: bool, against: str | None) -> "Checked":
+    from interlock.drivers.cli.folder_check import check_drivers
+
+    return check_drivers(plan, named, against=against, upstream=upstream)
+
+
+def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: bool) -> None:
+    from interlock.cli.config import read_configuration
+    from interlock.config.effective import effective as effective_values
+    from interlock.config.load import ConfigInvalid
+    from interlock.node.cli.machine import missing_on_machine
+
+    out = invocation.out
+    try:
+        loaded = read_configuration(invocation)
+    except ConfigInvalid as invalid:
+        _report(invocation, errors=invalid.problems, warnings=())
+        raise typer.Exit(EXIT_REFUSED) from None
+    warnings = loaded.warnings + missing_on_machine(loaded)
+    drivers = _maybe_drivers(loaded.plan, upstream=upstream)
+    errors = drivers.errors if drivers is not None else ()
+    warnings += drivers.warnings if drivers is not None else ()
+    survey = None
+    if upstream:
+        import sys
+
+        from interlock.cli.terminal.text import count
+        from interlock.node.cli.upstream import survey_of, warnings_of
+
+        if not out.as_json and sys.stderr.isatty():
+            out.remark(f"asking {count(len(loaded.plan.servers), 'server')}")
+        survey = survey_of(loaded)
+        warnings += warnings_of(survey, loaded, warnings)
+    failed = bool(errors) or (strict and bool(warnings))
+    if effective and not failed:
+        _remark_warnings(invocation, warnings)
+        values = effective_values(loaded.plan)
+        if out.as_json or not out.console.is_terminal:
+            out.json(values)
+        else:
+            from rich.json import JSON
+
+            out.console.print(JSON.from_data(values))
+        return
+    links = survey.links if survey else None
+    notes = drivers.notes if drivers is not None else ()
+    sandboxed = _sandbox_states(loaded.plan)
+    _report(invocation, errors=errors, warnings=warnings, ok=not failed, links=links, notes=notes, sandboxed=sandboxed)
+    if failed:
+        raise typer.Exit(EXIT_REFUSED)
+    if not out.as_json:
+        out.line(_summary(loaded, len(warnings), links, drivers.drivers if drivers is not None else 0))
+        if sandboxed:
+            out.line(_sandboxes_in_words(sandboxed))
+
+
+def _maybe_drivers(plan: "Plan", *, upstream: bool) -> "Checked | None":
+    """None: there are none, and nothing is imported for them."""
+    from interlock.drivers.workspace.scan import scan_workspace
+
+    seen = scan_workspace(plan)
+    is_any = seen.folders or seen.contracts or seen.problems
+    return _check_drivers(plan, None, upstream=upstream, against=None) if is_any else None
+
+
+def _report(
+    invocation: Invocation,
+    *,
+    errors: "tuple[Problem, ...]",
+    warnings: "tuple[Problem, ...]",
+    ok: bool = False,
+    links: "Links | None" = None,
+    notes: "tuple[Problem, ...]" = (),
+    sandboxed: dict[str, bool] | None = None,
+) -> None:
+    from msgspec import to_builtins
+
+    from interlock.cli.config import problem_value
+
+    out = invocation.out
+    if out.as_json:
+        out.json(
+            {
+                "ok": ok,
+                "problems": [problem_value(problem) for problem in errors],
+                "warnings": [problem_value(problem) for problem in warnings],
+            }
+            | ({} if links is None else {"links": to_builtins(links)})
+            | ({} if sandboxed is None else {"sandboxed": sandboxed})
+            | ({"notes": [problem_value(problem) for problem in notes]} if notes else {})
+        )
+        return
+    from rich.text import Text
+
+    from interlock.cli.terminal.text import count
+
+    for problem in errors:
+        _draw_problem(invocation, problem, "error", "bold red")
+    for problem in warnings:
+        _draw_problem(invocation, problem, "warning", "bold yellow")
+    for problem in notes:
+        _draw_problem(invocation, problem, "note", "dim")
+    if not ok:
+        found = [count(len(found), noun) for found, noun in ((errors, "error"), (warnings, "warning")) if found]
+        out.draw(Text(", ".join(found), style="bold"))
+
+
+def _draw_problem(invocation: Invocation, problem: "Problem", word: str, style: str) -> None:
+    from rich.text import Text
+
+    from interlock.cli.config import at_place
+    from interlock.cli.terminal.text import one_line
+
+    # Each on one line however long: editors and terminals turn file:line into a link.
+    console = invocation.out.console
+    head = Text.assemble((at_place(problem), "bold"), (word, style), ": ", one_line(problem.message))
+    if problem.code is not None:
+        head.append(f" [{problem.code}]", style="dim")
+    console.print(head, soft_wrap=True)
+    if problem.hint:
+        console.print(Text.assemble(("  hint: ", "dim"), one_line(problem.hint)), soft_wrap=True)
+
+
+def _remark_warnings(invocation: Invocation, warnings: "Iterable[Problem]") -> None:
+    for warning in warnings:
+        invocation.out.remark(f"warning: {warning}")
+
+
+def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: int) -> str:
+    from interlock.cli.terminal.text import count
+
+    plan = loaded.plan
+    files = " and ".join(_short(path) for path in loaded.paths) or "the configuration"
+    state = f"usable, {count(warnings, 'warning')}" if warnings else "in order"
+    servers = count(len(plan.servers), "server")
+    if drivers:
+        servers += f", {count(drivers, 'driver')}"
+    if plan.devices.described:
+        servers += f", {count(len(plan.devices.described), 'device')}"
+    if links is not None:
+        answering = sum(link.state in ("ready", "slow") for link in links)
+        tools = sum(link.tools if link.contracts is None else link.contracts for link in links)
+        servers += f", {answering} of {len(links)} answering with {count(tools, 'tool')}"
+    return f"{files}: {state}, {servers}, listening on {plan.node.listen}"
+
+
+def _sandbox_states(plan: "Plan") -> dict[str, bool]:
+    """Of the servers that this node starts itself: whether each is in a sandbox."""
+    from interlock.config.plan import Spawn
+    from interlock.node.cli.machine import is_sandboxed
+
+    return {server.segment: is_sandboxed(server) for server in plan.servers if isinstance(server.reach, Spawn)}
+
+
+def _sandboxes_in_words(sandboxed: dict[str, bool]) -> str:
+    inside, outside = ([one for one, is_in in sandboxed.items() if is_in is wanted] for wanted in (True, False))
+    words = [f"in a sandbox: {', '.join(inside)}"] if inside else []
+    if outside:
+        words.append(f"without a sandbox: {', '.join(outside)} (egress or files puts a server into one)")
+    return "; ".join(words)
+
+
+def _short(path: Path) -> str:
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

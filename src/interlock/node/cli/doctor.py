@@ -1,0 +1,66 @@
+"""interlock doctor"""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.errors import EXIT_REFUSED
+
+if TYPE_CHECKING:
+    from interlock.node.cli.set_up_checks import Finding
+
+app = verb_app("Find what is wrong with a set-up.")
+
+
+@verb(
+    app,
+    "doctor",
+    examples="""
+    interlock doctor
+    interlock doctor --config team.toml
+    interlock doctor --json | jq -r '.findings[].command'
+    """,
+)
+def doctor(invocation: Invocation) -> None:
+    """Find what is wrong with a set-up, and say how to mend it.
+
+    The configuration, addresses, permissions, programs and their versions, secrets, tokens, certificates, the clock,
+    unsafe settings, the sandbox; of a node that runs also its servers, drivers and parents. Exit code 1: something is
+    wrong. Nothing is changed.
+    """
+    from msgspec import to_builtins
+
+    from interlock.node.cli.set_up_checks import examine
+
+    examined = examine(invocation)
+    out = invocation.out
+    if out.as_json:
+        out.json({"ok": not examined.findings, "running": examined.running, "findings": to_builtins(examined.findings)})
+    else:
+        for finding in examined.findings:
+            _draw(invocation, finding)
+        out.line(_summary(len(examined.findings), examined.checks, running=examined.running))
+    if examined.findings:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _draw(invocation: Invocation, finding: "Finding") -> None:
+    from rich.text import Text
+
+    from interlock.cli.terminal.program import as_typed
+    from interlock.cli.terminal.text import one_line
+
+    console = invocation.out.console
+    console.print(Text.assemble((finding.check, "bold yellow"), ": ", one_line(finding.problem)), soft_wrap=True)
+    for label, text in (("mend", finding.remedy), ("run", finding.command)):
+        if text:
+            console.print(Text.assemble((f"  {label}: ", "dim"), as_typed(one_line(text))), soft_wrap=True)
+
+
+def _summary(found: int, checks: int, *, running: bool) -> str:
+    from interlock.cli.terminal.text import count
+
+    node = "a node is running" if running else "no node is running"
+    result = f"{count(found, 'finding')}" if found else "nothing is wrong"
+    return f"{result} ({count(checks, 'check')}, {node})"

@@ -1,0 +1,150 @@
+"""interlock init"""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from interlock.approvals.cli.passphrases import FromDescriptor
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.errors import Refused
+
+app = verb_app("Write a first configuration and make an operator's key.")
+
+
+@verb(
+    app,
+    "init",
+    examples="""
+    interlock init
+    interlock init --config team.toml --data ./data
+    interlock init --key ada --force
+    interlock init --passkey
+    """,
+)
+def init(
+    invocation: Invocation,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Write over a file that is there.")] = False,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="NAME", help="What your key is called.", show_default="your user name"),
+    ] = None,
+    no_key: Annotated[bool, typer.Option("--no-key", help="Make no key: calls cannot be approved yet.")] = False,
+    no_passphrase: Annotated[
+        bool, typer.Option("--no-passphrase", help="Every program that can read the key's file can approve.")
+    ] = False,
+    passphrase_fd: FromDescriptor = None,
+    passkey: Annotated[
+        bool, typer.Option("--passkey", help="A passkey of your browser instead of a key in a file.")
+    ] = False,
+) -> None:
+    """Write a first interlock.toml, and make your key.
+
+    Its servers need no account. With the key you approve calls that cannot be undone. An existing file is kept; if no
+    key in it may approve, yours is added. A passkey is made with the node running: with --passkey the first run writes
+    the file, the second run adds the passkey to it.
+    """
+    from interlock.approvals.cli.own_key import OwnKey, add_passkey, add_to, maybe_own_key
+    from interlock.cli.terminal.program import VARIABLE, as_typed, command_line
+    from interlock.config.load import FILE_NAME
+    from interlock.node.cli.machine import no_sandbox
+    from interlock.node.cli.starter import FOLDERS, starter_toml
+
+    variable = None if invocation.config else os.environ.get("INTERLOCK_CONFIG")
+    is_exported = bool(variable) and VARIABLE not in os.environ
+    named = invocation.config or variable
+    path = Path(named) if named else Path(FILE_NAME)
+
+    def own_key() -> OwnKey | None:
+        return None if no_key or passkey else maybe_own_key(invocation, key, passphrase_fd, no_passphrase=no_passphrase)
+
+    out = invocation.out
+    if path.is_file() and not force and passkey:
+        add_passkey(invocation, path, key)
+        return
+    if path.is_file() and not force:
+        made = add_to(invocation, path, own_key)
+        if made is None:
+            raise _already(path, by_variable=is_exported)
+        if out.as_json:
+            out.json({"config": str(path.absolute()), "operator_key": made.as_json()})
+            return
+        out.line(
+            f"kept {path}, and added the key {made.name} to it; a running node enrols it first: "
+            + as_typed("interlock status says how")
+        )
+        return
+    made = own_key()
+    without = no_sandbox()
+    text = starter_toml(workspace=path.absolute().parent, is_sandboxed=without is None)
+    text = text if made is None else f"{text}\n{made.toml()}"
+    _write(path, text, force=force, by_variable=is_exported)
+    invocation.config = str(path)
+    plan = invocation.loaded.plan
+    _make_data_folder(plan.data)
+    for name in FOLDERS:
+        (path.parent / name).mkdir(exist_ok=True)
+
+    if out.as_json:
+        servers = [server.segment for server in plan.servers]
+        key_made = made.as_json() if made is not None else None
+        out.json({"config": str(path.absolute()), "data": str(plan.data), "servers": servers, "operator_key": key_made})
+        return
+    servers_named = ", ".join(server.segment for server in plan.servers)
+    out.line(f"wrote {path} with {len(plan.servers)} servers: {servers_named}")
+    if without is None:
+        beside = " and ".join(f"{path.parent / name}/" for name in FOLDERS)
+        out.line(f"each runs in a sandbox without network; two may write, in {beside}")
+    else:
+        out.line(f"they run with all your rights, because there is no sandbox: {without}")
+    out.line(f"data goes to {plan.data}")
+    for device in plan.devices.described:
+        if device.fault is not None:
+            out.remark(f"the device {device.segment} cannot be used: {device.fault}")
+    if made is not None:
+        out.line(f"your key {made.name} approves calls: {made.file}")
+    out.line()
+    out.line("Next:")
+    steps = {"check": "finds mistakes after you edit the file", "serve": "starts the node and prints how to connect"}
+    if passkey:
+        steps["init --passkey"] = "then, beside it: makes your passkey in a browser"
+    lines = [(command_line(*words.split(), config=named, data=invocation.data), does) for words, does in steps.items()]
+    width = max(len(command) for command, _ in lines)
+    for command, does in lines:
+        out.line(f"  {command:<{width}}  {does}")
+
+
+def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:
+    if path.is_dir():
+        raise Refused("is_folder", f"{path} is a folder", hint=f"--config {path / 'interlock.toml'}")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if force:
+            temporary.write_text(text, encoding="utf-8")
+            temporary.replace(path)
+        else:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+    except FileExistsError:
+        raise _already(path, by_variable=by_variable) from None
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise Refused("not_written", f"{path} cannot be written: {error.strerror}") from None
+
+
+def _already(path: Path, *, by_variable: bool) -> Refused:
+    hint = "unset INTERLOCK_CONFIG, which names it, or write elsewhere with --config" if by_variable else None
+    return Refused("exists", f"{path} is already there", hint=hint or "--force writes over it")
+
+
+def _make_data_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refused(
+            "not_written",
+            f"the data folder {folder} cannot be made: {error.strerror}",
+            hint="choose another with --data",
+        ) from None

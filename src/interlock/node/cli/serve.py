@@ -1,0 +1,254 @@
+"""interlock serve"""
+
+from errno import EADDRINUSE
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.errors import BadUsage, Refused
+
+if TYPE_CHECKING:
+    from interlock.config.plan import Plan
+    from interlock.operator_api.status import Status
+
+app = verb_app("Run the node.")
+
+
+@verb(
+    app,
+    "serve",
+    examples="""
+    interlock serve
+    interlock serve --only github
+    interlock serve --stdio --config ./interlock.toml
+    """,
+)
+def serve(
+    invocation: Invocation,
+    stdio: Annotated[
+        bool, typer.Option("--stdio", help="Speak MCP on stdin and stdout, for one desktop client.")
+    ] = False,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="SEGMENT", help="Only this server, its names without the prefix.")
+    ] = None,
+    surface: Annotated[
+        str | None,
+        typer.Option("--surface", metavar="SURFACE", help="What clients see: flat, auto, aql, aql-single or safety."),
+    ] = None,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option("--log-format", help="The log on stderr, a line for each event.")
+    ] = "text",
+) -> None:
+    """Run the node and print how to connect a client."""
+    if invocation.url:
+        raise BadUsage("usage", "serve runs a node here and takes no --url")
+    from interlock.cli.config import load_configuration, read_configuration
+    from interlock.cli.terminal.log import begin_logging, log_warnings
+
+    by_flags = {"mcp.surface": surface} if surface is not None else {}
+    loaded = load_configuration(invocation, starting=True, set_by_flags=by_flags)
+    plan = loaded.plan
+    if surface == "safety" and plan.safety.mode == "disabled":
+        raise BadUsage("usage", "the safety loop is disabled", hint='[safety] mode = "enforcing" switches it on')
+    begin_logging(log_format)
+    if log_format == "text":
+        _warn(invocation, loaded.warnings)
+    else:
+        log_warnings(loaded.warnings)
+    if only is not None:
+        _look_for_segment(invocation, only, _segments(plan))
+    from interlock.core.start_errors import CannotStart
+    from interlock.node.main import NodeGone
+    from interlock.node.main import serve as run_node
+    from interlock.node.sockets import NodeRunning
+    from interlock.operator.app import operator_app
+    from interlock.store.ports import StoreError
+
+    told: list[bool] = []  # the node calls twice when servers were late: the second time the tree alone is news
+
+    def on_ready(status: "Status", setup_code: str | None) -> None:
+        anonymous = plan.auth.anonymous != "never"
+        _announce(invocation, status, stdio=stdio, anonymous=anonymous, again=bool(told))
+        if setup_code is not None and not told:
+            _show_setup_code(setup_code, status, stdio=stdio)
+        told.append(True)
+
+    steps: dict[str, str] = {}
+
+    def on_waiting(status: "Status") -> None:
+        if not stdio and not invocation.out.as_json:
+            _tell_steps(invocation, status, steps)
+
+    try:
+        run_node(
+            loaded,
+            lambda: read_configuration(invocation, starting=True, set_by_flags=by_flags, lenient=True),
+            stdio=stdio,
+            only=only,
+            surface=surface,
+            on_ready=on_ready,
+            on_waiting=on_waiting,
+            operator_app=lambda operations, who, own: operator_app(operations, authenticate=who, own=own),
+        )
+    except NodeGone as error:
+        raise Refused("node_gone", str(error)) from error
+    except NodeRunning as error:
+        raise Refused(
+            "node_running", str(error), hint="interlock status shows it; --data names another folder"
+        ) from None
+    except (StoreError, CannotStart) as error:
+        raise Refused("not_started", str(error)) from None
+    except OSError as error:
+        if error.errno == EADDRINUSE:
+            raise _address_taken(invocation, plan) from None
+        raise Refused("not_started", f"the node cannot start: {error.strerror or error}") from None
+
+
+def _address_taken(invocation: Invocation, plan: "Plan") -> Refused:
+    """Whose address it is, and a command that starts the node beside it."""
+    from interlock.cli.terminal.program import command_line
+    from interlock.node.cli.neighbour import free_addresses, is_taken, maybe_neighbour
+
+    listening = {"LISTEN": plan.node.listen, "OPERATOR_LISTEN": plan.node.operator_listen}
+    taken = [address for address in listening.values() if is_taken(address)] or [plan.node.listen]
+    is_ours = any(maybe_neighbour(address, tls=plan.node.tls_cert is not None) for address in taken)
+    whose = "another Interlock node" if is_ours else "another program"
+    set_here = zip(listening, free_addresses(*listening.values()), strict=True)
+    beside = " ".join(f"INTERLOCK_NODE__{key}={address}" for key, address in set_here)
+    command = command_line("serve", config=invocation.config, data=invocation.data)
+    return Refused(
+        "not_started",
+        f"the node cannot start: {whose} listens on {' and '.join(map(str, taken))}",
+        hint=f"stop it, or start this one beside it: {beside} {command}",
+    )
+
+
+def _warn(invocation: Invocation, warnings: Any) -> None:
+    for warning in warnings:
+        invocation.out.remark(f"warning: {warning}")
+
+
+def _look_for_segment(invocation: Invocation, only: str, segments: list[str]) -> None:
+    """Which subservers will register is not known yet: only what looks like a slip is refused."""
+    from difflib import get_close_matches
+
+    from interlock.ax.protocol.names import is_segment
+
+    if only in segments:
+        return
+    nearest = get_close_matches(only, segments, n=1)
+    if nearest or not is_segment(only):
+        hint = f"did you mean {nearest[0]}?" if nearest else f"there are {', '.join(segments) or 'none'}"
+        raise BadUsage("unknown_segment", f"no server has the segment {only}", hint=hint)
+    invocation.out.remark(f"warning: no server has the segment {only}; it is empty until a subserver registers there")
+
+
+def _segments(plan: "Plan") -> list[str]:
+    configured = [server.segment for server in plan.servers]
+    return [*configured, *(child.segment for child in plan.ax.children), *_segments_of_drivers(plan)]
+
+
+def _segments_of_drivers(plan: "Plan") -> list[str]:
+    """Where a driver's tools stand unless its contracts say otherwise."""
+    from interlock.drivers.workspace.scan import scan_workspace
+
+    folders = scan_workspace(plan).folders
+    if not folders:
+        return []
+    from interlock.drivers.protocol.server_name import exposed_segment
+
+    return [exposed_segment(each.path.name) for each in folders]
+
+
+def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymous: bool, again: bool) -> None:
+    import sys
+
+    import msgspec
+
+    from interlock.cli.terminal.text import count
+
+    out = invocation.out
+    if stdio:
+        # stdout belongs to MCP.
+        ready = sum(link.state in ("ready", "slow") for link in status.links)
+        out.remark(
+            f"interlock: {count(status.catalog.tools, 'tool')} from {ready} of {count(len(status.links), 'server')}"
+        )
+        return
+    if out.as_json:
+        if not again:  # one document: who wants to follow asks for the status
+            out.json_line(msgspec.to_builtins(status))
+        return
+    _draw(invocation, status, anonymous=anonymous, again=again)
+    sys.stdout.flush()
+
+
+def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
+    """On a terminal and nowhere else: what is in a file, every program of this user can read."""
+    import logging
+    import sys
+
+    if stdio:
+        return
+    from interlock.cli.terminal.program import as_typed
+
+    if not sys.stdout.isatty():
+        logging.getLogger("interlock.serve").warning(
+            "no one may approve yet, and the setup code is shown on a terminal only: start the node once in one,"
+            " or run interlock init before its first start"
+        )
+        return
+    print(f"\nNo one may approve yet. Setup code for the first approver: {code[:4]}-{code[4:]}", file=sys.stdout)
+    waiting = next((one.approval_id for one in status.approvers if one.approval_id is not None), None)
+    first = "" if waiting is not None else "interlock init makes your key, then "
+    step = f"{first}interlock approve {waiting[:8] if waiting is not None else 'ID'} --code CODE enrols it"
+    print(f"The console asks for it; or {as_typed(step)}. Give it to no agent.", file=sys.stdout, flush=True)
+
+
+def _tell_steps(invocation: Invocation, status: "Status", told: dict[str, str]) -> None:
+    """One line for each step of a server that is installed or started, as it comes."""
+    import sys
+
+    from interlock.cli.terminal.text import count, duration, one_line
+
+    for link in status.links:
+        is_up = link.state in ("ready", "slow")
+        text = f"ready, {count(link.tools, 'tool')}" if is_up else one_line(link.reason or link.state)
+        if told.get(link.segment) != text and (not is_up or link.segment in told):
+            told[link.segment] = text
+            invocation.out.line(f"{duration(status.node.uptime_s):>6}  {one_line(link.segment)}: {text}")
+    sys.stdout.flush()
+
+
+def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: bool) -> None:
+    import os
+    from datetime import UTC, datetime
+
+    from rich.text import Text
+
+    from interlock.cli.terminal.program import command_line
+    from interlock.interop.cli.client_snippets import ways_to_connect
+    from interlock.node.cli.tree import tree_lines
+
+    out = invocation.out
+    console = out.console
+    lines = tree_lines(status, width=console.width, now=datetime.now(UTC), ascii_only=console.options.ascii_only)
+    out.draw(Text(), *lines)
+    if again:
+        return
+    config = invocation.config or next((str(path) for path in invocation.loaded.paths), None)
+    data = invocation.data or os.environ.get("INTERLOCK_DATA")
+
+    def command(*words: str) -> str:
+        return command_line(*words, config=invocation.config, data=data)
+
+    token = None if anonymous else command("access", "token", "--for", "client", "--name", "me")
+    ways = ways_to_connect(status.node.mcp_url, config=config, data=data, token_command=token)
+    console_text = f"{status.node.operator_url}, logged in by: {command('open')}"
+    for title, text in [*ways, ("The console, in your browser", console_text)]:
+        out.draw(Text(), Text(title, style="bold"))
+        for line in text.splitlines():
+            out.line(f"  {line}")
+    out.draw(Text())
+    out.line(f"Ctrl-C stops the node; {command('status', '--watch')} shows it live.")

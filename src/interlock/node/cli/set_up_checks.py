@@ -1,0 +1,417 @@
+"""The set-up of a node as a whole: one table of checks, each of which returns what is wrong and how it is mended.
+
+Nothing is changed or started, and nothing is sent elsewhere but a greeting to the servers of a store on NATS. A check
+looks at the configuration, at this machine and, where a node runs, at what the node says of itself; one that cannot
+look returns nothing.
+"""
+
+import asyncio
+import errno
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from interlock.cli.command import Invocation
+from interlock.cli.terminal.errors import CommandFailed
+from interlock.config.load import ConfigInvalid, Loaded
+from interlock.config.plan import Plan, Spawn
+from interlock.drivers.protocol.server_name import exposed_segment
+from interlock.net.protocol.address_scope import is_loopback
+from interlock.node.cli.tree import approver_step
+from interlock.operator_api.access import Token, Tokens
+from interlock.operator_api.status import Status
+
+NODE_JS_MIN: Final = 20
+PROGRAM_S: Final = 10.0  # for a program to say its version
+SKEW_S: Final = 60.0  # what clocks of one machine may differ by
+SOON_S: Final = 7 * 86400.0  # a certificate that ends within this is renewed now
+PRIVATE: Final = 0o077  # what others than the owner may not have
+PRIVATE_FILES: Final = ("store.db", "secrets.db", "secrets.key", "node.key", "identity.json")
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    check: str  # which check found it
+    problem: str
+    remedy: str  # what a person does about it
+    command: str | None = None  # where one command does it
+
+
+class SetUp(msgspec.Struct, frozen=True, kw_only=True):
+    """What the checks look at."""
+
+    invocation: Invocation
+    loaded: Loaded | None  # None: the configuration cannot be used
+    status: Status | None  # None: no node runs, or it does not answer
+    tokens: tuple[Token, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        return self.loaded.plan if self.loaded is not None else Plan(workspace=Path.cwd(), data=self.data)
+
+    @property
+    def data(self) -> Path:
+        return self.loaded.plan.data if self.loaded is not None else self.invocation.data_folder
+
+    @property
+    def is_remote(self) -> bool:
+        return self.invocation.remote_url is not None
+
+
+_KEEPS_SECRET: Final = re.compile(r"interlock secrets set [^\s;,]+")
+
+Found = Iterator[tuple[str, str, str | None]]  # problem, remedy, command
+
+
+class Examined(msgspec.Struct, frozen=True, kw_only=True):
+    findings: tuple[Finding, ...]
+    checks: int
+    running: bool
+
+
+def examine(invocation: Invocation) -> Examined:
+    """Every check in the order of the table. Raises CommandFailed where another node is named and does not answer."""
+    from interlock.cli.config import at_place, read_configuration
+
+    loaded: Loaded | None = None
+    broken: list[Finding] = []
+    try:
+        loaded = read_configuration(invocation)
+    except ConfigInvalid as invalid:
+        hint = "interlock check"
+        broken = [
+            Finding(
+                check="configuration", problem=f"{at_place(one)}{one.message}", remedy=one.hint or hint, command=hint
+            )
+            for one in invalid.problems
+        ]
+    set_up = SetUp(invocation=invocation, loaded=loaded, status=_maybe_status(invocation), tokens=_tokens(invocation))
+    findings = [
+        Finding(check=name, problem=problem, remedy=remedy, command=command)
+        for name, check in CHECKS.items()
+        for problem, remedy, command in check(set_up)
+    ]
+    unique = dict.fromkeys((*broken, *findings))
+    return Examined(findings=tuple(unique), checks=len(CHECKS), running=set_up.status is not None)
+
+
+def _maybe_status(invocation: Invocation) -> Status | None:
+    try:
+        return invocation.node.get("status").as_(Status)
+    except CommandFailed:
+        if invocation.remote_url is not None:
+            raise
+        return None
+
+
+def _tokens(invocation: Invocation) -> tuple[Token, ...]:
+    from interlock.cli.client.offline import StoredTokens
+
+    try:
+        return invocation.node.get("tokens").as_(Tokens).tokens
+    except CommandFailed:
+        pass
+    try:
+        plan = invocation.loaded.plan
+        if not (plan.data / "store.db").exists():
+            return ()
+        return StoredTokens(plan, plan.data).list().as_(Tokens).tokens
+    except CommandFailed:
+        return ()
+
+
+def _configuration(set_up: SetUp) -> Found:
+    """What `interlock check` warns of, and what of the files is not in effect."""
+    if set_up.loaded is not None and not set_up.is_remote:
+        from interlock.cli.config import at_place
+        from interlock.node.cli.machine import missing_on_machine
+
+        for one in (*set_up.loaded.warnings, *missing_on_machine(set_up.loaded)):
+            hint = one.hint or "interlock check shows the place"
+            yield f"{at_place(one)}{one.message}", hint, hint if hint.startswith("interlock ") else None
+    state = set_up.status.configuration if set_up.status is not None else None
+    if state is not None and state.problem:
+        yield f"the running node cannot use the changed configuration: {state.problem}", "correct it", "interlock check"
+    if state is not None and state.restart_for:
+        yield f"changed, and not in effect: {', '.join(state.restart_for)}", "stop the node and start it again", None
+
+
+def _addresses(set_up: SetUp) -> Found:
+    """Of a node that does not run: whether it could listen where it is to."""
+    if set_up.status is not None or set_up.loaded is None:
+        return
+    from interlock.node.cli.neighbour import maybe_neighbour
+    from interlock.node.listen import bind
+
+    node = set_up.plan.node
+    for key, address in (("node.listen", node.listen), ("node.operator_listen", node.operator_listen)):
+        try:
+            bind(address).close()
+        except OSError as error:
+            is_ours = maybe_neighbour(address, tls=node.tls_cert is not None)
+            whose = "another Interlock node listens there" if is_ours else (error.strerror or str(error))
+            yield f"{key}: {whose}", f"stop what listens there, or set {key} to another address", None
+
+
+def _permissions(set_up: SetUp) -> Found:
+    """Who else on this machine could read keys and tokens, and whether the node can write."""
+    if set_up.is_remote or sys.platform == "win32" or not set_up.data.exists():
+        return
+    data = set_up.data
+    if not os.access(data, os.R_OK | os.W_OK | os.X_OK):
+        yield f"{data} cannot be written by this user", "give it to the user who runs the node", f"chmod u+rwx {data}"
+        return
+    if data.stat().st_mode & PRIVATE:
+        yield f"{data} is open to other users", "close it", f"chmod 700 {data}"
+    keys = set_up.plan.drivers.own.parent / "keys" if set_up.plan.drivers.own is not None else data
+    for path in (*(data / name for name in PRIVATE_FILES), *sorted(keys.glob("*.key"))):
+        if path.is_file() and stat.S_IMODE(path.stat().st_mode) & PRIVATE:
+            yield (
+                f"{path} is open to other users",
+                "close it; if others had it, replace what is in it",
+                f"chmod 600 {path}",
+            )
+
+
+def _runtimes(set_up: SetUp) -> Found:
+    """Programs that packages and containers need, and whether they are new enough."""
+    if set_up.is_remote:
+        return
+    kinds = {kind for server in set_up.plan.servers for kind in _needed(server.reach)}
+    if "node" in kinds and (said := _maybe_version("node")):
+        major = said.removeprefix("v").partition(".")[0]
+        if major.isdecimal() and int(major) < NODE_JS_MIN:
+            yield f"Node.js {said} is too old", f"install Node.js {NODE_JS_MIN} or newer (nodejs.org)", None
+    if "docker" in kinds and shutil.which("docker") and _maybe_version("docker", "info") is None:
+        yield "docker is installed, and its daemon does not answer", "start it, or let this user use it", None
+
+
+def _needed(reach: object) -> Iterator[str]:
+    if isinstance(reach, Spawn):
+        if reach.package is not None and reach.package.registry == "npm":
+            yield "node"
+        if reach.command[:1] == ("docker",):
+            yield "docker"
+
+
+def _maybe_version(program: str, question: str = "--version") -> str | None:
+    """What it answers; None: it is not there, or fails."""
+    found = shutil.which(program)
+    if found is None:
+        return None
+    try:
+        done = subprocess.run([found, question], capture_output=True, text=True, timeout=PROGRAM_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or "?" if done.returncode == 0 else None
+
+
+def _sandbox(set_up: SetUp) -> Found:
+    """Drivers run in sandboxes unless switched off; servers of the file are looked at with the configuration."""
+    if set_up.is_remote or set_up.loaded is None:
+        return
+    from interlock.drivers.workspace.scan import scan_workspace
+    from interlock.node.cli.machine import no_sandbox
+
+    plan = set_up.plan
+    sandboxed = [one.path.name for one in scan_workspace(plan).folders if one.path.name not in plan.drivers.sandbox]
+    if sandboxed and (reason := no_sandbox()) is not None:
+        yield f"no sandbox for {', '.join(sandboxed[:3])}: {reason}", "install bubblewrap, for instance with apt", None
+
+
+def _servers(set_up: SetUp) -> Found:
+    """Of a running node: servers that are gone, and those that wait for a person."""
+    for link in set_up.status.links if set_up.status is not None else ():
+        again = f"interlock links restart {link.segment}"
+        if link.kind == "device" and link.state in ("failed", "degraded"):
+            problem = f"the device {link.segment} is {link.state}: {link.reason or 'no reason given'}"
+            yield problem, *device_remedy(link.segment, link.reason or "")
+        elif link.state in ("failed", "degraded"):
+            wrote = f"; it wrote: {link.last_words}" if link.last_words else ""
+            problem = f"{link.segment} is {link.state}: {link.reason or 'no reason given'}{wrote}"
+            if link.stderr_lines:
+                yield problem, f"interlock links logs {link.segment} shows what it wrote; then start it again", again
+            elif "start the node again" in (link.reason or ""):
+                yield problem, "mend that, and start the node again", None
+            else:
+                yield problem, "mend that; then start it again", again
+        elif link.state == "unauthorised":
+            named = _KEEPS_SECRET.search(link.reason or "")
+            command = named[0] if named else f"{again} --authorize" if link.consent else again
+            yield f"{link.segment} is unauthorised: {link.reason or 'no reason given'}", "give it a credential", command
+
+
+def device_remedy(segment: str, reason: str) -> tuple[str, str | None]:
+    """What to look at, and a command that helps there."""
+    description = f".devices/{segment}.toml"
+    if f"{segment}.toml" in reason:
+        return "correct the description", f"interlock check {description}"
+    if "the library" in reason:
+        return "install what devices need, pip install 'interlock[devices]', and start the node again", None
+    if os.strerror(errno.ENOENT) in reason:
+        return f"no such port is there: plug the device in, or correct port in {description}", None
+    if os.strerror(errno.EACCES) in reason:
+        return "let this user use the port, on Linux often with the group dialout, and start the node again", None
+    return f"check its power, its cable or radio, and {description}", f"interlock device monitor {segment}"
+
+
+def _drivers(set_up: SetUp) -> Found:
+    for one in set_up.status.idle_drivers if set_up.status is not None else ():
+        name = exposed_segment(one.id)
+        if one.state == "untrusted":
+            yield f"driver {name} waits for your trust", "look at it, and agree", f"interlock drivers trust {name}"
+        else:
+            look = f"interlock drivers show {name}"
+            yield f"driver {name} cannot be used: {one.reason or one.state}", "correct its files", look
+
+
+def _parents(set_up: SetUp) -> Found:
+    for parent in set_up.status.parents if set_up.status is not None else ():
+        if parent.state == "waiting":
+            yield (
+                f"{parent.url}: {parent.reason or 'it does not take us'}",
+                parent.next_step or "ask its operator",
+                None,
+            )
+
+
+def _tokens_ended(set_up: SetUp) -> Found:
+    """Tokens that were given out, and those the node has for servers."""
+    now = datetime.now(UTC)
+    for token in set_up.tokens:
+        if _has_passed(token.expires_at, now):
+            anew = f"interlock access token --for {token.audience} --name {token.name}"
+            yield f"the token {token.name} ({token.audience}) has expired", "give its owner a new one", anew
+    for link in set_up.status.links if set_up.status is not None else ():
+        if link.token is not None and _has_passed(link.token.expires_at, now):
+            anew = f"interlock links restart {link.segment} --authorize"
+            yield f"the token for {link.segment} has expired", "agree to a new one", anew
+
+
+def _has_passed(at: str | None, now: datetime) -> bool:
+    return at is not None and datetime.fromisoformat(at.replace("Z", "+00:00")) < now
+
+
+def _certificate(set_up: SetUp) -> Found:
+    path = set_up.plan.node.tls_cert
+    if set_up.is_remote or path is None or not path.is_file():
+        return
+    from cryptography import x509
+
+    try:
+        ends = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc.timestamp()
+    except (OSError, ValueError) as unreadable:
+        yield f"{path} cannot be read: {unreadable}", "write a certificate in PEM there", None
+        return
+    if ends < time.time() + SOON_S:
+        how = "has ended" if ends < time.time() else "ends within a week"
+        yield f"{path} {how}", "renew it; a CA of Interlock's: interlock access certificate NAME --renew", None
+
+
+def _clock(set_up: SetUp) -> Found:
+    """A clock that was set back lets tokens live longer and approvals end early."""
+    if set_up.status is not None:
+        started = datetime.fromisoformat(set_up.status.node.started_at.replace("Z", "+00:00")).timestamp()
+        skew = time.time() - started - set_up.status.node.uptime_s
+        if abs(skew) > SKEW_S:
+            yield f"the clocks of this command and of the node differ by {abs(skew):.0f} s", "set both by NTP", None
+    if set_up.is_remote or not set_up.data.is_dir():
+        return
+    newest = max((one.stat().st_mtime for one in set_up.data.iterdir()), default=0.0)
+    if newest > time.time() + SKEW_S:
+        late = f"{newest - time.time():.0f} s"
+        yield (
+            f"the clock is behind what {set_up.data} has seen, by {late}",
+            "set it by NTP: timedatectl set-ntp true",
+            None,
+        )
+
+
+def _approver(set_up: SetUp) -> Found:
+    """Whether anybody could release a call that is held."""
+    waiting = set_up.status.gate.without_approver if set_up.status is not None else 0
+    if set_up.status is not None and waiting:
+        command, does = approver_step(set_up.status.approvers)
+        yield f"calls of {waiting} tools are held, and no one may approve them", f"it {does}", command
+    elif set_up.loaded is not None and set_up.plan.gate.mode != "open" and not _may_approve(set_up.plan):
+        yield "no key may approve calls that are held", "make a key", "interlock init"
+
+
+def _may_approve(plan: Plan) -> bool:
+    return any(anchor.approves for anchor in plan.anchors)
+
+
+def _unsafe(set_up: SetUp) -> Found:
+    """Settings that take a protection away."""
+    plan = set_up.plan
+    unsafe: dict[str, bool] = {
+        'auth.anonymous = "any" lets every program that reaches the node call tools': plan.auth.anonymous == "any",
+        'gate.mode = "open" lets calls pass that cannot be undone': plan.gate.mode == "open",
+        'gate.unannotated = "allow" lets tools run that say nothing of what they do': plan.gate.unannotated == "allow",
+        'ax.require_proof = "never" lets subservers change things without proof': plan.ax.require_proof == "never",
+        "drivers.trust_workspace starts drivers that no person has looked at": plan.drivers.trust_workspace,
+        "drivers.allow_unverified_install starts programs without a checksum": plan.drivers.allow_unverified_install,
+        **{f'drivers.sandbox = {{ {one} = "off" }} runs it with all rights': True for one in plan.drivers.sandbox},
+    }
+    for said, applies in unsafe.items():
+        if applies:
+            key = said.partition(" ")[0]
+            yield said, f"remove {key}, or keep it knowing this", None
+    for key, address in (("node.listen", plan.node.listen), ("node.operator_listen", plan.node.operator_listen)):
+        if not is_loopback(address.host) and plan.node.tls_cert is None:
+            yield f"{key} = {address} is reached from elsewhere without TLS", "set node.tls_cert and node.tls_key", None
+
+
+def _records(set_up: SetUp) -> Found:
+    """What the running node itself complains of."""
+    if set_up.status is None:
+        return
+    if set_up.status.node.audit_trouble:
+        yield f"the audit log cannot be written: {set_up.status.node.audit_trouble}", "make room on the disk", None
+    for channel, trouble in set_up.status.approvals.channels.items():
+        yield f"operators are not told by {channel}: {trouble}", f"correct approvals.{channel}", None
+    if blocked := set_up.status.safety.blocked:
+        yield f"agents are blocked: {blocked}", "look why, and unblock them", "interlock agents list"
+
+
+def _store(set_up: SetUp) -> Found:
+    """The store that replicas share, tried from here. A running node says itself how it fares."""
+    if set_up.status is not None:
+        if set_up.status.node.store_trouble:
+            yield set_up.status.node.store_trouble, "start the NATS server, and look at what lies between", None
+        return
+    if set_up.loaded is None or set_up.plan.store.backend != "nats":
+        return
+    from interlock.credentials.shared_store import maybe_trouble
+
+    trouble = asyncio.run(maybe_trouble(set_up.plan, set_up.data))
+    if trouble is not None:
+        yield trouble, "until then the node does not start", None
+
+
+CHECKS: Final[dict[str, Callable[[SetUp], Found]]] = {
+    "configuration": _configuration,
+    "address": _addresses,
+    "permission": _permissions,
+    "runtime": _runtimes,
+    "sandbox": _sandbox,
+    "store": _store,
+    "server": _servers,
+    "driver": _drivers,
+    "parent": _parents,
+    "token": _tokens_ended,
+    "certificate": _certificate,
+    "clock": _clock,
+    "approver": _approver,
+    "unsafe": _unsafe,
+    "record": _records,
+}

@@ -1,0 +1,112 @@
+"""interlock status [SEGMENT] [--watch]"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.completion import segments
+from interlock.cli.terminal.errors import Unreachable
+from interlock.cli.terminal.live import redraw
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from interlock.cli.client.operator import Answer
+
+REDRAW_S = 1.0
+CLOCKS = ("uptime_s",)  # what differs in every answer and is no change
+
+app = verb_app("Show the tree of servers.")
+
+
+@verb(
+    app,
+    "status",
+    examples="""
+    interlock status
+    interlock status --watch
+    interlock status github
+    interlock status --json | jq '.links[] | select(.state != "ready")'
+    """,
+)
+def status(
+    invocation: Invocation,
+    segment: Annotated[
+        str | None, typer.Argument(metavar="SEGMENT", help="One server only, in detail.", autocompletion=segments)
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Draw again every second until Ctrl-C.")] = False,
+) -> None:
+    """Show the tree of servers, how each stands and why.
+
+    Also what each offers, how quickly it answers, and which of its tools are withheld.
+    """
+    out = invocation.out
+    if watch:
+        _watch(invocation, segment)
+        return
+    answer = _ask(invocation, segment)
+    if out.as_json:
+        out.raw_json(answer.raw)
+    else:
+        out.draw(*_lines(answer, segment, out.console))
+
+
+def _ask(invocation: Invocation, segment: str | None) -> "Answer":
+    return invocation.node.get("links", segment) if segment else invocation.node.get("status")
+
+
+def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[Text]":
+    from datetime import UTC, datetime
+
+    from interlock.links.cli.link_lines import detail_lines
+    from interlock.node.cli.tree import tree_lines
+    from interlock.operator_api.links import Link
+    from interlock.operator_api.status import Status
+
+    now = datetime.now(UTC)
+    ascii_only = console.options.ascii_only
+    if segment:
+        return detail_lines(answer.as_(Link), width=console.width, now=now, ascii_only=ascii_only)
+    return tree_lines(answer.as_(Status), width=console.width, now=now, ascii_only=ascii_only)
+
+
+def _watch(invocation: Invocation, segment: str | None) -> None:
+    from interlock.cli.client.poll import poll
+
+    answers = poll(lambda: _ask(invocation, segment), every_s=REDRAW_S)
+    try:
+        if invocation.out.as_json or not invocation.out.console.is_terminal:
+            _print_changes(invocation, segment, answers)
+        else:
+            console = invocation.out.console
+            redraw(console, answers, lambda answer: _lines(answer, segment, console))
+    except KeyboardInterrupt:
+        pass
+
+
+def _print_changes(invocation: Invocation, segment: str | None, answers: "Iterator[Answer | Unreachable]") -> None:
+    """One block, or one line of JSON, whenever something is different from before."""
+    out = invocation.out
+    before: Any = None
+    for answer in answers:
+        seen = answer.error if isinstance(answer, Unreachable) else _without_clocks(answer.value)
+        if seen == before:
+            continue
+        before = seen
+        if isinstance(answer, Unreachable):
+            out.failure(answer, in_stream=True)
+        elif out.as_json:
+            out.json_line(answer.value)
+        else:
+            out.draw(*_lines(answer, segment, out.console))
+            out.line()
+            out.console.file.flush()
+
+
+def _without_clocks(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_clocks(inner) for key, inner in value.items() if key not in CLOCKS}
+    return value

@@ -1,0 +1,308 @@
+"""The application in the terminal: what is said above, who is there beside it, what waits for a decision below.
+
+It takes a participant and does nothing that the library cannot do. Keys that decide act on the proposal that stands
+highlighted, and not within the moment after the highlight moved by itself: what was read is what is decided.
+"""
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Final
+
+import msgspec
+from rich.text import Text
+from textual import on, work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widgets import Footer, Input, OptionList, RichLog, Static
+from textual.widgets.option_list import Option
+
+from interlock.cli.terminal.text import one_line
+from interlock.rooms.cli.lines import maybe_line, maybe_unreadable, name, proposal_details, proposal_title
+from interlock.sdk.rooms import Listener, Participant, Proposal, RoomError, RoomInvalid
+
+SETTLE_S: Final = 0.7  # after the highlight moved by itself
+LOOK_S: Final = 0.5  # how often the state of the connection is shown
+TRACKED_S: Final = (0.0, 0.1, 0.3, 1.0)  # pauses before the gateway is asked again about a new proposal
+LINES_MAX: Final = 5000
+HELP: Final = """\
+What you type is said to everyone in the room. Besides:
+  /call WHO TOOL {JSON}      call a tool of a participant; where you are restricted it is proposed
+  /propose WHO TOOL {JSON}   propose it, whatever you are
+  /tools WHO                 what a participant offers
+  /quit                      leave
+Keys: ^y approves and ^n denies the highlighted proposal, also a and d in the list; Tab moves on."""
+
+
+class RoomApp(App[int]):
+    """Ends with 0, or 1 where the room was lost for good."""
+
+    CSS: ClassVar[str] = """
+    #head { height: 1; background: $boost; padding: 0 1; }
+    #said { padding: 0 1; }
+    #who { width: 22; border-left: solid $surface-lighten-2; padding: 0 1; }
+    #decide { height: auto; max-height: 14; border-top: solid yellow; display: none; }
+    #decide.waiting { display: block; }
+    #proposals { height: auto; max-height: 4; border: none; padding: 0; }
+    #details { height: auto; max-height: 8; padding: 0 1; }
+    #entry { border: none; height: 1; padding: 0 1; }
+    .narrow #who { display: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+y", "approve", "Approve", priority=True),
+        Binding("ctrl+n", "deny", "Deny", priority=True),
+        Binding("f1", "help", "Help"),
+        Binding("ctrl+c,ctrl+q", "leave", "Leave", priority=True),
+    ]
+    ENABLE_COMMAND_PALETTE: ClassVar[bool] = False
+
+    def __init__(self, participant: Participant, heard: Listener) -> None:
+        """`heard` was opened before the participant came in."""
+        super().__init__()
+        self._room = participant
+        self._heard = heard
+        self._moved_at = 0.0
+        self._deciding: set[str] = set()
+        self.lost: RoomError | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="head")
+        with Horizontal():
+            yield RichLog(id="said", wrap=True, max_lines=LINES_MAX, min_width=20)
+            yield VerticalScroll(Static(id="names"), id="who")
+        with Vertical(id="decide"):
+            yield ProposalList(id="proposals")
+            yield VerticalScroll(Static(id="what"), id="details")
+        yield Input(id="entry", placeholder=f"Everyone in {self._room.topic} sees what you say")
+        yield Footer(show_command_palette=False)
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+        self.set_interval(LOOK_S, self._show_state)
+        self._show_state()
+        self._listen()
+        self._read_proposals()
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.width < 60, "narrow")
+
+    # What is heard
+
+    @work
+    async def _listen(self) -> None:
+        try:
+            async for heard in self._heard:
+                line = maybe_line(heard, self._room.id)
+                if line is not None:
+                    self._write(line)
+                self._show_state()
+                self._show_proposals()
+                if heard.kind == "mcp/proposal" and not heard.is_old:
+                    self._read_proposals()
+        except RoomError as lost:
+            self.lost = lost
+            self.exit(1)
+
+    def _write(self, line: Text) -> None:
+        for said in self.query(RichLog):  # there is none when the application ends
+            said.write(line)
+
+    @property
+    def _is_drawn(self) -> bool:
+        """Not while the application ends: timers and workers may still come."""
+        return bool(self.query(ProposalList)) and bool(self.query("#names")) and bool(self.query("#what"))
+
+    def _show_state(self) -> None:
+        if not self._is_drawn:
+            return
+        room = self._room
+        state = ("connected", "green") if room.is_connected else ("connecting again …", "bold red")
+        privilege = (room.privilege, "green" if room.privilege == "full" else "yellow")
+        self._show_details()
+        head = Text.assemble((room.topic, "bold"), " · ", name(room.id), " ", privilege, " · ", state)
+        self.query_one("#head", Static).update(head)
+        rows = [Text.assemble(("in the room", "dim"))]
+        rows += [Text.assemble(name(room.id), ("  you", "dim"))]
+        rows += [
+            Text.assemble(name(peer.id), ("  restricted" if peer.privilege != "full" else "", "yellow"))
+            for peer in room.who()
+        ]
+        self.query_one("#names", Static).update(Text("\n").join(rows))
+
+    # Proposals
+
+    def _show_proposals(self) -> None:
+        """New ones come last, so that the highlight stays on what is being read."""
+        if not self._is_drawn:
+            return
+        listed = self.query_one(ProposalList)
+        pending = {one.id: one for one in self._room.proposals if one.id not in self._deciding}
+        shown = [listed.get_option_at_index(index).id for index in range(listed.option_count)]
+        gone = [id for id in shown if id is not None and id not in pending]
+        highlighted = self._maybe_selected_id()
+        for id in gone:
+            listed.remove_option(id)
+        for id, one in pending.items():
+            if id not in shown:
+                listed.add_option(Option(proposal_title(one), id=id))
+        if listed.option_count and (listed.highlighted is None or highlighted in gone):
+            listed.action_first()
+            self._moved_at = time.monotonic()
+        self.query_one("#decide").set_class(bool(pending), "waiting")
+        self._show_details()
+
+    @work(exclusive=True, group="proposals")
+    async def _read_proposals(self) -> None:
+        """How long each has, and how those from before stand. One is tracked a moment after it was heard."""
+        for pause_s in TRACKED_S:
+            await asyncio.sleep(pause_s)
+            try:
+                await self._room.read_proposals()
+            except RoomError as failed:
+                self._say_failed(failed)
+                return
+            self._show_proposals()
+            if all(one.expires_at is not None for one in self._room.proposals):
+                return
+
+    def _maybe_selected_id(self) -> str | None:
+        listed = self.query_one(ProposalList)
+        if listed.highlighted is None or not listed.option_count:
+            return None
+        return listed.get_option_at_index(listed.highlighted).id
+
+    def _maybe_selected(self) -> Proposal | None:
+        id = self._maybe_selected_id()
+        return next((one for one in self._room.proposals if one.id == id), None)
+
+    @on(OptionList.OptionHighlighted)
+    def _show_details(self) -> None:
+        if not self._is_drawn:
+            return
+        found = self._maybe_selected()
+        self.query_one("#what", Static).update("" if found is None else proposal_details(found, datetime.now(UTC)))
+
+    def action_approve(self) -> None:
+        self._decide(is_approved=True)
+
+    def action_deny(self) -> None:
+        self._decide(is_approved=False)
+
+    def _decide(self, *, is_approved: bool) -> None:
+        found = self._maybe_selected()
+        if found is None:
+            self.bell()
+        elif time.monotonic() - self._moved_at < SETTLE_S:
+            self.notify("another proposal has moved up: look again, then press the key", severity="warning")
+        elif self._room.privilege != "full":
+            self.notify("you are restricted here: others decide", severity="warning")
+        elif found.proposer == self._room.id:
+            self.notify("this is your own proposal: others decide", severity="warning")
+        elif is_approved and (why := maybe_unreadable(found)) is not None:
+            self.notify(why, severity="error")
+        else:
+            self._deciding.add(found.id)
+            self._show_proposals()
+            if is_approved:
+                self._approve(found)
+            else:
+                self._deny(found)
+
+    @work
+    async def _approve(self, proposal: Proposal) -> None:
+        try:
+            await self._room.fulfil(proposal.id)
+        except (RoomError, RoomInvalid) as failed:
+            self._say_failed(failed)
+        finally:
+            self._deciding.discard(proposal.id)
+            self._show_proposals()
+
+    @work
+    async def _deny(self, proposal: Proposal) -> None:
+        try:
+            await self._room.reject(proposal.id)
+        except (RoomError, RoomInvalid) as failed:
+            self._say_failed(failed)
+        finally:
+            self._deciding.discard(proposal.id)
+            self._show_proposals()
+
+    # What is typed
+
+    @on(Input.Submitted)
+    def _submit(self, event: Input.Submitted) -> None:
+        text = event.value.strip()
+        event.input.clear()
+        if text:
+            self._perform(text)
+
+    @work
+    async def _perform(self, text: str) -> None:
+        if not text.startswith("/") or text.startswith("//"):
+            await self._try(self._room.say(text.removeprefix("/")))
+            return
+        word, *rest = text[1:].split(maxsplit=3)
+        match (word, *rest):
+            case ("quit" | "leave", *_):
+                await self.action_leave()
+            case ("tools", peer):
+                found = await self._try(self._room.tools(peer))
+                for tool in found or ():
+                    self._write(
+                        Text.assemble(
+                            "  ", (one_line(tool["name"]), "bold"), "  ", one_line(tool.get("description", ""))
+                        )
+                    )
+            case ("call" | "propose", peer, tool, *arguments):
+                await self._ask(word, peer, tool, arguments[0] if arguments else "{}")
+            case _:
+                self.action_help()
+
+    async def _ask(self, word: str, peer: str, tool: str, written: str) -> None:
+        try:
+            arguments = msgspec.json.decode(written, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            self._write(Text(f"the arguments are no JSON object: {error}", style="red"))
+            return
+        if word == "propose":
+            await self._try(self._room.propose(peer, tool, arguments))
+        else:
+            await self._try(self._room.call(peer, tool, arguments))
+
+    async def _try(self, deed: Any) -> Any:
+        try:
+            return await deed
+        except (RoomError, RoomInvalid) as failed:
+            self._say_failed(failed)
+            return None
+
+    def _say_failed(self, failed: Exception) -> None:
+        self._write(Text(one_line(str(failed)), style="red"))
+
+    def action_help(self) -> None:
+        self._write(Text(HELP, style="dim"))
+
+    async def action_leave(self) -> None:
+        self.exit(0)
+
+
+class ProposalList(OptionList):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("a", "app.approve", "Approve", show=False),
+        Binding("d", "app.deny", "Deny", show=False),
+    ]
+
+
+async def join(participant: Participant, *, headless: bool = False) -> int:
+    """Comes in, shows the room, leaves. Raises RoomError where it cannot come in, or lost the room for good."""
+    app = RoomApp(participant, participant.listen())
+    async with participant:
+        try:
+            code = await app.run_async(headless=headless)
+        finally:
+            await asyncio.sleep(0)
+    if app.lost is not None:
+        raise app.lost
+    return code or 0

@@ -1,0 +1,252 @@
+"""interlock rooms list | create | show | join | promote | demote | disconnect | migrate"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.errors import BadUsage
+from interlock.rooms.cli import join as rooms_join
+
+if TYPE_CHECKING:
+    from interlock.cli.client.operator import Answer
+
+app = verb_app(
+    "See rooms, make them, take part, and decide who may act in them.",
+    examples="""
+    interlock rooms create yard
+    interlock access token --for room --name ann --topic yard --participant ann
+    interlock rooms show yard
+    interlock rooms join yard
+    interlock rooms promote ann --reason "a week without a fault"
+    """,
+)
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The room.")]
+Participant = Annotated[str, typer.Argument(metavar="PARTICIPANT", help="Its id in the room.")]
+InRoom = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="TOPIC", help="Which room, where it is in several.", show_default=False),
+]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.", show_default=False)]
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+    interlock rooms list
+    interlock rooms list --json | jq -r '.rooms[].topic'
+    """,
+)
+def list_rooms(invocation: Invocation) -> None:
+    """List rooms, and how many are in each."""
+    answer = invocation.node.get("rooms")
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from rich.text import Text
+
+    from interlock.cli.terminal.columns import in_columns
+    from interlock.operator_api.rooms import Rooms
+
+    found = answer.as_(Rooms).rooms
+    if not found:
+        out.remark("there are no rooms; interlock rooms create TOPIC makes one")
+        return
+    rows = [[Text(head, style="dim") for head in ("ROOM", "MODE", "PRESENT", "ENVELOPES", "")]]
+    rows += [
+        [
+            Text(one.topic, style="bold"),
+            Text(one.mode, style="red" if one.mode == "open" else ""),
+            Text(str(one.participants)),
+            Text(str(one.envelopes)),
+            Text("" if one.is_configured else "created", style="dim"),
+        ]
+        for one in found
+    ]
+    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12}))
+
+
+@verb(
+    app,
+    "create",
+    examples="""
+    interlock rooms create garden
+    """,
+)
+def create(invocation: Invocation, topic: Topic) -> None:
+    """Make a room. It keeps its history while it is empty."""
+    from interlock.operator_api.requests import CreateRoom
+
+    answer = invocation.node.post("rooms", body=CreateRoom(topic=topic))
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    out.line(f"made: {topic}")
+    out.remark(f"interlock access token --for room --topic {topic} --participant ID --name NAME lets somebody in")
+
+
+@verb(
+    app,
+    "show",
+    examples="""
+    interlock rooms show garden
+    """,
+)
+def show(invocation: Invocation, topic: Topic) -> None:
+    """Show who is connected to a room, and what they may do."""
+    answer = invocation.node.get("rooms", topic, "connections")
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from rich.text import Text
+
+    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.text import local_time, one_line
+    from interlock.operator_api.rooms import RoomConnections
+
+    shown = answer.as_(RoomConnections)
+    found = shown.connections
+    for gone in shown.removed:
+        out.line(f"removed: {one_line(gone.participantId)} (by {one_line(gone.by)}, {local_time(gone.at)})")
+    if not found:
+        out.remark("no participant is connected")
+        return
+    is_split = any(one.isElsewhere for one in found)
+    heads = ("PARTICIPANT", "PRIVILEGE", "BY", "SINCE", "SPEAKS", "IS", *(("AT",) if is_split else ()))
+    rows = [[Text(head, style="dim") for head in heads]]
+    rows += [
+        [
+            Text(one_line(one.participantId), style="bold"),
+            Text(one.privilege),
+            Text(one.source),
+            Text(local_time(one.connectedAt, "%H:%M:%S")),
+            Text(one.protocol),
+            Text(one_line(one.principal)),
+            *([Text("elsewhere" if one.isElsewhere else "", style="dim")] if is_split else []),
+        ]
+        for one in found
+    ]
+    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 5: 12}))
+
+
+rooms_join.register(app)
+
+
+@verb(
+    app,
+    "promote",
+    examples="""
+    interlock rooms promote planner --reason "a week without a fault"
+    interlock rooms promote planner --topic garden
+    """,
+)
+def promote(invocation: Invocation, participant: Participant, *, topic: InRoom = None, reason: Reason = "") -> None:
+    """Let a participant send MCP messages, from its next one on."""
+    _change(invocation, participant, "promote", topic, reason)
+
+
+@verb(
+    app,
+    "demote",
+    examples="""
+    interlock rooms demote planner
+    """,
+)
+def demote(invocation: Invocation, participant: Participant, *, topic: InRoom = None, reason: Reason = "") -> None:
+    """Let a participant only propose, from its next message on."""
+    _change(invocation, participant, "demote", topic, reason)
+
+
+@verb(
+    app,
+    "disconnect",
+    examples="""
+    interlock rooms disconnect planner
+    """,
+)
+def disconnect(invocation: Invocation, participant: Participant, *, topic: InRoom = None) -> None:
+    """Remove a participant from a room.
+
+    Its connections are closed, and it may come back when it is promoted or demoted.
+    """
+    from interlock.operator_api.rooms import Disconnected
+
+    answer = invocation.node.post("participants", participant, "disconnect", query=_in(topic))
+    closed = answer.as_(Disconnected).closedConnections
+    _say(invocation, answer, f"removed: {participant}" + ("" if closed else " (it had no connection)"))
+    if not invocation.out.as_json:
+        invocation.out.remark(f"interlock rooms demote {participant} lets it in again, restricted; promote, full")
+
+
+@verb(
+    app,
+    "migrate",
+    examples="""
+    interlock rooms migrate garden
+    interlock rooms migrate garden --apply
+    """,
+)
+def migrate(
+    invocation: Invocation,
+    topic: Topic,
+    *,
+    plan: Annotated[bool, typer.Option("--plan", help="Only show it. This is the default.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Make those participants full.")] = False,
+) -> None:
+    """Show whom mode "mixed" would refuse something.
+
+    A room with mode = "observe" refuses nothing and records what it would. --apply makes the participants that it
+    names full, so that the mode can be changed to "mixed" without stopping them.
+    """
+    if plan and apply:
+        raise BadUsage("usage", "--plan shows and --apply changes: give one of them")
+    node = invocation.node
+    answer = node.post("rooms", topic, "migrate") if apply else node.get("rooms", topic, "observed")
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from interlock.cli.terminal.text import local_time, one_line
+    from interlock.operator_api.rooms import ObservedRoom
+
+    found = answer.as_(ObservedRoom)
+    if not found.participants:
+        out.remark(f"nothing was observed in {topic} that a mixed room would refuse (its mode is {found.mode})")
+        return
+    for one in found.participants:
+        when = f"{local_time(one.first, '%m-%d %H:%M')} to {local_time(one.last, '%m-%d %H:%M')}"
+        out.line(
+            f"{one_line(one.participant)} ({one_line(one.principal)}): {one.envelopes} of kind "
+            f"{', '.join(one.kinds)} would be refused, {when}"
+        )
+        out.line("  is full by an admin's grant" if one.is_full else f"  keeps working with: {one_line(one.remedy)}")
+    if apply and not all(one.is_full for one in found.participants):
+        out.remark("those whom an admin demoted or removed stay so")
+    if apply:
+        out.remark(f'now mode = "mixed" for {topic} in interlock.toml refuses nothing of those who are full')
+    else:
+        out.remark(f"interlock rooms migrate {topic} --apply makes them full")
+
+
+def _change(invocation: Invocation, participant: str, what: str, topic: str | None, reason: str) -> None:
+    from interlock.operator_api.requests import ChangePrivilege
+
+    body = ChangePrivilege(reason=reason)
+    answer = invocation.node.post("participants", participant, what, query=_in(topic), body=body)
+    _say(invocation, answer, f"{participant} is now {'full' if what == 'promote' else 'restricted'}")
+
+
+def _in(topic: str | None) -> dict[str, object]:
+    return {} if topic is None else {"topic": topic}
+
+
+def _say(invocation: Invocation, answer: "Answer", line: str) -> None:
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+    else:
+        invocation.out.line(line)

@@ -1,0 +1,126 @@
+"""interlock agents list | unblock"""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from interlock.approvals.cli.passphrases import FromDescriptor
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.errors import BadUsage, Refused
+
+if TYPE_CHECKING:
+    from interlock.operator_api.agents import Agent, Agents
+
+app = verb_app(
+    "See agents inside the safety loop, and unblock them.",
+    examples="""
+    interlock agents list
+    interlock agents unblock coder
+    """,
+)
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+    interlock agents list
+    interlock agents list --json | jq '.agents[] | select(.is_blocked)'
+    """,
+)
+def list_agents(invocation: Invocation) -> None:
+    """List agents: what they are at, and which are blocked."""
+    answer = invocation.node.get("agents")
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    from rich.text import Text
+
+    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.text import one_line
+    from interlock.operator_api.agents import Agents
+
+    found = answer.as_(Agents)
+    if not found.agents:
+        out.remark(f"no agent has started; the safety loop is {found.mode}")
+        return
+    rows = [[Text(head, style="dim") for head in ("AGENT", "OF", "STATE", "STEPS", "WAITS FOR")]]
+    rows += [
+        [
+            Text(one_line(one.name), style="bold"),
+            Text(one_line(one.principal)),
+            Text(_state(one), style="red" if one.is_blocked else ""),
+            Text(str(one.steps)),
+            Text((one.approval_id or "")[:8]),
+        ]
+        for one in found.agents
+    ]
+    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 1: 12}))
+
+
+def _state(one: "Agent") -> str:
+    return "blocked" if one.is_blocked else "paused" if one.is_paused else one.status or ""
+
+
+@verb(
+    app,
+    "unblock",
+    examples="""
+    interlock agents unblock coder
+    interlock agents unblock coder --of client:laptop
+    interlock agents unblock coder --code
+    """,
+)
+def unblock(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The agent's name.")],
+    *,
+    of: Annotated[
+        str | None, typer.Option("--of", metavar="CLIENT", help="Whose agent it is.", show_default=False)
+    ] = None,
+    code: Annotated[bool, typer.Option("--code", help="Do not unblock: order a fresh code, and show it.")] = False,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.", show_default=False)
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="NAME", help="Which of your keys signs.", show_default=False)
+    ] = None,
+    passphrase_fd: FromDescriptor = None,
+) -> None:
+    """Unblock an agent, with your signature.
+
+    A fresh challenge takes the place of the one before. With --code you see its code and give it to the agent's client,
+    which verifies itself; without, your signature unblocks the agent at once.
+    """
+    from interlock.approvals.cli.inbox import reveal
+    from interlock.approvals.cli.signing import prove
+    from interlock.operator_api.agents import Agent, Agents
+    from interlock.operator_api.requests import DecideApproval, NameAgent
+
+    node, out = invocation.node, invocation.out
+    blocked = _choose(node.get("agents").as_(Agents), name, of)
+    body = NameAgent(principal=blocked.principal, name=blocked.name)
+    fresh = node.post("agents", "challenge", body=body).as_(Agent)
+    if code:
+        reveal(invocation, fresh.approval_id or "", key, passphrase_fd)
+        return
+    shown = node.get("approvals", fresh.approval_id or "", under="")
+    proof = prove(shown, said=None, key=key, passphrase_fd=passphrase_fd)
+    decision = DecideApproval(decision="approve", proof=proof, reason=reason)
+    done = node.post("approvals", fresh.approval_id or "", under="", body=decision)
+    if out.as_json:
+        out.raw_json(done.raw)
+    else:
+        out.line(f"unblocked: {blocked.name}, of {blocked.principal}")
+
+
+def _choose(agents: "Agents", name: str, of: str | None) -> "Agent":
+    found = [one for one in agents.agents if one.is_blocked and one.name == name and of in (None, one.principal)]
+    if not found:
+        known = ", ".join(one.name for one in agents.agents if one.is_blocked)
+        raise Refused("not_blocked", f"no agent {name} is blocked", hint=f"blocked: {known}" if known else None)
+    if len(found) > 1:
+        whose = ", ".join(one.principal for one in found)
+        raise BadUsage("which_agent", f"several clients have an agent {name}: {whose}", hint="--of CLIENT says which")
+    return found[0]

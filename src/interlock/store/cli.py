@@ -1,0 +1,225 @@
+"""interlock audit tail | verify | export"""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.errors import EXIT_REFUSED, Refused, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from interlock.cli.client.offline import StoredAudit
+    from interlock.cli.client.operator import Answer
+    from interlock.operator_api.audit import AuditRecord
+    from interlock.store.audit_chain import Break
+
+FOLLOW_S = 0.5
+CALL = "tools/call"  # of every other method, its name is shown too
+PAGE = 1000
+_DONE = frozenset(("ok", "approved", "enrolled", "kept", "made", "removed", "revoked", "used"))
+
+app = verb_app(
+    "Watch, prove and export the record of every call.",
+    examples="""
+    interlock audit tail --follow
+    interlock audit verify
+    interlock audit export > audit.jsonl
+    """,
+)
+
+
+@verb(
+    app,
+    "tail",
+    examples="""
+    interlock audit tail
+    interlock audit tail -n 5 --follow
+    interlock audit tail --json | jq 'select(.outcome != "ok")'
+    """,
+)
+def tail(
+    invocation: Invocation,
+    lines: Annotated[int, typer.Option("-n", "--lines", min=1, max=PAGE, help="How many of the last records.")] = 20,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new records until Ctrl-C.")] = False,
+) -> None:
+    """Show the last records: who called what, and how it ended.
+
+    With --json each record is one line. Where no node runs, the data folder's log is read itself.
+    """
+    from interlock.cli.client.poll import poll
+    from interlock.operator_api.audit import AuditPage, AuditRecord
+
+    page = _pages(invocation)
+    last = page(0, 1).as_(AuditPage[AuditRecord]).last
+    answer = page(max(0, last - lines), lines)
+    _print(invocation, answer, head=True)
+    if not follow:
+        return
+    seen = answer.as_(AuditPage[AuditRecord]).records
+    after = seen[-1].seq if seen else last
+
+    def ask() -> "Answer":
+        return page(after, PAGE)
+
+    try:
+        for newest in poll(ask, every_s=FOLLOW_S):
+            if isinstance(newest, Unreachable):
+                continue
+            records = newest.as_(AuditPage[AuditRecord]).records
+            if records:
+                after = records[-1].seq
+                _print(invocation, newest, head=False)
+    except KeyboardInterrupt:
+        pass
+
+
+def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
+    """Where pages of the log come from: the node, or its data folder while it does not run."""
+
+    def from_node(after: int, limit: int) -> "Answer":
+        return invocation.node.get("audit", after=after, limit=limit)
+
+    try:
+        from_node(0, 1)
+    except Unreachable as away:
+        if invocation.remote_url is not None or away.error != "not_running" or not _has_log(invocation):
+            raise
+        return _stored_audit(invocation).page
+    return from_node
+
+
+def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
+    import sys
+
+    out = invocation.out
+    if out.as_json:
+        for record in answer.value["records"]:
+            out.json_line(record)
+        return
+    from rich.text import Text
+
+    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.text import latency, local_time, one_line, repeats
+    from interlock.operator_api.audit import AuditPage, AuditRecord
+
+    records = answer.as_(AuditPage[AuditRecord]).records
+    if not records and head:
+        out.remark("no records yet")
+        return
+    rows = [[Text(name, style="dim") for name in ("TIME", "WHO", "WHAT", "OUTCOME", "TOOK")]] if head else []
+    for times, record in repeats(records, lambda one: (one.who, *_told(one))):
+        what, outcome = _told(record)
+        what += f" (×{times})" if times > 1 else ""
+        good = record.outcome in _DONE
+        rows.append(
+            [
+                Text(local_time(record.at, "%H:%M:%S"), style="dim"),
+                Text(one_line(record.who)),
+                Text(one_line(what), style="bold"),
+                Text(one_line(outcome), style="green" if good else "red"),
+                Text(latency(record.ms) if record.ms is not None else "", style="dim"),
+            ]
+        )
+    out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 1: 10, 2: 20}, right=frozenset((4,))))
+    sys.stdout.flush()
+
+
+@verb(
+    app,
+    "verify",
+    examples="""
+    interlock audit verify
+    interlock audit verify --data /srv/interlock --json
+    """,
+)
+def verify(invocation: Invocation) -> None:
+    """Prove that no record was changed, removed or moved.
+
+    Reads the data folder itself, whether a node runs or not. The log of the registry of names is checked with it.
+    """
+    from interlock.cli.terminal.text import count
+
+    stored = _stored_audit(invocation)
+    verdict, names = stored.verify(), stored.verify_names()
+    broken, names_broken = verdict.broken, names.broken if names is not None else None
+    out = invocation.out
+    if out.as_json:
+        head = {"sequence": verdict.last.sequence, "hash": verdict.last.hash.hex()}
+        start = {"sequence": verdict.start.sequence, "hash": verdict.start.hash.hex()}
+        told = {"intact": verdict.intact, "records": verdict.records, "start": start, "last": head}
+        told["broken"] = _flaw(broken)
+        if names is not None:
+            told["names"] = {"intact": names.intact, "records": names.records, "broken": _flaw(names_broken)}
+        out.json(told)
+    elif broken is None:
+        out.line(f"intact: {count(verdict.records, 'record')}, the last is {verdict.last.sequence}")
+        out.line(f"head    {verdict.last.hash.hex()}")
+        if verdict.start.sequence:
+            out.line(f"start   {verdict.start.hash.hex()}, of record {verdict.start.sequence}: all to it were given up")
+    else:
+        out.line(f"BROKEN at record {broken.sequence} ({broken.flaw}): {broken.reason}")
+        out.line(f"the {verdict.records} records before it are intact")
+    if names_broken is not None and not out.as_json:  # REG-5-15
+        place = f"record {names_broken.sequence} ({names_broken.flaw})"
+        out.line(f"the log of the registry of names is BROKEN at {place}: {names_broken.reason}")
+    if broken is not None or names_broken is not None:
+        raise typer.Exit(EXIT_REFUSED)
+
+
+def _flaw(broken: "Break | None") -> dict[str, object] | None:
+    return None if broken is None else {"sequence": broken.sequence, "flaw": str(broken.flaw), "reason": broken.reason}
+
+
+@verb(
+    app,
+    "export",
+    examples="""
+    interlock audit export > audit.jsonl
+    interlock audit export --after 1000 --format jsonl
+    """,
+)
+def export(
+    invocation: Invocation,
+    form: Annotated[Literal["jsonl"], typer.Option("--format", help="One JSON object per line.")] = "jsonl",
+    after: Annotated[int, typer.Option("--after", min=0, metavar="SEQ", help="Only records after this one.")] = 0,
+) -> None:
+    """Write every record with its place in the chain.
+
+    Oldest first, to stdout. Reads the data folder itself, whether a node runs or not.
+    """
+    del form  # there is one so far
+    import sys
+
+    _stored_audit(invocation).export(after, lambda line: sys.stdout.write(line + "\n"))
+
+
+def _told(record: "AuditRecord") -> tuple[str, str]:
+    """What was done and to whom, and how it ended."""
+    words: list[str | None] = [record.tool] if record.tool and record.method == CALL else [record.method, record.tool]
+    if record.token_name is not None:
+        words += [record.token_name, f"for {record.token_for}"]
+        words += [f"{record.room} as {record.participant}, {record.privilege}"] if record.room else []
+    else:
+        words += [record.secret_name, record.participant]
+    what = " ".join(word for word in words if word)
+    remarks = [f"signed with key {record.anchor}"] if record.anchor else []
+    remarks += [record.reason] if record.reason else []
+    return what, f"{record.outcome} ({'; '.join(remarks)})" if remarks else record.outcome
+
+
+def _has_log(invocation: Invocation) -> bool:
+    return (invocation.data_folder / "audit").is_dir()
+
+
+def _stored_audit(invocation: Invocation) -> "StoredAudit":
+    from interlock.cli.client.offline import StoredAudit
+
+    if invocation.remote_url is not None:
+        raise Refused(
+            "only_local",
+            "this command reads the data folder, which another node keeps to itself",
+            hint="run it on the node's machine, or use interlock audit tail",
+        )
+    return StoredAudit(invocation.loaded.plan, invocation.data_folder)
