@@ -7,7 +7,7 @@ Theory of operation. Everything a client can call stands behind a link, which is
     ParticipantLink  a participant of a room that serves MCP (MCPx)
     DeviceLink       a device: its commands are tools (MCP-AX 8)
     ContractLink     the contracts of drivers: a call is admitted here and goes over a ServerLink lent to it
-    OwnLink          the node itself
+    LocalLink        the node itself: tools and resources that its packages declare
 
 The first four are `ConnectedLink`s: messages of MCP go over a pipe, and a keeper owns the link, connects it and lists
 what is there. This base class is what all others need, from the catalog to the operator: who it is, how it stands, what

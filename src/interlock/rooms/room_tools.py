@@ -8,34 +8,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Raw
 
-from interlock.ax.protocol.capability import AuthScope, Capability, CostClass, LatencyClass, hints
-from interlock.ax.protocol.hop_metadata import CAPABILITY, HOPS, published_annotation
-from interlock.ax.protocol.names import alias
+from interlock.ax.protocol.capability import LatencyClass
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.routes import LinkItems, Route
-from interlock.core.background import BackgroundTasks
-from interlock.core.calls.call import Call, Outcome
-from interlock.core.calls.failures import answer_failures
+from interlock.catalog.local_items import local_items
 from interlock.core.clock import Clock
-from interlock.core.link_state import LinkState
-from interlock.guard.guard import Admitted
-from interlock.links.handshake import modern_head
-from interlock.links.link import Link, ServerFacts
 from interlock.links.link_events import LinkEvents
-from interlock.mcp.eras import LATEST_MODERN, Era
-from interlock.mcp.methods import TOOLS_CALL
+from interlock.links.local_link import LocalLink, LocalTool, ToolResult
 from interlock.rooms import participation as asked
 from interlock.rooms.leases import Leases
 from interlock.rooms.participation import Participation
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.room_links import ROOMS
 from interlock.rooms.rooms import Rooms
-from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
-from interlock.wire.jsonrpc.messages import ABSENT, Response
+from interlock.wire.jsonrpc.errors import Fault
 
 TIMEOUT_S: Final = 60.0
 Do = Callable[[Participation, str, Any], Awaitable[dict[str, Any] | Refusal]]
@@ -104,37 +90,6 @@ class _AnyRoom:
         return None
 
 
-class RoomToolsLink(Link):
-    def __init__(self, events: LinkEvents, clock: Clock, participation: Participation) -> None:
-        super().__init__(ROOMS, events, clock, kind="own", transport="memory")
-        self.members = _AnyRoom(participation)
-        self._participation = participation
-        self._calls = BackgroundTasks()
-        self.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
-        self.stand(LinkState.READY, None)
-
-    def send(self, admitted: Admitted[Call]) -> None:
-        call = admitted.command
-        call.link = self
-        self.calls += 1
-        self._calls.begin(answer_failures(call, self._answer(call)))
-
-    async def close(self) -> None:
-        await self._calls.close()
-
-    async def _answer(self, call: Call) -> None:
-        tool = _TOOLS[msgspec.json.decode(call.params["name"], type=str)]
-        try:
-            given = msgspec.json.decode(bytes(call.params.get("arguments") or b"{}"), type=tool.arguments)
-            done = await tool.do(self._participation, call.caller.principal.name, given)
-        except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
-            done = Refusal("input_invalid", str(wrong)[:500])
-        except StoreError:
-            call.on_failed(Fault(UNAVAILABLE, "unavailable", {"reason": "store"}), Outcome.REFUSED)
-            return
-        call.on_response(Response(b"0", Raw(_result(done)), ABSENT), Era.MODERN)
-
-
 class RoomTools:
     """Lists the tools while there are rooms."""
 
@@ -148,11 +103,13 @@ class RoomTools:
         participation: Participation,
         leases: Leases,
     ) -> None:
-        self._root = () if root_segment is None else (root_segment,)
+        self._root_segment = root_segment
         self._rooms = rooms
         self._catalog = catalog
         self._leases = leases
-        self._link = RoomToolsLink(events, clock, participation)
+        self._participation = participation
+        tools = tuple(self._local_tool(name, tool) for name, tool in _TOOLS.items())
+        self._link = LocalLink((ROOMS,), events, clock, tools=tools, members=_AnyRoom(participation))
         rooms.changed.subscribe(self._look)
 
     async def open(self) -> None:
@@ -166,40 +123,26 @@ class RoomTools:
         if not self._rooms.by_topic:
             self._catalog.drop(self._link)
         elif not self._catalog.has_segment(ROOMS):
-            routes = sorted((self._route(name, tool) for name, tool in _TOOLS.items()), key=lambda one: one.qualified)
-            digests = dict.fromkeys(("tools", "prompts", "resources", "templates"), b"")
-            self._catalog.place(LinkItems(link=self._link, tools=tuple(routes), digests=digests))
+            self._catalog.place(local_items(self._link, self._root_segment))
 
-    def _route(self, name: str, tool: _Tool) -> Route:
-        changes = tool.effect == "changes"
-        capability = Capability(
-            mutable=changes,
-            reversible=True,
-            idempotent=not changes,
+    def _local_tool(self, name: str, tool: _Tool) -> LocalTool:
+        async def call(principal: str, arguments: bytes) -> ToolResult:
+            try:
+                decoded = msgspec.json.decode(arguments, type=tool.arguments)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                return _result(Refusal("input_invalid", str(error)[:500]))
+            return _result(await tool.do(self._participation, principal, decoded))
+
+        has_effect = tool.effect == "changes"
+        return LocalTool(
+            name=name,
+            description=tool.description,
+            input_schema=_schema(tool.arguments),
+            handler=call,
+            has_effect=has_effect,
             latency_class=LatencyClass.STANDARD,
-            cost_class=CostClass.FREE,
-            auth_scope=AuthScope.WRITE if changes else AuthScope.READ,
-        )
-        segments = (*self._root, ROOMS)
-        qualified = ".".join((*segments, name))
-        item = {"description": tool.description, "inputSchema": _schema(tool.arguments)}
-        return Route(
-            link=self._link,
-            qualified=qualified,
-            alias=alias(qualified),
-            local=name,
-            original=name,
-            wire_name=Raw(encode_value(name)),
-            head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % name.encode(),
-            item={"name": Raw(encode_value(name)), **{key: Raw(encode_value(value)) for key, value in item.items()}},
-            segments=segments,
-            below=(ROOMS,),
-            capability=capability,
-            meta={CAPABILITY: published_annotation(None, capability), HOPS: 1},
-            hints=hints(capability, None),
-            hops=1,
             timeout_s=TIMEOUT_S,
-            scope="write" if changes else "read",
+            scope="write" if has_effect else "read",
         )
 
 
@@ -216,11 +159,8 @@ def _member(schema: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in one.items() if name not in ("additionalProperties", "default")}
 
 
-def _result(done: dict[str, Any] | Refusal) -> bytes:
-    if isinstance(done, Refusal):
-        told: dict[str, Any] = {"error": done.code, "message": done.message, "details": done.details}
-    else:
-        told = done
-    content = [{"type": "text", "text": encode_value(told).decode()}]
-    is_error = isinstance(done, Refusal)
-    return encode_value({"resultType": "complete", "content": content, "structuredContent": told, "isError": is_error})
+def _result(outcome: dict[str, Any] | Refusal) -> ToolResult:
+    if isinstance(outcome, Refusal):
+        content = {"error": outcome.code, "message": outcome.message, "details": outcome.details}
+        return ToolResult(content=content, is_error=True)
+    return ToolResult(content=outcome)
