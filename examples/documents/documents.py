@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from interlock.sdk.aql import Adapter, Binary, Execution, Listing, Page, Sort, not_found
+from interlock.aql import Adapter, Binary, Execution, Listing, Page, Sort, not_found
 
 Title = Annotated[str, "What it is called.", Meta(min_length=1, max_length=200)]
 DocumentId = Annotated[str, "The id of a document."]

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 
-from interlock.sdk.rooms import Participant, ProposalEnded, RoomError
+from interlock.rooms import Participant, ProposalEnded, RoomError
 
 DRY = 0.35
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 
-from interlock.sdk.rooms import Participant
+from interlock.rooms import Participant
 
 BEDS = {1: 0.62, 2: 0.48, 3: 0.33}
 LOOK_S = float(os.environ.get("GARDEN_LOOK_S", "20"))

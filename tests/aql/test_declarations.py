@@ -116,7 +116,7 @@ def test_other_verbs_are_warned_of_or_refused_unless_a_reason_is_given(
     function = handler if category is Category.UPDATE else other
     if category is Category.UPDATE:
         return _check_naming_alone(name, category, verb)
-    with caplog.at_level(logging.WARNING, "interlock.sdk.aql"):
+    with caplog.at_level(logging.WARNING, "interlock.aql"):
         Adapter("x").add(category, function, name=name)
     assert verb in caplog.text
     with pytest.raises(DeclarationInvalid, match=verb):
@@ -142,7 +142,7 @@ def test_a_name_of_the_table_belongs_to_its_category(caplog: pytest.LogCaptureFi
             assert SIMILAR.get(verb := name.partition("_")[0], verb) in CANONICAL[category]
             others = [objection(name, other, None) for other in Category if other is not category]
             assert name == "search" or None not in others
-    with caplog.at_level(logging.WARNING, "interlock.sdk.aql"):
+    with caplog.at_level(logging.WARNING, "interlock.aql"):
         _declare(adapter := Adapter("x", strict_names=True), "search")
         _declare(adapter, "create_thing", Category.CREATE, upsert=True)
     assert (list(adapter.operations), caplog.text) == (["search", "create_thing"], "")

@@ -248,7 +248,7 @@ async def test_a_refusal_is_logged_with_its_reason_and_the_link_closed(
 ) -> None:
     async with aggregator() as parent:
         parent.answers["mcpax/register"] = refusing(32111, "namespace_invalid")
-        with caplog.at_level(logging.INFO, "interlock.sdk.subserver"):
+        with caplog.at_level(logging.INFO, "interlock.subserver"):
             async with serving(leaf(state, parent)):
                 await (await parent.joined()).closed()
     assert "refuses us: namespace_invalid: because" in caplog.text

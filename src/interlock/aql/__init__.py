@@ -1,1 +1,37 @@
-"""MCP-AQL at the node: native operations, the automatic adapter over the namespace, and calls through both."""
+"""MCP-AQL at the node: native operations, the automatic adapter over the namespace, and calls through both.
+
+The names in `__all__` are the adapter library, `interlock.sdk.aql`. This package is its public import path
+(`from interlock.aql import Adapter`); the library is loaded when one of the names is first used.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__all__ = [
+    "Adapter",
+    "BigInt",
+    "Binary",
+    "Category",
+    "Code",
+    "Concurrency",
+    "Context",
+    "Danger",
+    "DeclarationInvalid",
+    "Example",
+    "Execution",
+    "Limits",
+    "Listing",
+    "OperationFailed",
+    "Page",
+    "Sort",
+    "already_exists",
+    "fail",
+    "not_found",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Return a name of the library, and import the library only now: a node does not need it."""
+    if name in __all__:
+        return getattr(import_module("interlock.sdk.aql"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

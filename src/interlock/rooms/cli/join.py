@@ -47,7 +47,7 @@ def join(
     is its public URL and the token in INTERLOCK_TOKEN is one for the room, or of a client that is a member.
     """
     if invocation.out.as_json:
-        raise BadUsage("usage", "join is for people; programs use interlock.sdk.rooms, or the history over HTTP")
+        raise BadUsage("usage", "join is for people; programs use interlock.rooms, or the history over HTTP")
     if not sys.stdout.isatty() or not sys.stdin.isatty():
         raise BadUsage("no_terminal", "join needs a terminal; interlock rooms show TOPIC needs none")
     try:

@@ -1,6 +1,6 @@
 """A domain as an MCP-AQL server, in a few lines: a typed handler per operation, everything else from its signature.
 
-    from interlock.sdk.aql import Adapter, not_found
+    from interlock.aql import Adapter, not_found
 
     library = Adapter("library", description="The books of a library.")
 

@@ -1,6 +1,6 @@
 """A participant of a room (MCPx): Python functions as tools for the others, and a few verbs to take part with.
 
-    from interlock.sdk.rooms import Participant
+    from interlock.rooms import Participant
 
     agent = Participant("ws://127.0.0.1:7411", "garden", token="ilr_...")
 

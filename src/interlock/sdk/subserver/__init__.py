@@ -1,6 +1,6 @@
 """A leaf of an MCP-AX tree: Python functions as tools, registered with an aggregator and kept there.
 
-    from interlock.sdk.subserver import Subserver
+    from interlock.subserver import Subserver
 
     leaf = Subserver("greenhouse", parents=["ws://127.0.0.1:7411/ax"], token="ils_...")
 
