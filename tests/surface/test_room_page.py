@@ -39,7 +39,7 @@ def test_the_documented_codes_are_those_that_are_refused_with() -> None:
     assert documented() == of_envelopes | at_the_door
     used = "".join(
         path.read_text()
-        for folder in ("protocol/rooms", "runtime/rooms", "runtime/fronts/rooms")
+        for folder in ("rooms/protocol", "rooms", "rooms/endpoint")
         for path in (SOURCES / folder).glob("*.py")
         if path.name != "errors.py"
     )
