@@ -36,7 +36,7 @@ PURE_ORDER = _PURE.split()
 PURE_PACKAGES = ("wire", "mcp", "crypto.jose", "crypto.webauthn")  # besides every X.protocol
 
 # Folders and modules that count as another package than the one that they are in.
-COUNTED_AS = {"__main__": "cli", "operator_api": "operator"}
+COUNTED_AS = {"__main__": "cli", "operator_api": "operator", "subserver": "sdk"}
 
 # What a pure module may import: values and computation, nothing that reaches out, waits, or knows the time.
 _IMPORTS = (
