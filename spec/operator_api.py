@@ -1,6 +1,6 @@
 """docs/operator-api.json, the OpenAPI document of the operator endpoint, and docs/operator-api.md, a page of its paths.
 
-Both come from the table of endpoints and the types in interlock.operator_api. `--check` compares and writes nothing.
+Both come from the table of endpoints and the types that it names. `--check` compares and writes nothing.
 """
 
 import argparse

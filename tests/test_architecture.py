@@ -36,7 +36,11 @@ PURE_ORDER = _PURE.split()
 PURE_PACKAGES = ("wire", "mcp", "crypto.jose", "crypto.webauthn")  # besides every X.protocol
 
 # Folders and modules that count as another package than the one that they are in.
-COUNTED_AS = {"__main__": "cli", "operator_api": "operator", "subserver": "sdk"}
+COUNTED_AS = {"__main__": "cli", "subserver": "sdk"}
+
+# The declarations of the operator API, which may be imported from everywhere: X/api.py, X/y_api.py, and their parts.
+API_MODULE = re.compile(r"interlock\.(?:\w+\.(?:\w+_)?api|operator\.operation)")
+API_IMPORTS = frozenset({"collections", "dataclasses", "typing", "msgspec"})
 
 # What a pure module may import: values and computation, nothing that reaches out, waits, or knows the time.
 _IMPORTS = (
@@ -202,16 +206,28 @@ def pure_modules_import_pure_modules_in_order(source: Source) -> Iterator[str]:
 
 def running_parts_import_downward(source: Source) -> Iterator[str]:
     """Imports for type checking count: what a reader has to know of another package is a dependency."""
-    if source.is_pure or not source.package:
+    if source.is_pure or not source.package or API_MODULE.fullmatch(source.module):
         return
     if source.package not in PACKAGE_ORDER:
         yield f"{source.module} has no place in PACKAGE_ORDER"
         return
     for module in sorted(set(imported_modules(source))):
         package = package_of(module)
-        if is_pure(module) or not package:
+        if is_pure(module) or not package or API_MODULE.fullmatch(module):
             continue
         if package not in PACKAGE_ORDER or PACKAGE_ORDER.index(package) > PACKAGE_ORDER.index(source.package):
+            yield f"{source.module} imports {module}"
+
+
+def api_modules_import_only_each_other(source: Source) -> Iterator[str]:
+    """Commands read replies with these modules, and must not load the node to start."""
+    if not API_MODULE.fullmatch(source.module):
+        return
+    for name in imported_names(source):
+        if not name.startswith("interlock.") and name.split(".")[0] not in API_IMPORTS:
+            yield f"{source.module} imports {name}"
+    for module in sorted(set(imported_modules(source))):
+        if not API_MODULE.fullmatch(module):
             yield f"{source.module} imports {module}"
 
 
@@ -345,6 +361,7 @@ RULES: list[Rule] = [
     pure_modules_reach_nothing,
     pure_modules_import_pure_modules_in_order,
     running_parts_import_downward,
+    api_modules_import_only_each_other,
     no_closure_names_a_later_variable,
     node_parts_are_complete_when_constructed,
     only_the_guard_makes_admitted,
@@ -385,6 +402,8 @@ BREACHES: list[tuple[Rule, str, str]] = [
     (running_parts_import_downward, "interlock.rooms.x", "from interlock.rooms.operations import list_rooms"),
     (running_parts_import_downward, "interlock.rooms.operations", "from interlock.rooms.cli import join"),
     (running_parts_import_downward, "interlock.attic.x", ""),
+    (api_modules_import_only_each_other, "interlock.rooms.api", "import asyncio"),
+    (api_modules_import_only_each_other, "interlock.rooms.api", "from interlock.rooms.rooms import Rooms"),
     (no_closure_names_a_later_variable, "interlock.node.x", "def build():\n    a = A(lambda: b)\n    b = B(a)"),
     (
         no_closure_names_a_later_variable,
@@ -420,6 +439,8 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (running_parts_import_downward, "interlock.net.x", "from interlock.rooms.protocol import limits"),
     (running_parts_import_downward, "interlock.links.x", "from ..net import http\nfrom .link import Link"),
     (running_parts_import_downward, "interlock.rooms.operations", "from interlock.operator import api"),
+    (running_parts_import_downward, "interlock.rooms.rooms", "from interlock.operator.api import Status"),
+    (api_modules_import_only_each_other, "interlock.links.api", "from interlock.guard.api import Spent"),
     (running_parts_import_downward, "interlock.rooms.cli", "from interlock.cli.terminal import output"),
     (running_parts_import_downward, "interlock.__main__", "from interlock.cli import app"),
     (no_closure_names_a_later_variable, "interlock.node.x", "def build():\n    b = B()\n    return A(lambda: b)"),

@@ -33,7 +33,7 @@ PRONOUNS = re.compile(r"\b(?:whoever|nobody|(?:is|was|be) had)\b", re.IGNORECASE
 OTHERS_WORDS = frozenset({"conformance.md", "conformance-suite.md"})  # of the specifications and their suite
 VALUE = re.compile(r"([\"'])\w+\1")  # one quoted word: a name on the wire or in a file, which does not change
 CLEAN_PACKAGES: tuple[str, ...] = (  # of src/interlock, in which no such word is left, as "runtime/links"
-    *("protocol", "hooks", "config", "store", "net", "process", "keys", "packages", "uplink.py", "operator_api"),
+    *("protocol", "hooks", "config", "store", "net", "process", "keys", "packages", "uplink.py"),
     *("subserver", "aql", "surface"),
     *(f"runtime/{name}" for name in ("base", "trust", "credentials", "sandbox", "catalog", "access", "approvals")),
     *("runtime/audience.py", "runtime/fronts"),

@@ -23,7 +23,7 @@ import pytest
 from tests.interaction.harness import wait_for
 
 from interlock.node.cli.tree import tree_lines
-from interlock.operator_api.status import Status
+from interlock.operator.api import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -8,6 +8,7 @@ from typing import Any
 from inboxes import Hands
 from tests.servers.authenticator import Authenticator
 
+from interlock.approvals.api import PasskeyRequest
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.approvals.trust.passkeys import PasskeyService
@@ -17,7 +18,6 @@ from interlock.core.store_backends import build_audit, build_store
 from interlock.crypto.webauthn.party import maybe_party
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked, Verified
-from interlock.operator_api.passkeys import PasskeyRequest
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.errors import Fault
 

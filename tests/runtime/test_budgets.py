@@ -15,7 +15,7 @@ from tests.servers.start import raw
 from interlock.ax.protocol.budget import Limits
 from interlock.core.link_state import LinkState
 from interlock.guard import budgets
-from interlock.operator_api.budgets import Spent
+from interlock.guard.api import Spent
 
 MINUTE, MUTABLE, UNITS = "max_calls_per_minute", "max_mutable_calls_per_session", "max_cost_units_per_session"
 DRAFT = f"[budget]\n{MINUTE} = 3\n{MUTABLE} = 2\n{UNITS} = 5\n"

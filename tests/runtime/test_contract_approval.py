@@ -12,6 +12,7 @@ from tests.interaction.gate.held import ADA, GATED, MARK, anchor
 from tests.runtime.contracts_here import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
 from tests.runtime.test_gate_kept import Here
 
+from interlock.approvals.grants_api import DraftGrant
 from interlock.approvals.protocol.approval import Kind, Source
 from interlock.approvals.protocol.argument_rules import ArgumentRule
 from interlock.approvals.protocol.standing_grant import StandingGrant, grant_digest
@@ -20,7 +21,6 @@ from interlock.core.operator_errors import Refused
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.errors import DriverError
 from interlock.gate.protocol.held_call import Presented
-from interlock.operator_api.requests import DraftGrant
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -16,6 +16,7 @@ from tests.runtime.still import House, Leaf, house, still, tool, turns
 from tests.servers.start import raw
 
 from interlock.ax.protocol.budget import Limits
+from interlock.catalog.api import CheckVerdict
 from interlock.catalog.catalog import EVERYTHING
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
@@ -25,7 +26,6 @@ from interlock.dispatch.sender import Sender
 from interlock.guard import guard_checks
 from interlock.guard.checks.route import RouteCheck
 from interlock.mcp.eras import Era
-from interlock.operator_api.tools import CheckVerdict
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.jsonrpc.errors import Fault
 

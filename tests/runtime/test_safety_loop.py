@@ -15,11 +15,10 @@ import pytest_asyncio
 from tests.interaction.gate.held import proof
 from tests.runtime.agents_here import LOOK, AgentsHere, agents_here, failed
 
+from interlock.approvals.grants_api import DraftGrant, Grant
 from interlock.aql.loop_operations import INSTRUCTIONS
 from interlock.config.plan import SafetyPlan
 from interlock.gate.protocol.held_call import Presented
-from interlock.operator_api.grants import Grant
-from interlock.operator_api.requests import DraftGrant
 from interlock.safety.agents import agent_key
 from interlock.safety.protocol.evaluation import LIMIT_REASON
 

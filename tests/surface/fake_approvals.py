@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.api import Approval, Approvals, ApprovalSummary
 from interlock.approvals.protocol.approval import Kind
 from interlock.approvals.protocol.errors import UNKNOWN
 from interlock.approvals.protocol.state import Status
 from interlock.approvals.views import Ambiguous
 from interlock.gate.protocol.held_call import Presented, call_digest
-from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary
 from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsontext.canonical import tool_digest
 

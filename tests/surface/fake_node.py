@@ -20,19 +20,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from interlock.access.api import IssuedToken, RevokedTokens, Tokens
+from interlock.approvals.api import Approval, RevokedKeys
+from interlock.approvals.classification_api import ClassifiedTools, ClassifyTools, ClassProposals
+from interlock.catalog.api import ToolDetail, ToolRoutes, Tools
 from interlock.core.operator_errors import NotFound, Refused
+from interlock.credentials.api import Consent, RemovedSecret, Secrets, StoredSecret
 from interlock.credentials.consents import Page
+from interlock.drivers.api import Skills
 from interlock.gate.protocol.held_call import Presented
-from interlock.operator_api.access import IssuedToken, RevokedKeys, RevokedTokens, Tokens
-from interlock.operator_api.approvals import Approval
-from interlock.operator_api.audit import AuditPage
-from interlock.operator_api.classification import ClassifiedTools, ClassProposals
-from interlock.operator_api.configuration import EffectiveConfiguration
-from interlock.operator_api.links import Consent, Link, LinkLog, Links, ReleasedSegment, RestartedLink
-from interlock.operator_api.requests import ClassifyTools
-from interlock.operator_api.secrets import RemovedSecret, Secrets, StoredSecret
-from interlock.operator_api.status import Status
-from interlock.operator_api.tools import Skills, ToolDetail, ToolRoutes, Tools
+from interlock.links.api import Link, LinkLog, Links, ReleasedSegment, RestartedLink
+from interlock.operator.api import EffectiveConfiguration, Status
+from interlock.store.api import AuditPage
 
 AGGREGATOR = "550e8400-e29b-41d4-a716-446655440000"  # as in `fake_approvals`
 STARTED = "2026-11-15T10:00:00Z"

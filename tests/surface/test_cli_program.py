@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from rich.text import Text
 
+from interlock.approvals.api import Approver
 from interlock.cli.terminal import program
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.program import as_typed, command_line, drawn_as_typed
 from interlock.node.cli.tree import approver_step
-from interlock.operator_api.approvers import Approver
 
 
 @pytest.fixture(autouse=True)

@@ -19,9 +19,9 @@ from interlock.cli.terminal.text import (
     printable,
     since,
 )
+from interlock.links.api import LogLine
 from interlock.links.cli.links import unseen
 from interlock.node.cli.tree import tree_lines
-from interlock.operator_api.links import LogLine
 
 NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 

@@ -12,11 +12,11 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import UNSET
 
+from interlock.access.api import IssuedToken, RoomOfToken, Token, Tokens
 from interlock.approvals.trust.registrant import registrant_scope
 from interlock.config.plan import AccessRule
 from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock, rfc3339
-from interlock.operator_api.access import IssuedToken, RoomOfToken, Token, Tokens
 from interlock.store.ports import Change, StoreError
 from interlock.store.tokens import Scope, TokenAudience, TokenRecord, TokenRoom, TokenTable, maybe_audience, token_hash
 

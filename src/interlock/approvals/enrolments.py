@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.api import Approver
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Proof, Source, What
 from interlock.approvals.protocol.digests import enrolment_digest
@@ -24,7 +25,6 @@ from interlock.config.plan import AnchorPlan
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
 from interlock.gate.protocol.jws_proof import invalid
-from interlock.operator_api.approvers import Approver
 from interlock.store.ports import Change, KeyValue, StoreError
 from interlock.wire.jsonrpc.errors import Fault
 

@@ -10,6 +10,8 @@ from typing import Final
 from msgspec import Raw
 from msgspec.structs import asdict
 
+from interlock.approvals.api import Approval as ApprovalView
+from interlock.approvals.api import Approvals, ApprovalSummary, Decision, PasskeyRequest, ProofFacts, RevealedCode
 from interlock.approvals.decisions import DecisionService
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind
@@ -21,10 +23,6 @@ from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
 from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.core.clock import Clock, rfc3339
 from interlock.gate.protocol.held_call import Presented
-from interlock.operator_api.agents import RevealedCode
-from interlock.operator_api.approvals import Approval as ApprovalView
-from interlock.operator_api.approvals import Approvals, ApprovalSummary, Decision, ProofFacts
-from interlock.operator_api.passkeys import PasskeyRequest
 from interlock.wire.jsonrpc.errors import Fault
 
 LISTED_MAX: Final = 1000

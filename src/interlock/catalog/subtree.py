@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from interlock.ax.protocol.capability import Availability
 from interlock.catalog.routes import Route
-from interlock.operator_api.links import Below
+from interlock.links.api import Below
 
 
 def below(routes: Iterable[Route]) -> tuple[Below, ...]:

@@ -11,7 +11,7 @@ PATIENCE_S = 1.0  # longer than this and the person has typed the name
 
 
 def segments(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.operator_api.links import Links
+    from interlock.links.api import Links
 
     node = _maybe_node(ctx)
     try:
@@ -22,7 +22,7 @@ def segments(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def tool_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.operator_api.tools import Tools
+    from interlock.catalog.api import Tools
 
     node = _maybe_node(ctx)
     try:
@@ -33,7 +33,7 @@ def tool_names(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def approval_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.operator_api.approvals import Approvals
+    from interlock.approvals.api import Approvals
 
     node = _maybe_node(ctx)
     try:

@@ -51,7 +51,7 @@ def list_secrets(invocation: Invocation) -> None:
 
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import one_line
-    from interlock.operator_api.secrets import Secrets
+    from interlock.credentials.api import Secrets
 
     kept = answer.as_(Secrets).secrets
     if not kept:
@@ -83,7 +83,7 @@ def set_secret(
     """
     value = _value(name)
     slug = name.lower().replace("_", "-")
-    from interlock.operator_api.requests import SetSecret
+    from interlock.credentials.api import SetSecret
 
     try:
         answer = invocation.node.post("secrets", body=SetSecret(name=slug, value=value))
@@ -93,7 +93,7 @@ def set_secret(
         invocation.out.raw_json(answer.raw)
         return
     invocation.out.line(f"kept {slug}")
-    from interlock.operator_api.secrets import StoredSecret
+    from interlock.credentials.api import StoredSecret
 
     for segment in answer.as_(StoredSecret).restarted:
         invocation.out.line(f"{segment} restarted")

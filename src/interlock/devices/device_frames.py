@@ -5,8 +5,8 @@ from typing import Final
 from interlock.core.clock import rfc3339
 from interlock.devices.device_link import DeviceLink
 from interlock.devices.protocol.message_text import MessageTexts
+from interlock.links.api import Frame, Frames
 from interlock.links.connected_link import ConnectedLink
-from interlock.operator_api.links import Frame, Frames
 
 EARLIER: Final = 32  # messages among which the request of an answer is looked for
 

@@ -12,7 +12,7 @@ import msgspec
 from interlock.ax.protocol.budget import BudgetUsage, Limits, Over, Price, Scope, Slice, budget_exceeded
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock
-from interlock.operator_api.budgets import Budget, Spent
+from interlock.guard.api import Budget, Spent
 from interlock.wire.jsonrpc.errors import Fault
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from msgspec import Raw
 from msgspec.structs import asdict
 
 from interlock.core.operator_errors import Refused
+from interlock.names.api import NameCheck, NameCriterion, NameFinding, NameVerification
 from interlock.names.protocol.claims import read_claim
 from interlock.names.protocol.criteria import criteria_document
 from interlock.names.protocol.judgement import Specification, absent_verdict, judge
 from interlock.names.protocol.model import Entry
 from interlock.names.protocol.policy import VERIFIED
 from interlock.names.protocol.records import Finding
-from interlock.operator_api.names import NameCheck, NameCriterion, NameFinding, NameVerification
 from interlock.wire.jsonrpc.codec import decode_object
 from interlock.wire.schemas.effort import Effort, EffortSpent
 

@@ -18,7 +18,7 @@ from interlock.node.node import Node
 from interlock.node.readiness import READY_S
 from interlock.node.reload import Read
 from interlock.node.store_parts import adopt_shared_identity
-from interlock.operator_api.status import Status
+from interlock.operator.api import Status
 from interlock.process import fd_limit as descriptors
 
 OnReady = Callable[[Status, str | None], None]

@@ -1,6 +1,7 @@
 """The operations of a node for an operator, each with the parts it needs."""
 
 from interlock.access.logins import LoginService
+from interlock.catalog.api import CheckVerdict
 from interlock.catalog.routes import Route
 from interlock.node.approval_parts import ApprovalParts
 from interlock.node.call_parts import CallParts
@@ -28,7 +29,6 @@ from interlock.operator.operations.rooms import RoomOperations
 from interlock.operator.operations.secrets import SecretOperations
 from interlock.operator.operations.tokens import TokenOperations
 from interlock.operator.operations.tools import ToolOperations
-from interlock.operator_api.tools import CheckVerdict
 
 
 def make_operations(

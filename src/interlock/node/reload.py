@@ -21,7 +21,7 @@ from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.start_errors import CannotStart
-from interlock.operator_api.status import ConfigurationState
+from interlock.operator.api import ConfigurationState
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.config")

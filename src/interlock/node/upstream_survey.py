@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
+from interlock.catalog.api import Tool
 from interlock.config.plan import Plan
+from interlock.drivers.api import DriverSummary
+from interlock.links.api import Link
 from interlock.node.node import Node
-from interlock.operator_api.drivers import DriverSummary
-from interlock.operator_api.links import Link
-from interlock.operator_api.tools import Tool
 
 LAST_WORDS = 3  # lines of stderr: the reason of most programs that end is in the last
 

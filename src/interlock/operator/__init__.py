@@ -1,5 +1,5 @@
 """The operator endpoint: API, pages, approvals, passkeys; one module of handlers for each noun.
 
-A new endpoint is a struct in `interlock.operator_api`, a handler and a row in the module of its noun; then run
+A new endpoint is a struct in `api.py` of its capability, a handler and a row in the module of its noun; then run
 `python spec/operator_api.py`, which writes the OpenAPI document.
 """

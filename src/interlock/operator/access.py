@@ -4,12 +4,12 @@ from typing import get_args
 
 from msgspec import convert
 
+from interlock.access.api import IssuedToken, IssueToken, RevokedTokens, Tokens
+from interlock.approvals.api import RevokedKeys
 from interlock.operator.endpoint import Endpoint, OperatorExchange
 from interlock.operator.error_cases import BAD_ROOM_OF_TOKEN, BAD_TOKEN_NAME, NOT_FOUND, UNKNOWN_PRIVILEGE
 from interlock.operator.requests import RejectedRequest
-from interlock.operator_api.access import IssuedToken, RevokedKeys, RevokedTokens, Tokens
-from interlock.operator_api.requests import IssueToken
-from interlock.operator_api.rooms import RoomPrivilege
+from interlock.rooms.api import RoomPrivilege
 from interlock.store.tokens import TokenRoom, token_name_fault
 
 

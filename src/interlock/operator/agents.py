@@ -2,8 +2,7 @@
 
 from interlock.operator.endpoint import Endpoint, OperatorExchange
 from interlock.operator.error_cases import NOT_FOUND
-from interlock.operator_api.agents import Agent, Agents
-from interlock.operator_api.requests import NameAgent
+from interlock.safety.api import Agent, Agents, NameAgent
 
 
 async def list_agents(exchange: OperatorExchange[None]) -> Agents:

@@ -15,6 +15,17 @@ from msgspec import UNSET, Raw
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from interlock.access.logins import is_browser
+from interlock.approvals.api import (
+    Approval,
+    Approvals,
+    ApprovalSummary,
+    DecideApproval,
+    DecideApprovalForm,
+    EditProposal,
+    PasskeyRequest,
+    RevealCode,
+    RevealedCode,
+)
 from interlock.approvals.protocol.approval import Kind, Requires
 from interlock.approvals.protocol.state import Status
 from interlock.approvals.views import Ambiguous, ApprovalViews
@@ -33,10 +44,6 @@ from interlock.operator.requests import (
     media_type,
     wants_page,
 )
-from interlock.operator_api.agents import RevealedCode
-from interlock.operator_api.approvals import Approval, Approvals, ApprovalSummary
-from interlock.operator_api.passkeys import PasskeyRequest
-from interlock.operator_api.requests import DecideApproval, DecideApprovalForm, EditProposal, RevealCode
 from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
 
 PATH: Final = "/approvals"

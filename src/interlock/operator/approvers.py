@@ -9,6 +9,16 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from interlock.approvals.api import (
+    Approval,
+    Approvers,
+    EnrolPasskey,
+    InvitePasskey,
+    MakeKey,
+    PasskeyOffer,
+    SignApproval,
+    SignedProof,
+)
 from interlock.approvals.trust.operator_keys import TooOften
 from interlock.approvals.trust.passkeys import GONE
 from interlock.crypto.jose.base64url import maybe_decode
@@ -20,9 +30,6 @@ from interlock.operator.approvals import PATH, fault_rejection, find_approval
 from interlock.operator.endpoint import Endpoint, OperatorExchange
 from interlock.operator.pages.frame import page, text
 from interlock.operator.requests import RejectedRequest
-from interlock.operator_api.approvals import Approval
-from interlock.operator_api.approvers import Approvers, PasskeyOffer, SignedProof
-from interlock.operator_api.requests import EnrolPasskey, InvitePasskey, MakeKey, SignApproval
 from interlock.wire.jsonrpc.errors import Fault
 
 ADMIN: Final = "/admin/approvers"

@@ -4,14 +4,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from interlock.operator.api import NodeEvent
 from interlock.operator.endpoint import Endpoint, Handler, OperatorExchange
 from interlock.operator.error_cases import UNKNOWN_FILE
 from interlock.operator.event_stream import event_stream
 from interlock.operator.pages.assets import PREFIX, assets
 from interlock.operator.pages.frame import CLASSIFICATION, GRANTS, NAMES, PAGES, console_page
 from interlock.operator.requests import wants_page
-from interlock.operator_api.audit import AuditRecord
-from interlock.operator_api.live import NodeEvent
+from interlock.store.api import AuditRecord
 
 _PAGES = {one.path: one for one in (*PAGES, GRANTS, NAMES, CLASSIFICATION)}
 _INBOX = "/approvals"  # where programs get the data itself

@@ -2,6 +2,21 @@
 
 from interlock.approvals.protocol.approval import Kind
 from interlock.approvals.protocol.state import Status
+from interlock.drivers.api import (
+    AllowedHosts,
+    AllowHost,
+    DriverDetail,
+    DriverExamples,
+    Drivers,
+    DriverSummary,
+    DriverUpdate,
+    RemovedDriver,
+    RunExamples,
+    ServedContract,
+    SwitchedDriver,
+    TrustDriver,
+    UpdateDriver,
+)
 from interlock.operator.endpoint import Endpoint, OperatorExchange
 from interlock.operator.error_cases import (
     AMBIGUOUS,
@@ -18,18 +33,6 @@ from interlock.operator.error_cases import (
 )
 from interlock.operator.parameters import ChoiceParameter
 from interlock.operator.requests import RejectedRequest
-from interlock.operator_api.drivers import (
-    AllowedHosts,
-    DriverDetail,
-    DriverExamples,
-    Drivers,
-    DriverSummary,
-    DriverUpdate,
-    RemovedDriver,
-    ServedContract,
-    SwitchedDriver,
-)
-from interlock.operator_api.requests import AllowHost, RunExamples, TrustDriver, UpdateDriver
 
 FORGET = ChoiceParameter(
     name="forget",

@@ -1,5 +1,7 @@
 """Standing grants at the operator endpoint. To sign one takes a proof; to revoke one, the role of an admin."""
 
+from interlock.approvals.api import PasskeyRequest, SignedProof
+from interlock.approvals.grants_api import DraftGrant, Grant, GrantDraft, Grants, NameGrant, SignGrant, UnlockForGrant
 from interlock.approvals.trust.operator_keys import TooOften
 from interlock.ax.protocol.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID
 from interlock.gate.protocol.held_call import read_proof_untrusted
@@ -7,10 +9,6 @@ from interlock.operator import error_cases
 from interlock.operator.approvers import refuse_far, too_often
 from interlock.operator.endpoint import Endpoint, OperatorExchange
 from interlock.operator.requests import RejectedRequest
-from interlock.operator_api.approvers import SignedProof
-from interlock.operator_api.grants import Grant, GrantDraft, Grants
-from interlock.operator_api.passkeys import PasskeyRequest
-from interlock.operator_api.requests import DraftGrant, NameGrant, SignGrant, UnlockForGrant
 from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
 
 PATH = "/admin/grants"

@@ -3,12 +3,13 @@
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
+from interlock.credentials.api import Consent
 from interlock.credentials.protocol.client import CALLBACK_PATH
+from interlock.links.api import Frames, Link, LinkLog, Links, ReleasedSegment, RestartedLink
 from interlock.operator.endpoint import Endpoint, OperatorExchange
 from interlock.operator.error_cases import AUTH_FAILED, NO_OAUTH, NOT_FOUND
 from interlock.operator.oauth_callback import FOREIGN, callback_page, is_foreign
 from interlock.operator.parameters import IntegerParameter
-from interlock.operator_api.links import Consent, Frames, Link, LinkLog, Links, ReleasedSegment, RestartedLink
 
 LINES = IntegerParameter(
     name="lines", description="How many of the newest lines.", default=200, minimum=1, maximum=10_000

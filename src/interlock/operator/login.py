@@ -8,6 +8,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from interlock.access.api import Login, Session, UseLogin
 from interlock.access.logins import (
     PATH,
     SESSION_S,
@@ -19,8 +20,6 @@ from interlock.operator.endpoint import Endpoint, OperatorExchange
 from interlock.operator.error_cases import LOGIN_FROM_BROWSER, LOGIN_OVER
 from interlock.operator.pages.frame import page
 from interlock.operator.requests import KEY_HEADER, RejectedRequest, json_answer
-from interlock.operator_api.access import Login, Session
-from interlock.operator_api.requests import UseLogin
 
 SESSION: Final = "/session"
 OVER: Final = "this link was used, or is older than a minute; interlock open makes another"

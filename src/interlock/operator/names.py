@@ -5,21 +5,25 @@ from typing import Final, get_args
 from msgspec import Raw
 from starlette.responses import Response
 
-from interlock.names.protocol.model import Status
-from interlock.names.protocol.publication import MEDIA_TYPES, Form
-from interlock.operator.endpoint import Endpoint, OperatorExchange
-from interlock.operator.error_cases import INVALID_BODY, NAMES_REFUSED, NOT_FOUND
-from interlock.operator.parameters import ChoiceParameter, IntegerParameter, TextParameter
-from interlock.operator_api.names import (
+from interlock.names.api import (
+    ActOnName,
+    CheckName,
     NameCheck,
     NameDetails,
     NameOutcome,
     NamePrefixes,
     Names,
     NameVerification,
+    PinName,
     PinnedTools,
+    TrustSource,
+    VerifyName,
 )
-from interlock.operator_api.requests import ActOnName, CheckName, PinName, TrustSource, VerifyName
+from interlock.names.protocol.model import Status
+from interlock.names.protocol.publication import MEDIA_TYPES, Form
+from interlock.operator.endpoint import Endpoint, OperatorExchange
+from interlock.operator.error_cases import INVALID_BODY, NAMES_REFUSED, NOT_FOUND
+from interlock.operator.parameters import ChoiceParameter, IntegerParameter, TextParameter
 
 PUBLIC: Final = ChoiceParameter(name="public", description="yes: only public surfaces.", choices=("yes",))
 STATUS: Final = ChoiceParameter(

@@ -5,12 +5,11 @@ from typing import Any
 from msgspec import Raw
 from starlette.responses import Response
 
+from interlock.operator.api import EffectiveConfiguration, Status
 from interlock.operator.endpoint import Endpoint, OperatorExchange
 from interlock.operator.operations.room_metrics import MEDIA_TYPE
 from interlock.operator.parameters import IntegerParameter
-from interlock.operator_api.audit import AuditPage, AuditRecord
-from interlock.operator_api.configuration import EffectiveConfiguration
-from interlock.operator_api.status import Status
+from interlock.store.api import AuditPage, AuditRecord
 
 SEQUENCE_MAX = 2**63 - 1  # what a store can count to
 

@@ -13,10 +13,10 @@ import msgspec
 from interlock import __version__
 from interlock.access.logins import COOKIE
 from interlock.operator import error_cases
+from interlock.operator.api import ErrorAnswer
 from interlock.operator.endpoint import Endpoint
 from interlock.operator.endpoints import ENDPOINTS
 from interlock.operator.error_cases import ErrorCase
-from interlock.operator_api.errors import ErrorAnswer
 
 JsonObject = dict[str, Any]
 

@@ -9,6 +9,8 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
+from interlock.approvals.api import EnrolPasskey, InvitePasskey, PasskeyCreation
+from interlock.approvals.api import Invitation as InvitationView
 from interlock.approvals.trust.passkeys import GONE, NO_PARTY, PATH, Invitation, invitation_view
 from interlock.core.operator_errors import NotFound
 from interlock.crypto.jose.base64url import maybe_decode
@@ -22,9 +24,6 @@ from interlock.operator.error_cases import (
 )
 from interlock.operator.pages.frame import page, text
 from interlock.operator.requests import RejectedRequest, refuse_unknown_parameters
-from interlock.operator_api.passkeys import Invitation as InvitationView
-from interlock.operator_api.passkeys import PasskeyCreation
-from interlock.operator_api.requests import EnrolPasskey, InvitePasskey
 
 ADMIN: Final = "/admin/passkeys"
 

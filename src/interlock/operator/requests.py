@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from interlock.access.logins import is_browser, is_session_key
 from interlock.core.operator_errors import JsonObject
-from interlock.operator_api.errors import ErrorAnswer
+from interlock.operator.api import ErrorAnswer
 
 Shape = TypeVar("Shape")
 

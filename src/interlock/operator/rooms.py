@@ -15,8 +15,9 @@ from interlock.operator.error_cases import (
 from interlock.operator.operations.rooms import Terms
 from interlock.operator.parameters import TextParameter
 from interlock.operator.requests import RejectedRequest
-from interlock.operator_api.requests import ChangePrivilege, CreateRoom
-from interlock.operator_api.rooms import (
+from interlock.rooms.api import (
+    ChangePrivilege,
+    CreateRoom,
     Demoted,
     Disconnected,
     ObservedRoom,

@@ -4,10 +4,9 @@ from typing import get_args
 
 from starlette.exceptions import HTTPException
 
+from interlock.credentials.api import RemovedSecret, SecretKind, Secrets, SetSecret, StoredSecret
 from interlock.operator.endpoint import Endpoint, OperatorExchange
 from interlock.operator.error_cases import BAD_SECRET_NAME, NOT_FOUND
-from interlock.operator_api.requests import SetSecret
-from interlock.operator_api.secrets import RemovedSecret, SecretKind, Secrets, StoredSecret
 
 
 async def list_secrets(exchange: OperatorExchange[None]) -> Secrets:

@@ -3,7 +3,17 @@
 from msgspec import Raw
 from starlette.responses import Response
 
+from interlock.approvals.api import Approval, PasskeyRequest, SignedProof
+from interlock.approvals.classification_api import (
+    ClassifiedTools,
+    ClassifyTools,
+    ClassProposals,
+    SignClasses,
+    UnlockForClasses,
+)
 from interlock.approvals.trust.operator_keys import TooOften
+from interlock.catalog.api import CallEvent, CallTool, ToolDetail, ToolRoutes, Tools
+from interlock.drivers.api import Skills
 from interlock.gate.protocol.held_call import read_proof_untrusted
 from interlock.operator.approvers import refuse_far, too_often
 from interlock.operator.endpoint import Endpoint, OperatorExchange
@@ -20,13 +30,6 @@ from interlock.operator.event_stream import event_stream
 from interlock.operator.grants import rejection
 from interlock.operator.parameters import TextParameter
 from interlock.operator.requests import RejectedRequest
-from interlock.operator_api.approvals import Approval
-from interlock.operator_api.approvers import SignedProof
-from interlock.operator_api.calls import CallEvent
-from interlock.operator_api.classification import ClassifiedTools, ClassProposals
-from interlock.operator_api.passkeys import PasskeyRequest
-from interlock.operator_api.requests import CallTool, ClassifyTools, SignClasses, UnlockForClasses
-from interlock.operator_api.tools import Skills, ToolDetail, ToolRoutes, Tools
 from interlock.wire.jsonrpc.errors import Fault
 
 CLASSIFICATION = "/admin/classification"

@@ -9,7 +9,7 @@ from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Refused
 
 if TYPE_CHECKING:
-    from interlock.operator_api.agents import Agent, Agents
+    from interlock.safety.api import Agent, Agents
 
 app = verb_app(
     "See agents inside the safety loop, and unblock them.",
@@ -39,7 +39,7 @@ def list_agents(invocation: Invocation) -> None:
 
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import one_line
-    from interlock.operator_api.agents import Agents
+    from interlock.safety.api import Agents
 
     found = answer.as_(Agents)
     if not found.agents:
@@ -93,10 +93,10 @@ def unblock(
     A fresh challenge takes the place of the one before. With --code you see its code and give it to the agent's client,
     which verifies itself; without, your signature unblocks the agent at once.
     """
+    from interlock.approvals.api import DecideApproval
     from interlock.approvals.cli.inbox import reveal
     from interlock.approvals.cli.signing import prove
-    from interlock.operator_api.agents import Agent, Agents
-    from interlock.operator_api.requests import DecideApproval, NameAgent
+    from interlock.safety.api import Agent, Agents, NameAgent
 
     node, out = invocation.node, invocation.out
     blocked = _choose(node.get("agents").as_(Agents), name, of)

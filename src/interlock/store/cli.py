@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from interlock.cli.client.offline import StoredAudit
     from interlock.cli.client.operator import Answer
-    from interlock.operator_api.audit import AuditRecord
+    from interlock.store.api import AuditRecord
     from interlock.store.audit_chain import Break
 
 FOLLOW_S = 0.5
@@ -49,7 +49,7 @@ def tail(
     With --json each record is one line. Where no node runs, the data folder's log is read itself.
     """
     from interlock.cli.client.poll import poll
-    from interlock.operator_api.audit import AuditPage, AuditRecord
+    from interlock.store.api import AuditPage, AuditRecord
 
     page = _pages(invocation)
     last = page(0, 1).as_(AuditPage[AuditRecord]).last
@@ -102,7 +102,7 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
 
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import latency, local_time, one_line, repeats
-    from interlock.operator_api.audit import AuditPage, AuditRecord
+    from interlock.store.api import AuditPage, AuditRecord
 
     records = answer.as_(AuditPage[AuditRecord]).records
     if not records and head:

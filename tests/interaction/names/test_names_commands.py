@@ -30,8 +30,8 @@ from tests.interaction.names.registering import (
 )
 from tests.servers.minting import key
 
+from interlock.approvals.api import Approval
 from interlock.operator.approvals_page import approval_page
-from interlock.operator_api.approvals import Approval
 
 WIDER = {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}, "required": ["q"]}
 

@@ -99,7 +99,7 @@ def _revoke(invocation: Invocation, keys: "OperatorKeys", name: str) -> None:
     if out.as_json:
         out.json({**answer.value, "removed": str(keys.file(name)) if removed else None})
         return
-    from interlock.operator_api.access import RevokedKeys
+    from interlock.approvals.api import RevokedKeys
 
     done = answer.as_(RevokedKeys)
     for one in done.revoked:

@@ -12,10 +12,9 @@ from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, CommandFailed, Unreachable
 
 if TYPE_CHECKING:
+    from interlock.access.api import IssuedToken, Token, TokenRoom
     from interlock.cli.client.offline import StoredTokens
     from interlock.cli.client.operator import Answer
-    from interlock.operator_api.access import IssuedToken, Token
-    from interlock.operator_api.requests import TokenRoom
 
 ROOMS_NAMED = 5
 
@@ -82,7 +81,7 @@ def token(
     ] = None,
 ) -> None:
     """Make a token. It is shown this once; only its hash is kept."""
-    from interlock.operator_api.requests import IssueToken
+    from interlock.access.api import IssueToken
 
     room = _room(audience, topic, participant, privilege)
     wanted = IssueToken(name=name, audience=audience, scope=scope, days=days, room=room)
@@ -98,8 +97,8 @@ def token(
         if room is not None:
             _warn_of_no_room(invocation, room.topic)
         return
+    from interlock.access.api import IssuedToken
     from interlock.cli.terminal.text import local_time
-    from interlock.operator_api.access import IssuedToken
 
     issued = answer.as_(IssuedToken)
     until = f", until {local_time(issued.expires_at, '%Y-%m-%d')}" if issued.expires_at else ""
@@ -111,7 +110,7 @@ def token(
 
 
 def _room(audience: str, topic: str | None, participant: str | None, privilege: str | None) -> "TokenRoom | None":
-    from interlock.operator_api.requests import TokenRoom
+    from interlock.access.api import TokenRoom
 
     if audience != "room":
         if topic or participant or privilege:
@@ -131,7 +130,7 @@ def _use(issued: "IssuedToken") -> str:
 
 
 def _use_in_room(invocation: Invocation, topic: str) -> str:
-    from interlock.operator_api.status import Status
+    from interlock.operator.api import Status
 
     try:
         url = invocation.node.get("status").as_(Status).node.url
@@ -143,7 +142,7 @@ def _use_in_room(invocation: Invocation, topic: str) -> str:
 
 def _warn_of_no_room(invocation: Invocation, topic: str) -> None:
     """The token is good all the same: a room may be made after it."""
-    from interlock.operator_api.rooms import Rooms
+    from interlock.rooms.api import Rooms
 
     try:
         rooms = invocation.node.get("rooms").as_(Rooms).rooms
@@ -181,9 +180,9 @@ def list_tokens(invocation: Invocation) -> None:
 def _draw(invocation: Invocation, answer: "Answer") -> None:
     from rich.text import Text
 
+    from interlock.access.api import Tokens
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import local_time, one_line
-    from interlock.operator_api.access import Tokens
 
     out = invocation.out
     tokens = answer.as_(Tokens).tokens
@@ -235,7 +234,7 @@ def revoke(
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    from interlock.operator_api.access import RevokedTokens
+    from interlock.access.api import RevokedTokens
 
     for token_id in answer.as_(RevokedTokens).revoked:
         invocation.out.line(f"revoked {token_id}")

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 from rich.text import Text
 
+from interlock.approvals.api import Approval, ApprovalSummary, Decision
 from interlock.approvals.protocol.approval import CLASSIFIED
 from interlock.approvals.protocol.digests import SURFACE
 from interlock.approvals.protocol.preview import (
@@ -22,7 +23,6 @@ from interlock.approvals.protocol.preview import (
 from interlock.cli.terminal.columns import in_columns
 from interlock.cli.terminal.text import duration, local_time
 from interlock.links.cli.link_lines import labelled_lines
-from interlock.operator_api.approvals import Approval, ApprovalSummary, Decision
 from interlock.wire.jsontext.display import plain
 from interlock.wire.jsontext.folded_preview import Shown
 

@@ -24,8 +24,8 @@ from interlock.cli.terminal.errors import BadUsage, Refused, Waits
 if TYPE_CHECKING:
     from msgspec import Raw
 
+    from interlock.approvals.api import Approval
     from interlock.cli.client.operator import Answer
-    from interlock.operator_api.approvals import Approval
 
 app = verb_app("Approve what waits, with your signature.")
 
@@ -98,9 +98,8 @@ def approve(
     """
     from msgspec import UNSET
 
+    from interlock.approvals.api import Approval, DecideApproval
     from interlock.approvals.cli.inbox import draw_preview
-    from interlock.operator_api.approvals import Approval
-    from interlock.operator_api.requests import DecideApproval
 
     answer = invocation.node.get("approvals", id, under="")
     one = answer.as_(Approval)
@@ -113,7 +112,7 @@ def approve(
         if tool_class is not None or proof is not None or one.kind != "call":
             raise BadUsage("usage", "--standing is for held calls, and your key signs it here")
         from interlock.approvals.cli.grant_signing import draft_from_call, sign_drafted
-        from interlock.operator_api.requests import DraftGrant
+        from interlock.approvals.grants_api import DraftGrant
 
         rules = rules_of(
             below=below,
@@ -170,8 +169,8 @@ def _settled(one: "Approval") -> Refused:
 
 def _no_approver(invocation: Invocation, one: "Approval") -> Refused:
     """Nothing that could be signed here would count."""
+    from interlock.approvals.api import Approvers
     from interlock.node.cli.tree import approver_step
-    from interlock.operator_api.approvers import Approvers
 
     if one.kind == "enrolment":
         hint = f"interlock approve {one.id[:8]} --code CODE, with the setup code on the terminal of the node"

@@ -36,7 +36,7 @@ def deny(
 
     Also to what was approved and is not used yet. A definition that is denied is withheld until it changes.
     """
-    from interlock.operator_api.requests import DecideApproval
+    from interlock.approvals.api import DecideApproval
 
     body = DecideApproval(decision="return" if return_ else "deny", reason=reason)
     done = invocation.node.post("approvals", id, under="", body=body)
@@ -44,8 +44,8 @@ def deny(
     if out.as_json:
         out.raw_json(done.raw)
         return
+    from interlock.approvals.api import Approval
     from interlock.cli.terminal.text import one_line
-    from interlock.operator_api.approvals import Approval
 
     one = done.as_(Approval)
     out.line(f"{'returned' if return_ else 'denied'}: {one_line(one.name)}, asked by {one_line(one.requested_by)}")

@@ -9,7 +9,7 @@ import typer
 from interlock.cli.terminal.errors import BadUsage
 
 if TYPE_CHECKING:
-    from interlock.operator_api.grants import GrantRule
+    from interlock.approvals.grants_api import GrantRule
 
 EACH = "[]"  # behind the name of an argument: each item of a list
 _DURATION = re.compile(r"(\d{1,6})\s*(s|m|min|h|d)")
@@ -59,7 +59,7 @@ def rules_of(
     arguments: Mapping[str, Any] | None = None,
 ) -> "list[GrantRule]":
     """`arguments`: of the held call that the grant comes from. An argument that is a list there is one in the rule."""
-    from interlock.operator_api.grants import GrantRule
+    from interlock.approvals.grants_api import GrantRule
 
     made: list[GrantRule] = []
     for text in below or ():

@@ -5,12 +5,11 @@ import typer
 from interlock.approvals.cli.grant_options import with_proposed
 from interlock.approvals.cli.passphrases import can_ask
 from interlock.approvals.cli.signing import prove_grant
+from interlock.approvals.grants_api import DraftGrant, Grant, GrantDraft, GrantRule, SignGrant
 from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import Refused, Waits
 from interlock.cli.terminal.program import as_typed
 from interlock.cli.terminal.text import count, one_line
-from interlock.operator_api.grants import Grant, GrantDraft, GrantRule
-from interlock.operator_api.requests import DraftGrant, SignGrant
 
 
 def draft_from_call(invocation: Invocation, wanted: DraftGrant, given: list[GrantRule]) -> GrantDraft:

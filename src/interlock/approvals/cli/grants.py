@@ -21,7 +21,7 @@ from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import tool_names
 
 if TYPE_CHECKING:
-    from interlock.operator_api.grants import Grant
+    from interlock.approvals.grants_api import Grant
 
 app = verb_app(
     "Sign, see and revoke standing grants: one yes for many calls.",
@@ -50,7 +50,7 @@ def list_grants(
     everything: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
 ) -> None:
     """List standing grants: for whom, which tool, how often used, how long still."""
-    from interlock.operator_api.grants import Grants
+    from interlock.approvals.grants_api import Grants
 
     answer = invocation.node.get("grants")
     out = invocation.out
@@ -92,8 +92,8 @@ def list_grants(
 def show(invocation: Invocation, id: Reference) -> None:
     """Show a grant in full, and the latest calls under it."""
     from interlock.approvals.cli.grant_signing import grant_lines
+    from interlock.approvals.grants_api import Grant
     from interlock.cli.terminal.text import local_time, one_line
-    from interlock.operator_api.grants import Grant
 
     answer = invocation.node.get("grants", id)
     out = invocation.out
@@ -151,8 +151,7 @@ def sign(
     revoke it, when the tool's definition changes, and when your key may no longer approve.
     """
     from interlock.approvals.cli.grant_signing import sign_drafted
-    from interlock.operator_api.grants import GrantDraft
-    from interlock.operator_api.requests import DraftGrant
+    from interlock.approvals.grants_api import DraftGrant, GrantDraft
 
     rules = rules_of(below=below, one_of=one_of, most=most, least=least, equal=equal, free=free)
     wanted = DraftGrant(tool=tool, who=who, rules=tuple(rules), calls=calls, seconds=seconds_of(time), reason=reason)
@@ -170,8 +169,8 @@ def sign(
 )
 def revoke(invocation: Invocation, id: Reference) -> None:
     """Revoke a grant. From now on its calls are held again; it takes no signature."""
+    from interlock.approvals.grants_api import Grant
     from interlock.cli.terminal.text import count, one_line
-    from interlock.operator_api.grants import Grant
 
     answer = invocation.node.post("grants", id, "revoke")
     if invocation.out.as_json:

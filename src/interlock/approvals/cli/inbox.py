@@ -109,8 +109,8 @@ def _list(invocation: Invocation, answer: "Answer") -> None:
 def _lines(answer: "Answer", width: int) -> "list[Text]":
     from rich.text import Text
 
+    from interlock.approvals.api import Approvals
     from interlock.approvals.cli.approval_lines import table
-    from interlock.operator_api.approvals import Approvals
 
     listed = answer.as_(Approvals)
     if not listed.approvals:
@@ -126,7 +126,7 @@ def _show(invocation: Invocation, reference: str) -> None:
         out.raw_json(answer.raw)
         return
     draw_preview(invocation, answer)
-    from interlock.operator_api.approvals import Approval
+    from interlock.approvals.api import Approval
 
     one = answer.as_(Approval)
     if one.status == "pending":
@@ -139,11 +139,9 @@ def reveal(invocation: Invocation, reference: str, key: str | None, passphrase_f
     """Show the code or token of an approval. The node shows it only to one who signs."""
     import msgspec
 
+    from interlock.approvals.api import Approval, RevealCode, RevealedCode
     from interlock.approvals.cli.signing import prove
     from interlock.approvals.protocol.digests import REVEAL
-    from interlock.operator_api.agents import RevealedCode
-    from interlock.operator_api.approvals import Approval
-    from interlock.operator_api.requests import RevealCode
 
     answer, out = invocation.node.get("approvals", reference, under=""), invocation.out
     one = answer.as_(Approval)
@@ -161,8 +159,8 @@ def reveal(invocation: Invocation, reference: str, key: str | None, passphrase_f
 
 
 def draw_preview(invocation: Invocation, answer: "Answer") -> None:
+    from interlock.approvals.api import Approval
     from interlock.approvals.cli.approval_lines import preview
-    from interlock.operator_api.approvals import Approval
 
     console = invocation.out.console
     invocation.out.draw(*preview(answer.as_(Approval), console.width, console.options.ascii_only))
@@ -189,9 +187,9 @@ def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
 
 def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachable]") -> None:
     """Each one once, when it comes or changes: a line of JSON, or a line of the table."""
+    from interlock.approvals.api import Approvals
     from interlock.approvals.cli.approval_lines import time_left
     from interlock.cli.terminal.text import one_line
-    from interlock.operator_api.approvals import Approvals
 
     out = invocation.out
     seen: dict[str, str] = {}

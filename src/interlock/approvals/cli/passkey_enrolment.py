@@ -2,10 +2,9 @@
 
 import time
 
+from interlock.approvals.api import Invitation, InvitePasskey
 from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import Refused
-from interlock.operator_api.passkeys import Invitation
-from interlock.operator_api.requests import InvitePasskey
 
 EVERY_S = 1.0
 

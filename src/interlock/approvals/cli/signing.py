@@ -11,8 +11,11 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.api import Approval as ShownApproval
+from interlock.approvals.classification_api import ToolRuling
 from interlock.approvals.cli.operator_keys import OperatorKeys, own_name
 from interlock.approvals.cli.passphrases import read_passphrase
+from interlock.approvals.grants_api import GrantDraft
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.classification import ClassEntry, classification_digest
 from interlock.approvals.protocol.digests import enrolment_digest, proposal_digest, shown_digest, signed_digest
@@ -21,9 +24,6 @@ from interlock.cli.client.operator import Answer
 from interlock.cli.terminal.errors import BadUsage, Refused
 from interlock.gate.protocol.held_call import call_digest
 from interlock.gate.protocol.jws_proof import TYP, Asked, claims_of
-from interlock.operator_api.approvals import Approval as ShownApproval
-from interlock.operator_api.classification import ToolRuling
-from interlock.operator_api.grants import GrantDraft
 
 JTI_BYTES = 16
 

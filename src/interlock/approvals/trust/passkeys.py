@@ -11,6 +11,8 @@ from typing import Final
 
 import msgspec
 
+from interlock.approvals.api import Invitation as InvitationView
+from interlock.approvals.api import PasskeyCreation, PasskeyRequest
 from interlock.approvals.trust.anchors import Anchors
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
@@ -21,8 +23,6 @@ from interlock.crypto.webauthn.party import Party, maybe_party
 from interlock.crypto.webauthn.passkeys import written
 from interlock.gate.protocol.jws_proof import Asked, invalid
 from interlock.gate.protocol.passkey_proof import ENTROPY_BYTES, challenge, passkeys_for
-from interlock.operator_api.passkeys import Invitation as InvitationView
-from interlock.operator_api.passkeys import PasskeyCreation, PasskeyRequest
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.errors import Fault
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 from msgspec import Raw
 
+from interlock.ax.api import Parent
 from interlock.ax.parents.claims import Held, ParentClaims
 from interlock.ax.parents.front import UpwardFront
 from interlock.ax.protocol import errors
@@ -29,11 +30,10 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
 from interlock.core.start_errors import TlsInvalid
 from interlock.core.tls import parent_context
+from interlock.guard.api import Spent
 from interlock.guard.budgets import Budgets
 from interlock.net.message_pipe import MessagePipe, MessageSink
 from interlock.net.websocket.dial import HUNG_UP, DialFailed, dial
-from interlock.operator_api.budgets import Spent
-from interlock.operator_api.status import Parent
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
 from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsonrpc.messages import Notification, Response

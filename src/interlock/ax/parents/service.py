@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from interlock.ax.api import Parent
 from interlock.ax.protocol.messages import Claimed
 from interlock.ax.registrar import Registrar
 from interlock.config.plan import Plan
@@ -19,7 +20,6 @@ from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import ModernFront
 from interlock.guard.budgets import Budgets
-from interlock.operator_api.status import Parent
 
 if TYPE_CHECKING:
     from interlock.ax.parents.parents import Parents

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from interlock.ax.api import Parent
 from interlock.ax.parents.parents import Parents
 from interlock.config.plan import ParentPlan, Plan
-from interlock.operator_api.status import Parent
 
 
 class ParentTrees:

@@ -105,7 +105,7 @@ def _public_client(invocation: Invocation, token: str | None, timeout: float) ->
     import os
 
     from interlock.cli.client.mcp import McpClient
-    from interlock.operator_api.status import Status
+    from interlock.operator.api import Status
 
     url = invocation.remote_url or invocation.node.get("status").as_(Status).node.mcp_url
     return McpClient(url, token or _client_token(os.environ.get("INTERLOCK_TOKEN")), timeout=timeout)

@@ -12,8 +12,8 @@ from interlock.cli.completion import tool_names
 from interlock.cli.terminal.errors import BadUsage
 
 if TYPE_CHECKING:
+    from interlock.approvals.classification_api import ClassProposal
     from interlock.ax.protocol.capability import ToolClass
-    from interlock.operator_api.classification import ClassProposal
 
 SKIP = "skip"
 
@@ -54,7 +54,7 @@ def classify(
     of them with one signature; that is remembered as long as a definition stays the same. A tool that is said to only
     read, and whose name says otherwise, is asked about. Without a terminal it prints strict rules, for you to loosen.
     """
-    from interlock.operator_api.classification import ClassProposals
+    from interlock.approvals.classification_api import ClassProposals
 
     out = invocation.out
     proposals = invocation.node.get("classification").as_(ClassProposals)
@@ -162,10 +162,9 @@ def _sign(
 
     import msgspec
 
+    from interlock.approvals.classification_api import CLASSIFIED_MAX, ClassifiedTools, SignClasses, ToolRuling
     from interlock.approvals.cli.signing import prove_classes
     from interlock.cli.terminal.text import count, one_line
-    from interlock.operator_api.classification import ClassifiedTools, ToolRuling
-    from interlock.operator_api.requests import CLASSIFIED_MAX, SignClasses
 
     entries = tuple(ToolRuling(tool=one.tool, digest=one.digest, tool_class=one.tool_class) for one in found)
     answers = []
@@ -201,13 +200,12 @@ def _rules(tools: "Sequence[ClassProposal]") -> list[str]:
 
 def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int | None) -> None:
     """About one tool that is withheld, or was denied: with all that its server says of it."""
+    from interlock.approvals.api import Approval, DecideApproval
     from interlock.approvals.cli.approval_lines import is_folded
     from interlock.approvals.cli.approve import CLASSES
     from interlock.approvals.cli.inbox import draw_preview
     from interlock.approvals.cli.signing import prove
     from interlock.cli.terminal.text import one_line
-    from interlock.operator_api.approvals import Approval
-    from interlock.operator_api.requests import DecideApproval
 
     node, out = invocation.node, invocation.out
     raised = node.post("tools", name, "classify")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from interlock.operator_api.tools import Owner, Tool, ToolDetail, ToolSurface
+    from interlock.catalog.api import Owner, Tool, ToolDetail, ToolSurface
 
 SEARCHED_MAX = 20  # tools that --search shows
 T = TypeVar("T")
@@ -63,7 +63,7 @@ def list_tools(
     if out.as_json and pattern is None and search is None:
         out.raw_json(answer.raw)
         return
-    from interlock.operator_api.tools import Tools
+    from interlock.catalog.api import Tools
 
     if out.as_json:
         kept = [
@@ -190,7 +190,7 @@ def show(
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    from interlock.operator_api.tools import ToolDetail
+    from interlock.catalog.api import ToolDetail
 
     out.draw(*_detail(answer.as_(ToolDetail), out.console.width, out.console.options.ascii_only))
 
@@ -297,9 +297,9 @@ def routes(invocation: Invocation) -> None:
         return
     from rich.text import Text
 
+    from interlock.catalog.api import ToolRoutes
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import local_time, one_line
-    from interlock.operator_api.tools import ToolRoutes
 
     table = answer.as_(ToolRoutes)
     if not table:
@@ -334,7 +334,7 @@ def where(
 
     By what servers list now: the registry of names says what a name means, not who offers it.
     """
-    from interlock.operator_api.tools import Tools
+    from interlock.catalog.api import Tools
 
     answer = invocation.node.get("tools")
     out = invocation.out

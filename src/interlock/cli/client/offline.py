@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from interlock.access.api import IssuedToken, RevokedTokens
 from interlock.access.token_records import token_line
 from interlock.access.tokens import TokenRegistry, issued_token
 from interlock.cli.client.operator import Answer
@@ -19,7 +20,6 @@ from interlock.config.plan import Plan
 from interlock.core.clock import SystemClock
 from interlock.core.store_backends import build_audit, build_audit_reader
 from interlock.credentials.shared_store import build_names_log, build_shared_store
-from interlock.operator_api.access import IssuedToken, RevokedTokens
 from interlock.store.audit_chain import ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Mark, Verdict
 from interlock.store.ports import AuditReader, StoreError
 from interlock.store.tokens import BadTokenName, Scope, TokenAudience, TokenRecord, TokenTable

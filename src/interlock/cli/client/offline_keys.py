@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from interlock.approvals.api import RevokedKeys
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier, revocation_line
 from interlock.cli.client.offline import LOCAL, record_stored, run_stored
@@ -13,7 +14,6 @@ from interlock.config.plan import Plan
 from interlock.core.clock import SystemClock
 from interlock.core.start_errors import CannotStart
 from interlock.credentials.shared_store import build_shared_store
-from interlock.operator_api.access import RevokedKeys
 
 
 def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:

@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import msgspec
 
 from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused, Unreachable
-from interlock.operator_api.errors import ErrorAnswer
+from interlock.operator.api import ErrorAnswer
 
 T = TypeVar("T")
 

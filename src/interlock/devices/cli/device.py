@@ -16,7 +16,7 @@ from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable
 if TYPE_CHECKING:
     from interlock.devices.protocol.description import DeviceDescription, Event
     from interlock.devices.transports.simulated_port import Faults, Happened, SimulatedPort
-    from interlock.operator_api.links import Frame
+    from interlock.links.api import Frame
 
 MONITOR_S = 0.2
 
@@ -202,7 +202,7 @@ def monitor(
     import sys
 
     from interlock.cli.client.poll import poll
-    from interlock.operator_api.links import Frames
+    from interlock.links.api import Frames
 
     if segment.endswith(".toml"):
         _watch_port(invocation, segment, count, heartbeats)
@@ -280,7 +280,7 @@ async def _watch(invocation: Invocation, description: "DeviceDescription", count
     from interlock.devices.transports.connections import Connections
     from interlock.devices.transports.transport import TransportFailed
     from interlock.devices.transports.uart import UartTransport
-    from interlock.operator_api.links import Frame
+    from interlock.links.api import Frame
 
     texts = MessageTexts(description, {tool.id: tool for tool in description.tools})
     shown = 0

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from interlock.config.plan import Plan
     from interlock.drivers.add.add import NotAdded
     from interlock.drivers.add.flow import Agree, DriverRequest, WrapResult
+    from interlock.drivers.api import DriverSummary
     from interlock.drivers.protocol.authoring.proposal import Proposal
     from interlock.interop.protocol.model import Finding
-    from interlock.operator_api.drivers import DriverSummary
 
 SETTLE_S = 30.0
 DNS = "dns:"
@@ -370,8 +370,8 @@ def _parse_assignments(texts: Sequence[str], option: str) -> dict[str, str | Non
 
 def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
     """What was written was agreed to just now. It stays untrusted where an approver signs and no node runs."""
+    from interlock.drivers.api import DriverDetail, DriverSummary
     from interlock.drivers.cli.drivers import accept_files, get_driver
-    from interlock.operator_api.drivers import DriverDetail, DriverSummary
 
     one = get_driver(invocation, key).as_(DriverDetail)
     if one.trusted:
@@ -391,8 +391,8 @@ def _await_settled(invocation: Invocation, key: str, one: "DriverSummary") -> "D
     """A running node takes it up now; how that ended is worth a short wait."""
     import time
 
+    from interlock.drivers.api import DriverSummary
     from interlock.drivers.cli.drivers import get_driver
-    from interlock.operator_api.drivers import DriverSummary
 
     end = time.monotonic() + SETTLE_S
     while one.state in ("installing", "checking") and time.monotonic() < end:

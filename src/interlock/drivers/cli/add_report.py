@@ -11,9 +11,9 @@ from interlock.catalog.cli.tool_class import reason
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import count, one_line
 from interlock.drivers.add.flow import WrapResult
+from interlock.drivers.api import DriverSummary
 from interlock.drivers.protocol.authoring.proposal import SUGGESTED, Proposal
 from interlock.drivers.protocol.model import Problem
-from interlock.operator_api.drivers import DriverSummary
 
 
 def with_classes(proposals: Sequence[Proposal], said: Mapping[str, ToolClass], *, accept: bool) -> tuple[Proposal, ...]:

@@ -6,9 +6,7 @@ from rich.text import Text
 
 from interlock.cli.terminal.columns import in_columns
 from interlock.cli.terminal.text import count, local_time, one_line, printable
-from interlock.drivers.protocol.server_name import exposed_segment, server_name
-from interlock.links.cli.link_lines import labelled_lines
-from interlock.operator_api.drivers import (
+from interlock.drivers.api import (
     DriverDetail,
     DriverExamples,
     Drivers,
@@ -17,6 +15,8 @@ from interlock.operator_api.drivers import (
     Problem,
     ServedContract,
 )
+from interlock.drivers.protocol.server_name import exposed_segment, server_name
+from interlock.links.cli.link_lines import labelled_lines
 
 if TYPE_CHECKING:
     from interlock.cli.terminal.output import Output

@@ -48,8 +48,8 @@ def list_drivers(invocation: Invocation) -> None:
     if out.as_json:
         out.raw_json(answer.raw)
         return
+    from interlock.drivers.api import Drivers
     from interlock.drivers.cli.driver_lines import draw_list
-    from interlock.operator_api.drivers import Drivers
 
     draw_list(out, answer.as_(Drivers))
 
@@ -75,8 +75,8 @@ def show(
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
+    from interlock.drivers.api import DriverDetail, ServedContract
     from interlock.drivers.cli.driver_lines import draw, draw_contract
-    from interlock.operator_api.drivers import DriverDetail, ServedContract
 
     if "ranked" in answer.value:
         draw_contract(invocation.out, answer.as_(ServedContract))
@@ -99,8 +99,8 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     asks first. Where somebody may approve, it is signed with your key. When a file changes, the driver has to be
     trusted again.
     """
+    from interlock.drivers.api import DriverDetail, DriverSummary
     from interlock.drivers.cli.driver_lines import draw
-    from interlock.operator_api.drivers import DriverDetail, DriverSummary
 
     answer = get_driver(invocation, name)
     one = answer.as_(DriverDetail)
@@ -128,7 +128,7 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
 
 def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
     """Accepts a driver's files at the node, or in its folder; where somebody may approve, with the person's key."""
-    from interlock.operator_api.requests import TrustDriver
+    from interlock.drivers.api import TrustDriver
 
     try:
         body = TrustDriver(digest=digest)
@@ -144,9 +144,9 @@ def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
 
 def _sign(invocation: Invocation, name: str, approval: str) -> "Answer":
     """Approves the driver in the inbox, with the person's key."""
+    from interlock.approvals.api import DecideApproval
     from interlock.approvals.cli.signing import prove
     from interlock.approvals.protocol.digests import ACCEPT
-    from interlock.operator_api.requests import DecideApproval
 
     asked = invocation.node.get("approvals", approval, under="")
     signed = DecideApproval(decision="approve", proof=prove(asked, said=ACCEPT, key=None, passphrase_fd=None))
@@ -172,8 +172,7 @@ def allow(
 
     No file is changed.
     """
-    from interlock.operator_api.drivers import AllowedHosts
-    from interlock.operator_api.requests import AllowHost
+    from interlock.drivers.api import AllowedHosts, AllowHost
 
     try:
         body = AllowHost(host=host, revoke=revoke)
@@ -203,8 +202,7 @@ def test(
     ] = False,
 ) -> None:
     """Run the examples of a driver's contracts through it."""
-    from interlock.operator_api.drivers import DriverExamples
-    from interlock.operator_api.requests import RunExamples
+    from interlock.drivers.api import DriverExamples, RunExamples
 
     body = RunExamples(allow_mutation=allow_mutation)
     answer = invocation.node.post("drivers", name, "test", body=body, timeout=TEST_TIMEOUT_S)
@@ -235,8 +233,7 @@ def update(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     out = invocation.out
     if not out.as_json:
         out.remark("looking at the newest release")
-    from interlock.operator_api.drivers import DriverUpdate, SwitchedDriver
-    from interlock.operator_api.requests import UpdateDriver
+    from interlock.drivers.api import DriverUpdate, SwitchedDriver, UpdateDriver
 
     answer = invocation.node.post("drivers", name, "update", body=UpdateDriver(), timeout=TEST_TIMEOUT_S)
     newer = answer.as_(DriverUpdate)
@@ -277,7 +274,7 @@ def remove(
 ) -> None:
     """Delete a driver's folder and stop its server."""
     if not yes:
-        from interlock.operator_api.drivers import DriverDetail
+        from interlock.drivers.api import DriverDetail
 
         try:
             one = get_driver(invocation, name).as_(DriverDetail)
@@ -292,7 +289,7 @@ def remove(
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    from interlock.operator_api.drivers import RemovedDriver
+    from interlock.drivers.api import RemovedDriver
 
     done = answer.as_(RemovedDriver)
     if done.removed:

@@ -38,7 +38,7 @@ def list_skills(invocation: Invocation) -> None:
 
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import count, one_line
-    from interlock.operator_api.tools import Skills
+    from interlock.drivers.api import Skills
 
     skills = answer.as_(Skills).skills
     if not skills:
@@ -94,8 +94,8 @@ def _draw(invocation: Invocation, answer: "Answer", name: str) -> None:
 
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import one_line
+    from interlock.drivers.api import Skills
     from interlock.drivers.protocol.server_name import server_name
-    from interlock.operator_api.tools import Skills
 
     out = invocation.out
     rows = [[Text(head, style="dim") for head in ("BLOCK", "DRIVER", "ITS PROMPT", "WHAT IT DOES")]]

@@ -13,6 +13,7 @@ from msgspec import Raw
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock
 from interlock.core.link_state import Outlook
+from interlock.drivers.api import RankedDriver, RejectedDriver, ServedContract
 from interlock.drivers.contracts.audit_rows import facts_of
 from interlock.drivers.interfaces import UNHEALTHY, DriverState, Provider
 from interlock.drivers.protocol.binding.arguments import Feeding
@@ -35,7 +36,6 @@ from interlock.links.handshake import modern_head
 from interlock.mcp.headers import Mirrored, encode_header, mirrored_arguments
 from interlock.mcp.items import maybe_value
 from interlock.mcp.methods import TOOLS_CALL
-from interlock.operator_api.drivers import RankedDriver, RejectedDriver, ServedContract
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.schemas.validators import Compiled, compile_schema
 

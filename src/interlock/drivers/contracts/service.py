@@ -17,6 +17,7 @@ from interlock.catalog.routes import Route
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
+from interlock.drivers.api import ServedContract, SkillBlock
 from interlock.drivers.contracts.contract import CompiledContract
 from interlock.drivers.contracts.link import ContractLink
 from interlock.drivers.contracts.table import ContractTable
@@ -28,8 +29,6 @@ from interlock.guard.guard import Guard
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Items, Listing
 from interlock.mcp.items import Item
-from interlock.operator_api.drivers import ServedContract
-from interlock.operator_api.tools import SkillBlock
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
 
 log = logging.getLogger("interlock.drivers")

@@ -15,6 +15,7 @@ import msgspec
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller
 from interlock.core.link_state import LinkState
+from interlock.drivers.api import RunningServer
 from interlock.drivers.install.containers import ContainerRefused, remove_leftover_containers
 from interlock.drivers.install.outcome import Installed
 from interlock.drivers.interfaces import UNHEALTHY, DriverState, Hooks, Provider
@@ -39,7 +40,6 @@ from interlock.drivers.workspace.tamper_check import TamperCheck
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import UNSUPPORTED
 from interlock.links.listing import Listing
-from interlock.operator_api.drivers import RunningServer
 from interlock.store.ports import StoreError
 
 log = logging.getLogger("interlock.drivers")

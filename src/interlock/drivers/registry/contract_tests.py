@@ -15,6 +15,7 @@ from msgspec import Raw
 from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.core.calls.caller import Principal
 from interlock.dispatch.dispatch import Dispatch
+from interlock.drivers.api import DriverExamples, ExampleOutcome
 from interlock.drivers.contracts.lazy import LazyContracts
 from interlock.drivers.protocol.binding.call_result import ERROR_KEY
 from interlock.drivers.protocol.binding.listed_tool import qualified_name
@@ -24,7 +25,6 @@ from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.workspace.declaration import Declared
 from interlock.fronts.modern import ModernFront
 from interlock.mcp.meta import stamp_modern
-from interlock.operator_api.drivers import DriverExamples, ExampleOutcome
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
 from interlock.wire.jsontext.pointer import pointer_step
 

@@ -15,6 +15,21 @@ from msgspec.structs import asdict
 
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import NotFound, Refused
+from interlock.drivers.api import (
+    AllowedHosts,
+    Draft,
+    DriverDetail,
+    DriverExamples,
+    Drivers,
+    DriverSummary,
+    DriverUpdate,
+    RejectedDriver,
+    RemovedDriver,
+    RunningServer,
+    ServedContract,
+    SwitchedDriver,
+    UnreadableDriver,
+)
 from interlock.drivers.install.install import remove_packages
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.binding.listed_tool import qualified_name
@@ -36,21 +51,6 @@ from interlock.drivers.registry.views import (
 from interlock.drivers.workspace.declaration import Declared, changed_keys
 from interlock.drivers.workspace.scan import DRIVER_FILE
 from interlock.drivers.workspace.trust_store import HOSTS_MAX, Trusted
-from interlock.operator_api.drivers import (
-    AllowedHosts,
-    Draft,
-    DriverDetail,
-    DriverExamples,
-    Drivers,
-    DriverSummary,
-    DriverUpdate,
-    RejectedDriver,
-    RemovedDriver,
-    RunningServer,
-    ServedContract,
-    SwitchedDriver,
-    UnreadableDriver,
-)
 
 JsonObject = dict[str, Any]
 Record = Callable[[bytes], Awaitable[None]]  # on disk when it returns; raises StoreError

@@ -16,6 +16,7 @@ import msgspec
 from interlock.config.plan import Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.feed import AsyncFeed
+from interlock.drivers.api import RunningServer
 from interlock.drivers.contracts.table import ContractTable
 from interlock.drivers.interfaces import DriverState, Provider
 from interlock.drivers.protocol.model import Contract, Problem
@@ -24,7 +25,6 @@ from interlock.drivers.workspace.declaration import Declaration, Declared, chang
 from interlock.drivers.workspace.scan import ScanResult, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor
 from interlock.drivers.workspace.trust_store import Memory
-from interlock.operator_api.drivers import RunningServer
 
 STOPPED: Final = "stopped"
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from interlock.config.plan import Plan
+from interlock.drivers.api import IdleDriver
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.workspace.scan import ScanResult, has_roots, roots_of, scan_workspace
-from interlock.operator_api.status import IdleDriver
 from interlock.store.ports import StoreError
 
 if TYPE_CHECKING:

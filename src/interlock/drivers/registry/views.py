@@ -11,6 +11,8 @@ from interlock.approvals.protocol.digests import DRIVER
 from interlock.approvals.protocol.folder_digest import folder_digest
 from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import Refused
+from interlock.drivers.api import Acceptance, Binding, ServedContract
+from interlock.drivers.api import Problem as ProblemView
 from interlock.drivers.protocol.model import Binding as DriverBinding
 from interlock.drivers.protocol.model import Contract, Driver, Problem, Secret
 from interlock.drivers.workspace.declaration import Declared
@@ -18,8 +20,6 @@ from interlock.drivers.workspace.folder import read_folder
 from interlock.drivers.workspace.sandbox_paths import declared_paths
 from interlock.drivers.workspace.scan import FoundFolder, mark_of
 from interlock.drivers.workspace.trust_store import Trusted
-from interlock.operator_api.drivers import Acceptance, Binding, ServedContract
-from interlock.operator_api.drivers import Problem as ProblemView
 
 JsonObject = dict[str, Any]
 

@@ -286,9 +286,8 @@ def keeper(invocation: Invocation) -> "Keep":
     """Keeps a secret through the node that runs, or in its store while none does."""
     from msgspec import UNSET
 
+    from interlock.credentials.api import SetSecret, StoredSecret
     from interlock.credentials.cli import from_store
-    from interlock.operator_api.requests import SetSecret
-    from interlock.operator_api.secrets import StoredSecret
 
     def keep(slug: str, value: str) -> "Kept":
         try:

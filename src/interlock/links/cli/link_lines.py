@@ -7,9 +7,9 @@ from msgspec import UNSET
 from rich.text import Text
 
 from interlock.cli.terminal.text import count, duration, latency, local_time, one_line, since
+from interlock.links.api import Device, Link, OwnLink, Registration
 from interlock.node.cli.budgets import budget_style, budget_text
 from interlock.node.cli.tree import state_text
-from interlock.operator_api.links import Device, Link, OwnLink, Registration
 
 LABEL_WIDTH = 13
 

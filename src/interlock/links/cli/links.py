@@ -10,7 +10,7 @@ from interlock.cli.terminal.errors import Unreachable
 
 if TYPE_CHECKING:
     from interlock.cli.client.operator import Answer
-    from interlock.operator_api.links import LogLine, RestartedLink
+    from interlock.links.api import LogLine, RestartedLink
 
 REASON_WIDTH_MIN = 24  # less says nothing; interlock status shows it whole
 NUMBERS = frozenset((4, 5, 6, 7))
@@ -50,8 +50,8 @@ def list_links(invocation: Invocation) -> None:
 
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import latency, one_line
+    from interlock.links.api import Links
     from interlock.node.cli.tree import state_text
-    from interlock.operator_api.links import Links
 
     links = answer.as_(Links).links
     if not links:
@@ -96,7 +96,7 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new lines until Ctrl-C.")] = False,
 ) -> None:
     """Show what a server wrote to its stderr."""
-    from interlock.operator_api.links import LinkLog
+    from interlock.links.api import LinkLog
 
     out = invocation.out
     answer = invocation.node.get("links", segment, "logs", lines=lines)
@@ -115,7 +115,7 @@ def logs(
 
 def _follow(invocation: Invocation, segment: str, seen: "tuple[LogLine, ...]") -> None:
     from interlock.cli.client.poll import poll
-    from interlock.operator_api.links import LinkLog
+    from interlock.links.api import LinkLog
 
     def ask() -> "tuple[LogLine, ...]":
         return invocation.node.get("links", segment, "logs", lines=FOLLOW_LINES).as_(LinkLog).lines
@@ -176,7 +176,7 @@ def restart(
     A subserver that dialled in is disconnected, and dials again by itself.
     A server that wants a token somebody has to agree to: show the page to open.
     """
-    from interlock.operator_api.links import Link, RestartedLink
+    from interlock.links.api import Link, RestartedLink
 
     node, out = invocation.node, invocation.out
     if not authorize:
@@ -190,7 +190,7 @@ def restart(
         out.raw_json(answer.raw)
         return
     from interlock.cli.terminal.text import local_time, printable
-    from interlock.operator_api.links import Consent
+    from interlock.credentials.api import Consent
 
     asked = answer.as_(Consent)
     out.line(printable(asked.url))
@@ -238,7 +238,7 @@ def release(
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    from interlock.operator_api.links import ReleasedSegment
+    from interlock.links.api import ReleasedSegment
 
     is_held = answer.as_(ReleasedSegment).held
     invocation.out.line(f"{segment} has no owner any more" if is_held else f"{segment} is free")

@@ -32,7 +32,7 @@ from interlock.names.cli.options import (
 
 if TYPE_CHECKING:
     from interlock.cli.client.operator import Answer
-    from interlock.operator_api.names import NamesAction
+    from interlock.names.api import NamesAction
 
 EvidenceKind = Literal["datatracker_date", "publication_date", "operational_history"]
 
@@ -316,7 +316,7 @@ def _act(invocation: Invocation, action: "NamesAction", subject: str, body: dict
         hint = f"interlock names sign {action} NAME --controller NAME --key NAME; or in its place: --override REASON"
         raise Refused(refused.error, refused.message, hint=hint, details=refused.details) from None
     from interlock.cli.terminal.text import one_line
-    from interlock.operator_api.names import NameOutcome
+    from interlock.names.api import NameOutcome
 
     done = answer.as_(NameOutcome)
     if invocation.out.as_json:

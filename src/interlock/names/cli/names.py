@@ -27,7 +27,7 @@ from interlock.names.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from interlock.operator_api.names import NameCheck
+    from interlock.names.api import NameCheck
 
 app = verb_app(
     "See what tool names mean, ask for names, and change them.",
@@ -56,7 +56,7 @@ def list_names(
     """List the registry; exit 1 while a review is overdue."""
     query: dict[str, Any] = ({"public": "yes"} if public else {}) | ({"status": status or ""} if status else {})
     answer = invocation.node.get("names", **query)
-    from interlock.operator_api.names import Names
+    from interlock.names.api import Names
 
     found = answer.as_(Names)
     out = invocation.out
@@ -154,7 +154,7 @@ def check(
     proposal = proposal_of(**{key: value for key, value in locals().items() if key != "invocation"})
     body = {"name": name, "proposal": {"change_controller": "unknown", **proposal}}
     answer = invocation.node.post("names", "check", body=body)
-    from interlock.operator_api.names import NameCheck
+    from interlock.names.api import NameCheck
 
     found = answer.as_(NameCheck)
     if invocation.out.as_json:
@@ -173,7 +173,7 @@ def verify(
     definition: Annotated[Path, typer.Argument(metavar="FILE", help="A tool's definition, as a server lists it.")],
 ) -> None:
     """Compare a tool with what its name means. Exit 1 unless it keeps to it."""
-    from interlock.operator_api.names import NameVerification
+    from interlock.names.api import NameVerification
 
     answer = invocation.node.post("names", "verify", body={"name": name, "definition": json_file(definition)})
     found = answer.as_(NameVerification)
@@ -218,7 +218,7 @@ def repin(
         out.raw_json(answer.raw)
         return
     from interlock.cli.terminal.text import one_line
-    from interlock.operator_api.names import PinnedTools
+    from interlock.names.api import PinnedTools
 
     for one in answer.as_(PinnedTools).tools:
         out.line(f"{one_line(one.tool)} {'is no longer pinned' if remove else 'is pinned'} ({one.digest[:19]})")

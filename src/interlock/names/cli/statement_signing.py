@@ -9,8 +9,8 @@ import msgspec
 from interlock.approvals.cli.operator_keys import OperatorKeys
 from interlock.approvals.cli.passphrases import read_passphrase
 from interlock.cli.terminal.errors import BadUsage, Refused
+from interlock.names.api import NamesAction
 from interlock.names.protocol.statements import CHARS_MAX, STATEMENT_S_MAX, TYP, statement_claims
-from interlock.operator_api.names import NamesAction
 
 JTI_BYTES: Final = 16
 _OF_PREFIXES: Final = ("consent", "dispute")

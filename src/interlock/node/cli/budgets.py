@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from rich.text import Text
 
 from interlock.cli.terminal.text import one_line
-from interlock.operator_api.budgets import Budget, Spent
+from interlock.guard.api import Budget, Spent
 
 _WORDS = {
     "max_calls_per_minute": "calls a minute",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from interlock.config.load import Loaded, Problem
     from interlock.config.plan import Plan
     from interlock.drivers.cli.folder_check import Checked
-    from interlock.operator_api.links import Link
+    from interlock.links.api import Link
 
     Links = tuple[Link, ...]
 

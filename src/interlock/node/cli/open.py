@@ -32,7 +32,7 @@ def open_console(
     The link works once and for a minute. Where there is no browser it is printed. The session may look and administer;
     approving takes a passkey or the operator key's passphrase on the page.
     """
-    from interlock.operator_api.access import Login
+    from interlock.access.api import Login
 
     answer = invocation.node.post("logins")
     out = invocation.out

@@ -10,7 +10,7 @@ from interlock.cli.terminal.errors import BadUsage, Refused
 
 if TYPE_CHECKING:
     from interlock.config.plan import Plan
-    from interlock.operator_api.status import Status
+    from interlock.operator.api import Status
 
 app = verb_app("Run the node.")
 

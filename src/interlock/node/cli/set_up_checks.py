@@ -21,6 +21,7 @@ from typing import Final
 
 import msgspec
 
+from interlock.access.api import Token, Tokens
 from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import CommandFailed
 from interlock.config.load import ConfigInvalid, Loaded
@@ -28,8 +29,7 @@ from interlock.config.plan import Plan, Spawn
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.node.cli.tree import approver_step
-from interlock.operator_api.access import Token, Tokens
-from interlock.operator_api.status import Status
+from interlock.operator.api import Status
 
 NODE_JS_MIN: Final = 20
 PROGRAM_S: Final = 10.0  # for a program to say its version

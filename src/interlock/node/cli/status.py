@@ -61,10 +61,10 @@ def _ask(invocation: Invocation, segment: str | None) -> "Answer":
 def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[Text]":
     from datetime import UTC, datetime
 
+    from interlock.links.api import Link
     from interlock.links.cli.link_lines import detail_lines
     from interlock.node.cli.tree import tree_lines
-    from interlock.operator_api.links import Link
-    from interlock.operator_api.status import Status
+    from interlock.operator.api import Status
 
     now = datetime.now(UTC)
     ascii_only = console.options.ascii_only

@@ -10,17 +10,18 @@ from datetime import datetime
 from msgspec import UNSET
 from rich.text import Text
 
+from interlock.approvals.api import Approver
 from interlock.cli.terminal.columns import GAP, in_columns, total_width
 from interlock.cli.terminal.output import shortened_line
 from interlock.cli.terminal.text import count, duration, latency, one_line, since
+from interlock.drivers.api import IdleDriver
 from interlock.drivers.protocol.server_name import exposed_segment
+from interlock.links.api import Link
 from interlock.node.cli.budgets import budget_lines, budget_style, budget_text
 from interlock.node.cli.reasons import grouped_reasons, named_few
 from interlock.node.cli.tree_below import below_lines
 from interlock.node.cli.tree_parents import parent_lines
-from interlock.operator_api.approvers import Approver
-from interlock.operator_api.links import Link
-from interlock.operator_api.status import IdleDriver, NameCounts, NodeFacts, Status
+from interlock.operator.api import NameCounts, NodeFacts, Status
 
 _STYLES = {
     "ready": "green",

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from interlock.cli.terminal.output import shortened_line
 from interlock.cli.terminal.text import count, one_line
-from interlock.operator_api.links import Below
+from interlock.links.api import Below
 
 BELOW_SHOWN = 30  # lines; the rest is counted
 

@@ -8,10 +8,10 @@ from datetime import datetime
 
 from rich.text import Text
 
+from interlock.ax.api import Parent
 from interlock.cli.terminal.columns import GAP
 from interlock.cli.terminal.text import count, one_line, since
 from interlock.node.cli.budgets import budget_style, budget_text
-from interlock.operator_api.status import Parent
 
 _STYLES = {"registered": "green", "connecting": "cyan", "waiting": "red", "standby": "dim", "stopped": "dim"}
 

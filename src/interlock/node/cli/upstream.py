@@ -15,8 +15,8 @@ from interlock.catalog.unlisted_tools import HIDDEN
 from interlock.cli.terminal.errors import Refused
 from interlock.config.load import Loaded, Problem
 from interlock.config.problems import quoted_word
+from interlock.links.api import Link
 from interlock.node.upstream_survey import Survey, survey
-from interlock.operator_api.links import Link
 from interlock.store.ports import StoreError
 
 PATIENCE_S = 120.0  # a first installation of several packages on a slow line

@@ -3,8 +3,8 @@
 from interlock.aql.protocol.execution import ExecutionStatus
 from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import NotFound
-from interlock.operator_api.agents import Agent, Agents
 from interlock.safety.agents import AgentKey, Block, agent_key
+from interlock.safety.api import Agent, Agents
 from interlock.safety.executions import Execution
 from interlock.safety.loop import SafetyLoop
 

@@ -1,5 +1,6 @@
 """Approvers, as an operator sees and adds them: every addition ends as a question in the inbox."""
 
+from interlock.approvals.api import Approvers, PasskeyOffer
 from interlock.approvals.enrolments import Enrolments
 from interlock.approvals.protocol.approval import Approval
 from interlock.approvals.trust.anchors import Anchors
@@ -9,7 +10,6 @@ from interlock.config.plan import AnchorPlan
 from interlock.core.operator_errors import Refused
 from interlock.crypto.webauthn.ceremonies import Wrong
 from interlock.crypto.webauthn.passkeys import written
-from interlock.operator_api.approvers import Approvers, PasskeyOffer
 from interlock.wire.jsonrpc.errors import Fault
 
 EVERYTHING = ("*",)

@@ -4,7 +4,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.core.recorder import Recorder
-from interlock.operator_api.audit import AuditPage
+from interlock.store.api import AuditPage
 from interlock.store.audit_chain import ChainedRecord
 from interlock.store.ports import AuditLog
 

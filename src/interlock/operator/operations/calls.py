@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from interlock.catalog.api import CallEvent, CallHeld, CallProgress
 from interlock.core.calls.caller import Principal
 from interlock.dispatch.dispatch import Dispatch
 from interlock.fronts.modern import ModernFront
 from interlock.gate.protocol.held_call import CONFIRMATION, REQUIRED
 from interlock.mcp.meta import PROGRESS_TOKEN, stamp_modern
 from interlock.mcp.methods import PROGRESS
-from interlock.operator_api.calls import CallEvent, CallHeld, CallProgress
 from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
 
 _ids = itertools.count(1)

@@ -1,6 +1,15 @@
 """Classification for operators: one table of proposals, and one signature for what becomes of it."""
 
+from interlock.approvals.api import PasskeyRequest
 from interlock.approvals.batch_classification import BatchClassification
+from interlock.approvals.classification_api import (
+    ClassifiedTools,
+    ClassifyTools,
+    ClassProposal,
+    ClassProposals,
+    ToolRuling,
+    UnclassifiedTool,
+)
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.classification import ClassEntry
 from interlock.approvals.tool_definitions import Definitions
@@ -14,15 +23,6 @@ from interlock.core.recorder import Recorder
 from interlock.drivers.protocol.binding.effects import ProposedClass, contradicted, maybe_question, proposed_class
 from interlock.gate.protocol.held_call import Presented
 from interlock.mcp.items import maybe_value
-from interlock.operator_api.classification import (
-    ClassifiedTools,
-    ClassProposal,
-    ClassProposals,
-    ToolRuling,
-    UnclassifiedTool,
-)
-from interlock.operator_api.passkeys import PasskeyRequest
-from interlock.operator_api.requests import ClassifyTools
 from interlock.wire.jsonrpc.errors import Fault
 
 

@@ -3,13 +3,13 @@
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import Refused
 from interlock.core.recorder import Recorder
+from interlock.credentials.api import Consent
 from interlock.credentials.consents import Page, PendingConsent
 from interlock.credentials.errors import Unobtainable
 from interlock.credentials.service import CredentialService
 from interlock.drivers.protocol.server_name import server_name
 from interlock.fronts.audience import Audience
 from interlock.operator.operations.links import Keepers, find_keeper
-from interlock.operator_api.links import Consent
 
 
 class ConsentOperations:

@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from interlock.approvals.api import PasskeyRequest
+from interlock.approvals.grants_api import DraftGrant, Grant, GrantDraft, Grants, GrantTerms
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.argument_rules import (
@@ -26,9 +28,6 @@ from interlock.core.operator_errors import NotFound, Refused
 from interlock.gate.granted_calls import approve_waiting
 from interlock.gate.hold import may_be_granted
 from interlock.gate.protocol.held_call import Presented
-from interlock.operator_api.grants import Grant, GrantDraft, Grants, GrantTerms
-from interlock.operator_api.passkeys import PasskeyRequest
-from interlock.operator_api.requests import DraftGrant
 from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 

@@ -1,9 +1,9 @@
 """The keys of people, taken back by an operator."""
 
+from interlock.approvals.api import RevokedKeys
 from interlock.approvals.revocation import KeyRevocation
 from interlock.approvals.trust.anchors import Anchors
 from interlock.core.operator_errors import NotFound
-from interlock.operator_api.access import RevokedKeys
 
 
 class KeyOperations:

@@ -17,12 +17,7 @@ from interlock.core.link_state import USABLE, LinkState
 from interlock.core.operator_errors import NotFound
 from interlock.drivers.protocol.server_name import server_name
 from interlock.guard.budgets import Budgets
-from interlock.links.connected_link import ConnectedLink
-from interlock.links.keeper import Keeper
-from interlock.links.link import Link
-from interlock.links.own.own_link_keeper import OwnKeeper
-from interlock.links.registered import RegisteredLink
-from interlock.operator_api.links import (
+from interlock.links.api import (
     DeniedHost,
     Device,
     Frames,
@@ -39,9 +34,12 @@ from interlock.operator_api.links import (
     WaitingChild,
     Withheld,
 )
-from interlock.operator_api.links import (
-    Link as LinkView,
-)
+from interlock.links.api import Link as LinkView
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.keeper import Keeper
+from interlock.links.link import Link
+from interlock.links.own.own_link_keeper import OwnKeeper
+from interlock.links.registered import RegisteredLink
 
 Keepers = Mapping[str, Keeper]
 _GONE: Final = (LinkState.DEGRADED, LinkState.FAILED)

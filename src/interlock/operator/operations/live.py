@@ -8,13 +8,12 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.api import ApprovalSummary
 from interlock.approvals.views import ApprovalViews
 from interlock.core.clock import Clock, rfc3339
+from interlock.operator.api import NodeEvent, Status
 from interlock.operator.operations.audit import AuditOperations
 from interlock.operator.operations.node import NodeOperations
-from interlock.operator_api.approvals import ApprovalSummary
-from interlock.operator_api.live import NodeEvent
-from interlock.operator_api.status import Status
 
 LOOK_S: Final = 1.0  # how often the status and the log are looked at, while somebody looks on
 BEAT_LOOKS: Final = 5  # without news a sign of life is given

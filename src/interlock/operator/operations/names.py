@@ -14,16 +14,7 @@ from interlock.core.recorder import Recorder
 from interlock.names.actions import outcome_document
 from interlock.names.actors import Actor
 from interlock.names.answers import name_check, name_verification
-from interlock.names.metrics import exposition
-from interlock.names.protocol.model import PUBLIC, Entry
-from interlock.names.protocol.publication import Form, is_overdue, published_entry
-from interlock.names.protocol.records import Proposal, Request
-from interlock.names.registry_parts import NameParts
-from interlock.names.reminders import is_unconfirmed
-from interlock.names.surface_pins import SurfacePins
-from interlock.operator.operations.admitted_calls import AdmittedCalls
-from interlock.operator.operations.surfaces import SurfaceOperations
-from interlock.operator_api.names import (
+from interlock.names.api import (
     NameCheck,
     NameDetails,
     NameOutcome,
@@ -33,6 +24,15 @@ from interlock.operator_api.names import (
     NameSummary,
     NameVerification,
 )
+from interlock.names.metrics import exposition
+from interlock.names.protocol.model import PUBLIC, Entry
+from interlock.names.protocol.publication import Form, is_overdue, published_entry
+from interlock.names.protocol.records import Proposal, Request
+from interlock.names.registry_parts import NameParts
+from interlock.names.reminders import is_unconfirmed
+from interlock.names.surface_pins import SurfacePins
+from interlock.operator.operations.admitted_calls import AdmittedCalls
+from interlock.operator.operations.surfaces import SurfaceOperations
 from interlock.store.ports import AuditReader
 from interlock.wire.jsonrpc.codec import decode_object
 

@@ -8,9 +8,11 @@ from typing import Final, cast
 import msgspec
 
 from interlock import __version__
+from interlock.approvals.api import Approver
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.notifier import Notifier
 from interlock.approvals.trust.anchors import Anchors
+from interlock.ax.api import Parent
 from interlock.catalog.catalog import Catalog
 from interlock.config.effective import effective
 from interlock.config.plan import Scope
@@ -22,28 +24,26 @@ from interlock.core.recorder import Recorder
 from interlock.core.replicas import Replicas
 from interlock.credentials.protocol.resource import resource_of
 from interlock.dispatch.dispatch import Dispatch
+from interlock.drivers.api import IdleDriver
 from interlock.fronts.audience import Audience
 from interlock.fronts.modern import ModernFront
 from interlock.fronts.sessions import Sessions
 from interlock.guard.budgets import Budgets
 from interlock.names.reminders import DueNames
-from interlock.operator.operations.links import LinkOperations
-from interlock.operator_api.approvers import Approver
-from interlock.operator_api.configuration import EffectiveConfiguration
-from interlock.operator_api.status import (
+from interlock.operator.api import (
     ApprovalCounts,
     CallCounts,
     CatalogCounts,
     ClientCounts,
     ConfigurationState,
+    EffectiveConfiguration,
     GateCounts,
-    IdleDriver,
     NameCounts,
     NodeFacts,
-    Parent,
     SafetyCounts,
     Status,
 )
+from interlock.operator.operations.links import LinkOperations
 from interlock.safety.loop import SafetyLoop
 
 _LEFT_OUT: Final = "an [[access]] entry of this node leaves them out"

@@ -8,7 +8,7 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.core.recorder import Recorder
 from interlock.operator.operations.room_metrics import exposition
-from interlock.operator_api.rooms import (
+from interlock.rooms.api import (
     Demoted,
     Disconnected,
     MethodRecord,

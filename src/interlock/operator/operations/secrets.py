@@ -6,13 +6,13 @@ from typing import Literal
 from interlock.core.clock import Clock
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.core.recorder import Recorder
+from interlock.credentials.api import RemovedSecret, Secret, Secrets, StoredSecret
 from interlock.credentials.secret_records import secret_line
 from interlock.credentials.service import BadSecretName, CredentialService, referenced_secrets
 from interlock.drivers.registry.service import Drivers
 from interlock.links.own.pool import OwnLinks
 from interlock.links.server_link import ServerLink
 from interlock.operator.operations.links import Keepers, shown_names
-from interlock.operator_api.secrets import RemovedSecret, Secret, Secrets, StoredSecret
 from interlock.store.sqlite.secrets import Kind
 
 

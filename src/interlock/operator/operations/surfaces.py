@@ -4,10 +4,10 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import Route
 from interlock.core.feed import AsyncFeed
 from interlock.core.operator_errors import NotFound
+from interlock.names.api import PinnedTool, PinnedTools
 from interlock.names.protocol.judgement import SchemaPair
 from interlock.names.surface_check import ANY, NONE, Pin
 from interlock.names.surface_pins import SurfacePins
-from interlock.operator_api.names import PinnedTool, PinnedTools
 from interlock.wire.jsonrpc.errors import CodecError
 
 

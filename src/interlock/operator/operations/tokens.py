@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
+from interlock.access.api import IssuedToken, RevokedTokens, Tokens
 from interlock.access.token_records import token_line
 from interlock.access.tokens import TokenRegistry, issued_token
 from interlock.core.clock import Clock
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.core.recorder import Recorder
-from interlock.operator_api.access import IssuedToken, RevokedTokens, Tokens
 from interlock.rooms.protocol.envelope import PROTOCOLS
 from interlock.rooms.protocol.participants import is_participant_id, is_reserved, is_topic
 from interlock.store.tokens import BadTokenName, Scope, TokenAudience, TokenRoom

@@ -6,17 +6,30 @@ from typing import Any, Final
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
+from interlock.approvals.api import Approval
 from interlock.approvals.tool_definitions import Definitions
 from interlock.approvals.views import ApprovalViews
 from interlock.aql.protocol.classification import Classified
 from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.ax.protocol.capability import as_object
+from interlock.catalog.api import (
+    CheckVerdict,
+    Owner,
+    Tool,
+    ToolDetail,
+    ToolOperation,
+    ToolRoute,
+    ToolRoutes,
+    Tools,
+    ToolSurface,
+)
 from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.catalog.routes import LinkItems, Route, era_of
 from interlock.catalog.unlisted_tools import CHANGED
 from interlock.core.calls.caller import ViewKey
 from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import NotFound, Refused
+from interlock.drivers.api import Skill, Skills
 from interlock.drivers.contracts.lazy import LazyContracts
 from interlock.links.link import Link
 from interlock.links.registered import RegisteredLink
@@ -26,20 +39,6 @@ from interlock.names.protocol.judgement import SurfaceVerdict
 from interlock.names.protocol.model import Lookup
 from interlock.names.protocol.sibling_advice import SiblingAdvice, sibling_advice
 from interlock.operator.operations.links import masked_session
-from interlock.operator_api.approvals import Approval
-from interlock.operator_api.tools import (
-    CheckVerdict,
-    Owner,
-    Skill,
-    Skills,
-    Tool,
-    ToolDetail,
-    ToolOperation,
-    ToolRoute,
-    ToolRoutes,
-    Tools,
-    ToolSurface,
-)
 from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import Fault
 

@@ -61,9 +61,8 @@ def join(
     if invocation.remote_url is not None:
         _run(_remote(invocation.remote_url, topic))
         return
-    from interlock.operator_api.access import IssuedToken
-    from interlock.operator_api.requests import IssueToken, TokenRoom
-    from interlock.operator_api.status import Status
+    from interlock.access.api import IssuedToken, IssueToken, TokenRoom
+    from interlock.operator.api import Status
     from interlock.sdk.rooms import Participant
 
     who = name or _login_name()

@@ -49,7 +49,7 @@ def list_rooms(invocation: Invocation) -> None:
     from rich.text import Text
 
     from interlock.cli.terminal.columns import in_columns
-    from interlock.operator_api.rooms import Rooms
+    from interlock.rooms.api import Rooms
 
     found = answer.as_(Rooms).rooms
     if not found:
@@ -78,7 +78,7 @@ def list_rooms(invocation: Invocation) -> None:
 )
 def create(invocation: Invocation, topic: Topic) -> None:
     """Make a room. It keeps its history while it is empty."""
-    from interlock.operator_api.requests import CreateRoom
+    from interlock.rooms.api import CreateRoom
 
     answer = invocation.node.post("rooms", body=CreateRoom(topic=topic))
     out = invocation.out
@@ -107,7 +107,7 @@ def show(invocation: Invocation, topic: Topic) -> None:
 
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import local_time, one_line
-    from interlock.operator_api.rooms import RoomConnections
+    from interlock.rooms.api import RoomConnections
 
     shown = answer.as_(RoomConnections)
     found = shown.connections
@@ -174,7 +174,7 @@ def disconnect(invocation: Invocation, participant: Participant, *, topic: InRoo
 
     Its connections are closed, and it may come back when it is promoted or demoted.
     """
-    from interlock.operator_api.rooms import Disconnected
+    from interlock.rooms.api import Disconnected
 
     answer = invocation.node.post("participants", participant, "disconnect", query=_in(topic))
     closed = answer.as_(Disconnected).closedConnections
@@ -212,7 +212,7 @@ def migrate(
         out.raw_json(answer.raw)
         return
     from interlock.cli.terminal.text import local_time, one_line
-    from interlock.operator_api.rooms import ObservedRoom
+    from interlock.rooms.api import ObservedRoom
 
     found = answer.as_(ObservedRoom)
     if not found.participants:
@@ -234,7 +234,7 @@ def migrate(
 
 
 def _change(invocation: Invocation, participant: str, what: str, topic: str | None, reason: str) -> None:
-    from interlock.operator_api.requests import ChangePrivilege
+    from interlock.rooms.api import ChangePrivilege
 
     body = ChangePrivilege(reason=reason)
     answer = invocation.node.post("participants", participant, what, query=_in(topic), body=body)

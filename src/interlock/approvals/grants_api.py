@@ -1,8 +1,11 @@
-"""Standing grants: a person's signed yes to many calls of a tool, within limits."""
+"""The operator API about standing grants."""
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
+
+from interlock.approvals.api import ANCHOR_NAME, PASSPHRASE_CHARS_MAX
+from interlock.operator.operation import RequestBody
 
 
 class GrantRule(Struct, frozen=True, kw_only=True):
@@ -67,3 +70,39 @@ class Grants(Struct, frozen=True, kw_only=True):
     """Every standing grant; those that are over are kept for 30 days."""
 
     grants: Annotated[tuple[Grant, ...], Meta(description="Oldest first.")]
+
+
+class DraftGrant(RequestBody, frozen=True, kw_only=True):
+    """A standing grant to be drafted: from a held call, or for a tool and a caller."""
+
+    approval: Annotated[str | None, Meta(description="The id of a held call that it is to cover.")] = None
+    tool: Annotated[str | None, Meta(description="The tool, where it comes from no call.")] = None
+    who: Annotated[str | None, Meta(description="The caller, where it comes from no call.")] = None
+    rules: Annotated[
+        tuple[GrantRule, ...] | None,
+        Meta(description="Rules; what they do not name stays as in the call. null: proposed from the call."),
+    ] = None
+    calls: Annotated[int | None, Meta(description="For how many calls.")] = None
+    seconds: Annotated[int | None, Meta(description="For how long from now; a day where neither is given.")] = None
+    reason: Annotated[str | None, Meta(description="Why; it is part of what is signed.")] = None
+
+
+class NameGrant(RequestBody, frozen=True, kw_only=True):
+    """A drafted grant."""
+
+    terms: Annotated[GrantTerms, Meta(description="As the draft has them.")]
+
+
+class UnlockForGrant(NameGrant, frozen=True, kw_only=True):
+    """A drafted grant, and the passphrase of an operator key for one signature."""
+
+    passphrase: Annotated[str, Meta(description="Kept nowhere.", min_length=1, max_length=PASSPHRASE_CHARS_MAX)]
+    key: Annotated[
+        Annotated[str, Meta(pattern=ANCHOR_NAME)] | None, Meta(description="Which key; null: the only one.")
+    ] = None
+
+
+class SignGrant(NameGrant, frozen=True, kw_only=True):
+    """A drafted grant and the proof of who signs it."""
+
+    proof: Annotated[Raw, Meta(description="{type, token}, or the token alone.")]

@@ -1,8 +1,11 @@
-"""Classification: what tools are that do not say it themselves, proposed in one table and signed at once."""
+"""The operator API about the classification of tools: what each tool may change."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Raw, Struct, field
+
+from interlock.approvals.api import ANCHOR_NAME, PASSPHRASE_CHARS_MAX
+from interlock.operator.operation import RequestBody
 
 ToolClass = Literal["read_only", "reversible", "irreversible"]
 
@@ -48,3 +51,32 @@ class ClassifiedTools(Struct, frozen=True, kw_only=True):
 
     classified: Annotated[tuple[ToolRuling, ...], Meta(description="What is remembered.")]
     left_out: Annotated[tuple[UnclassifiedTool, ...], Meta(description="What is not, and why.")]
+
+
+CLASSIFIED_MAX: Final = 200  # tools in one signature; with the longest names they fit into a body
+_UUID: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
+
+
+class ClassifyTools(RequestBody, frozen=True, kw_only=True):
+    """What several tools are, to be signed at once."""
+
+    id: Annotated[str, Meta(description="A UUID: confirmation_id of the proof.", pattern=_UUID)]
+    entries: Annotated[
+        Annotated[tuple[ToolRuling, ...], Meta(min_length=1, max_length=CLASSIFIED_MAX)],
+        Meta(description="One for each tool."),
+    ]
+
+
+class UnlockForClasses(ClassifyTools, frozen=True, kw_only=True):
+    """What several tools are, and the passphrase of an operator key for one signature."""
+
+    passphrase: Annotated[str, Meta(description="Kept nowhere.", min_length=1, max_length=PASSPHRASE_CHARS_MAX)]
+    key: Annotated[
+        Annotated[str, Meta(pattern=ANCHOR_NAME)] | None, Meta(description="Which key; null: the only one.")
+    ] = None
+
+
+class SignClasses(ClassifyTools, frozen=True, kw_only=True):
+    """What several tools are, and the proof of who says so."""
+
+    proof: Annotated[Raw, Meta(description="{type, token}, or the token alone.")]

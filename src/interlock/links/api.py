@@ -1,10 +1,10 @@
-"""Links: the servers, subservers and drivers below a node, and how each one stands."""
+"""The operator API about links to servers, devices and subservers."""
 
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from interlock.operator_api.budgets import Spent
+from interlock.guard.api import Spent
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -223,13 +223,3 @@ class ReleasedSegment(Struct, frozen=True, kw_only=True):
 
     segment: Annotated[str, Meta(description="Which segment.")]
     held: Annotated[bool, Meta(description="Whether a subserver is still connected at it.")]
-
-
-class Consent(Struct, frozen=True, kw_only=True):
-    """The page on which a person agrees to a token for a server."""
-
-    segment: Annotated[str, Meta(description="For which link.")]
-    url: Annotated[str, Meta(description="The page.")]
-    issuer: Annotated[str, Meta(description="Whose page it is.")]
-    scopes: Annotated[tuple[str, ...], Meta(description="What is asked for.")]
-    expires_at: Annotated[str, Meta(description="Until when the page can be used.")]

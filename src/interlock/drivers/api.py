@@ -1,8 +1,10 @@
-"""Drivers: servers declared as files, what each one declares, how it stands, and what is decided about it."""
+"""The operator API about drivers, and the skills that they bring."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
+
+from interlock.operator.operation import RequestBody
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -217,3 +219,65 @@ class RemovedDriver(Struct, frozen=True, kw_only=True):
 
     removed: Annotated[str | None, Meta(description="The path that was deleted.")]
     forgotten: Annotated[tuple[str, ...], Meta(description="Keys of registered versions that were forgotten.")]
+
+
+class IdleDriver(Struct, frozen=True, kw_only=True):
+    """A driver that serves nothing yet: it waits for a person, or its files cannot be used."""
+
+    id: Annotated[str, Meta(description="Which driver.")]
+    state: Annotated[str, Meta(description="untrusted or rejected.")]
+    reason: Annotated[str | None, Meta(description="Why.")]
+
+
+class SkillBlock(Struct, frozen=True, kw_only=True):
+    """A prompt of a driver that is a part of a skill."""
+
+    block: Annotated[str, Meta(description="Its name in the skill.")]
+    prompt: Annotated[str, Meta(description="The prompt as it is listed.")]
+    driver: Annotated[str, Meta(description="Who serves it.")]
+    server_prompt: Annotated[str, Meta(description="Its name at the server.")]
+    description: Annotated[str, Meta(description="What it is for.")]
+
+
+class Skill(Struct, frozen=True, kw_only=True):
+    """A skill that drivers bring."""
+
+    name: Annotated[str, Meta(description="Its name.")]
+    blocks: Annotated[tuple[SkillBlock, ...], Meta(description="What it consists of.")]
+
+
+class Skills(Struct, frozen=True, kw_only=True):
+    """Every skill that has blocks."""
+
+    skills: Annotated[tuple[Skill, ...], Meta(description="By name.")]
+
+
+_SHA256: Final = "^[0-9a-f]{64}$"
+HOST_CHARS_MAX: Final = 253  # RFC 1035 2.3.4, as text
+
+
+class TrustDriver(RequestBody, frozen=True, kw_only=True):
+    """The acceptance of a driver's files."""
+
+    digest: Annotated[str, Meta(description="The digest of the folder as it was shown.", pattern=_SHA256)]
+
+
+class AllowHost(RequestBody, frozen=True, kw_only=True):
+    """A host that a driver may reach besides those of its file."""
+
+    host: Annotated[str, Meta(description="api.example.com or *.example.com", min_length=1, max_length=HOST_CHARS_MAX)]
+    revoke: Annotated[bool, Meta(description="Take it back.")] = False
+
+
+class RunExamples(RequestBody, frozen=True, kw_only=True):
+    """A run of the examples of a driver's contracts."""
+
+    allow_mutation: Annotated[bool, Meta(description="Also examples that change something.")] = False
+
+
+class UpdateDriver(RequestBody, frozen=True, kw_only=True):
+    """A look at the newest release of a driver's server, or the switch to it."""
+
+    candidate: Annotated[
+        Annotated[str, Meta(pattern=_SHA256)] | None, Meta(description="What the look named; null: only look.")
+    ] = None

@@ -1,12 +1,14 @@
-"""Status: the node as a whole."""
+"""The operator API about the node as a whole: status, configuration, live events, and the form of errors."""
 
-from typing import Annotated
+from typing import Annotated, Any, Generic, TypeVar
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
-from interlock.operator_api.approvers import Approver
-from interlock.operator_api.budgets import Budget, Spent
-from interlock.operator_api.links import Link
+from interlock.approvals.api import ApprovalSummary, Approver
+from interlock.ax.api import Parent
+from interlock.drivers.api import IdleDriver
+from interlock.guard.api import Budget
+from interlock.links.api import Link
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
@@ -40,33 +42,6 @@ class ConfigurationState(Struct, frozen=True, kw_only=True):
     read_at: Annotated[str, Meta(description="When they were last read without a problem.")]
     problem: Annotated[str | None, Meta(description="Why the newest state of the files is not in effect.")]
     restart_for: Annotated[tuple[str, ...], Meta(description="Changed keys that take effect with the next start.")]
-
-
-class Parent(Struct, frozen=True, kw_only=True):
-    """An aggregator that this node registers with."""
-
-    url: Annotated[str, Meta(description="Where it is.")]
-    segment: Annotated[str, Meta(description="The segment that is asked for.")]
-    tree: Annotated[str, Meta(description="In which tree.")]
-    state: Annotated[str, Meta(description="registered, connecting, waiting, standby or stopped.")]
-    since: Annotated[str, Meta(description="Since when.")]
-    assigned_segment: Annotated[str | None, Meta(description="The segment it has assigned.")]
-    aggregator_id: Annotated[str | None, Meta(description="Who it is.")]
-    scope: Annotated[str | None, Meta(description="What this node may offer there.")]
-    secure_by: Annotated[str | None, Meta(description="Why a link without TLS counts as secure.")]
-    not_listed: Annotated[int, Meta(description="Tools of this node that it does not list.")]
-    not_listed_because: Annotated[dict[str, int], Meta(description="Its reasons, and how many tools each is for.")] = {}
-    reason: Annotated[str | None, Meta(description="Why it stands like this.")]
-    next_step: Annotated[str | None, Meta(description="What an operator can do about it.")]
-    budget: Annotated[dict[str, Spent] | None, Meta(description="What it lets this node use.")]
-
-
-class IdleDriver(Struct, frozen=True, kw_only=True):
-    """A driver that serves nothing yet: it waits for a person, or its files cannot be used."""
-
-    id: Annotated[str, Meta(description="Which driver.")]
-    state: Annotated[str, Meta(description="untrusted or rejected.")]
-    reason: Annotated[str | None, Meta(description="Why.")]
 
 
 class CatalogCounts(Struct, frozen=True, kw_only=True):
@@ -155,3 +130,27 @@ class Status(Struct, frozen=True, kw_only=True):
     approvers: Annotated[
         tuple[Approver, ...], Meta(description="Whose signature may approve, or would if enrolled.")
     ] = ()
+
+
+EffectiveConfiguration = dict[str, Any]  # the tables of interlock.toml, every key with its value, no secret among them
+Record = TypeVar("Record")
+
+
+class NodeEvent(Struct, Generic[Record], frozen=True, kw_only=True):
+    """What has changed: one of the members, or none. One without says that the node still lives."""
+
+    at: Annotated[str, Meta(description="The time of the node.")]
+    status: Annotated[Status | UnsetType, Meta(description="The node as a whole, once it differs.")] = UNSET
+    approval: Annotated[ApprovalSummary | UnsetType, Meta(description="An approval as it now stands.")] = UNSET
+    records: Annotated[
+        tuple[Record, ...] | UnsetType,
+        Meta(description="New records of the audit log, oldest first; of many the newest."),
+    ] = UNSET
+
+
+class ErrorAnswer(Struct, frozen=True, kw_only=True):
+    """Why a request was refused; with every status from 400 on."""
+
+    error: Annotated[str, Meta(description="A name that a program can act on, for instance not_found.")]
+    message: Annotated[str, Meta(description="The reason, for people.")]
+    details: Annotated[dict[str, Any], Meta(description="What the message is about, for programs; often empty.")] = {}

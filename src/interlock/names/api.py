@@ -1,8 +1,10 @@
-"""The registry of tool surface names: entries, requests, prefixes, and what was done with them."""
+"""The operator API about the registry of tool surface names."""
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from interlock.operator.operation import RequestBody
 
 NamesAction = Literal[
     "request",
@@ -136,3 +138,42 @@ class NamePrefixes(Struct, frozen=True, kw_only=True):
     """The vendor prefixes that entries have used."""
 
     prefixes: Annotated[tuple[NamePrefix, ...], Meta(description="In the order of the alphabet.")]
+
+
+class ActOnName(RequestBody, frozen=True, kw_only=True):
+    """An action on the registry of names."""
+
+    action: Annotated[NamesAction, Meta(description="The action.")]
+    subject: Annotated[str, Meta(description="The name, prefix or request it is about.", min_length=1, max_length=200)]
+    body: Annotated[Raw | UnsetType, Meta(description="What the action takes, as docs/names.md lists it.")] = UNSET
+    override: Annotated[
+        str, Meta(description="Why an admin acts in the place of the controller; it is recorded.", max_length=4000)
+    ] = ""
+
+
+class CheckName(RequestBody, frozen=True, kw_only=True):
+    """A request that is checked, and not filed."""
+
+    name: Annotated[str, Meta(description="The surface name.", max_length=1000)]
+    proposal: Annotated[Raw, Meta(description="What would be asked for, as docs/names.md lists it.")]
+
+
+class VerifyName(RequestBody, frozen=True, kw_only=True):
+    """A tool's definition, to be compared with the registered specification."""
+
+    name: Annotated[str, Meta(description="The surface name.", min_length=1, max_length=64)]
+    definition: Annotated[Raw, Meta(description="The tool as a server lists it: inputSchema, outputSchema.")]
+
+
+class PinName(RequestBody, frozen=True, kw_only=True):
+    """Which tools are held to what they are now."""
+
+    name: Annotated[str, Meta(description="A surface name, or a tool's qualified name.", min_length=1, max_length=500)]
+    remove: Annotated[bool, Meta(description="Take the pins away instead.")] = False
+
+
+class TrustSource(RequestBody, frozen=True, kw_only=True):
+    """Whether what an imported registry says is enforced."""
+
+    source: Annotated[str, Meta(description="Where it was imported from.", min_length=1, max_length=500)]
+    trusted: Annotated[bool, Meta(description="Whether it is trusted.")]

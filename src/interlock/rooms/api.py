@@ -1,8 +1,10 @@
-"""Rooms: which there are, who is in them, and what admins did with a participant (MCPx 10)."""
+"""The operator API about rooms and their participants."""
 
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+
+from interlock.operator.operation import RequestBody
 
 RoomPrivilege = Literal["full", "restricted"]
 
@@ -138,3 +140,23 @@ class Disconnected(Struct, frozen=True, kw_only=True):
     closedConnections: Annotated[int, Meta(description="How many.")]  # noqa: N815
     by: Annotated[str, Meta(description="Who did it.")]
     at: Annotated[str, Meta(description="When.")]
+
+
+class CreateRoom(RequestBody, frozen=True, kw_only=True):
+    """A room to be made."""
+
+    topic: Annotated[str, Meta(description="Its name.", min_length=1, max_length=128)]
+
+
+class ChangePrivilege(RequestBody, frozen=True, kw_only=True):
+    """Why a participant is promoted or demoted, and for how long."""
+
+    reason: Annotated[str, Meta(description="For the record.", max_length=2000)] = ""
+    scope: Annotated[
+        Literal["identity", "connection"],
+        Meta(description="identity: also when it comes again; connection: while it stays connected."),
+    ] = "identity"
+    until: Annotated[
+        Annotated[str, Meta(max_length=64)] | None,
+        Meta(description="An RFC 3339 time, after which it is as before; null: no end."),
+    ] = None

@@ -1,8 +1,10 @@
-"""Tools: what is listed, where each tool leads, what a call of it would meet, and the skills of drivers."""
+"""The operator API about tools: the list of tools, what the guard says of a call, and calls that an operator makes."""
 
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+
+from interlock.operator.operation import RequestBody
 
 
 class ToolOperation(Struct, frozen=True, kw_only=True):
@@ -107,24 +109,31 @@ class ToolRoute(Struct, frozen=True, kw_only=True):
 ToolRoutes = dict[str, ToolRoute]  # by qualified name
 
 
-class SkillBlock(Struct, frozen=True, kw_only=True):
-    """A prompt of a driver that is a part of a skill."""
+class CallProgress(Struct, frozen=True, kw_only=True):
+    """How far a call is, as its server says it."""
 
-    block: Annotated[str, Meta(description="Its name in the skill.")]
-    prompt: Annotated[str, Meta(description="The prompt as it is listed.")]
-    driver: Annotated[str, Meta(description="Who serves it.")]
-    server_prompt: Annotated[str, Meta(description="Its name at the server.")]
-    description: Annotated[str, Meta(description="What it is for.")]
+    progress: Annotated[float, Meta(description="How far.")]
+    total: Annotated[float | None, Meta(description="Of how much; null: not known.")] = None
+    message: Annotated[str | None, Meta(description="In words.")] = None
 
 
-class Skill(Struct, frozen=True, kw_only=True):
-    """A skill that drivers bring."""
+class CallHeld(Struct, frozen=True, kw_only=True):
+    """A call that waits for a person. Once it is approved the same call runs, once."""
 
-    name: Annotated[str, Meta(description="Its name.")]
-    blocks: Annotated[tuple[SkillBlock, ...], Meta(description="What it consists of.")]
+    approval_id: Annotated[str, Meta(description="The approval that it waits for.")]
+    url: Annotated[str | None, Meta(description="Its page, at the node that holds the call.")]
 
 
-class Skills(Struct, frozen=True, kw_only=True):
-    """Every skill that has blocks."""
+class CallEvent(Struct, frozen=True, kw_only=True):
+    """Progress any number of times, then a result or an error. The stream ends with it."""
 
-    skills: Annotated[tuple[Skill, ...], Meta(description="By name.")]
+    progress: Annotated[CallProgress | UnsetType, Meta(description="How far it is.")] = UNSET
+    result: Annotated[Raw | UnsetType, Meta(description="The result, as clients get it.")] = UNSET
+    held: Annotated[CallHeld | UnsetType, Meta(description="With a result that says that the call waits.")] = UNSET
+    error: Annotated[Raw | UnsetType, Meta(description="Why there is none: code, message and data.")] = UNSET
+
+
+class CallTool(RequestBody, frozen=True, kw_only=True):
+    """A call of a tool."""
+
+    arguments: Annotated[Raw | UnsetType, Meta(description="An object, sent as the bytes it is; none: {}.")] = UNSET

@@ -1,8 +1,11 @@
-"""Access: the tokens of clients, subservers and operators, and the keys of people."""
+"""The operator API about access: tokens of clients, subservers, rooms and operators, and logins of browsers."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
+
+from interlock.operator.operation import RequestBody
+from interlock.rooms.api import RoomPrivilege
 
 TokenAudience = Literal["client", "subserver", "room", "operator"]
 TokenScope = Literal["read", "write", "admin"]
@@ -71,8 +74,32 @@ class Session(Struct, frozen=True, kw_only=True):
     ]
 
 
-class RevokedKeys(Struct, frozen=True, kw_only=True):
-    """Keys of a person that prove nothing any more."""
+_PRIVILEGE: Final = {"enum": list(get_args(RoomPrivilege))}  # another one is refused by its own name
+DAYS_MAX: Final = 3650
 
-    revoked: Annotated[tuple[str, ...], Meta(description="Their thumbprints.")]
-    voided: Annotated[tuple[str, ...], Meta(description="Approvals that they had given and that were not used.")]
+
+class TokenRoom(RequestBody, frozen=True, kw_only=True):
+    """What a token for a room is good for."""
+
+    topic: Annotated[str, Meta(description="The room.", min_length=1, max_length=128)]
+    participant: Annotated[str, Meta(description="Who its holder is there.", min_length=1, max_length=64)]
+    privilege: Annotated[str, Meta(description="What it may do there.", extra_json_schema=_PRIVILEGE)] = "restricted"
+    protocol: Annotated[str | None, Meta(description="What it speaks; null: it says so itself.")] = None
+
+
+class IssueToken(RequestBody, frozen=True, kw_only=True):
+    """A token to be made."""
+
+    name: Annotated[str, Meta(description="What to call it. A name may be used again.")]
+    audience: Annotated[TokenAudience, Meta(description="Who is to use it.")] = field(name="for")
+    scope: Annotated[TokenScope | None, Meta(description="What it may do; null: the default for its kind.")] = None
+    days: Annotated[
+        Annotated[int, Meta(ge=1, le=DAYS_MAX)] | None, Meta(description="For how long; null: as configured.")
+    ] = None
+    room: Annotated[TokenRoom | None, Meta(description="Of a token for a room.")] = None
+
+
+class UseLogin(RequestBody, frozen=True, kw_only=True):
+    """The ticket of a login link."""
+
+    ticket: Annotated[str, Meta(description="What stands behind the # of the link.", min_length=1, max_length=200)]

@@ -1,4 +1,4 @@
-"""Budgets: what a caller, a tool or a link may use, and what of it is used (MCP-AX 11.4)."""
+"""The operator API about budgets."""
 
 from typing import Annotated
 

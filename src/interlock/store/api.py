@@ -1,4 +1,4 @@
-"""Audit: pages of the tamper-evident log."""
+"""The operator API about the audit log."""
 
 from typing import Annotated, Generic, TypeVar
 

@@ -1,8 +1,10 @@
-"""Agents inside the safety loop: what they are at, which are blocked, and what lets them go on."""
+"""The operator API about agents in the safety loop."""
 
 from typing import Annotated
 
 from msgspec import Meta, Struct
+
+from interlock.operator.operation import RequestBody
 
 
 class Agent(Struct, frozen=True, kw_only=True):
@@ -27,8 +29,8 @@ class Agents(Struct, frozen=True, kw_only=True):
     agents: Annotated[tuple[Agent, ...], Meta(description="Blocked ones first.")]
 
 
-class RevealedCode(Struct, frozen=True, kw_only=True):
-    """What a person tells an agent's client, so that it goes on."""
+class NameAgent(RequestBody, frozen=True, kw_only=True):
+    """An agent."""
 
-    approval_id: Annotated[str, Meta(description="The approval that it belongs to.")]
-    code: Annotated[str, Meta(description="The code of a challenge, or the token that confirms a start or a step.")]
+    principal: Annotated[str, Meta(description="The client whose agent it is.", min_length=1, max_length=1000)]
+    name: Annotated[str, Meta(description="Its name.", min_length=1, max_length=100)]

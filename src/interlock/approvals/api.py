@@ -1,0 +1,266 @@
+"""The operator API about approvals, the people who may approve, and their keys and passkeys."""
+
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+
+from interlock.operator.operation import RequestBody
+
+
+class ProofFacts(Struct, frozen=True, kw_only=True):
+    """The proof behind a decision, by name; never the proof itself."""
+
+    type: Annotated[str, Meta(description="operator_signature, passkey, ...")]
+    anchor: Annotated[str, Meta(description="Whose key made it.")]
+    jti: Annotated[str, Meta(description="Its id.")]
+
+
+class Decision(Struct, frozen=True, kw_only=True):
+    """What was decided."""
+
+    what: Annotated[str, Meta(description="approved or denied.")]
+    by: Annotated[str, Meta(description="The principal who decided.")]
+    at: Annotated[str, Meta(description="When.")]
+    reason: Annotated[str | None, Meta(description="The reason that was given.")]
+    answer: Annotated[str | None, Meta(description="The answer to a question that has several.")]
+    proof: Annotated[ProofFacts | None, Meta(description="The proof that was given.")]
+
+
+class ApprovalSummary(Struct, frozen=True, kw_only=True):
+    """An approval as lists and events show it: without arguments."""
+
+    id: Annotated[str, Meta(description="Its id.")]
+    kind: Annotated[str, Meta(description="call, definition, start, step, verify, proposal or request.")]
+    source: Annotated[str, Meta(description="Which part of the node asks: ax, drivers, ...")]
+    status: Annotated[
+        str,
+        Meta(
+            description="pending, approved, used, done, failed, unknown, denied, withdrawn, expired or void.",
+        ),
+    ]
+    requested_by: Annotated[str, Meta(description="The principal who asked.")]
+    agent: Annotated[str | None, Meta(description="The agent that asked, as it names itself.")]
+    room: Annotated[str | None, Meta(description="In which room.")]
+    tool: Annotated[str, Meta(description="What it is about, as it is signed.")]
+    name: Annotated[str, Meta(description="What it is about, as people call it: a tool, a server, an approver.")]
+    reason: Annotated[str | None, Meta(description="Why a person is asked.")]
+    requires: Annotated[str, Meta(description="What approving takes: proof or role.")]
+    created_at: Annotated[str, Meta(description="When it was asked.")]
+    expires_at: Annotated[str | None, Meta(description="Until when it can be decided.")]
+    redeem_by: Annotated[str | None, Meta(description="Until when an approved call can be made.")]
+    left_s: Annotated[int | None, Meta(description="Seconds until the next of these; null: no limit.")]
+    decision: Annotated[Decision | None, Meta(description="What was decided.")]
+    outcome: Annotated[str | None, Meta(description="How the call ended.")]
+    url: Annotated[str, Meta(description="Its page.")]
+
+
+class Approval(ApprovalSummary, frozen=True, kw_only=True):
+    """An approval in full, with everything that a person or a signer needs to decide."""
+
+    proposal_id: Annotated[str | None, Meta(description="The proposal in a room that it belongs to.")]
+    target: Annotated[str | None, Meta(description="Whom it is addressed to.")]
+    method: Annotated[str | None, Meta(description="The method of the call.")]
+    params: Annotated[Raw, Meta(description="The arguments, or the definition; null: none, or erased.")]
+    route: Annotated[tuple[str, ...], Meta(description="The segments that lead to the tool.")]
+    capability: Annotated[dict[str, Any] | None, Meta(description="What the call may change.")]
+    digest: Annotated[str, Meta(description="What is signed.")]
+    tool_digest: Annotated[str | None, Meta(description="The digest of the tool's definition.")]
+    nonce: Annotated[str | None, Meta(description="The nonce of a proof from below.")]
+    factors: Annotated[tuple[str, ...], Meta(description="What made the node ask.")]
+    gating_link: Annotated[str | None, Meta(description="The hop that holds the call.")]
+    answers: Annotated[tuple[str, ...], Meta(description="The answers a decision can choose from.")]
+    approvers: Annotated[tuple[str, ...], Meta(description="The anchors whose proof may approve it.")]
+    aggregator_id: Annotated[str, Meta(description="The node that asks, as it is signed.")]
+    passkey_origin: Annotated[str | None, Meta(description="Where a passkey may approve it.")]
+    ways_out: Annotated[tuple[str, ...], Meta(description="What a person can do to be asked less often.")] = ()
+    signing_keys: Annotated[
+        tuple[str, ...], Meta(description="Keys of the node's machine that sign, once unlocked by a passphrase.")
+    ] = ()
+
+
+class Approvals(Struct, frozen=True, kw_only=True):
+    """The approvals that were asked for."""
+
+    approvals: Annotated[tuple[ApprovalSummary, ...], Meta(description="Oldest first; of many, the newest.")]
+    total: Annotated[int, Meta(description="How many there are.")]
+
+
+class PasskeyRequest(Struct, frozen=True, kw_only=True, rename={"rp_id": "rpId"}):
+    """What a browser asks a passkey for an approval (WebAuthn 5.5); bytes in base64url."""
+
+    challenge: Annotated[str, Meta(description="What is signed.")]
+    rp_id: Annotated[str, Meta(description="The relying party.")]
+    credentials: Annotated[tuple[str, ...], Meta(description="The passkeys that may sign.")]
+    timeout: Annotated[int, Meta(description="Milliseconds that the browser waits.")]
+
+
+class PasskeyCreation(Struct, frozen=True, kw_only=True, rename={"rp_id": "rpId"}):
+    """What a browser is told to make a passkey (WebAuthn 5.4); bytes in base64url."""
+
+    challenge: Annotated[str, Meta(description="What is signed.")]
+    rp_id: Annotated[str, Meta(description="The relying party.")]
+    user: Annotated[str, Meta(description="The handle of the user.")]
+    name: Annotated[str, Meta(description="The name of the user.")]
+    algorithms: Annotated[tuple[int, ...], Meta(description="COSE algorithms that are taken.")]
+    exclude: Annotated[tuple[str, ...], Meta(description="Passkeys that are known already.")]
+    timeout: Annotated[int, Meta(description="Milliseconds that the browser waits.")]
+
+
+class Invitation(Struct, frozen=True, kw_only=True):
+    """An invitation to make a passkey, and what became of it."""
+
+    name: Annotated[str, Meta(description="Whose passkey it will be.")]
+    url: Annotated[str, Meta(description="The page on which it is made. Anyone who has this URL can make a passkey.")]
+    expires_at: Annotated[str, Meta(description="Until when.")]
+    status: Annotated[str, Meta(description="waiting or made.")]
+    passkey: Annotated[str | None, Meta(description="The passkey, as it is written in an [[anchor]].")]
+    thumbprint: Annotated[str | None, Meta(description="The thumbprint of its key.")]
+
+
+class Approver(Struct, frozen=True, kw_only=True):
+    """A key, passkey or key set whose signature may approve, or would if it were enrolled."""
+
+    name: Annotated[str, Meta(description="The name of the anchor.")]
+    kind: Annotated[str, Meta(description="key, passkey or jwks.")]
+    approves: Annotated[tuple[str, ...], Meta(description="Patterns of the tools that it may approve.")]
+    wants: Annotated[tuple[str, ...], Meta(description="Patterns that are configured and not enrolled.")]
+    enrolled_at: Annotated[str | None, Meta(description="Since when it is believed.")]
+    how: Annotated[
+        str | None,
+        Meta(
+            description="first_start: it stood in the first configuration; setup_code; proof: another vouched for it."
+        ),
+    ]
+    by: Annotated[str | None, Meta(description="Who vouched for it.")]
+    approval_id: Annotated[str | None, Meta(description="What waits in the inbox for it to be enrolled.")]
+
+
+class Approvers(Struct, frozen=True, kw_only=True):
+    """Whose signature may approve here, and what a browser can do about it."""
+
+    approvers: Annotated[tuple[Approver, ...], Meta(description="Those of the configuration first.")]
+    needs_first: Annotated[bool, Meta(description="There is none: the first takes the setup code of the node.")]
+    keys: Annotated[
+        tuple[str, ...], Meta(description="Keys on the node's machine that sign here, once unlocked by a passphrase.")
+    ]
+    passkey_origin: Annotated[str | None, Meta(description="Where browsers make and use passkeys; null: nowhere.")]
+
+
+class PasskeyOffer(Struct, frozen=True, kw_only=True):
+    """What a browser needs to make a passkey."""
+
+    ticket: Annotated[str, Meta(description="Names this offer; good for ten minutes.")]
+    creation: Annotated[PasskeyCreation, Meta(description="What the browser is told.")]
+
+
+class SignedProof(Struct, frozen=True, kw_only=True):
+    """A proof for one approval or grant, signed with a key of the node's machine."""
+
+    proof: Annotated[
+        str, Meta(description="The token, which POST /approvals/{id} or /admin/grants takes within five minutes.")
+    ]
+
+
+class RevokedKeys(Struct, frozen=True, kw_only=True):
+    """Keys of a person that prove nothing any more."""
+
+    revoked: Annotated[tuple[str, ...], Meta(description="Their thumbprints.")]
+    voided: Annotated[tuple[str, ...], Meta(description="Approvals that they had given and that were not used.")]
+
+
+class RevealedCode(Struct, frozen=True, kw_only=True):
+    """What a person tells an agent's client, so that it goes on."""
+
+    approval_id: Annotated[str, Meta(description="The approval that it belongs to.")]
+    code: Annotated[str, Meta(description="The code of a challenge, or the token that confirms a start or a step.")]
+
+
+REASON_CHARS_MAX: Final = 1000
+CODE_CHARS_MAX: Final = 40
+PASSPHRASE_CHARS_MAX: Final = 1024
+ANCHOR_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"  # as an [[anchor]] may be called
+
+
+class Decide(RequestBody, frozen=True, kw_only=True):
+    """A decision on an approval."""
+
+    decision: Annotated[
+        Literal["approve", "deny", "return"],
+        Meta(description="What is decided; return: a request to the registry of names is to be revised."),
+    ]
+    reason: Annotated[
+        Annotated[str, Meta(max_length=REASON_CHARS_MAX)] | None, Meta(description="Told to the caller.")
+    ] = None
+    tool_class: Annotated[
+        Literal["read_only", "reversible", "irreversible", "promote", "remove"] | None,
+        Meta(description="The answer, where it is asked what a tool does, or what becomes of a provisional name."),
+    ] = field(name="class", default=None)
+
+
+class DecideApproval(Decide, frozen=True, kw_only=True):
+    """A decision on an approval, as JSON."""
+
+    proof: Annotated[
+        Raw | UnsetType, Meta(description="The proof that approving takes: {type, token}, or the token alone.")
+    ] = UNSET
+    code: Annotated[
+        Annotated[str, Meta(max_length=CODE_CHARS_MAX)] | None,
+        Meta(description="To enrol the first approver: the setup code that the terminal of the node shows."),
+    ] = None
+
+
+class DecideApprovalForm(Decide, frozen=True, kw_only=True):
+    """A decision on an approval, as the page sends it."""
+
+    proof: Annotated[str | None, Meta(description="The proof as text.")] = None
+    code: Annotated[str | None, Meta(description="The setup code, for the first approver.")] = None
+    folded: Annotated[
+        Literal["yes"] | None, Meta(description="yes: also what the page folded, and did not show in full.")
+    ] = None
+
+
+class RevealCode(RequestBody, frozen=True, kw_only=True):
+    """The wish to see the code of an agent's challenge, or the token of its start or step."""
+
+    proof: Annotated[
+        str, Meta(description="The token of a proof that an operator asks.", min_length=1, max_length=65_536)
+    ]
+
+
+class EditProposal(RequestBody, frozen=True, kw_only=True):
+    """Other params for what a participant of a room proposed."""
+
+    params: Annotated[Raw, Meta(description="The whole params of the proposed method, as they are to be sent.")]
+
+
+class MakeKey(RequestBody, frozen=True, kw_only=True):
+    """An operator key to be made on the node's machine."""
+
+    name: Annotated[str, Meta(description="What to call it, and its approver.", pattern=ANCHOR_NAME)]
+    passphrase: Annotated[str, Meta(description="Its passphrase, kept nowhere.", max_length=PASSPHRASE_CHARS_MAX)]
+
+
+class SignApproval(RequestBody, frozen=True, kw_only=True):
+    """The passphrase of an operator key, for one signature."""
+
+    passphrase: Annotated[str, Meta(description="Kept nowhere.", min_length=1, max_length=PASSPHRASE_CHARS_MAX)]
+    key: Annotated[
+        Annotated[str, Meta(pattern=ANCHOR_NAME)] | None, Meta(description="Which key; null: the only one.")
+    ] = None
+    answer: Annotated[
+        Literal["read_only", "reversible", "irreversible", "reveal"] | None,
+        Meta(description="The answer, where the question has several; reveal: to be shown a code."),
+    ] = field(name="class", default=None)
+
+
+class InvitePasskey(RequestBody, frozen=True, kw_only=True):
+    """An invitation to make a passkey."""
+
+    name: Annotated[str, Meta(description="Whose passkey it will be.", pattern=ANCHOR_NAME)]
+
+
+class EnrolPasskey(RequestBody, frozen=True, kw_only=True):
+    """A passkey that a browser has made; bytes in base64url."""
+
+    client_data: Annotated[str, Meta(description="clientDataJSON of the answer.")]
+    attestation: Annotated[str, Meta(description="attestationObject of the answer.")]
