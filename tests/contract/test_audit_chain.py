@@ -153,7 +153,7 @@ def test_marks_kept_elsewhere_show_a_log_that_was_put_back_and_went_on() -> None
     marks = [Mark(one.sequence, one.hash) for one in (*LOG[:4], *other[3:])]  # an older state was put back after 4
 
     def checked(records: list[ChainedRecord], kept: list[Mark]) -> tuple[int, Flaw] | None:
-        check = ChainCheck(kept=kept)
+        check = ChainCheck(stored_marks=kept)
         for each in records:
             check.add(each)
         return found(check.finish())

@@ -150,6 +150,6 @@ async def test_a_replica_hears_that_another_appended(backend: str, names_log: Na
 
 @pytest.mark.parametrize("backend", [name for name, one in BACKENDS.items() if one.is_shared], indirect=True)
 async def test_a_record_that_the_server_does_not_take_is_refused_by_name(names_log: NamesLog) -> None:
-    with pytest.raises(StoreRefused, match=r"larger than the NATS server takes \(\d+\)\. Set max_payload"):
+    with pytest.raises(StoreRefused, match=r"the NATS server accepts \d+\. Increase max_payload"):
         await names_log.append(ORIGIN, [record("small"), NamedRecord("", bytes(1024 * 1024))])
     assert await names_log.read() == []

@@ -453,7 +453,7 @@ async def test_a_reader_of_a_large_value_that_is_replaced_meanwhile_begins_again
         assert found.entry is not None
         await other.kv.put("b", "k", b"b" * 2_000_000, NOW)
         with pytest.raises(_Replaced):
-            await one.kv._whole(found.entry, found)
+            await one.kv._join_parts(found.entry, found)
 
 
 async def test_what_is_too_large_is_refused_by_name(nats_server: NatsServer, node: str) -> None:

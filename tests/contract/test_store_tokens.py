@@ -19,7 +19,7 @@ from interlock.store.tokens import (
     TokenAudience,
     TokenRecord,
     TokenTable,
-    maybe_audience,
+    find_audience,
     mint,
     token_hash,
 )
@@ -58,7 +58,7 @@ def contents_of(folder: Path) -> list[bytes]:
 def test_a_token_names_its_audience_and_carries_256_bits(audience: TokenAudience) -> None:
     token, _ = mint(audience)
     assert re.fullmatch(PREFIXES[audience] + "[0-9A-Za-z]{43}", token)
-    assert maybe_audience(token) == audience
+    assert find_audience(token) == audience
 
 
 def test_tokens_and_their_ids_differ() -> None:
@@ -85,13 +85,13 @@ def test_tokens_and_their_ids_differ() -> None:
 )
 async def test_a_malformed_token_is_nobodys(tokens: TokenTable, token: str) -> None:
     await issue(tokens)
-    assert maybe_audience(token) is None
+    assert find_audience(token) is None
     assert await tokens.find(token_hash(token), NOW) is None
 
 
 async def test_an_issued_token_is_found_by_its_hash(tokens: TokenTable) -> None:
     token, record = await issue(tokens, audience="operator", scope="admin", expires_at=NOW + 60)
-    assert maybe_audience(token) == "operator"
+    assert find_audience(token) == "operator"
     assert await tokens.find(token_hash(token), NOW) == record
     assert (record.name, record.owner, record.audience, record.scope) == ("laptop", "local", "operator", "admin")
     assert (record.created_at, record.expires_at, record.revoked_at) == (NOW, NOW + 60, None)

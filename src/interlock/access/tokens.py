@@ -18,7 +18,7 @@ from interlock.config.plan import AccessRule
 from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock, rfc3339
 from interlock.store.ports import Change, StoreError
-from interlock.store.tokens import Scope, TokenAudience, TokenRecord, TokenRoom, TokenTable, maybe_audience, token_hash
+from interlock.store.tokens import Scope, TokenAudience, TokenRecord, TokenRoom, TokenTable, find_audience, token_hash
 
 DAY_S = 86_400
 USE_NOTED_S: Final = 60.0  # how exactly it is known when a client's token was last used
@@ -172,7 +172,7 @@ class TokenRegistry:
 
     def _record(self, bearer: bytes, audience: TokenAudience) -> TokenRecord | None:
         token = bearer.decode("latin-1")
-        if maybe_audience(token) != audience:
+        if find_audience(token) != audience:
             return None
         hash = token_hash(token)
         record = self._records.get(hash)

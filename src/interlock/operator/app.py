@@ -42,7 +42,7 @@ from interlock.operator.requests import (
     wants_page,
 )
 from interlock.store.ports import StoreError
-from interlock.store.tokens import maybe_audience
+from interlock.store.tokens import find_audience
 
 Authenticate = Callable[[Request], Awaitable[str | None]]
 
@@ -153,7 +153,7 @@ def _check_role(scope: Scope) -> None:
 
 def _unauthorised_error(request: Request) -> RejectedRequest:
     is_page = request.url.path.startswith(PATH)
-    audience = maybe_audience(credential_of(request.headers.get("authorization", ""), basic=True))
+    audience = find_audience(credential_of(request.headers.get("authorization", ""), basic=True))
     if is_page and audience not in (None, "operator"):
         return RejectedRequest(
             401, "self_approval", "who may ask does not decide: the operator endpoint takes an operator's token"

@@ -73,12 +73,12 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def link(previous: bytes, sequence: int, data: bytes) -> bytes:
-    """The hash of a record that follows the hash `previous`."""
+    """Return the hash of a record that follows the hash `previous`."""
     return hashlib.sha256(_TAG + _LENGTHS.pack(sequence, len(previous), len(data)) + previous + data).digest()
 
 
 def chain(after: Mark, records: Sequence[bytes]) -> list[bytes]:
-    """The hashes of records that follow a mark."""
+    """Return the hashes of `records`, chained after the mark `after`."""
     previous = after.hash
     return [previous := link(previous, sequence, data) for sequence, data in enumerate(records, after.sequence + 1)]
 
@@ -86,12 +86,14 @@ def chain(after: Mark, records: Sequence[bytes]) -> list[bytes]:
 class ChainCheck:
     """A verification in steps, for logs that are read page by page: `add` until it says False, then `finish`."""
 
-    def __init__(self, start: Mark = ORIGIN, head: Mark | None = None, kept: Iterable[Mark] = ()) -> None:
-        """`kept`: marks that stand elsewhere. Of two for one record the first counts: the log was another then."""
+    def __init__(self, start: Mark = ORIGIN, head: Mark | None = None, stored_marks: Iterable[Mark] = ()) -> None:
+        """Prepare a check that starts after `start` and must reach `head`. `stored_marks` are marks that are stored
+        outside the log. If two of them name the same record, the first one counts.
+        """
         self.records = 0
         self._start = self._last = start
         self._kept: dict[int, bytes] = {}
-        for mark in (*kept, *(() if head is None else (head,))):
+        for mark in (*stored_marks, *(() if head is None else (head,))):
             self._kept.setdefault(mark.sequence, mark.hash)
         self._suspect: ChainedRecord | None = None
         self._broken: Break | None = None
@@ -121,7 +123,7 @@ class ChainCheck:
         return True
 
     def finish(self) -> Verdict:
-        """There are no more records."""
+        """Return the verdict after the last record was added."""
         if self._suspect is not None:
             self._broken = self._explain(self._suspect, None)
             self._suspect = None
@@ -164,7 +166,7 @@ class ChainCheck:
         return Break(sequence=sequence, flaw=Flaw.CHANGED, reason=f"record {sequence} was changed after it was written")
 
     def _is_vouched(self, record: ChainedRecord, following: ChainedRecord | None) -> bool:
-        """Whether later evidence confirms the record's bytes, so that only its stored hash can be wrong."""
+        """Return whether later evidence confirms the record's bytes, so that only its stored hash can be wrong."""
         true_hash = link(self._last.hash, record.sequence, record.data)
         if following is not None and following.sequence == record.sequence + 1:
             return link(true_hash, following.sequence, following.data) == following.hash

@@ -14,6 +14,7 @@ have happened. `now` is wall-clock seconds and is passed in: a store has no cloc
         FolderUnusable  the data folder cannot be created or written
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol, Self, TypeVar
 
@@ -30,7 +31,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What became of a key."""
+    """A write or a delete of one key by another replica."""
 
     key: str
     entry: Entry | None  # None: it is gone
@@ -53,7 +54,7 @@ class StoreError(Exception):
 
 
 class Conflict(StoreError):
-    """The revision asked for is not the current one, or the key to be created exists."""
+    """The expected revision is not the current one, or the key to be created exists."""
 
 
 class Unavailable(StoreError):
@@ -61,7 +62,7 @@ class Unavailable(StoreError):
 
 
 class StoreRefused(StoreError):
-    """The store cannot be used as it stands; the message says what the operator does next."""
+    """The store cannot be used in its present state. The message says what the operator should do."""
 
 
 class NewerSchema(StoreRefused):
@@ -69,55 +70,58 @@ class NewerSchema(StoreRefused):
 
 
 class Damaged(StoreRefused):
-    """The store is not one of ours, or can no longer be read."""
+    """The store does not belong to Interlock, or can no longer be read."""
 
 
 class FolderUnusable(StoreRefused):
-    """The data folder cannot be created, or does not let us write."""
+    """The data folder cannot be created, or is not writable."""
 
 
 class KeyValue(Protocol):
-    """Revisions grow with every write and are never used again, not even after a delete."""
+    """A key-value store. Revisions grow with every write and are never reused, not even after a delete."""
 
     async def get(self, bucket: str, key: str, now: float) -> Entry | None: ...
 
     async def entries(self, bucket: str, now: float) -> list[Entry]:
-        """All live entries of a bucket, sorted by key."""
+        """Return all live entries of a bucket, sorted by key."""
 
     async def put(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
-        """Write whatever is there. Returns the new revision."""
+        """Write the value, whether or not the key exists, and return the new revision."""
 
     async def create(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
-        """Write only if there is no live entry; otherwise Conflict."""
+        """Write the value only if there is no live entry. Raise Conflict otherwise."""
 
     async def update(
         self, bucket: str, key: str, value: bytes, revision: int, now: float, *, ttl_s: float | None = None
     ) -> int:
-        """Write only over that revision, if it still lives; otherwise Conflict."""
+        """Replace the entry only if it is live and has this revision. Raise Conflict otherwise."""
 
     async def delete(self, bucket: str, key: str) -> bool:
-        """True if there was an entry; an expired one may count."""
+        """Delete an entry. Return True if there was one; an expired entry may count."""
 
 
 class Streams(Protocol):
     async def append(self, stream: str, records: Sequence[bytes]) -> int:
-        """Append in order, all or nothing, at most 1000. Returns the last sequence (the first record is 1)."""
+        """Append up to 1000 records in order, all or nothing, and return the last sequence. The first record of a
+        stream is 1.
+        """
 
     async def read(self, stream: str, after: int = 0, limit: int = 1000) -> list[Record]: ...
 
     async def last(self, stream: str) -> int:
-        """The last sequence, 0 for an empty stream."""
+        """Return the last sequence, or 0 for an empty stream."""
 
     async def trim(self, stream: str, upto: int) -> None:
-        """Forget the records up to that sequence; the last one stays, so that no sequence is given twice."""
+        """Remove the records up to `upto`. The last record always stays, so that no sequence is used twice."""
 
 
 T_co = TypeVar("T_co", covariant=True)
 
 
 class Following(Protocol[T_co]):
-    """An async iterator that ends when it or the store is closed. It outlives times without the store: what came
-    meanwhile follows, in its order, once it is back."""
+    """An async iterator that ends when it or the store is closed. It survives times when the store is unreachable:
+    records written meanwhile follow in their order once it is back.
+    """
 
     def __aiter__(self) -> Self: ...
 
@@ -127,33 +131,33 @@ class Following(Protocol[T_co]):
 
 
 class Replication(Protocol):
-    """How replicas of a node that share one store hear of each other."""
+    """The part of a shared store through which replicas of a node learn of each other's writes."""
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the store answered a moment ago."""
+        """Return whether the store answered recently."""
 
     def watch(self, bucket: str) -> Following[Change]:
-        """Every write and delete of others in a bucket after the call, in order of revision.
+        """Yield every write and delete by other replicas in a bucket from now on, in order of revision.
 
-        Left out are this store's own writes and what is older than its own last write to the same key; a write that
-        ended with Unavailable and was done after all is told. Of a key that was written several times before the
-        watcher came to it, only the last may come. An entry that expires need not be told.
+        This store's own writes are left out, and so is anything older than its own last write to the same key. A write
+        that raised Unavailable but was stored after all is included. If a key was written several times before the
+        watcher reached it, only the last write may be yielded. An entry that expires need not be reported.
         """
 
     def follow(self, stream: str, after: int) -> Following[Record]:
-        """Every record of a stream after that sequence, by any node, once and in order."""
+        """Yield every record of a stream after that sequence, from any node, once and in order."""
 
     async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
-        """Append those, in order, whose id was not appended by anyone within the last two minutes.
+        """Append, in order, the records whose id nobody appended within the last two minutes.
 
-        Returns the sequence of each, 0 for one that was left out. Unavailable: some of them may have been appended,
-        and `follow` tells which.
+        Return the sequence of each record, or 0 for a record that was left out. If it raises Unavailable, some records
+        may have been appended; `follow` shows which.
         """
 
 
 class Store(Protocol):
-    """One store, one life cycle; `close` works after a failed `open`."""
+    """A store with one life cycle. `close` works after a failed `open`."""
 
     @property
     def kv(self) -> KeyValue: ...
@@ -163,7 +167,7 @@ class Store(Protocol):
 
     @property
     def replication(self) -> Replication | None:
-        """None where no other node uses the store."""
+        """Return how replicas learn of each other's writes, or None if no other node uses this store."""
 
     async def open(self) -> None: ...
 
@@ -171,40 +175,42 @@ class Store(Protocol):
 
 
 class AuditReader(Protocol):
-    """The hash-chained log of `store.audit`, to look at. Same life cycle as a store."""
+    """Read access to the hash-chained log of `store.audit`. It has the life cycle of a store."""
 
     async def open(self) -> None: ...
 
     async def read(self, after: int = 0, limit: int = 1000) -> list[ChainedRecord]: ...
 
     async def last(self) -> int:
-        """The sequence of the last record, 0 for an empty log."""
+        """Return the sequence of the last record, or 0 for an empty log."""
 
     async def verify(self, progress: Callable[[int], None] | None = None) -> Verdict:
-        """Check the whole chain; `progress` is told from time to time how many records were found intact."""
+        """Check the whole chain. `progress` is called from time to time with the number of records that were intact
+        so far.
+        """
 
     async def close(self) -> None: ...
 
 
 class AuditLog(AuditReader, Protocol):
-    """The log, to write to as well; several processes may append to one."""
+    """Read and write access to the log. Several processes may append to it."""
 
     async def append(self, records: Sequence[bytes]) -> int:
         """Chain the records in order, all or nothing, and return the last sequence once they are on disk."""
 
     async def give_up(self, sequence: int) -> int:
-        """Remove records from the start, up to about `sequence` and never beyond, and say how many.
+        """Remove records from the start, up to about `sequence` and never beyond, and return how many.
 
-        What is left stays provable: the mark of the last one removed is kept.
+        The mark of the last removed record is stored, so that the rest of the log can still be verified.
         """
 
 
 class NamesLog(Protocol):
-    """The hash-chained log of the registry of names; several processes may append to one."""
+    """The hash-chained log of the registry of names. Several processes may append to it."""
 
     @property
     def is_begun(self) -> bool:
-        """Whether anything may have been appended."""
+        """Return whether anything may have been appended."""
 
     async def open(self) -> None: ...
 
@@ -213,10 +219,23 @@ class NamesLog(Protocol):
     async def read(self, after: int = 0, limit: int = 10_000) -> list[ChainedRecord]: ...
 
     async def read_of(self, name: str, limit: int = 1000) -> list[ChainedRecord]:
-        """The last records about a name, in order."""
+        """Return the last records about a name, in order."""
 
     async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark:
-        """Chains the records right after that mark, all or nothing; Conflict where it is not the last one."""
+        """Chain the records after the mark `after`, all or nothing. Raise Conflict if `after` is not the last
+        record.
+        """
 
     def watch(self) -> Following[None] | None:
-        """Tells when there may be more to read; None where no other node appends."""
+        """Return an iterator that signals new records, or None if no other node appends to this log."""
+
+
+# When an entry expires that may live for so long.
+
+
+def expiry(now: float, ttl_s: float | None) -> float | None:
+    if ttl_s is None:
+        return None
+    if not (ttl_s > 0 and math.isfinite(now + ttl_s)):  # SQLite keeps NaN as NULL, which would mean for ever
+        raise ValueError(f"a time to live must be a positive number of seconds, not {ttl_s}")
+    return now + ttl_s

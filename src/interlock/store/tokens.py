@@ -44,7 +44,7 @@ class BadTokenName(ValueError):
 
 
 def token_name_fault(name: str) -> str | None:
-    """Why a token cannot bear this name, or None."""
+    """Return why a token cannot have this name, or None if it can."""
     if _NAME.fullmatch(name) is not None:
         return None
     shown = name if len(name) <= NAME_LENGTH_MAX else name[: NAME_LENGTH_MAX - 1] + "…"
@@ -55,7 +55,7 @@ def token_name_fault(name: str) -> str | None:
 
 
 class TokenRoom(msgspec.Struct, frozen=True, kw_only=True):
-    """What a token for a room is good for (MCPx 5.1)."""
+    """The room, participant and privilege that a room token grants (MCPx 5.1)."""
 
     topic: str
     participant: str
@@ -98,18 +98,20 @@ def mint(audience: TokenAudience) -> tuple[str, TokenId]:
 
 
 def session_cookie(key_untrusted: str) -> str:
-    """The cookie of the browser's session that has this key: computed from it, and never the other way round."""
+    """Return the cookie of the browser session with this key. The key cannot be computed from the cookie."""
     digest = hashlib.sha256(b"session:" + key_untrusted.encode("utf-8", "surrogatepass")).digest()
     return PREFIXES["browser"] + _base62(int.from_bytes(digest))
 
 
 def token_hash(token_untrusted: str) -> str:
-    """The key of the token in the table. Takes any string: a malformed one is in no table."""
+    """Return the key under which the token table stores this token. Malformed tokens are accepted: no table has
+    them.
+    """
     return hashlib.sha256(token_untrusted.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def maybe_audience(token_untrusted: str) -> TokenAudience | None:
-    """The audience that a token says it is for, or None if it has not the form of a token."""
+def find_audience(token_untrusted: str) -> TokenAudience | None:
+    """Return the audience that the token's prefix names, or None if it does not look like a token."""
     form = _FORM.fullmatch(token_untrusted)
     return None if form is None else _AUDIENCES[form[1]]
 
@@ -131,8 +133,10 @@ class TokenTable:
         room: TokenRoom | None = None,
         token: str | None = None,
     ) -> tuple[str, TokenRecord]:
-        """Make a token, to be shown once, and its record. A name may be used again: both tokens then bear it. `token`:
-        one that is made already."""
+        """Create a token and its record. The token is shown once and never stored.
+
+        Several tokens may have the same name. `token` stores a token that already exists instead of a new one.
+        """
         fault = token_name_fault(name)
         if fault is not None:
             raise BadTokenName(fault)
@@ -152,7 +156,7 @@ class TokenTable:
         return token, record
 
     async def find(self, hash: str, now: float) -> TokenRecord | None:
-        """The record of a token that is good now; None if unknown, expired or revoked."""
+        """Return the record of a usable token, or None if it is unknown, expired or revoked."""
         entry = await self._kv.get(BUCKET, hash, now)
         if entry is None:
             return None
@@ -160,16 +164,16 @@ class TokenTable:
         return record if record.opens(now) else None
 
     async def by_hash(self, now: float) -> dict[str, TokenRecord]:
-        """All records under the hash that finds them."""
+        """Return all records, keyed by the hash of their token."""
         return {entry.key: TokenRecord.decode(entry.value) for entry in await self._kv.entries(BUCKET, now)}
 
     async def list(self, now: float) -> list[TokenRecord]:
-        """All records, expired and revoked ones too, oldest first."""
+        """Return all records, including expired and revoked ones, oldest first."""
         records = [TokenRecord.decode(entry.value) for entry in await self._kv.entries(BUCKET, now)]
         return sorted(records, key=lambda record: (record.created_at, record.id))
 
     async def revoke(self, reference: str, now: float) -> tuple[TokenRecord, ...]:
-        """Revoke the token of that id or, if no id fits, all of that name. Returns those that it revoked."""
+        """Revoke the token with that id or, if there is none, all tokens with that name. Return the revoked records."""
         entries = await self._kv.entries(BUCKET, now)
         records = [(entry, TokenRecord.decode(entry.value)) for entry in entries]
         meant = [pair for pair in records if pair[1].id == reference] or [
@@ -178,13 +182,15 @@ class TokenTable:
         return tuple([record for entry, record in meant if await self._revoke_one(entry, record, now)])
 
     async def forget_ended(self, audience: TokenAudience, now: float) -> None:
-        """Removes the records of that audience that open nothing any more."""
+        """Remove the expired and revoked records of an audience."""
         for hash, record in (await self.by_hash(now)).items():
             if record.audience == audience and not record.opens(now):
                 await self._kv.delete(BUCKET, hash)
 
     async def note_used(self, hash: str, used_at: float, now: float) -> None:
-        """Where somebody else is writing the record, it is not worth a second attempt."""
+        """Store when a token was last used. If another writer changes the record at the same time, the note is
+        dropped.
+        """
         entry = await self._kv.get(BUCKET, hash, now)
         if entry is None:
             return

@@ -115,7 +115,7 @@ class StoredAudit:
         kept = self._with_log(_marks_of_names)  # first: what is appended meanwhile is in the registry's log before it
 
         async def verify() -> Verdict | None:
-            names, check = build_names_log(self._plan, self._folder), ChainCheck(ORIGIN, kept=kept)  # REG-5-15
+            names, check = build_names_log(self._plan, self._folder), ChainCheck(ORIGIN, stored_marks=kept)  # REG-5-15
             if not names.is_begun and not kept:
                 return None
             try:

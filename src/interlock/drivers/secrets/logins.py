@@ -78,7 +78,7 @@ class Logins:
 
     async def _revisions(self) -> dict[str, int | None]:
         now = self._vault.clock.wall()
-        return {slug: await self._vault.store.maybe_revision("secret", slug, now) for slug in self._slugs}
+        return {slug: await self._vault.store.find_revision("secret", slug, now) for slug in self._slugs}
 
     def _key(self, who: str | None) -> str:
         named = "\0".join((self._driver.id, self._vault.workspace, who or ""))

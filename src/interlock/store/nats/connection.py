@@ -8,10 +8,13 @@ A server that does not answer in time counts as lost too, so that one hung serve
 """
 
 import asyncio
+import base64
+import binascii
 import contextlib
 import logging
 import os
 import random
+import re
 import secrets
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -19,11 +22,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import Error as NatsError
 
-from interlock.store.nats.credentials import options_of
 from interlock.store.nats.servers import NatsServers, address
 from interlock.store.ports import Damaged, StoreError, StoreRefused, Unavailable
 
@@ -45,7 +48,7 @@ Answered = Callable[[Msg], None]
 
 
 class ApiError(Exception):
-    """What JetStream answered instead of doing it."""
+    """An error answer of JetStream."""
 
     def __init__(self, code: int, err_code: int, description: str) -> None:
         super().__init__(f"{description} ({err_code})")
@@ -83,13 +86,13 @@ class Connection:
     def payload_max(self) -> int:
         return self._live().max_payload
 
-    def on_change(self, told: Callable[[], None]) -> None:
-        """Told whenever the server was lost or is back."""
-        self._on_change.append(told)
+    def on_change(self, callback: Callable[[], None]) -> None:
+        """Call `callback` whenever the connection is lost or restored."""
+        self._on_change.append(callback)
 
-    def forget(self, told: Callable[[], None]) -> None:
-        if told in self._on_change:
-            self._on_change.remove(told)
+    def forget(self, callback: Callable[[], None]) -> None:
+        if callback in self._on_change:
+            self._on_change.remove(callback)
 
     async def open(self) -> None:
         if self._keeper is not None:
@@ -104,14 +107,14 @@ class Connection:
             with contextlib.suppress(asyncio.CancelledError):
                 await keeper
         client = self._forget_client()
-        self._tell()
-        for one in (client, self._dropped):
-            if one is not None:
-                await _close(one)
+        self._notify()
+        for nats_client in (client, self._dropped):
+            if nats_client is not None:
+                await _close(nats_client)
         self._dropped = None
 
     async def until_reachable(self) -> None:
-        """Returns also when the connection is closed for good."""
+        """Wait until the server is reachable, or the connection is closed for good."""
         changed = asyncio.Event()
         self.on_change(changed.set)
         try:
@@ -122,7 +125,7 @@ class Connection:
             self.forget(changed.set)
 
     def fail(self, why: StoreRefused) -> None:
-        """Every call from now on says so; only a restart helps."""
+        """Make every further call raise `why`. Only a restart of the node helps."""
         self._failure = why
         self.lose(str(why))
 
@@ -137,7 +140,7 @@ class Connection:
     async def request(
         self, subject: str, data: bytes = b"", headers: Headers | None = None, *, size: int | None = None
     ) -> Msg:
-        """One answer, within bounds. A status that says that none listens is an answer too."""
+        """Send a request and return its answer within the time limit. "No responders" (503) is an answer too."""
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
 
         def answered(message: Msg) -> None:
@@ -150,7 +153,7 @@ class Connection:
             return answer.result()
 
     async def wait(self, answer: "asyncio.Future[Any]", size: int = 0) -> None:
-        """Until it is done; Unavailable if the connection is lost before, or the bound has passed."""
+        """Wait for an answer. Raise Unavailable if the connection is lost or the time limit passes first."""
         self._answers.add(answer)
         try:
             # In two parts: after a pause of this process the answer may have arrived and only not been read.
@@ -179,7 +182,7 @@ class Connection:
 
     @contextlib.contextmanager
     def inbox(self, answered: Answered) -> Iterator[str]:
-        """A subject whose messages are given to `answered`, until the block ends."""
+        """Provide a reply subject whose messages are passed to `answered` until the block ends."""
         self._live()
         nonce = secrets.token_hex(_NONCE_BYTES)
         self._waiting[nonce] = answered
@@ -190,7 +193,7 @@ class Connection:
 
     @contextlib.asynccontextmanager
     async def subscription(self, arrived: Answered) -> AsyncIterator[str]:
-        """An inbox for messages that keep the subject of their own, as those that a consumer delivers."""
+        """Provide a reply subject for messages that keep their own subject, such as those that a consumer delivers."""
         client = self._live()
 
         async def pass_on(message: Msg) -> None:
@@ -207,9 +210,11 @@ class Connection:
             with contextlib.suppress(NatsError, OSError):
                 await subscription.unsubscribe()
 
-    async def api(self, subject: str, **asked: Any) -> dict[str, Any]:
-        """What JetStream says to a request of its own; ApiError where it says no."""
-        answer = await self.request(f"$JS.API.{subject}", msgspec.json.encode(asked) if asked else b"")
+    async def api(self, subject: str, **parameters: Any) -> dict[str, Any]:
+        """Send a request to the JetStream API and return its answer. Raise ApiError if JetStream answers with an
+        error.
+        """
+        answer = await self.request(f"$JS.API.{subject}", msgspec.json.encode(parameters) if parameters else b"")
         if (answer.headers or {}).get("Status") == "503":
             raise ApiError(503, 0, "JetStream does not answer")
         return decode(answer.data)
@@ -233,7 +238,7 @@ class Connection:
             if self._client is not None:
                 await self._lost.wait()
                 wait_s = RETRY_FIRST_S
-                self._tell()
+                self._notify()
             if self._dropped is not None:
                 client, self._dropped = self._dropped, None
                 await _close(client)
@@ -251,14 +256,14 @@ class Connection:
                 _log.exception("%s: connecting failed in a way it should not", self._servers)
             else:
                 _log.warning("%s is back", self._what)
-                self._tell()
+                self._notify()
 
-    def _tell(self) -> None:
-        for told in list(self._on_change):
-            told()
+    def _notify(self) -> None:
+        for callback in list(self._on_change):
+            callback()
 
     async def _connect(self) -> None:
-        """To the first of the servers, in any order, that takes us."""
+        """Connect to the first server, in random order, that accepts this node."""
         urls = list(self._servers.urls)
         random.shuffle(urls)
         options = await self._options()
@@ -268,7 +273,7 @@ class Connection:
                 return await self._connect_to(url, dict(options))
             except (StoreRefused, Unavailable) as failed:
                 failures.append(failed)
-        raise next((one for one in failures if isinstance(one, StoreRefused)), failures[0])
+        raise next((failure for failure in failures if isinstance(failure, StoreRefused)), failures[0])
 
     async def _connect_to(self, url: str, options: dict[str, Any]) -> None:
         client = _Client(is_tls=urlsplit(url).scheme == "tls", public_nkey=options.pop("public_nkey", None))
@@ -346,21 +351,21 @@ class Connection:
 
     async def _options(self) -> dict[str, Any]:
         secret = await self._servers.secret() if self._servers.secret is not None else None
-        options = options_of(secret or "")
+        options = connect_options(secret or "")
         if any(urlsplit(url).scheme == "tls" for url in self._servers.urls):
             options["tls"] = ssl.create_default_context(cafile=self._servers.ca_file)
         return options
 
     def _refusal(self, url: str, failed: BaseException, errors: list[str]) -> Exception:
-        said = " ".join([*errors, str(failed)])
-        if "uthorization" in said or "uthentication" in said:
+        messages = " ".join([*errors, str(failed)])
+        if "uthorization" in messages or "uthentication" in messages:
             return StoreRefused(
                 f"The NATS server at {address(url)} does not take the credentials of this node. Correct the secret "
                 "that store.nats_secret names."
             )
         if isinstance(failed, ssl.SSLError):
             return StoreRefused(f"The NATS server at {address(url)} is not trusted: {failed}.")
-        reason = next((one for one in (*errors, _words(failed)) if one), "it is silent")
+        reason = next((message for message in (*errors, _words(failed)) if message), "it is silent")
         return Unavailable(f"No NATS server answers at {address(url)} ({reason}). Start it, or correct store.nats_url.")
 
 
@@ -389,7 +394,7 @@ async def _close(client: Client) -> None:
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """The answer of JetStream, or its error raised."""
+    """Decode an answer of JetStream. Raise ApiError if it is an error."""
     try:
         answer: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.DecodeError as nonsense:
@@ -398,3 +403,49 @@ def decode(data: bytes) -> dict[str, Any]:
     if error is not None:
         raise ApiError(int(error.get("code", 0)), int(error.get("err_code", 0)), str(error.get("description", "")))
     return answer
+
+
+# How a node says who it is to a NATS server: what its secret holds, as options of a connection.
+#
+# a credentials file      the text of it: a JWT and the seed that signs for it
+# SU...                   the seed of an nkey
+# user:password
+# anything else           a token
+
+_SEED = re.compile(r"SU[A-Z2-7]{56}")
+_JWT = re.compile(r"-+BEGIN NATS USER JWT-+\s+(\S+)\s+-+END NATS USER JWT-+")
+_USER_PREFIX = 20 << 3  # nkeys: the byte that becomes the U of a user's public key
+
+
+def connect_options(secret: str) -> dict[str, Any]:
+    """Return the options for `Client.connect`; for an nkey, its public key is added as `public_nkey`."""
+    secret = secret.strip()
+    jwt, seed = _JWT.search(secret), _SEED.search(secret)
+    if jwt is not None:
+        if seed is None:
+            raise StoreRefused("The NATS credentials that store.nats_secret names hold no user seed (SU...).")
+        token = jwt[1].encode()
+        return {"user_jwt_cb": lambda: bytearray(token), "signature_cb": _signer(_key(seed[0]))}
+    if seed is not None and seed[0] == secret:
+        key = _key(secret)
+        return {"signature_cb": _signer(key), "public_nkey": _public(key)}
+    if ":" in secret:
+        user, _, password = secret.partition(":")
+        return {"user": user, "password": password}
+    return {"token": secret} if secret else {}
+
+
+def _key(seed: str) -> Ed25519PrivateKey:
+    raw = base64.b32decode(seed + "=" * (-len(seed) % 8))
+    if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
+        raise StoreRefused("The nkey seed that store.nats_secret names is not complete: its checksum is wrong.")
+    return Ed25519PrivateKey.from_private_bytes(raw[2:34])
+
+
+def _signer(key: Ed25519PrivateKey) -> Callable[[str], bytes]:
+    return lambda nonce: base64.b64encode(key.sign(nonce.encode()))
+
+
+def _public(key: Ed25519PrivateKey) -> str:
+    raw = bytes([_USER_PREFIX]) + key.public_key().public_bytes_raw()
+    return base64.b32encode(raw + binascii.crc_hqx(raw, 0).to_bytes(2, "little")).decode().rstrip("=")

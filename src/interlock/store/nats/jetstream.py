@@ -61,7 +61,7 @@ class JetStream:
         return stream in self._created
 
     async def ensure(self, stream: str, subjects: Sequence[str], **config: Any) -> None:
-        """The stream as it is to be, made at the first use."""
+        """Create the stream at its first use, or update its configuration."""
         if stream in self._created:
             return
         async with self._making.setdefault(stream, asyncio.Lock()):
@@ -78,18 +78,20 @@ class JetStream:
                 **config,
             }
             try:
-                made = await self.connection.api(f"STREAM.CREATE.{stream}", **wanted)
+                stream_info = await self.connection.api(f"STREAM.CREATE.{stream}", **wanted)
             except ApiError as refused:
                 if refused.err_code != CONFIGURED_OTHERWISE:
                     raise self._refusal(stream, refused) from refused
                 try:
-                    made = await self.connection.api(f"STREAM.UPDATE.{stream}", **wanted)
+                    stream_info = await self.connection.api(f"STREAM.UPDATE.{stream}", **wanted)
                 except ApiError as again:
                     raise self._refusal(stream, again) from again
-            self._created[stream] = str(made.get("created"))
+            self._created[stream] = str(stream_info.get("created"))
 
     async def confirm(self, stream: str, read: int = 0) -> int:
-        """The last sequence of a stream that is still the one that was made or found, and of which `read` was read."""
+        """Return the last sequence of the stream, after checking that the stream was not replaced or restored.
+        `read` is the highest sequence that was already read from it.
+        """
         try:
             info = await self.connection.api(f"STREAM.INFO.{stream}")
         except ApiError as refused:
@@ -109,11 +111,11 @@ class JetStream:
     async def publish(
         self, stream: str, subject: str, data: bytes, headers: Headers, *, size: int | None = None
     ) -> int:
-        """The sequence, once it is stored."""
+        """Publish a message and return its sequence once it is stored."""
         return self.acknowledged(stream, await self.connection.request(subject, data, headers, size=size))
 
     async def publish_batch(self, stream: str, messages: Sequence[tuple[str, bytes, Headers]]) -> int:
-        """All or none, one after the other; the sequence of the last."""
+        """Publish all messages in order, all or none, and return the sequence of the last one."""
         if len(messages) == 1:
             return await self.publish(stream, *messages[0])
         batch = secrets.token_hex(16)
@@ -128,7 +130,7 @@ class JetStream:
         return await self.publish(stream, subject, data, {**headers, "Nats-Batch-Commit": "1"}, size=size)
 
     def acknowledged(self, stream: str, answer: Msg) -> int:
-        """The sequence that an acknowledgement names, 0 for one that was there already."""
+        """Return the sequence in an acknowledgement, or 0 if the message was a duplicate."""
         if (answer.headers or {}).get("Status") == "503":
             raise NoStream(stream)
         try:
@@ -139,57 +141,57 @@ class JetStream:
             raise self._refusal(stream, refused) from refused
         return 0 if acknowledged.get("duplicate") else int(acknowledged["seq"])
 
-    async def asked(self, stream: str, asked: Awaitable[T]) -> T:
-        """What is asked of a stream that exists. Raises Damaged where it is gone."""
+    async def await_request(self, stream: str, request: Awaitable[T]) -> T:
+        """Await a request to an existing stream. Raise Damaged if the stream is gone."""
         try:
-            return await asked
+            return await request
         except NoStream:
             await self.confirm(stream)
             raise Unavailable("the NATS servers have no leader for the stream now") from None
 
     async def last(self, stream: str, subject: str) -> Stored | None:
-        """The last message of a subject, wildcards included, as the leader of the stream has it."""
+        """Return the last message of a subject (wildcards allowed), as the stream's leader has it."""
         return await self._get(stream, last_by_subj=subject)
 
     async def at(self, stream: str, sequence: int) -> Stored | None:
         return await self._get(stream, seq=sequence)
 
     async def all_of(self, stream: str, subject: str, after: int = 0, limit: int | None = None) -> list[Stored]:
-        """The messages of a subject, wildcards included, at least up to the last one when this was called."""
+        """Return the messages of a subject (wildcards allowed), at least up to the last one at the time of the call."""
         last = await self.last(stream, subject)
-        found: list[Stored] = []
+        messages: list[Stored] = []
         if last is None:
-            return found
+            return messages
         for _ in range(STALE_TRIES):
-            while limit is None or len(found) < limit:
-                wanted = PAGE_MESSAGES if limit is None else min(PAGE_MESSAGES, limit - len(found))
+            while limit is None or len(messages) < limit:
+                wanted = PAGE_MESSAGES if limit is None else min(PAGE_MESSAGES, limit - len(messages))
                 page, pending = await self._page(stream, subject, after + 1, wanted)
-                found += page
+                messages += page
                 if page:
                     after = page[-1].sequence
                 if not pending:
                     break
             else:
-                return found
+                return messages
             if after >= last.sequence:
-                return found
+                return messages
             # A server that follows its leader may lag; or what was the last has been replaced meanwhile.
             if (newer := await self.at(stream, last.sequence)) is None or newer.subject != last.subject:
                 last = await self.last(stream, subject)
                 if last is None or after >= last.sequence:
-                    return found
+                    return messages
             await asyncio.sleep(RETRY_S)
         raise Unavailable("the NATS servers do not agree on what is stored yet")
 
-    async def purge(self, stream: str, **asked: Any) -> None:
-        """What lies before a sequence."""
+    async def purge(self, stream: str, **parameters: Any) -> None:
+        """Remove the messages that `parameters` select, such as those before a sequence."""
         try:
-            await self.connection.api(f"STREAM.PURGE.{stream}", **asked)
+            await self.connection.api(f"STREAM.PURGE.{stream}", **parameters)
         except ApiError as refused:
             raise self._refusal(stream, refused) from refused
 
     async def _page(self, stream: str, subject: str, sequence: int, wanted: int) -> tuple[list[Stored], bool]:
-        """Messages from that sequence on, and whether there are more."""
+        """Return messages starting at that sequence, and whether there are more."""
         done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         page: list[Stored] = []
 
@@ -212,23 +214,25 @@ class JetStream:
             else:
                 done.set_result(status == "204" and int(headers.get("Nats-Num-Pending", "0")) > 0)
 
-        asked = {"seq": sequence, "next_by_subj": subject, "batch": wanted, "max_bytes": PAGE_BYTES}
+        query = {"seq": sequence, "next_by_subj": subject, "batch": wanted, "max_bytes": PAGE_BYTES}
         with self.connection.inbox(arrived) as reply:
-            await self.connection.send(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(asked), reply=reply)
+            await self.connection.send(f"$JS.API.DIRECT.GET.{stream}", msgspec.json.encode(query), reply=reply)
             await self.connection.wait(done, PAGE_BYTES)
             return page, done.result()
 
-    async def _get(self, stream: str, **asked: Any) -> Stored | None:
+    async def _get(self, stream: str, **query: Any) -> Stored | None:
         try:
-            answer = await self.connection.api(f"STREAM.MSG.GET.{stream}", **asked)
+            answer = await self.connection.api(f"STREAM.MSG.GET.{stream}", **query)
         except ApiError as refused:
             if refused.err_code == NO_MESSAGE:
                 return None
             if refused.err_code == STREAM_GONE:
                 raise NoStream(stream) from refused
             raise Unavailable(f"the NATS server says: {refused}") from refused
-        found = msgspec.convert(answer["message"], _Found)
-        return Stored(subject=found.subject, sequence=found.seq, headers=parse_headers(found.hdrs), data=found.data)
+        message = msgspec.convert(answer["message"], _Found)
+        return Stored(
+            subject=message.subject, sequence=message.seq, headers=parse_headers(message.hdrs), data=message.data
+        )
 
     def _refusal(self, stream: str, refused: ApiError) -> Exception:
         if refused.code in AWAY:

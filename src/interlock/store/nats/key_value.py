@@ -19,10 +19,9 @@ from typing import TypeVar
 
 import msgspec
 
-from interlock.store.expiry import expiry
 from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Stored, WrongSequence
 from interlock.store.nats.subjects import Names, is_digest, text_of, token
-from interlock.store.ports import Change, Conflict, Damaged, Entry, StoreError, StoreRefused, Unavailable
+from interlock.store.ports import Change, Conflict, Damaged, Entry, StoreError, StoreRefused, Unavailable, expiry
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -52,15 +51,15 @@ class _Unreadable(Damaged):
         super().__init__(f"what {message.subject} holds on the NATS server cannot be read; remove it there")
 
 
-class _Found(msgspec.Struct, frozen=True):
-    """What a subject holds now."""
+class _Content(msgspec.Struct, frozen=True):
+    """The current content of a subject."""
 
     sequence: int = 0
     entry: Entry | None = None  # without its parts, if it has some
     parts: int = 0
 
 
-_NOTHING = _Found()
+_NOTHING = _Content()
 
 
 class OwnWrite:
@@ -68,16 +67,16 @@ class OwnWrite:
 
 
 class OwnWrites:
-    """What this process writes: under way, and done. Those who watch leave it out."""
+    """The writes of this process, in progress and done. Watchers leave them out."""
 
     def __init__(self) -> None:
         self.under_way: Counter[str] = Counter()  # by subject
         self.last = 0  # the highest sequence
         self._on_end: list[Callable[[str, int], None]] = []
 
-    def on_end(self, told: Callable[[str, int], None]) -> None:
-        """Told the subject and the sequence, 0 where the write failed."""
-        self._on_end.append(told)
+    def on_end(self, callback: Callable[[str, int], None]) -> None:
+        """Call `callback` with the subject and sequence of every finished write; the sequence is 0 if it failed."""
+        self._on_end.append(callback)
 
     @contextlib.contextmanager
     def write(self, subject: str) -> Iterator[OwnWrite]:
@@ -90,8 +89,8 @@ class OwnWrites:
             if not self.under_way[subject]:
                 del self.under_way[subject]
             self.last = max(self.last, write.sequence)
-            for told in self._on_end:
-                told(subject, write.sequence)
+            for callback in self._on_end:
+                callback(subject, write.sequence)
 
 
 class NatsKeyValue:
@@ -112,49 +111,49 @@ class NatsKeyValue:
 
     async def get(self, bucket: str, key: str, now: float) -> Entry | None:
         for _ in range(READ_TRIES):
-            found = await self._find(bucket, key)
-            if found.entry is None or not _lives(found.entry, now):
+            content = await self._find(bucket, key)
+            if content.entry is None or not _lives(content.entry, now):
                 return None
             try:
-                return await self._whole(found.entry, found)
+                return await self._join_parts(content.entry, content)
             except _Replaced:
                 continue
         raise Unavailable(f"{bucket}/{key} is written too often to be read")
 
     async def entries(self, bucket: str, now: float) -> list[Entry]:
-        messages = await self._jetstream.asked(
+        messages = await self._jetstream.await_request(
             self._stream, self._jetstream.all_of(self._stream, f"{self._names.entries}.{token(bucket)}.*")
         )
-        found: dict[str, Entry] = {}  # a key that was written meanwhile may come twice: the later one stands
+        entries: dict[str, Entry] = {}  # a key that was written meanwhile may come twice: the later one stands
         for message in messages:
             try:
-                key, one = key_of(message), _found(message)
+                key, content = key_of(message), _read_content(message)
             except _Unreadable as nonsense:
                 _log.error("%s", nonsense)
                 continue
-            found.pop(key, None)
-            if one.entry is None or not _lives(one.entry, now):
+            entries.pop(key, None)
+            if content.entry is None or not _lives(content.entry, now):
                 continue
-            if not one.parts:
-                found[key] = one.entry
+            if not content.parts:
+                entries[key] = content.entry
             elif (whole := await self.get(bucket, key, now)) is not None:
-                found[key] = whole
-        return sorted(found.values(), key=lambda entry: entry.key)
+                entries[key] = whole
+        return sorted(entries.values(), key=lambda entry: entry.key)
 
     async def put(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
         expires_at = expiry(now, ttl_s)
-        found = await self._find(bucket, key)
-        return await self._write(bucket, key, value, found, expires_at, ttl_s, expected=False)
+        content = await self._find(bucket, key)
+        return await self._write(bucket, key, value, content, expires_at, ttl_s, expected=False)
 
     async def create(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
         expires_at = expiry(now, ttl_s)
-        found = _NOTHING
+        content = _NOTHING
         while True:
             try:
-                return await self._write(bucket, key, value, found, expires_at, ttl_s)
+                return await self._write(bucket, key, value, content, expires_at, ttl_s)
             except WrongSequence:
-                found = await self._find(bucket, key)
-                if found.entry is not None and _lives(found.entry, now):
+                content = await self._find(bucket, key)
+                if content.entry is not None and _lives(content.entry, now):
                     raise Conflict(f"{bucket}/{key} exists") from None
 
     async def update(
@@ -162,55 +161,55 @@ class NatsKeyValue:
     ) -> int:
         expires_at = expiry(now, ttl_s)
         while True:
-            found = await self._find(bucket, key)
-            if found.entry is None or not _lives(found.entry, now):
+            content = await self._find(bucket, key)
+            if content.entry is None or not _lives(content.entry, now):
                 raise Conflict(f"{bucket}/{key} is gone")
-            if found.sequence != revision:
-                raise Conflict(f"{bucket}/{key} has revision {found.sequence}, not {revision}")
+            if content.sequence != revision:
+                raise Conflict(f"{bucket}/{key} has revision {content.sequence}, not {revision}")
             try:
-                return await self._write(bucket, key, value, found, expires_at, ttl_s)
+                return await self._write(bucket, key, value, content, expires_at, ttl_s)
             except WrongSequence:
                 continue  # the next look says which conflict it is
 
     async def delete(self, bucket: str, key: str) -> bool:
         while True:
-            found = await self._find(bucket, key)
-            if found.entry is None:
+            content = await self._find(bucket, key)
+            if content.entry is None:
                 return False
-            headers = {DELETED: "1", TTL: f"{DELETED_KEPT_S}s", EXPECTED: str(found.sequence), **_key_header(key)}
+            headers = {DELETED: "1", TTL: f"{DELETED_KEPT_S}s", EXPECTED: str(content.sequence), **_key_header(key)}
             try:
                 sequence = await self._publish(self._names.entry(bucket, key), b"", headers)
             except WrongSequence:
                 continue
-            await self._clear_parts(bucket, key, found, sequence)
+            await self._clear_parts(bucket, key, content, sequence)
             return True
 
     async def change_of(self, message: Stored) -> Change | None:
-        """What a message of the stream says; None: nothing that can be read, or a later one says it."""
+        """Decode a message of the stream, or return None if it is unreadable or a later message replaces it."""
         try:
-            key, found = key_of(message), _found(message)
+            key, content = key_of(message), _read_content(message)
         except _Unreadable as nonsense:
             _log.error("%s", nonsense)
             return None
-        if found.entry is None:
+        if content.entry is None:
             return Change(key, None)
         try:
-            return Change(key, await self._whole(found.entry, found))
+            return Change(key, await self._join_parts(content.entry, content))
         except _Replaced:
             return None
 
-    async def _find(self, bucket: str, key: str) -> _Found:
-        message = await self._jetstream.asked(
+    async def _find(self, bucket: str, key: str) -> _Content:
+        message = await self._jetstream.await_request(
             self._stream, self._jetstream.last(self._stream, self._names.entry(bucket, key))
         )
-        return _NOTHING if message is None else _found(message)
+        return _NOTHING if message is None else _read_content(message)
 
-    async def _whole(self, entry: Entry, found: _Found) -> Entry:
-        if not found.parts:
+    async def _join_parts(self, entry: Entry, content: _Content) -> Entry:
+        if not content.parts:
             return entry
-        first = found.sequence - found.parts
+        first = content.sequence - content.parts
         parts = await asyncio.gather(
-            *(self._asked(self._jetstream.at(self._stream, first + number)) for number in range(found.parts))
+            *(self._await_request(self._jetstream.at(self._stream, first + number)) for number in range(content.parts))
         )
         if None in parts:
             raise _Replaced
@@ -221,7 +220,7 @@ class NatsKeyValue:
         bucket: str,
         key: str,
         value: bytes,
-        found: _Found,
+        content: _Content,
         expires_at: float | None,
         ttl_s: float | None,
         *,
@@ -236,53 +235,53 @@ class NatsKeyValue:
                 lifetime[TTL] = f"{math.ceil(ttl_s) + EXPIRED_KEPT_S}s"
         headers |= lifetime
         if expected:
-            headers[EXPECTED] = str(found.sequence)
-        room = self._jetstream.connection.payload_max - HEADERS_MAX - len(headers.get(KEY, ""))
-        if len(value) <= room:
+            headers[EXPECTED] = str(content.sequence)
+        payload_max = self._jetstream.connection.payload_max - HEADERS_MAX - len(headers.get(KEY, ""))
+        if len(value) <= payload_max:
             sequence = await self._publish(subject, value, headers)
-            await self._clear_parts(bucket, key, found, sequence)
+            await self._clear_parts(bucket, key, content, sequence)
             return sequence
-        value_max = min(VALUE_MAX, room * (BATCH_MAX - 1))
+        value_max = min(VALUE_MAX, payload_max * (BATCH_MAX - 1))
         if len(value) > value_max:
             raise StoreRefused(f"{bucket}/{key} would have {len(value)} bytes; the store takes {value_max}.")
-        parts = [value[start : start + room] for start in range(0, len(value), room)]
+        parts = [value[start : start + payload_max] for start in range(0, len(value), payload_max)]
         where = self._parts(bucket, key)
         messages = [(f"{where}.{number}", part, lifetime) for number, part in enumerate(parts)]
         headers[PARTS] = str(len(parts))
         async with self._in_parts:
             with self.own.write(subject) as write:
                 publish = self._jetstream.publish_batch(self._stream, [*messages, (subject, b"", headers)])
-                sequence = write.sequence = await self._asked(publish)
-        if found.parts > len(parts):
-            await self._clear_parts(bucket, key, found, sequence - len(parts))
+                sequence = write.sequence = await self._await_request(publish)
+        if content.parts > len(parts):
+            await self._clear_parts(bucket, key, content, sequence - len(parts))
         return sequence
 
     async def _publish(self, subject: str, data: bytes, headers: dict[str, str]) -> int:
         with self.own.write(subject) as write:
-            write.sequence = await self._jetstream.asked(
+            write.sequence = await self._jetstream.await_request(
                 self._stream, self._jetstream.publish(self._stream, subject, data, headers)
             )
         return write.sequence
 
-    async def _clear_parts(self, bucket: str, key: str, found: _Found, before: int) -> None:
-        """What the value before was made of. It may be left behind if the server is lost just now."""
-        if found.parts:
+    async def _clear_parts(self, bucket: str, key: str, content: _Content, before: int) -> None:
+        """Remove the parts of the previous value. They may be left behind if the server is lost at this moment."""
+        if content.parts:
             with contextlib.suppress(StoreError):
                 await self._jetstream.purge(self._stream, filter=f"{self._parts(bucket, key)}.*", seq=before)
 
-    async def _asked(self, asked: Awaitable[T]) -> T:
-        return await self._jetstream.asked(self._stream, asked)
+    async def _await_request(self, request: Awaitable[T]) -> T:
+        return await self._jetstream.await_request(self._stream, request)
 
     def _parts(self, bucket: str, key: str) -> str:
         return f"{self._names.parts}.{token(bucket)}.{token(key)}"
 
 
-def _found(message: Stored) -> _Found:
+def _read_content(message: Stored) -> _Content:
     if DELETED in message.headers:
-        return _Found(sequence=message.sequence)
+        return _Content(sequence=message.sequence)
     expires = message.headers.get(EXPIRES)
     try:
-        return _Found(
+        return _Content(
             sequence=message.sequence,
             entry=Entry(key_of(message), message.data, message.sequence, None if expires is None else float(expires)),
             parts=int(message.headers.get(PARTS, "0")),

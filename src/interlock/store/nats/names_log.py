@@ -65,30 +65,36 @@ class NatsNamesLog:
     async def read(self, after: int = 0, limit: int = 10_000) -> list[ChainedRecord]:
         known_record, known_message = self._known
         start = known_message if known_record <= after else 0
-        found: list[ChainedRecord] = []
+        records: list[ChainedRecord] = []
         for message in await self._messages(f"{self._subject}.*", start):
             run = _run(message)
-            found += [record for record, _ in _records(run) if record.sequence > after]
-            if len(found) <= limit:
+            records += [record for record, _ in _records(run) if record.sequence > after]
+            if len(records) <= limit:
                 self._known = (run.last.sequence, message.sequence)
-        return found[: max(limit, 0)]
+        return records[: max(limit, 0)]
 
     async def read_of(self, name: str, limit: int = 1000) -> list[ChainedRecord]:
-        """The last records about a name, in order."""
+        """Return the last records about a name, in order."""
         messages = await self._messages(f"{self._subject}.{token(name)}")
         messages += await self._messages(f"{self._subject}.{SEVERAL}")
-        found = [record for message in messages for record, about in _records(_run(message)) if name and about == name]
-        return sorted(found, key=lambda record: record.sequence)[-limit:] if limit > 0 else []
+        records = [
+            record for message in messages for record, about in _records(_run(message)) if name and about == name
+        ]
+        return sorted(records, key=lambda record: record.sequence)[-limit:] if limit > 0 else []
 
     async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark:
-        """Chains the records right after that mark, all or nothing; Conflict where it is not the last one."""
-        last = await self._jetstream.asked(self._stream, self._jetstream.last(self._stream, f"{self._subject}.*"))
+        """Chain the records after the mark `after`, all or nothing. Raise Conflict if `after` is not the last
+        record.
+        """
+        last = await self._jetstream.await_request(
+            self._stream, self._jetstream.last(self._stream, f"{self._subject}.*")
+        )
         if (ORIGIN if last is None else _run(last).last) != after:
             raise Conflict("another replica has changed the registry")
         if not records:
             return after
-        hashes = chain(after, [one.data for one in records])
-        rows = [_Row(one.name, one.data, hash) for one, hash in zip(records, hashes, strict=True)]
+        hashes = chain(after, [record.data for record in records])
+        rows = [_Row(record.name, record.data, hash) for record, hash in zip(records, hashes, strict=True)]
         runs = self._runs(after.sequence + 1, rows)
         expected: Headers = {EXPECTED_LAST: str(0 if last is None else last.sequence)}
         messages = [
@@ -96,44 +102,44 @@ class NatsNamesLog:
             for number, run in enumerate(runs)
         ]
         try:
-            await self._jetstream.asked(self._stream, self._jetstream.publish_batch(self._stream, messages))
+            await self._jetstream.await_request(self._stream, self._jetstream.publish_batch(self._stream, messages))
         except WrongSequence:
             raise Conflict("another replica has changed the registry") from None
         return runs[-1].last
 
     def watch(self) -> "NamesWatch":
-        """Tells when there may be more to read."""
+        """Return an iterator that signals when there may be new records."""
         watch = NamesWatch(self._connection, self._jetstream, self._stream, f"{self._subject}.*", self._known[1])
         self._watches.append(watch)
         return watch
 
     def _runs(self, first: int, rows: Sequence[_Row]) -> list[_Run]:
-        """In messages that the server takes."""
-        room = self._connection.payload_max - HEADERS_MAX
+        """Group the rows into runs that each fit into one message of the server."""
+        payload_max = self._connection.payload_max - HEADERS_MAX
         runs: list[list[_Row]] = []
-        size = room
+        size = payload_max
         for row in rows:
-            takes = len(row.data) + RECORD_EXTRA
-            if takes > room:
+            record_size = len(row.data) + RECORD_EXTRA
+            if record_size > payload_max:
                 raise StoreRefused(
-                    f"A record of the registry of {len(row.data)} bytes is larger than the NATS server takes ({room}). "
-                    "Set max_payload in its configuration."
+                    f"A record of the registry has {len(row.data)} bytes, and the NATS server accepts {payload_max}. "
+                    "Increase max_payload in the configuration of the NATS server."
                 )
-            if size + takes > room:
+            if size + record_size > payload_max:
                 runs.append([])
                 size = 0
             runs[-1].append(row)
-            size += takes
+            size += record_size
         if len(runs) > BATCH_MAX:
             raise StoreRefused(f"{len(rows)} records cannot be appended to the registry at once.")
-        made: list[_Run] = []
-        for some in runs:
-            made.append(_Run(first, tuple(some)))
-            first += len(some)
-        return made
+        messages: list[_Run] = []
+        for run in runs:
+            messages.append(_Run(first, tuple(run)))
+            first += len(run)
+        return messages
 
     async def _messages(self, subject: str, after: int = 0) -> list[Stored]:
-        return await self._jetstream.asked(self._stream, self._jetstream.all_of(self._stream, subject, after))
+        return await self._jetstream.await_request(self._stream, self._jetstream.all_of(self._stream, subject, after))
 
 
 def _about(run: _Run) -> str:

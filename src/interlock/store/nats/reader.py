@@ -58,7 +58,7 @@ class Reader:
         self._changed.set()
 
     async def run(self) -> None:
-        """Until the connection is closed for good. Ends with Damaged where the stream is not the one it was."""
+        """Read until the connection is closed for good. Raise Damaged if the stream was replaced."""
         while True:
             try:
                 await self._read()
@@ -110,15 +110,15 @@ class Reader:
                 await self._connection.send(f"$JS.API.CONSUMER.DELETE.{self._stream}.{consumer}", b"")
 
     async def _poll(self, consumer: str, reply: str, delivered: int) -> int:
-        """One long poll; gives what it brings. Returns how many the consumer has delivered altogether."""
-        asked = {
+        """Run one long poll and deliver its messages. Return how many messages the consumer has delivered in total."""
+        request = {
             "batch": POLL_MESSAGES,
             "max_bytes": max(POLL_BYTES, 2 * self._connection.payload_max),
             "expires": int(POLL_S * _NS),
             "idle_heartbeat": int(HEARTBEAT_S * _NS),
         }
         await self._connection.send(
-            f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{consumer}", msgspec.json.encode(asked), reply=reply
+            f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{consumer}", msgspec.json.encode(request), reply=reply
         )
         for _ in range(POLL_MESSAGES):
             while (message := await self._next()) is not None and _status(message) == "100":
@@ -139,7 +139,7 @@ class Reader:
         return delivered
 
     async def _next(self) -> Msg | None:
-        """None once there is doubt."""
+        """Return the next message, or None once there is doubt whether messages were missed."""
         while not self._arrived:
             if self._is_doubtful:
                 return None
@@ -171,7 +171,9 @@ def _status(message: Msg) -> str | None:
 
 
 def _numbers(message: Msg) -> tuple[int, int]:
-    """Of the stream and of the consumer: $JS.ACK[.domain.account].stream.consumer.tries.SEQUENCE.NUMBER.time.pending"""
+    """Return the stream sequence and the consumer sequence of a message from its reply subject:
+    $JS.ACK[.domain.account].stream.consumer.tries.SEQUENCE.NUMBER.time.pending
+    """
     parts = message.reply.split(".")
     first = 5 if len(parts) == 9 else 7
     return int(parts[first]), int(parts[first + 1])

@@ -16,7 +16,7 @@ class NatsServers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SharedPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """What replicas of one node have in common."""
+    """The NATS servers, node name and replication that all replicas of one node share."""
 
     servers: NatsServers
     node: str  # their name
@@ -24,6 +24,6 @@ class SharedPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def address(url: str) -> str:
-    """A URL without what may stand before an @."""
+    """Return a URL without its credentials."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"

@@ -52,7 +52,7 @@ class NatsReplication:
 
     def follow(self, stream: str, after: int) -> NatsFollowing:
         following = self._streams.follow(stream, after)
-        self._followings = [one for one in self._followings if not one.is_closed]
+        self._followings = [existing for existing in self._followings if not existing.is_closed]
         self._followings.append(following)
         return following
 

@@ -37,7 +37,7 @@ class NatsStreams:
         self._check(records)
         subject = self._names.records(stream)
         async with self._order(stream):
-            return await self._made(
+            return await self._create_and_write(
                 stream,
                 lambda: self._jetstream.publish_batch(
                     self._names.stream(stream), [(subject, record, {}) for record in records]
@@ -48,12 +48,12 @@ class NatsStreams:
         self._check([data for _, data in records])
         async with self._order(stream):
             await self.ensure(stream)
-            return await self._made(stream, lambda: self._publish_each(stream, records))
+            return await self._create_and_write(stream, lambda: self._publish_each(stream, records))
 
     async def read(self, stream: str, after: int = 0, limit: int = 1000) -> list[Record]:
         if limit <= 0 or after >= SEQUENCE_MAX:
             return []
-        messages = await self._found(
+        messages = await self._read_or_default(
             stream,
             self._jetstream.all_of(
                 self._names.stream(stream), self._names.records(stream), max(after, 0), min(limit, SEQUENCE_MAX)
@@ -63,7 +63,7 @@ class NatsStreams:
         return [Record(message.sequence, message.data) for message in messages]
 
     async def last(self, stream: str) -> int:
-        message = await self._found(
+        message = await self._read_or_default(
             stream, self._jetstream.last(self._names.stream(stream), self._names.records(stream)), None
         )
         return 0 if message is None else message.sequence
@@ -82,7 +82,7 @@ class NatsStreams:
         return NatsFollowing(self._jetstream, self._names, stream, after, lambda: self.ensure(stream))
 
     async def _publish_each(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
-        """All are sent before the first is waited for; the server takes them in their order."""
+        """Publish all records before waiting for the first acknowledgement. The server stores them in this order."""
         connection, subject, name = self._jetstream.connection, self._names.records(stream), self._names.stream(stream)
         loop = asyncio.get_running_loop()
         answers: list[asyncio.Future[Msg]] = [loop.create_future() for _ in records]
@@ -95,20 +95,20 @@ class NatsStreams:
                 await connection.wait(answer, size)
             return [self._jetstream.acknowledged(name, answer.result()) for answer in answers]
 
-    async def _made(self, stream: str, write: Callable[[], Awaitable[T]]) -> T:
-        """A write, to a stream that need not exist yet."""
+    async def _create_and_write(self, stream: str, write: Callable[[], Awaitable[T]]) -> T:
+        """Create the stream if necessary, then write to it."""
         await self.ensure(stream)
-        return await self._jetstream.asked(self._names.stream(stream), write())
+        return await self._jetstream.await_request(self._names.stream(stream), write())
 
-    async def _found(self, stream: str, asked: Awaitable[T], nothing: T) -> T:
+    async def _read_or_default(self, stream: str, request: Awaitable[T], default: T) -> T:
         name = self._names.stream(stream)
         try:
-            return await (self._jetstream.asked(name, asked) if self._jetstream.knows(name) else asked)
+            return await (self._jetstream.await_request(name, request) if self._jetstream.knows(name) else request)
         except NoStream:
-            return nothing
+            return default
 
     def _order(self, stream: str) -> asyncio.Lock:
-        """The server takes few batches at a time, and what one caller appends first comes first."""
+        """Return the lock that keeps appends to a stream in order; the server accepts few batches at a time."""
         return self._appending.setdefault(stream, asyncio.Lock())
 
     def _check(self, records: Sequence[bytes]) -> None:

@@ -14,23 +14,23 @@ _QUOTED = re.compile(rb"_([0-9A-F]{2})")
 
 
 def token(text: str) -> str:
-    quoted = _PLAIN.sub(lambda found: b"_%02X" % ord(found[0]), text.encode()).decode() or "__"
+    quoted = _PLAIN.sub(lambda match: b"_%02X" % ord(match[0]), text.encode()).decode() or "__"
     return quoted if len(quoted) <= TOKEN_MAX else "_s" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def is_digest(one: str) -> bool:
-    """Whether the token says nothing of its text."""
-    return one.startswith("_s")
+def is_digest(quoted: str) -> bool:
+    """Return whether the token is a digest, from which the text cannot be recovered."""
+    return quoted.startswith("_s")
 
 
-def text_of(one: str) -> str:
-    if one == "__":
+def text_of(quoted: str) -> str:
+    if quoted == "__":
         return ""
-    return _QUOTED.sub(lambda found: bytes.fromhex(found[1].decode()), one.encode()).decode()
+    return _QUOTED.sub(lambda match: bytes.fromhex(match[1].decode()), quoted.encode()).decode()
 
 
 class Names:
-    """What the replicas with one node name call their streams and subjects."""
+    """The names of streams and subjects that replicas of one node share."""
 
     def __init__(self, node: str) -> None:
         node = token(node)

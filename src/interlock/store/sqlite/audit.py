@@ -193,14 +193,14 @@ class _Log:
         return last.sequence - start.sequence
 
     def read(self, after: int, limit: int) -> list[ChainedRecord]:
-        """From the row that `after` lies in or before; rows as they come until there are enough."""
-        found: list[ChainedRecord] = []
+        """Return up to `limit` records after that sequence, starting with the row that contains it."""
+        records: list[ChainedRecord] = []
         with contextlib.closing(self._connection().execute(_ROWS_FROM, (after,))) as rows:
             for row in rows:
-                found += [record for record in _records(*row) if record.sequence > after]
-                if len(found) >= limit:
+                records += [record for record in _records(*row) if record.sequence > after]
+                if len(records) >= limit:
                     break
-        return found[:limit]
+        return records[:limit]
 
     def tip(self) -> Mark:
         row = self._connection().execute(_LAST_ROW).fetchone()
@@ -221,7 +221,7 @@ class _Log:
 
 
 def _runs(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """The records in their order, in runs that fit a row."""
+    """Split the records, in order, into runs that fit into one row each."""
     run: list[bytes] = []
     for record in records:
         alone = b"\n" in record
@@ -237,7 +237,7 @@ def _runs(records: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def _records(sequence: int, data: bytes, hashes: bytes) -> list[ChainedRecord]:
-    """The records of a row. One that does not add up is given as a single record, for `verify` to name."""
+    """Return the records of a row. An inconsistent row is returned as a single record, so that `verify` reports it."""
     count = len(hashes) // HASH_BYTES
     parts = data.split(b"\n") if count > 1 else [data]
     if len(parts) != count or len(hashes) % HASH_BYTES:
@@ -273,7 +273,7 @@ class _Head:
             db.close()
 
     def begin(self) -> None:
-        """An empty log has a head before its first record, so that a missing head is always a finding."""
+        """Write a head for an empty log, so that a missing head is always an error."""
         with errors_of(self._path), write_transaction(self._connection()):
             if self.get(HEAD_KEY) is None:
                 self.move(ORIGIN)

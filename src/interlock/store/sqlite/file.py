@@ -77,13 +77,13 @@ class SqliteThread:
 
 
 def int64(number: int) -> int:
-    """A sequence or limit from above, brought into the range that SQLite takes and where it means what it says."""
+    """Clamp a sequence or limit to the range of SQLite's integers."""
     return min(max(number, 0), INTEGER_MAX)
 
 
 @contextlib.contextmanager
 def write_transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """A transaction that holds the write lock from its beginning, so that what it reads stays true until its end."""
+    """Run a block as a transaction that holds the write lock from the start, so that what it reads stays true."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -101,7 +101,7 @@ def roll_back(db: sqlite3.Connection) -> None:
 
 @contextlib.contextmanager
 def errors_of(path: Path) -> Iterator[None]:
-    """Turns what SQLite reports about this file into the errors of the ports."""
+    """Translate SQLite errors about this file into StoreError."""
     try:
         yield
     except sqlite3.Error as error:
@@ -153,7 +153,9 @@ def open_database(
 
 
 def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TIMEOUT_S) -> sqlite3.Connection:
-    """The file as it is: nothing is made, migrated or tidied up. Blocks: call it on a SqliteThread."""
+    """Open an existing file read-only, without creating or migrating anything. This blocks: call it on a
+    SqliteThread.
+    """
     if not path.exists():
         raise StoreRefused(f"{path} is not there; a node makes it when it first runs.")
     with errors_of(path):
@@ -187,7 +189,7 @@ def _make_private(path: Path) -> None:
 
 
 def _version(db: sqlite3.Connection, schema: Schema, path: Path) -> int:
-    """The file's schema version, read without changing anything."""
+    """Return the file's schema version without changing the file."""
     if 0 < path.stat().st_size < _PAGE_SIZE_MIN:  # SQLite would take the rest of a file for a new one
         raise _damage(path, "file is too short")
     application_id = int(db.execute("PRAGMA application_id").fetchone()[0])

@@ -39,7 +39,7 @@ class SqliteNamesLog:
 
     @property
     def is_begun(self) -> bool:
-        """Whether anything was ever appended."""
+        """Return whether anything was ever appended."""
         return self._db is not None or self._path.exists()
 
     async def open(self) -> None:
@@ -57,19 +57,21 @@ class SqliteNamesLog:
         return await self._thread.run(self._read, int64(after), int64(limit))
 
     async def read_of(self, name: str, limit: int = 1000) -> list[ChainedRecord]:
-        """The last records about a name, in order."""
+        """Return the last records about a name, in order."""
         if not self.is_begun:
             return []
         await self.open()
         return await self._thread.run(self._read_of, name, int64(limit))
 
     async def append(self, after: Mark, records: Sequence[NamedRecord]) -> Mark:
-        """Chains the records right after that mark, all or nothing; Conflict where it is not the last one."""
+        """Chain the records after the mark `after`, all or nothing. Raise Conflict if `after` is not the last
+        record.
+        """
         self._thread.start()
         return await self._thread.run(self._append, after, records)
 
     def watch(self) -> None:
-        """A command that appends while a node runs is noticed when the node looks next."""
+        """Return None: the node notices what a command appended at its next read."""
 
     def _connection(self) -> sqlite3.Connection:
         if self._db is None:
@@ -99,12 +101,12 @@ class SqliteNamesLog:
                 row = db.execute("SELECT sequence, hash FROM record ORDER BY sequence DESC LIMIT 1").fetchone()
                 if (ORIGIN if row is None else Mark(*row)) != after:
                     raise Conflict("another process has changed the registry")
-                hashes = chain(after, [one.data for one in records])
+                hashes = chain(after, [record.data for record in records])
                 db.executemany(
                     "INSERT INTO record (sequence, name, data, hash) VALUES (?, ?, ?, ?)",
                     (
-                        (after.sequence + count, one.name, one.data, hash)
-                        for count, (one, hash) in enumerate(zip(records, hashes, strict=True), 1)
+                        (after.sequence + count, record.name, record.data, hash)
+                        for count, (record, hash) in enumerate(zip(records, hashes, strict=True), 1)
                     ),
                 )
         except sqlite3.IntegrityError as refused:

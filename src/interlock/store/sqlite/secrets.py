@@ -36,7 +36,7 @@ KINDS: Final[tuple[Kind, ...]] = ("secret", "token", "client")
 
 
 def names_on_disk(data: Path, kind: Kind) -> frozenset[str]:
-    """What is stored, read beside a node that may be using it. Raises StoreError."""
+    """Return the names of the stored secrets, read beside a node that may be running. Raise StoreError on failure."""
     path = data / SECRETS_FILE
     if not path.exists():
         return frozenset()
@@ -55,7 +55,7 @@ class Secrets:
         self._opening = asyncio.Lock()
 
     async def open(self) -> None:
-        """Opens what there is; a first secret makes the rest."""
+        """Open the store if it exists. The first secret creates it."""
         if (self._data / SECRETS_FILE).exists():
             await self._open_store()
 
@@ -71,8 +71,8 @@ class Secrets:
         entry = None if self._store is None else await self._store.kv.get(kind, name, now)
         return None if entry is None else self._unseal(kind, name, entry.value)
 
-    async def maybe_revision(self, kind: Kind, name: str, now: float) -> int | None:
-        """Another whenever it was put anew; None: there is none. Needs no key."""
+    async def find_revision(self, kind: Kind, name: str, now: float) -> int | None:
+        """Return a number that changes whenever the secret is stored again, or None if there is none. Needs no key."""
         entry = None if self._store is None else await self._store.kv.get(kind, name, now)
         return None if entry is None else entry.revision
 
@@ -97,7 +97,9 @@ class Secrets:
             return self._store
 
     async def _is_empty(self, now: float) -> bool:
-        """A key is made for an empty store only: one that was lost is not replaced behind the operator's back."""
+        """Return whether no secret is stored. Only an empty store gets a new key; a lost key is never replaced
+        silently.
+        """
         return not any([await self.names(kind, now) for kind in get_args(Kind)])
 
     def _unseal(self, kind: Kind, name: str, sealed: bytes) -> bytes:

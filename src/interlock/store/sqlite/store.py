@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from interlock.store.expiry import expiry
-from interlock.store.ports import Conflict, Entry, Record, Replication, Unavailable
+from interlock.store.ports import Conflict, Entry, Record, Replication, Unavailable, expiry
 from interlock.store.sqlite.file import BUSY_TIMEOUT_S, Schema, SqliteThread, int64, open_database, write_transaction
 
 P = ParamSpec("P")
