@@ -21,6 +21,7 @@ from interlock.links.connector import ConnectFailed, Connector, ConnectorParts
 from interlock.links.keeper import Keeper, StockCatalog
 from interlock.links.link import Link
 from interlock.links.link_events import LinkEvents
+from interlock.links.listing import Items, ListFailed, read_definitions
 from interlock.mcp.methods import TOOLS_LIST
 from interlock.wire.jsonrpc.codec import encode_value
 
@@ -87,6 +88,11 @@ class DeviceKeeper(Keeper):
         """Its transport is opened anew."""
         if self.link.fault is None:
             self.session.reopen()
+
+    async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
+        """Return the tools that the session knows. Nothing is asked of the device."""
+        known = self.listing.tools if self.listing is not None else None
+        return read_definitions(method, (tool.item for tool in self.session.tools.values()), known), None
 
     def _backoff_s(self) -> float:
         return LOOK_AGAIN_S

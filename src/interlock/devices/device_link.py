@@ -1,11 +1,13 @@
-"""The link to a device: MCP messages answered here, calls carried to its session (MCP-AX 8.2).
+"""The link to a device: an admitted call becomes one device message, and its answer one result (MCP-AX 8.2).
 
-The device hears the number of a tool and its arguments, nothing else. What it answers becomes a result of MCP: the
-content, or `isError` with the word for what went wrong in `_meta["x-mcpax-device"]`. What could not be answered at all
-is the link's own error, which says whether the device may have acted.
+The device gets the number of a tool and its arguments, nothing else. No MCP message is written or read on the way:
+the session encodes the arguments for the wire of the device, and this link turns the outcome into a result of MCP. A
+result is the content, or `isError` with a word for the failure in `_meta["x-mcpax-device"]`. A call that got no answer
+fails with an error of the link, which says whether the device may have acted.
 """
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Raw
@@ -21,26 +23,20 @@ from interlock.devices.protocol.description_check import is_checked
 from interlock.devices.requests import Request
 from interlock.devices.session import DeviceSession
 from interlock.gate.protocol.reserved_claims import without_claims
+from interlock.guard.guard import Admitted
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.link import ServerFacts
 from interlock.links.link_events import LinkEvents
 from interlock.links.pipes import Trouble, Undelivered
-from interlock.mcp import methods
 from interlock.mcp.eras import LEGACY_VERSIONS, Era
-from interlock.wire.jsonrpc.codec import (
-    decode_object,
-    decode_untrusted,
-    decode_value,
-    encode_error,
-    encode_result,
-    encode_value,
-    maybe_string,
-)
+from interlock.mcp.methods import SET_LEVEL, TOOLS_CALL
+from interlock.wire.jsonrpc.codec import decode_value, encode_value, maybe_string
 from interlock.wire.jsonrpc.errors import INVALID_PARAMS, METHOD_NOT_FOUND, CodecError, Fault, error_body
-from interlock.wire.jsonrpc.messages import Request as McpRequest
+from interlock.wire.jsonrpc.messages import ABSENT, Response
 
 DEVICE: Final = "x-mcpax-device"
 STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD] or 0.0  # of a tool without a latency class
+_TOOLS_ONLY: Final = Fault(METHOD_NOT_FOUND, "a device has only tools")
 
 
 class DeviceCall(Call):
@@ -51,6 +47,8 @@ class DeviceCall(Call):
 
 
 class DeviceLink(ConnectedLink):
+    """A link whose other end is a device session instead of an MCP server. It has no pipe."""
+
     gone = "device_absent"
 
     def __init__(
@@ -68,18 +66,22 @@ class DeviceLink(ConnectedLink):
         self.device = session
         self.members = members
         link = plan.description.link
-        self.timeout_s = max(STANDARD_S, (1 + link.retries) * link.timeout_ms / 1000)  # all of its attempts
-        self.retry_after_ms = plan.description.link.heartbeat_ms
+        # Time for all attempts of a call.
+        self.timeout_s = max(STANDARD_S, (1 + link.retries) * link.timeout_ms / 1000)
+        self.retry_after_ms = link.heartbeat_ms
         self.fault = plan.fault
-        self.is_checked = plan.description.link.allow_unchecked or is_checked(plan.description)
+        self.is_checked = link.allow_unchecked or is_checked(plan.description)
+
+    @property
+    def is_connected(self) -> bool:
+        return self.device.is_present
 
     def greeted(self, facts: ServerFacts) -> None:
         super().greeted(facts)
         self.call_type = DeviceCall
 
     def arrive(self) -> None:
-        """The device is there."""
-        self.pipe = DevicePipe(self, self.device)
+        """Take over what the description says of a device that has become present."""
         capabilities = {"tools": Raw(b'{"listChanged":true}')}
         if self.device.description.events:
             capabilities["logging"] = Raw(b"{}")
@@ -88,91 +90,80 @@ class DeviceLink(ConnectedLink):
             ServerFacts(era=Era.LEGACY, version=version, name=self.segment, capabilities=capabilities, greeted=False)
         )
 
-
-class DevicePipe:
-    def __init__(self, owner: ConnectedLink, session: DeviceSession) -> None:
-        self._owner = owner
-        self._session = session
-
-    def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
-        """The handle of a call is its request."""
+    def send(self, admitted: Admitted[Call]) -> None:
+        """Pass the call to the session, which encodes it for the device."""
+        call = admitted.command
+        call.ticket = admitted
+        self.calls += 1
+        call.link = self
+        self._register(call)
+        if call.method != TOOLS_CALL:
+            self._answer_later(call, _error(_TOOLS_ONLY))
+            return
+        tool = self.device.tools.get(maybe_string(call.params.get("name")) or "")
         try:
-            request = decode_untrusted(message)
-        except CodecError:
-            return None
-        if not isinstance(request, McpRequest):
-            return None  # a device hears no notifications
-        match request.method:
-            case methods.TOOLS_CALL if origin is not None:
-                return self._call(request, origin)
-            case methods.TOOLS_LIST:
-                items = b",".join(tool.item for tool in self._session.tools.values())
-                self._answer(request, origin, b'{"tools":[%b]}' % items)
-            case methods.PING | methods.SET_LEVEL:  # its events have one level
-                self._answer(request, origin, b"{}")
-            case _:
-                self._refuse(request, origin, Fault(METHOD_NOT_FOUND, "a device has tools alone"))
-        return None
-
-    def _call(self, request: McpRequest, origin: Pending) -> Request | None:
-        params = decode_object(request.params) or {}
-        tool = self._session.tools.get(maybe_string(params.get("name")) or "")
-        try:
-            arguments = decode_value(params["arguments"]) if "arguments" in params else {}
+            arguments = decode_value(call.params["arguments"]) if "arguments" in call.params else {}
         except CodecError:
             arguments = None
-        if tool is None or not isinstance(arguments, dict):
-            what = "no such tool" if tool is None else "arguments must be an object"
-            self._refuse(request, origin, Fault(INVALID_PARAMS, what))
-            return None
+        if tool is None:
+            self._answer_later(call, _error(Fault(INVALID_PARAMS, "no such tool")))
+        elif not isinstance(arguments, dict):
+            self._answer_later(call, _error(Fault(INVALID_PARAMS, "arguments must be an object")))
+        else:
+            call.handle = self.device.call(tool, arguments, partial(self._finish_later, call))
 
-        def finish(outcome: CallOutcome) -> None:
-            self._finish(request, origin, outcome)
+    def attach(self, pending: Pending, method: str, params: dict[str, Any], head: bytes = b"") -> None:
+        """Answer a request of the node itself. A device serves calls alone, and its events have one level."""
+        self._register(pending)
+        if method == SET_LEVEL:
+            self._answer_later(pending, Response(b"0", Raw(b"{}"), ABSENT))
+        else:
+            self._answer_later(pending, _error(_TOOLS_ONLY))
 
-        return self._session.call(tool, arguments, finish)
+    def cancel(self, pending: Pending, reason: str) -> None:
+        if self._no_longer(pending.upstream_id) is not None and isinstance(pending.handle, Request):
+            self.device.abandon(pending.handle)
 
-    def _finish(self, request: McpRequest, origin: Pending, outcome: CallOutcome) -> None:
+    def _register(self, pending: Pending) -> None:
+        self._last_id = pending.upstream_id = self._last_id + 1
+        self.in_flight[pending.upstream_id] = pending
+
+    def _finish_later(self, call: Call, outcome: CallOutcome) -> None:
+        """End the call in a later turn of the loop: the outcome may come while the call is still being sent."""
+        asyncio.get_running_loop().call_soon(self._finish, call, outcome)
+
+    def _finish(self, call: Call, outcome: CallOutcome) -> None:
         match outcome:
             case Succeeded(content=content):
                 try:
                     text = encode_value(content)
                 except (OverflowError, ValueError):  # an integer beyond 64 bits, or no Unicode text
-                    self._finish(request, origin, Failed("response_invalid", "no JSON"))
+                    self._answer(call, _result(_failure(Failed("response_invalid", "no JSON"))))
                     return
-                result: dict[str, Any] = {
-                    "content": [{"type": "text", "text": text.decode()}],
-                    "structuredContent": Raw(text),
-                }
-                self._answer(request, origin, encode_value(result))
+                content_blocks = [{"type": "text", "text": text.decode()}]
+                self._answer(call, _result({"content": content_blocks, "structuredContent": Raw(text)}))
             case Failed():
-                self._answer(request, origin, encode_value(_failure(outcome)))
+                self._answer(call, _result(_failure(outcome)))
             case Lost(detail=detail, was_sent=was_sent):
                 trouble = Trouble.LOST if was_sent else Trouble.UNREACHABLE
-                self._later(self._owner.on_undelivered, origin, Undelivered(trouble, detail))
+                self.on_undelivered(call, Undelivered(trouble, detail))
             case Busy():
-                self._later(self._owner.on_undelivered, origin, Undelivered(Trouble.BUSY, "too many calls wait"))
+                self.on_undelivered(call, Undelivered(Trouble.BUSY, "too many calls wait"))
 
-    def _answer(self, request: McpRequest, origin: Pending | None, result: bytes) -> None:
-        self._later(self._owner.on_message, encode_result(request.id, result), origin)
+    def _answer_later(self, pending: Pending, response: Response) -> None:
+        asyncio.get_running_loop().call_soon(self._answer, pending, response)
 
-    def _refuse(self, request: McpRequest, origin: Pending | None, fault: Fault) -> None:
-        self._later(self._owner.on_message, encode_error(request.id, error_body(fault)), origin)
+    def _answer(self, pending: Pending, response: Response) -> None:
+        if self._no_longer(pending.upstream_id) is not None:
+            pending.on_response(response, self.era)
 
-    def _later(self, tell: Any, *said: Any) -> None:
-        """Never while it is being sent: what waits is not set up until then."""
-        asyncio.get_running_loop().call_soon(tell, *said)
 
-    def abort(self, handle: object) -> bool:
-        if not isinstance(handle, Request):
-            return False
-        self._session.abandon(handle)
-        return True
+def _result(result: dict[str, Any]) -> Response:
+    return Response(b"0", Raw(encode_value(result)), ABSENT)
 
-    def throttle(self, seconds: float) -> None:
-        """The transport paces what it reads."""
 
-    async def close(self) -> None:
-        """The session lives on, to find the device when it returns."""
+def _error(fault: Fault) -> Response:
+    return Response(b"0", ABSENT, Raw(error_body(fault)))
 
 
 def _failure(failed: Failed) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -131,6 +132,21 @@ async def read_list(link: ConnectedLink, method: str, known: Items | None = None
         ttl_s=ttl_s,
         private=private,
         unlisted=unlisted,
+    )
+
+
+def read_definitions(method: str, definitions: Iterable[bytes], known: Items | None = None) -> Items:
+    """Return the list of a server whose definitions are at hand, as `read_list` would read it."""
+    reading = _Reading(_KEY[method], known)
+    digest = hashlib.sha256()
+    for raw in definitions:
+        digest.update(raw + b"\n")
+        reading.take(raw)
+    return Items(
+        items=tuple(reading.found),
+        raws=tuple(reading.raws),
+        refused=tuple(reading.refused),
+        digest=digest.digest(),
     )
 
 
