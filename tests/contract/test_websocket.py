@@ -1,6 +1,7 @@
 """One contract for both ends of a WebSocket: the dialling one and the accepting one."""
 
 import asyncio
+from typing import Any
 
 import pytest
 import websocket_ends as ends
@@ -140,6 +141,46 @@ async def test_a_peer_that_does_not_read_gets_no_more_than_the_bound_and_then_lo
         refused = [pipe.send(message) for _ in range(100)]
         assert not any(refused)
         assert await heard.end() == (CUT, "stopped reading")
+
+
+async def test_a_writer_waits_until_the_peer_has_read_down_to_a_mark(end: End) -> None:
+    async with end() as (pipe, heard, peer):
+        assert isinstance(pipe, frames.FramedPipe)
+        await asyncio.wait_for(pipe.drain(50_000), PATIENCE_S)  # there is nothing to wait for
+        peer.transport.pause_reading()
+        async with asyncio.timeout(PATIENCE_S):
+            while pipe.unsent_bytes <= 100_000:
+                assert pipe.send(b"x" * 50_000)
+                await asyncio.sleep(0)
+        drained = asyncio.create_task(pipe.drain(50_000))
+        await asyncio.sleep(0)
+        assert not drained.done()
+        assert pipe.send(b"{}")  # others may go on sending below the bound of the pipe
+        peer.transport.resume_reading()
+        reader = asyncio.create_task(read_all(peer))
+        await asyncio.wait_for(drained, PATIENCE_S)
+        assert pipe.unsent_bytes <= 50_000
+        assert not heard.closed
+        reader.cancel()
+
+
+async def read_all(peer: Any) -> None:
+    async for _ in peer:
+        pass
+
+
+async def test_a_waiting_writer_wakes_when_the_connection_is_lost(end: End) -> None:
+    async with end() as (pipe, _, peer):
+        assert isinstance(pipe, frames.FramedPipe)
+        peer.transport.pause_reading()
+        async with asyncio.timeout(PATIENCE_S):
+            while pipe.unsent_bytes <= 100_000:
+                pipe.send(b"x" * 50_000)
+                await asyncio.sleep(0)
+        drained = asyncio.create_task(pipe.drain(50_000))
+        await asyncio.sleep(0)
+        pipe.abort()
+        await asyncio.wait_for(drained, PATIENCE_S)
 
 
 async def test_a_slow_peer_gets_everything_it_was_promised(end: End) -> None:

@@ -27,6 +27,8 @@ class Pipe:
         self.sent.append(msgspec.json.decode(data))
         return True
 
+    async def drain(self, low_bytes: int) -> None: ...
+
     def close(self, code: int, reason: str) -> None: ...
 
 

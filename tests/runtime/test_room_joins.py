@@ -34,6 +34,8 @@ class Pipe:
     def send(self, data: bytes) -> bool:
         return True
 
+    async def drain(self, low_bytes: int) -> None: ...
+
     def close(self, code: int, reason: str) -> None:
         self._closed.append(code)
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from inboxes import Desk, Hands, desk_at
 
-from interlock.approvals.protocol.approval import Approval, Kind
+from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.errors import refusal_of
 from interlock.approvals.protocol.state import Status
 from interlock.core.replicas import Replicas
@@ -211,3 +211,55 @@ async def test_an_answer_counts_only_from_the_target_and_for_that_request(tmp_pa
         ended = await garden.proposals.wait_until_settled("garden", "p1", 5)
         assert ended is not None and (ended.approval.status, ended.approval.outcome) == (Status.DONE, "tool_error")
         assert ended.answer is not None and ended.answer.id == "yes"
+
+
+async def test_a_decision_waits_for_a_proposal_that_was_just_published(tmp_path: Path) -> None:
+    async with garden_at(tmp_path, Hands()) as garden:
+        await garden.publish("p1")
+        assert ("garden", "p1") not in garden.proposals.index
+        rejected = await garden.proposals.reject("garden", "p1", HUMAN, "room:human", "not today")
+        assert isinstance(rejected, Approval) and rejected.status is Status.DENIED
+
+
+async def test_a_listing_waits_for_a_proposal_that_was_just_published(tmp_path: Path) -> None:
+    async with garden_at(tmp_path, Hands()) as garden:
+        await garden.publish("p1")
+        assert [proposal["proposalId"] for proposal in await garden.proposals.list_all(garden.room)] == ["p1"]
+
+
+async def test_a_decision_on_an_unknown_proposal_does_not_wait(tmp_path: Path) -> None:
+    async with garden_at(tmp_path, Hands()) as garden:
+        async with asyncio.timeout(1):
+            refused = await garden.proposals.withdraw("garden", "p1", AGENT)
+        assert isinstance(refused, Refusal) and refused.code == "unknown_proposal"
+
+
+async def test_a_decision_waits_for_a_proposal_that_another_replica_tracks(tmp_path: Path) -> None:
+    async with garden_at(tmp_path, Hands()) as garden:
+        envelope = Envelope(id="p1", kind="mcp/proposal", sender="agent", to=("robot",), payload=PAYLOAD)
+        garden.proposals.on_heard(garden.room, envelope, garden.clock.wall())
+        finding = asyncio.create_task(garden.proposals.find("garden", "p1"))
+        await asyncio.sleep(0)
+        assert not finding.done()
+        draft = garden.desk.inbox.draft(
+            Kind.PROPOSAL,
+            Source.ROOMS,
+            requested_by="room:agent",
+            tool="rooms.garden.robot",
+            digest="0",
+            room="garden",
+            proposal_id="p1",
+        )
+        approval = await garden.desk.inbox.raise_(draft)
+        assert isinstance(approval, Approval)
+        garden.desk.inbox.heard.publish(approval)
+        assert await asyncio.wait_for(finding, 5) == approval
+
+
+async def test_who_stops_waiting_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with garden_at(tmp_path, Hands()) as garden:
+        await garden.publish("p1")
+        await garden.approval("p1")
+        settled = await garden.proposals.wait_until_settled("garden", "p1", 0.01)
+        assert settled is not None and settled.approval.status is Status.PENDING
+        assert garden.proposals.index._watchers == {}

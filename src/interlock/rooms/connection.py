@@ -200,7 +200,9 @@ class RoomConnection:
                 after = records[-1].sequence
                 told = [(record.sequence, record.data) for record in records]
                 self._say(gateway_messages.history(room.stamp(), self.participant, told, more=after < upto))
-                await self._read_by_peer()
+                # A long history waits for its reader; live envelopes do not.
+                if self._pipe is not None:
+                    await self._pipe.drain(QUEUED_BYTES_MAX // 8)
         except StoreError as away:
             log.error("room %s: history cannot be read: %s", room.topic, away)
             self._say(gateway_messages.system_event(room.stamp(), {"event": "history_gap"}, to=self.participant))
@@ -211,11 +213,6 @@ class RoomConnection:
         if not task.cancelled() and task.exception() is not None:
             log.error("room %s: history failed", self._room.topic, exc_info=task.exception())
             self.close(INTERNAL, "history could not be told")
-
-    async def _read_by_peer(self) -> None:
-        """A long history waits for its reader; live envelopes do not."""
-        while self._pipe is not None and self._pipe.unsent_bytes > QUEUED_BYTES_MAX // 8 and not self._closing:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)  # no event tells that a buffer is half empty
 
     # Sending
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta, Raw
 
-from interlock.approvals.protocol.approval import Approval
 from interlock.core.clock import rfc3339
 from interlock.rooms.leases import Leases
 from interlock.rooms.proposals import Settled
@@ -251,7 +250,7 @@ class Participation:
             return found
         room, who = found
         proposals = self._rooms.proposals
-        proposal = await self._tracked(room, asked.proposal_id)
+        proposal = await proposals.find(room.topic, asked.proposal_id)
         if proposal is not None and proposal.target is not None and proposal.method == TOOLS_CALL:
             # The gate sees the real operation: what is held there is approved in the inbox, once and with a proof.
             tool = _tool_name(proposal.params)
@@ -267,16 +266,10 @@ class Participation:
             return found
         return {"topic": asked.topic, "proposalId": asked.proposal_id, **_shown(settled or Settled(done))}
 
-    async def _tracked(self, room: Room, proposal_id: str) -> Approval | None:
-        """One that everyone has just read may not be in the inbox yet."""
-        await self._rooms.proposals.wait_until_tracked(room.topic, proposal_id)
-        return self._rooms.proposals.index.maybe(room.topic, proposal_id)
-
     async def reject(self, principal: str, asked: Rejecting) -> Json | Refusal:
         found = self._room(asked.topic, principal)
         if isinstance(found, Refusal):
             return found
-        await self._tracked(found[0], asked.proposal_id)
         done = await self._rooms.proposals.reject(asked.topic, asked.proposal_id, found[1], principal, asked.reason)
         return done if isinstance(done, Refusal) else _decided(asked.topic, asked.proposal_id, done.status)
 
@@ -284,7 +277,6 @@ class Participation:
         found = self._room(asked.topic, principal)
         if isinstance(found, Refusal):
             return found
-        await self._tracked(found[0], asked.proposal_id)
         done = await self._rooms.proposals.withdraw(asked.topic, asked.proposal_id, found[1])
         return done if isinstance(done, Refusal) else _decided(asked.topic, asked.proposal_id, done.status)
 

@@ -4,6 +4,7 @@ The record of a proposal is its approval in the inbox; here is what the inbox ha
 """
 
 import asyncio
+import logging
 from bisect import bisect_left
 from itertools import accumulate
 from typing import Any, Final
@@ -21,6 +22,10 @@ from interlock.rooms.protocol.participants import participant_of
 from interlock.rooms.protocol.proposals import STATUS, ProposalStatus
 from interlock.rooms.room import Room
 
+log = logging.getLogger("interlock.rooms")
+
+# From the publication of a proposal until it is in the inbox. A replica that waits longer adopts it (ADOPTED_S).
+TRACKED_WAIT_S: Final = 5.0
 NAMES_MAX: Final = 10_000
 WAIT_BOUNDS_S: Final = (1, 5, 15, 60, 300, 1800, 7200, 86_400)
 
@@ -35,7 +40,6 @@ class Tracked(msgspec.Struct):
     matched_by: str | None = None  # correlation_id or content
     sent_params: Raw | None = None  # where they are not those that were proposed
     answer: Envelope | None = None
-    changed: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
 
 
 class Waits(msgspec.Struct):
@@ -63,6 +67,7 @@ class ProposalIndex:
         self._tracked: dict[Key, Tracked] = {}
         self._waiting: dict[str, dict[str, set[str]]] = {}  # topic -> proposer -> ids that are admitted or pending
         self._names: dict[Key, str] = {}  # topic and principal -> what it is called in the room
+        self._watchers: dict[Key, set[asyncio.Future[None]]] = {}
         self.waits: dict[str, Waits] = {}  # by topic
         self.counts: dict[tuple[str, str], int] = {}  # topic and status -> how many came to stand so
 
@@ -77,6 +82,7 @@ class ProposalIndex:
     def add(self, key: Key, tracked: Tracked) -> None:
         self._tracked[key] = tracked
         self.count(key[0], ProposalStatus.PENDING)
+        self._notify(key)
 
     def count(self, topic: str, status: ProposalStatus) -> None:
         self.counts[topic, status.value] = self.counts.get((topic, status.value), 0) + 1
@@ -146,6 +152,42 @@ class ProposalIndex:
             del self._waiting[topic][proposer]
             if not self._waiting[topic]:
                 del self._waiting[topic]
+        self._notify((topic, id))
+
+    # Changes
+
+    async def wait_for_change(self, key: Key) -> None:
+        """Wait until the proposal is tracked, changes its status, or stops waiting."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        watchers = self._watchers.setdefault(key, set())
+        watchers.add(changed)
+        try:
+            await changed
+        finally:
+            watchers.discard(changed)
+            if not watchers and self._watchers.get(key) is watchers:
+                del self._watchers[key]
+
+    async def wait_until_tracked(self, key: Key) -> None:
+        """Wait until a proposal that was just published is in the inbox, for at most TRACKED_WAIT_S."""
+        try:
+            async with asyncio.timeout(TRACKED_WAIT_S):
+                while key not in self._tracked and self.is_waiting(*key):
+                    await self.wait_for_change(key)
+        except TimeoutError:
+            log.warning("room %s: the proposal %s is not in the inbox after %g s", *key, TRACKED_WAIT_S)
+
+    async def wait_until_all_tracked(self, topic: str) -> None:
+        """Wait until every proposal that was just published to a room is in the inbox."""
+        ids = [id for each in self._waiting.get(topic, {}).values() for id in each]
+        untracked = [(topic, id) for id in ids if (topic, id) not in self._tracked]
+        if untracked:
+            await asyncio.gather(*map(self.wait_until_tracked, untracked))
+
+    def _notify(self, key: Key) -> None:
+        for changed in self._watchers.pop(key, ()):
+            if not changed.done():
+                changed.set_result(None)
 
     # As a room lists them
 

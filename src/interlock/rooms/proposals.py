@@ -51,8 +51,6 @@ from interlock.wire.jsonrpc.errors import BUDGET_EXCEEDED, Fault
 log = logging.getLogger("interlock.rooms")
 
 LISTED_MAX: Final = 100  # proposals in one answer, the newest
-TRACKED_PAUSE_S: Final = 0.01
-TRACKED_TRIES_MAX: Final = 500
 ADOPTED_S: Final = 5.0  # a proposal that its own replica did not put into the inbox until then is put there here
 CARRIED_OUT_MAX: Final = 10_000  # requests of other replicas whose answer is awaited; some are never answered
 IN_THE_ROOM: Final = "carried out in the room"
@@ -135,12 +133,16 @@ class Proposals:
         self.index.release(room.topic, envelope.sender or "", envelope.id)
 
     def recover(self, room: Room, envelope: Envelope, received_at: float, principal: str = "") -> None:
-        """One whose approval was not on disk yet when its replica died. `principal`: whose it is, if that is known."""
+        """Put a proposal into the inbox whose replica stopped before doing so. `principal`: the proposer's, if any."""
+        if (room.topic, envelope.id) in self.index:
+            return
         is_over = received_at + room.settings.proposal_ttl_s <= self._clock.wall()
-        if room.settings.tracker and not is_over and (room.topic, envelope.id) not in self.index:
-            self.index.hold(room.topic, envelope.sender or "", envelope.id)
-            principal = principal or f"participant:{envelope.sender}"
-            self._published.put_nowait((room, envelope, principal, received_at))
+        if is_over or not room.settings.tracker:
+            self.index.release(room.topic, envelope.sender or "", envelope.id)
+            return
+        self.index.hold(room.topic, envelope.sender or "", envelope.id)
+        principal = principal or f"participant:{envelope.sender}"
+        self._published.put_nowait((room, envelope, principal, received_at))
 
     def on_published(self, room: Room, envelope: Envelope, principal: str) -> None:
         if room.settings.tracker and self._is_relevant(room, envelope):
@@ -152,7 +154,8 @@ class Proposals:
             return
         answers = envelope.correlation_id or ""
         if envelope.kind == PROPOSAL:
-            # Its replica may be gone before it is in the inbox.
+            # Its replica puts it into the inbox, unless that replica stops before.
+            self.index.hold(room.topic, envelope.sender or "", envelope.id)
             asyncio.get_running_loop().call_later(ADOPTED_S, self.recover, room, envelope, received_at)
         elif envelope.kind == MCP and (answers in self._fulfilments or answers in self._expected):
             self._published.put_nowait((room, envelope, "", None))
@@ -337,7 +340,7 @@ class Proposals:
 
     async def fulfil(self, topic: str, proposal_id: str, who: Participant, principal: str) -> Approval | Refusal:
         """A full participant has it carried out as itself."""
-        approval = self.index.maybe(topic, proposal_id)
+        approval = await self.find(topic, proposal_id)
         if approval is None:
             return unknown(proposal_id)
         if who.privilege is not Privilege.FULL:
@@ -358,7 +361,7 @@ class Proposals:
     async def reject(
         self, topic: str, proposal_id: str, who: Participant, principal: str, reason: str | None
     ) -> Approval | Refusal:
-        approval = self.index.maybe(topic, proposal_id)
+        approval = await self.find(topic, proposal_id)
         if approval is None:
             return unknown(proposal_id)
         if who.privilege is not Privilege.FULL:
@@ -367,7 +370,7 @@ class Proposals:
         return as_refusal(decided, proposal_id) if isinstance(decided, Fault) else decided
 
     async def withdraw(self, topic: str, proposal_id: str, who: Participant) -> Approval | Refusal:
-        approval = self.index.maybe(topic, proposal_id)
+        approval = await self.find(topic, proposal_id)
         if approval is None:
             return unknown(proposal_id)
         if who.id != approval.agent:
@@ -378,7 +381,6 @@ class Proposals:
     async def decide(self, room: Room, envelope: Envelope, who: Participant, principal: str) -> Refusal | None:
         """By an envelope of a kind that rejects or withdraws, which names the proposal it is about."""
         proposal_id = envelope.correlation_id or ""
-        await self.wait_until_tracked(room.topic, proposal_id)
         done = (
             await self.withdraw(room.topic, proposal_id, who)
             if envelope.kind == WITHDRAW
@@ -417,12 +419,10 @@ class Proposals:
         self._audit.add("edit", topic, by, "ok", participant=old.agent, approval=raised.id, instead_of=old.id)
         return raised
 
-    async def wait_until_tracked(self, topic: str, proposal_id: str) -> None:
-        """One that was just sent may not be in the inbox yet."""
-        for _ in range(TRACKED_TRIES_MAX):
-            if (topic, proposal_id) in self.index or not self.index.is_waiting(topic, proposal_id):
-                return
-            await asyncio.sleep(TRACKED_PAUSE_S)
+    async def find(self, topic: str, proposal_id: str) -> Approval | None:
+        """Return the approval of a proposal. Wait for it if the proposal was published a moment ago."""
+        await self.index.wait_until_tracked((topic, proposal_id))
+        return self.index.maybe(topic, proposal_id)
 
     async def _take_decision(self, room: Room, envelope: Envelope, principal: str) -> None:
         """The same, in a room that has published it."""
@@ -507,31 +507,23 @@ class Proposals:
         if tracked.told is None and approval.decision is not None:
             self.index.note_decided(approval, approval.decision.at)
         tracked.told = status
-        tracked.changed.set()
-        tracked.changed = asyncio.Event()
 
     # Looking
 
     async def wait_until_settled(self, topic: str, proposal_id: str, wait_s: float) -> Settled | None:
-        """The proposal when it is neither pending nor claimed any more, or as it stands when the time is over."""
+        """Wait until a proposal is neither pending nor claimed, and return it; after `wait_s`, return it as it is."""
+        key = (topic, proposal_id)
         try:
             async with asyncio.timeout(wait_s):
-                while True:
-                    approval, tracked = self.index.maybe(topic, proposal_id), self._tracked(topic, proposal_id)
-                    if approval is None or tracked is None:
-                        await asyncio.sleep(0.01)  # it is published, and about to be tracked
-                    elif STATUS[approval.status] in _UNDER_WAY:
-                        await tracked.changed.wait()
-                    else:
-                        break
+                # A proposal that was published a moment ago has no approval yet.
+                while (approval := self.index.maybe(*key)) is None or STATUS[approval.status] in _UNDER_WAY:
+                    await self.index.wait_for_change(key)
         except TimeoutError:
             pass
-        approval, tracked = self.index.maybe(topic, proposal_id), self._tracked(topic, proposal_id)
+        approval, tracked = self.index.maybe(*key), self.index.maybe_tracked(key)
         return None if approval is None else Settled(approval, None if tracked is None else tracked.answer)
 
-    def _tracked(self, topic: str, proposal_id: str) -> Tracked | None:
-        return self.index.maybe_tracked((topic, proposal_id))
-
     async def list_all(self, room: Room, limit: int = LISTED_MAX) -> list[dict[str, Any]]:
-        """The newest first, in the words of MCPx 10.2. Raises StoreError."""
+        """Return the proposals of a room as MCPx 10.2 describes them, newest first. Raises StoreError."""
+        await self.index.wait_until_all_tracked(room.topic)
         return [await self.index.described(room, one) for one in self.index.all_of(room.topic)[:limit]]

@@ -69,6 +69,7 @@ class FramedPipe(asyncio.Protocol):
         self._began = False  # the sink may hear
         self._paused = False
         self._full = False
+        self._drained: asyncio.Future[None] | None = None
         self._rest = bytearray()  # of a frame that has not come as a whole
         self._awaited = 0  # its size, once that is known
         self._parts: bytearray | None = None  # of a message in several frames
@@ -117,6 +118,22 @@ class FramedPipe(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         """What the peer has not taken from us, of what was written in earlier turns of the loop."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    async def drain(self, low_bytes: int) -> None:
+        """Wait until at most `low_bytes` are unsent, or the connection is lost. For one waiter at a time.
+
+        The loop only reports that its buffer has shrunk to a mark, so the mark is lowered for as long as this waits.
+        """
+        if self._transport is None or self.unsent_bytes <= low_bytes:
+            return
+        self._drained = asyncio.get_running_loop().create_future()
+        try:
+            self._transport.set_write_buffer_limits(high=low_bytes, low=low_bytes)
+            await self._drained
+        finally:
+            self._drained = None
+            if self._transport is not None:
+                self._transport.set_write_buffer_limits(high=self._max_bytes)
 
     def _write_queue(self) -> None:
         """What was sent in one turn of the loop goes out at once: each write is a call of the system."""
@@ -280,10 +297,13 @@ class FramedPipe(asyncio.Protocol):
             if handle is not None:
                 handle.cancel()
         self._transport = None
+        self._note_drained()
         if self._began:
             self._say_closed()
 
     def pause_writing(self) -> None:
+        if self._drained is not None and self.unsent_bytes <= self._max_bytes:
+            return  # the mark is low because somebody waits: there is space left
         self._full = True
         self._watch(None)
 
@@ -291,6 +311,11 @@ class FramedPipe(asyncio.Protocol):
         self._full = False
         if self._stall is not None:
             self._stall.cancel()
+        self._note_drained()
+
+    def _note_drained(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
 
     # Frames
 

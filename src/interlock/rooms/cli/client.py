@@ -24,7 +24,6 @@ from interlock.sdk.rooms import Listener, Participant, Proposal, RoomError, Room
 
 SETTLE_S: Final = 0.7  # after the highlight moved by itself
 LOOK_S: Final = 0.5  # how often the state of the connection is shown
-TRACKED_S: Final = (0.0, 0.1, 0.3, 1.0)  # pauses before the gateway is asked again about a new proposal
 LINES_MAX: Final = 5000
 HELP: Final = """\
 What you type is said to everyone in the room. Besides:
@@ -154,17 +153,13 @@ class RoomApp(App[int]):
 
     @work(exclusive=True, group="proposals")
     async def _read_proposals(self) -> None:
-        """How long each has, and how those from before stand. One is tracked a moment after it was heard."""
-        for pause_s in TRACKED_S:
-            await asyncio.sleep(pause_s)
-            try:
-                await self._room.read_proposals()
-            except RoomError as failed:
-                self._say_failed(failed)
-                return
-            self._show_proposals()
-            if all(one.expires_at is not None for one in self._room.proposals):
-                return
+        """Read when each proposal expires, and the status of the earlier ones."""
+        try:
+            await self._room.read_proposals()
+        except RoomError as failed:
+            self._say_failed(failed)
+            return
+        self._show_proposals()
 
     def _maybe_selected_id(self) -> str | None:
         listed = self.query_one(ProposalList)

@@ -34,7 +34,6 @@ CALL_S: Final = 30.0
 OUTCOME_S: Final = 600.0  # a person decides; the room's own limit is shorter where it says so
 RETRY_S: Final = 2.0  # between tries to come in for the first time
 GRACE_S: Final = 5.0  # for calls under way when the participant is told to end
-TRACKED_S: Final = (0.05, 0.2, 0.5, 1.0)  # pauses before a proposal that was heard is asked for again
 PAGES_MAX: Final = 100  # of a list of tools
 SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
@@ -341,16 +340,7 @@ class Participant(OfferedTools):
         await self._decide(proposal, "withdraw", {})
 
     async def _decide(self, proposal: str, how: str, body: dict[str, Any]) -> None:
-        """The gateway tracks a proposal a moment after it was published."""
-        for pause_s in TRACKED_S:
-            try:
-                await gateway_http.post(self._place, "proposals", proposal, how, body=body)
-                return
-            except EnvelopeRefused as refused:
-                is_heard = self._conversation.proposals.maybe(proposal) is not None
-                if refused.code != "unknown_proposal" or not is_heard or pause_s == TRACKED_S[-1]:
-                    raise
-            await asyncio.sleep(pause_s)
+        await gateway_http.post(self._place, "proposals", proposal, how, body=body)
 
 
 class _Proposals(msgspec.Struct):
