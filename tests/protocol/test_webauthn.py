@@ -19,12 +19,12 @@ from interlock.crypto.webauthn.ceremonies import (
     Wrong,
     as_text,
     check_assertion,
+    find_challenge,
     is_assertion,
-    maybe_challenge,
     read_assertion_untrusted,
     read_registration_untrusted,
 )
-from interlock.crypto.webauthn.party import Party, maybe_party
+from interlock.crypto.webauthn.party import Party, find_relying_party
 from interlock.crypto.webauthn.passkeys import read_passkey_untrusted, written
 
 KINDS: tuple[Kind, ...] = ("es256", "ed25519", "rs256")
@@ -51,7 +51,7 @@ ADA = MADE["es256"]
     ],
 )
 def test_the_party_is_the_name_of_the_operator_door(url: str, party: str, origin: str) -> None:
-    found = maybe_party(url)
+    found = find_relying_party(url)
     assert found == Party(id=party, origin=origin)
     assert found is not None and found.id_hash == hashlib.sha256(party.encode()).digest()
 
@@ -72,7 +72,7 @@ def test_the_party_is_the_name_of_the_operator_door(url: str, party: str, origin
     ],
 )
 def test_where_browsers_use_no_passkeys_there_is_no_party(url: str) -> None:
-    assert maybe_party(url) is None
+    assert find_relying_party(url) is None
 
 
 # As text in a configuration
@@ -275,7 +275,7 @@ def test_an_assertion_of_the_page_holds_and_its_signature_is_of_this_key_alone(k
     assertion = read_assertion_untrusted(token)
     assert not isinstance(assertion, Wrong)
     assert (as_text(assertion), is_assertion(token)) == (token, True)
-    assert maybe_challenge(assertion.client_data) == CHALLENGE
+    assert find_challenge(assertion.client_data) == CHALLENGE
     assert check_assertion_signature(assertion, read_passkey_untrusted(MADE[kind].text())) is None
     for other in KINDS:
         stranger = read_passkey_untrusted(Authenticator(other).text())

@@ -19,7 +19,7 @@ from program import Inline, Interlock
 from interlock.crypto.jose.jwks import thumbprint
 from interlock.crypto.jose.public_key import read_key_untrusted
 from interlock.crypto.keys import encrypted_pem as sealing
-from interlock.crypto.keys.encrypted_pem import is_sealed, sealed_pem
+from interlock.crypto.keys.encrypted_pem import encrypt_pem, is_sealed
 from interlock.crypto.keys.signing import PassphraseWrong, read_signing_key
 
 PASSPHRASE = "correct horse"
@@ -43,7 +43,7 @@ def private(path: Path, passphrase: str | None = None) -> Any:
 def test_a_sealed_key_opens_with_its_passphrase_alone() -> None:
     key = Ed25519PrivateKey.generate()
     der = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
-    one, other = sealed_pem(der, b"horse"), sealed_pem(der, b"horse")
+    one, other = encrypt_pem(der, b"horse"), encrypt_pem(der, b"horse")
     assert is_sealed(one) and one != other
     opened = load_pem_private_key(one, b"horse")
     assert isinstance(opened, Ed25519PrivateKey)
@@ -58,7 +58,7 @@ def test_a_sealed_key_opens_with_its_passphrase_alone() -> None:
 @pytest.mark.usefixtures("quick")
 def test_what_is_sealed_may_have_any_length(size: int, tmp_path: Path) -> None:
     path = tmp_path / "sealed.pem"
-    path.write_bytes(sealed_pem(b"x" * size, b"horse"))
+    path.write_bytes(encrypt_pem(b"x" * size, b"horse"))
     try:
         shown = subprocess.run(["openssl", "asn1parse", "-in", path], capture_output=True, text=True, check=False)
     except FileNotFoundError:

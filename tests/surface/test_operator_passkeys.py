@@ -22,7 +22,7 @@ from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.approvals.trust.passkeys import INVITATION_S, INVITATIONS_MAX, PasskeyService
 from interlock.approvals.views import ApprovalViews
 from interlock.config.plan import AnchorPlan
-from interlock.crypto.webauthn.party import maybe_party
+from interlock.crypto.webauthn.party import find_relying_party
 from interlock.operator.app import operator_app
 from interlock.store.ports import StoreError
 
@@ -74,7 +74,7 @@ async def passkeyed(folder: Path, *people: Authenticator, url: str = URL) -> Asy
         anchors, clock, lines = Anchors(plans, door.desk.clock), door.desk.clock, Lines()
         anchors.load()
         desk = PasskeyService(anchors, lines, clock, lambda: url)  # type: ignore[arg-type]
-        judge = ProofVerifier(door.desk.store.kv, clock, anchors, lambda: maybe_party(url))
+        judge = ProofVerifier(door.desk.store.kv, clock, anchors, lambda: find_relying_party(url))
         deciding = door.deciding = DecisionService(door.desk.inbox, clock, OWN_ID, judge=judge)
         holder = Holder(
             ApprovalViews(door.desk.inbox, deciding, clock, aggregator_id=OWN_ID, url=desk.url, passkeys=desk)

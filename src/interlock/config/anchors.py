@@ -11,7 +11,7 @@ from interlock.config.location import WRONG, At, WrongValue
 from interlock.config.plan import AnchorPlan
 from interlock.config.record_types import Protected
 from interlock.config.value_types import ValueType, read_text, resolve
-from interlock.crypto.jose.public_key import PRIVATE, BadKey, is_key_text, maybe_pem_label, read_key_untrusted
+from interlock.crypto.jose.public_key import PRIVATE, BadKey, find_pem_label, is_key_text, read_key_untrusted
 from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
 from interlock.net.protocol.dns_name import maybe_dns_name
 
@@ -26,7 +26,7 @@ class PublicKey(ValueType, frozen=True, kw_only=True):
             return WRONG
         if not is_key_text(text):
             return resolve(text, at)
-        label = maybe_pem_label(text)
+        label = find_pem_label(text)
         try:
             if label is None:
                 read_key_untrusted(text)

@@ -22,7 +22,7 @@ from interlock.config.location import At
 from interlock.config.plan import AuthPlan, NodePlan
 from interlock.config.problems import Findings, Problem, quoted_word
 from interlock.config.reader import Settings
-from interlock.crypto.webauthn.party import maybe_party
+from interlock.crypto.webauthn.party import find_relying_party
 from interlock.net.protocol.address_scope import is_loopback
 
 
@@ -207,7 +207,7 @@ def _require_public_url_for_issuers(settings: Settings, node: NodePlan, auth: Au
 
 def _warn_of_unusable_passkeys(settings: Settings, node: NodePlan) -> None:
     scheme = "http" if node.tls_cert is None else "https"
-    if maybe_party(node.operator_url or f"{scheme}://{node.operator_listen}") is not None:
+    if find_relying_party(node.operator_url or f"{scheme}://{node.operator_listen}") is not None:
         return
     for index, anchor in enumerate(settings.anchors):
         at = settings.written.get(("anchor", str(index)))

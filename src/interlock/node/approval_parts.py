@@ -50,7 +50,7 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
     kv, clock, recorder, addresses = stores.store.kv, stores.clock, stores.recorder, stores.addresses
     anchors = Anchors(plan.anchors, clock)
     passkeys = PasskeyService(anchors, recorder, clock, lambda: addresses.operator)
-    judge = ProofVerifier(kv, clock, anchors, passkeys.maybe_party)
+    judge = ProofVerifier(kv, clock, anchors, passkeys.find_relying_party)
     replicas = stores.replicas
     own_id = None if replicas.is_alone else replicas.own_id
     inbox = Inbox(ApprovalStore(kv, clock, own_id), ApprovalAudit(recorder), clock, rules_of(plan.approvals), replicas)

@@ -21,7 +21,7 @@ from interlock.approvals.api import (
 )
 from interlock.approvals.trust.operator_keys import TooOften
 from interlock.approvals.trust.passkeys import GONE
-from interlock.crypto.jose.base64url import maybe_decode
+from interlock.crypto.jose.base64url import decode_base64url
 from interlock.crypto.keys.operator_keys import PASSPHRASE_CHARS_MIN
 from interlock.crypto.webauthn.ceremonies import Wrong
 from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
@@ -53,7 +53,7 @@ async def offer_passkey(exchange: OperatorExchange[InvitePasskey]) -> PasskeyOff
 
 async def take_passkey(exchange: OperatorExchange[EnrolPasskey]) -> Approval:
     made = exchange.body
-    client_data, attestation = maybe_decode(made.client_data), maybe_decode(made.attestation)
+    client_data, attestation = decode_base64url(made.client_data), decode_base64url(made.attestation)
     if client_data is None or attestation is None:
         raise RejectedRequest(400, "invalid_body", "client_data and attestation are base64url")
     done = await exchange.operations.approvers.take_passkey(

@@ -13,7 +13,7 @@ from interlock.approvals.api import EnrolPasskey, InvitePasskey, PasskeyCreation
 from interlock.approvals.api import Invitation as InvitationView
 from interlock.approvals.trust.passkeys import GONE, NO_PARTY, PATH, Invitation, invitation_view
 from interlock.core.operator_errors import NotFound
-from interlock.crypto.jose.base64url import maybe_decode
+from interlock.crypto.jose.base64url import decode_base64url
 from interlock.crypto.webauthn.ceremonies import Wrong
 from interlock.operator.endpoint import Endpoint, OperatorExchange
 from interlock.operator.error_cases import (
@@ -60,7 +60,7 @@ async def visit_invitation(exchange: OperatorExchange[None]) -> Response:
 async def enrol_passkey(exchange: OperatorExchange[EnrolPasskey]) -> InvitationView:
     refuse_unknown_parameters(exchange.request, ())
     made = exchange.body
-    client_data, attestation = maybe_decode(made.client_data), maybe_decode(made.attestation)
+    client_data, attestation = decode_base64url(made.client_data), decode_base64url(made.attestation)
     if client_data is None or attestation is None:
         raise RejectedRequest(400, "invalid_body", "client_data and attestation are base64url")
     done = await exchange.operations.passkeys.enrol(exchange.path("ticket"), client_data, attestation)

@@ -113,7 +113,7 @@ class Codes:
         self._tokens[self._hash(token)] = id
         return token
 
-    def maybe_challenge(self, id: str) -> StoredChallenge | None:
+    def find_challenge(self, id: str) -> StoredChallenge | None:
         return self._challenges.get(id)
 
     def is_code(self, challenge: StoredChallenge, written: str) -> bool:

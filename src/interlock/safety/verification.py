@@ -46,7 +46,7 @@ class Verification:
         """8.8.2: the right code unblocks; a wrong one makes the code void."""
         id, written = params["challenge_id"], params["code"]
         principal = caller.principal.name
-        challenge = self._codes.maybe_challenge(id)
+        challenge = self._codes.find_challenge(id)
         if challenge is None or challenge.principal != principal:  # AQL-8.8-1, AQL-2.3.5-2: as if there were none
             agent, name = AgentKey(principal, NOBODY), NOBODY
             await self._refuse_limited(agent, name, id)

@@ -18,7 +18,7 @@ from interlock.config.plan import AnchorPlan
 from interlock.core.clock import Clock
 from interlock.core.start_errors import AnchorInvalid
 from interlock.crypto.jose.jwks import Jwk, thumbprint
-from interlock.crypto.jose.public_key import BadKey, maybe_pem_label, read_key_untrusted
+from interlock.crypto.jose.public_key import BadKey, find_pem_label, read_key_untrusted
 from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
 from interlock.net.fetch import Fetcher
 from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
@@ -182,7 +182,7 @@ def _keys(plan: AnchorPlan) -> tuple[Jwk, ...]:
     where = f"{given} of anchor {plan.name}" if isinstance(given, Path) else f"the key of anchor {plan.name}"
     try:
         text = _file(given) if isinstance(given, Path) else given
-        if maybe_pem_label(text) is None:
+        if find_pem_label(text) is None:
             return read_key_untrusted(text)
         from interlock.crypto.keys.pem import read_pem_untrusted
 

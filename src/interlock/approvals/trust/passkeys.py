@@ -19,7 +19,7 @@ from interlock.core.recorder import Recorder
 from interlock.crypto.jose.base64url import encode
 from interlock.crypto.jose.jwks import Jwk, thumbprint
 from interlock.crypto.webauthn.ceremonies import ALGORITHMS, Wrong, read_registration_untrusted
-from interlock.crypto.webauthn.party import Party, maybe_party
+from interlock.crypto.webauthn.party import Party, find_relying_party
 from interlock.crypto.webauthn.passkeys import written
 from interlock.gate.protocol.jws_proof import Asked, invalid
 from interlock.gate.protocol.passkey_proof import ENTROPY_BYTES, challenge, passkeys_for
@@ -63,32 +63,32 @@ class PasskeyService:
         """Another program is where browsers look for `localhost`: no passkey made there counts."""
         self._is_shadowed = True
 
-    def maybe_party(self) -> Party | None:
-        party = maybe_party(self._url())
+    def find_relying_party(self) -> Party | None:
+        party = find_relying_party(self._url())
         return None if self._is_shadowed and party is not None and party.is_local else party
 
     def url(self) -> str:
         """Where people are sent to: at an address of this machine passkeys do not work, at its name they do."""
-        party = self.maybe_party()
+        party = self.find_relying_party()
         has_passkeys = any(anchor.source == "passkey" for anchor in self._anchors.known())
         moved = party is not None and has_passkeys and not self._url().lower().startswith(party.origin)
         return party.origin if party is not None and moved else self._url()
 
     def browser_url(self) -> str:
         """Where a person logs in: where they can make a passkey, if browsers make any here."""
-        party = self.maybe_party()
+        party = self.find_relying_party()
         return self._url() if party is None else party.origin
 
     # Deciding
 
     def maybe_origin(self, tool: str) -> str | None:
         """Where a passkey may approve a call of the tool."""
-        party = self.maybe_party()
+        party = self.find_relying_party()
         return party.origin if party is not None and passkeys_for(tool, self._anchors.known()) else None
 
     def request(self, asked: Asked) -> PasskeyRequest | Fault:
         """What a browser is told (WebAuthn 5.5), bytes in base64url."""
-        party, keys = self.maybe_party(), passkeys_for(asked.tool, self._anchors.known())
+        party, keys = self.find_relying_party(), passkeys_for(asked.tool, self._anchors.known())
         if party is None:
             return invalid("party", NO_PARTY)
         if not keys:
@@ -105,7 +105,7 @@ class PasskeyService:
 
     def invite(self, name: str, by: str) -> Invitation | None:
         """None: browsers use no passkeys at this operator endpoint."""
-        party = self.maybe_party()
+        party = self.find_relying_party()
         if party is None:
             return None
         now = self._clock.wall()

@@ -6,8 +6,8 @@ import re
 _ALPHABET = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
 
 
-def maybe_decode(text: str) -> bytes | None:
-    """None when it is not base64url, or is spelled so that another text means the same bytes."""
+def decode_base64url(text: str) -> bytes | None:
+    """Decode base64url, or return None if the text is invalid or not the canonical spelling of its bytes."""
     if not _ALPHABET.fullmatch(text) or len(text) % 4 == 1:
         return None
     data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -38,21 +38,21 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scopes(self) -> Sequence[str]:
-        said = self.scp if self.scope is None else self.scope
-        return said.split(" ") if isinstance(said, str) else said
+        scope = self.scp if self.scope is None else self.scope
+        return scope.split(" ") if isinstance(scope, str) else scope
 
     @property
     def role_names(self) -> tuple[str, ...]:
-        said = self.roles if isinstance(self.roles, list) else ()
-        return tuple(role for role in said if isinstance(role, str))
+        roles = self.roles if isinstance(self.roles, list) else ()
+        return tuple(role for role in roles if isinstance(role, str))
 
 
 def check(claims: Claims, *, issuer: str, audience: str, now: float) -> Invalid | None:
-    """None when a token that says this may be used here and now (RFC 9068 4)."""
+    """Return why a token with these claims cannot be used here now (RFC 9068 4), or None if it can."""
     if claims.iss != issuer:  # RFC 3986 6.2.1: as strings
         return Invalid(Reason.ISSUER)
     audiences = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
-    if not any(same_resource(one, audience) for one in audiences):
+    if not any(same_resource(resource, audience) for resource in audiences):
         return Invalid(Reason.AUDIENCE)
     if claims.exp is None or now >= claims.exp + SKEW_S:
         return Invalid(Reason.EXPIRED)
@@ -66,13 +66,13 @@ def check(claims: Claims, *, issuer: str, audience: str, now: float) -> Invalid 
 
 
 def principal_name(issuer_name: str, claims: Claims) -> str:
-    """`client:ISS/SUB@CLIENT_ID`. No two pairs of subject and client share a name, whatever they are made of."""
+    """Return `client:ISS/SUB@CLIENT_ID`. Different pairs of subject and client never share a name."""
     subject, client = (quote(part, safe=_NAME_SAFE) for part in (claims.sub or "", _client(claims)))
     return f"client:{issuer_name}/{subject}@{client}"
 
 
 def role_principals(issuer_name: str, claims: Claims) -> tuple[str, ...]:
-    """`role:ISS/ROLE`, under which an [[access]] entry may mean every caller with the role."""
+    """Return a principal `role:ISS/ROLE` for each role, which [[access]] entries can name."""
     return tuple(f"role:{issuer_name}/{quote(role, safe=_NAME_SAFE)}" for role in claims.role_names)
 
 

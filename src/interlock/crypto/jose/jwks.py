@@ -66,17 +66,17 @@ class _KeySet(msgspec.Struct):
 
 
 def read_jwks_untrusted(data: bytes) -> tuple[Jwk, ...]:
-    """Keys of a form we do not know are left out (RFC 7517 5)."""
+    """Read a key set. Keys of an unknown form are left out (RFC 7517 5)."""
     try:
         keys = msgspec.json.decode(data, type=_KeySet).keys
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadKeySet("the answer is not a JSON Web Key Set") from None
     if len(keys) > KEYS_MAX:
         raise BadKeySet(f"the key set has more than {KEYS_MAX} keys")
-    return tuple(key for each in keys if (key := _maybe_key(each)) is not None)
+    return tuple(key for each in keys if (key := _read_key(each)) is not None)
 
 
-def _maybe_key(each: object) -> Jwk | None:
+def _read_key(each: object) -> Jwk | None:
     try:
         return msgspec.convert(each, Jwk)
     except msgspec.ValidationError:
@@ -84,9 +84,9 @@ def _maybe_key(each: object) -> Jwk | None:
 
 
 def select(keys: Sequence[Jwk], alg: Algorithm, kid: str | None) -> Jwk | Invalid:
-    """The one key of that name, or without a name the only one that fits. Never a guess between several.
+    """Return the key with that id, or without an id the only key that fits. Several candidates are refused.
 
-    KEY_UNKNOWN means that a newer set may hold it.
+    KEY_UNKNOWN means that a newer key set may contain the key.
     """
     if kid is None:
         fitting = [key for key in keys if key.fits(alg)]

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from interlock.crypto.jose.base64url import maybe_decode
+from interlock.crypto.jose.base64url import decode_base64url
 from interlock.crypto.jose.claims import Claims
 from interlock.crypto.jose.errors import Invalid, Reason
 
@@ -39,28 +39,30 @@ _decode_claims = msgspec.json.Decoder(Claims).decode
 
 
 def is_jose(token: str) -> bool:
-    """Whether a token has the form of a signed or encrypted one (RFC 7515 7.1, RFC 7516 7.1), readable or not."""
+    """Return whether a token has the form of a signed or encrypted token (RFC 7515 7.1, RFC 7516 7.1)."""
     return token.count(".") in (2, 4)
 
 
 def read_jwt_untrusted(token: str, types: Set[str] = TYPES) -> Jwt | Invalid:
-    """`types` are what its `typ` may be, in lower case; "" stands for none."""
+    """Parse a signed token without checking its signature. `types` are the accepted values of `typ` in lower case;
+    "" accepts a missing one.
+    """
     parts = token.split(".")
     if len(parts) != 3:  # five would be an encrypted one
         return Invalid(Reason.MALFORMED)
-    header, payload, signature = (maybe_decode(part) for part in parts)
+    header, payload, signature = (decode_base64url(part) for part in parts)
     if header is None or payload is None or signature is None:
         return Invalid(Reason.MALFORMED)
     try:
-        said, claims = _decode_header(header), _decode_claims(payload)
+        jose_header, claims = _decode_header(header), _decode_claims(payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Invalid(Reason.MALFORMED)
-    if said.alg not in ALGORITHMS or not signature:
+    if jose_header.alg not in ALGORITHMS or not signature:
         return Invalid(Reason.ALGORITHM)
-    if said.crit is not None:  # RFC 7515 4.1.11: we understand no extension
+    if jose_header.crit is not None:  # RFC 7515 4.1.11: we understand no extension
         return Invalid(Reason.UNSUPPORTED)
-    if (said.typ or "").lower() not in types:
+    if (jose_header.typ or "").lower() not in types:
         return Invalid(Reason.TYPE)
     signed = token.rpartition(".")[0].encode("ascii")
-    alg: Algorithm = said.alg  # type: ignore[assignment]  # one of ALGORITHMS
-    return Jwt(alg=alg, kid=said.kid, claims=claims, signed=signed, signature=signature)
+    alg: Algorithm = jose_header.alg  # type: ignore[assignment]  # one of ALGORITHMS
+    return Jwt(alg=alg, kid=jose_header.kid, claims=claims, signed=signed, signature=signature)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.crypto.jose.base64url import encode, maybe_decode
+from interlock.crypto.jose.base64url import decode_base64url, encode
 from interlock.crypto.jose.jwks import KEY_TYPES, BadKeySet, Jwk, read_jwks_untrusted, thumbprint
 
 ED25519: Final = "ed25519:"
@@ -23,19 +23,19 @@ class BadKey(Exception):
     """The text is no public key that signatures can be verified with. The message does not repeat it."""
 
 
-def maybe_pem_label(text: str) -> str | None:
-    """What a PEM block says it is, such as PUBLIC KEY; None: the text is not PEM."""
-    found = _PEM.search(text)
-    return found[1] if found is not None else None
+def find_pem_label(text: str) -> str | None:
+    """Return the label of a PEM block, such as PUBLIC KEY, or None if the text is not PEM."""
+    match = _PEM.search(text)
+    return match[1] if match is not None else None
 
 
 def is_key_text(text: str) -> bool:
-    """Whether this is a key itself, rather than the name of a file with one."""
-    return text.startswith((ED25519, "{")) or maybe_pem_label(text) is not None
+    """Return whether the text is a key itself rather than the name of a file that contains one."""
+    return text.startswith((ED25519, "{")) or find_pem_label(text) is not None
 
 
 def read_key_untrusted(text: str) -> tuple[Jwk, ...]:
-    """One key, or those of a set; at least one. Raises BadKey."""
+    """Read one key or a key set with at least one usable key. Raise BadKey otherwise."""
     text = text.strip()
     if text.startswith(ED25519):
         return (_ed25519(text.removeprefix(ED25519)),)
@@ -72,8 +72,8 @@ def ed25519_key(public: bytes) -> Jwk:
 
 
 def written(key: Jwk) -> str:
-    """The key as a person pastes it into a configuration."""
-    public = maybe_decode(key.x) if key.crv == "Ed25519" else None
+    """Format a key as it is written in a configuration file."""
+    public = decode_base64url(key.x) if key.crv == "Ed25519" else None
     if public is not None:
         return ED25519 + base64.b64encode(public).decode("ascii")
     members = {name: value for name, value in msgspec.to_builtins(key).items() if value}

@@ -54,7 +54,9 @@ class DevelopmentAuthority:
     def issue(
         self, name: str, dns: Sequence[str], addresses: Sequence[str], *, now: float, days: int, renew: bool = False
     ) -> Issued:
-        """Raises a StoreError. `dns` are host names as they are compared, `addresses` IP addresses."""
+        """Issue a certificate for a node. `dns` are normalized host names, `addresses` are IP addresses. Raise
+        StoreError on failure.
+        """
         if not NAME.fullmatch(name) or name.lower() in _RESERVED:
             raise StoreRefused(f"{name!r} is no name for a certificate: letters, digits, . _ and -, and not ca or crl")
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
@@ -62,33 +64,39 @@ class DevelopmentAuthority:
             raise NameTaken(f"{certificate} is there already")
         authority_made = self._make_authority(now)
         ca, ca_key = self._authority()
-        made_key = _new_key()
-        made = _node_certificate(name, dns, addresses, made_key, ca, ca_key, _at(now), days)
-        self._write(key, _private(made_key))
-        self._write(certificate, _pem(made), 0o644)
+        private_key = _new_key()
+        node_certificate = _node_certificate(name, dns, addresses, private_key, ca, ca_key, _at(now), days)
+        self._write(key, _private(private_key))
+        self._write(certificate, _pem(node_certificate), 0o644)
         return Issued(
             certificate=certificate,
             key=key,
             authority=self._folder / CA_CERTIFICATE,
             authority_made=authority_made,
-            expires_at=made.not_valid_after_utc.timestamp(),
+            expires_at=node_certificate.not_valid_after_utc.timestamp(),
         )
 
     def names_of(self, name: str) -> tuple[list[str], list[str]]:
-        """The DNS names and addresses of the certificate that is there; none without one. Raises a StoreError."""
+        """Return the DNS names and addresses of the existing certificate, or empty lists if there is none. Raise
+        StoreError on failure.
+        """
         from cryptography import x509
 
         path = self._folder / f"{name}.pem"
         if not NAME.fullmatch(name) or not path.exists():
             return [], []
         try:
-            found = self._certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            alternative_names = (
+                self._certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            )
         except x509.ExtensionNotFound:
             return [], []
-        return found.get_values_for_type(x509.DNSName), list(map(str, found.get_values_for_type(x509.IPAddress)))
+        return alternative_names.get_values_for_type(x509.DNSName), list(
+            map(str, alternative_names.get_values_for_type(x509.IPAddress))
+        )
 
     def revoke(self, name: str, *, now: float) -> Path:
-        """The list with this certificate on it. Raises a StoreError."""
+        """Add a certificate to the revocation list and return the path of the list. Raise StoreError on failure."""
         from cryptography import x509
         from cryptography.hazmat.primitives.hashes import SHA256
 
@@ -98,29 +106,31 @@ class DevelopmentAuthority:
         at = _at(now)
         builder = x509.CertificateRevocationListBuilder().issuer_name(ca.subject)
         builder = builder.last_update(at - BACKDATED).next_update(at + datetime.timedelta(days=CRL_DAYS))
-        for one in before:
-            if one.serial_number != certificate.serial_number:
-                builder = builder.add_revoked_certificate(one)
+        for revoked in before:
+            if revoked.serial_number != certificate.serial_number:
+                builder = builder.add_revoked_certificate(revoked)
         entry = x509.RevokedCertificateBuilder().serial_number(certificate.serial_number).revocation_date(at).build()
-        made = builder.add_revoked_certificate(entry).sign(ca_key, SHA256())
+        revocation_list = builder.add_revoked_certificate(entry).sign(ca_key, SHA256())
         from cryptography.hazmat.primitives.serialization import Encoding
 
-        self._write(self._folder / CRL, made.public_bytes(Encoding.PEM), 0o644)
+        self._write(self._folder / CRL, revocation_list.public_bytes(Encoding.PEM), 0o644)
         return self._folder / CRL
 
     def _make_authority(self, now: float) -> bool:
-        """Whether it was made. Its key first: without it the certificate is of no use."""
+        """Create the authority unless it exists, and return whether it was created. Its key is written first: the
+        certificate is useless without it.
+        """
         certificate, key = self._folder / CA_CERTIFICATE, self._folder / CA_KEY
         if certificate.exists():
             return False
         if key.exists():
             raise Damaged(f"{key} is there without {certificate}; restore the one, or remove the other to begin anew")
-        made_key = _new_key()
-        made = _authority_certificate(made_key, _at(now))
+        private_key = _new_key()
+        authority_certificate = _authority_certificate(private_key, _at(now))
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_once(key, _private(made_key))
-            write_once(certificate, _pem(made), 0o644)
+            write_once(key, _private(private_key))
+            write_once(certificate, _pem(authority_certificate), 0o644)
         except OSError as error:
             raise FolderUnusable(f"{self._folder} cannot be written: {error.strerror or error}") from None
         return True
@@ -239,7 +249,7 @@ def _node_certificate(
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
     ends = min(at + datetime.timedelta(days=days), ca.not_valid_after_utc)
-    names = [*map(x509.DNSName, dns), *(x509.IPAddress(ipaddress.ip_address(one)) for one in addresses)]
+    names = [*map(x509.DNSName, dns), *(x509.IPAddress(ipaddress.ip_address(address)) for address in addresses)]
     both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
     public = key.public_key()
     return (

@@ -24,8 +24,8 @@ _SCRYPT: Final = bytes.fromhex("06092b06010401da47040b")
 _AES_256_CBC: Final = bytes.fromhex("060960864801650304012a")
 
 
-def sealed_pem(pkcs8: bytes, passphrase: bytes) -> bytes:
-    """`pkcs8` is the key in DER. Needs `cryptography`."""
+def encrypt_pem(pkcs8: bytes, passphrase: bytes) -> bytes:
+    """Encrypt a private key, given as PKCS #8 in DER, under a passphrase."""
     from cryptography.hazmat.primitives.ciphers import Cipher
     from cryptography.hazmat.primitives.ciphers.algorithms import AES256
     from cryptography.hazmat.primitives.ciphers.modes import CBC

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPubli
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from interlock.crypto.jose.base64url import maybe_decode
+from interlock.crypto.jose.base64url import decode_base64url
 from interlock.crypto.jose.errors import Invalid, Reason
 from interlock.crypto.jose.jwks import Jwk
 from interlock.crypto.jose.jwt import Algorithm, Jwt
@@ -35,9 +35,11 @@ def check_signature(token: Jwt, key: Jwk) -> Invalid | None:
 
 
 def check_assertion_signature(assertion: Assertion, key: Jwk) -> Invalid | None:
-    """Authenticators write ECDSA as ASN.1 (WebAuthn 6.5.5), tokens as two numbers."""
+    """Check a passkey's signature. Authenticators encode ECDSA signatures as ASN.1 (WebAuthn 6.5.5), tokens as two
+    numbers.
+    """
     alg = algorithm_of(key)
-    signature = assertion.signature if alg != "ES256" else _maybe_two_numbers(assertion.signature)
+    signature = assertion.signature if alg != "ES256" else _raw_signature(assertion.signature)
     return _check(alg, key, signature, assertion.signed) if signature else Invalid(Reason.SIGNATURE)
 
 
@@ -52,7 +54,7 @@ def _check(alg: Algorithm, key: Jwk, signature: bytes, signed: bytes) -> Invalid
     return None
 
 
-def _maybe_two_numbers(signature: bytes) -> bytes | None:
+def _raw_signature(signature: bytes) -> bytes | None:
     try:
         r, s = decode_dss_signature(signature)
         return r.to_bytes(P256_BYTES) + s.to_bytes(P256_BYTES)
@@ -62,7 +64,7 @@ def _maybe_two_numbers(signature: bytes) -> bytes | None:
 
 @functools.lru_cache(maxsize=256)
 def _verifier(key: Jwk, alg: Algorithm) -> Verify | None:
-    """None when the numbers are no key of that kind."""
+    """Return the verify function of a key, or None if its numbers are not a key of that kind."""
     try:
         match alg:
             case "EdDSA":
@@ -112,7 +114,7 @@ def _number(text: str) -> int:
 
 
 def _bytes(text: str) -> bytes:
-    data = maybe_decode(text)
+    data = decode_base64url(text)
     if data is None:
         raise ValueError("not base64url")
     return data

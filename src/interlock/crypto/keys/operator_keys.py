@@ -25,12 +25,12 @@ def key_names(folder: Path) -> list[str]:
 
 
 def public_text(private: Path) -> str:
-    """The public half of a key, as an [[anchor]] has it. Raises OSError, UnicodeDecodeError."""
+    """Read the public half of a key as an [[anchor]] contains it. Raise OSError or UnicodeDecodeError on failure."""
     return private.with_suffix(".pub").read_bytes()[:PUBLIC_BYTES_MAX].decode().strip()
 
 
 def make_key(private: Path, kind: KeyKind, passphrase: bytes | None) -> str:
-    """The public half of a new key. Raises KeyExists, OSError."""
+    """Create a key pair and return its public half. Raise KeyExists or OSError on failure."""
     from interlock.crypto.keys.signing import jwk_of, write_once
 
     public, pem = _pair(kind, passphrase)
@@ -48,16 +48,16 @@ def make_key(private: Path, kind: KeyKind, passphrase: bytes | None) -> str:
 
 
 def _pair(kind: KeyKind, passphrase: bytes | None) -> tuple[object, bytes]:
-    """The public key, and the private one in PEM."""
+    """Generate a key pair. Return the public key and the private key as PEM."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from interlock.crypto.keys.encrypted_pem import sealed_pem
+    from interlock.crypto.keys.encrypted_pem import encrypt_pem
 
     private = Ed25519PrivateKey.generate() if kind == "ed25519" else generate_private_key(SECP256R1())
     form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     if passphrase is None:
         return private.public_key(), private.private_bytes(serialization.Encoding.PEM, form, plain)
     der = private.private_bytes(serialization.Encoding.DER, form, plain)
-    return private.public_key(), sealed_pem(der, passphrase)
+    return private.public_key(), encrypt_pem(der, passphrase)

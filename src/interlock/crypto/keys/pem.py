@@ -4,13 +4,13 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from interlock.crypto.jose.jwks import Jwk
-from interlock.crypto.jose.public_key import PRIVATE, BadKey, maybe_pem_label
+from interlock.crypto.jose.public_key import PRIVATE, BadKey, find_pem_label
 from interlock.crypto.keys.signing import jwk_of
 
 
 def read_pem_untrusted(text: str) -> Jwk:
-    """Raises BadKey."""
-    label = maybe_pem_label(text) or ""
+    """Read a public key in PEM. Raise BadKey on failure."""
+    label = find_pem_label(text) or ""
     if "PRIVATE" in label:
         raise BadKey(PRIVATE)
     if label not in ("PUBLIC KEY", "RSA PUBLIC KEY"):

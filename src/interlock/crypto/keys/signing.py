@@ -38,7 +38,7 @@ class PassphraseWrong(StoreRefused):
 
 class SigningKey:
     def __init__(self, private: "PrivateKeyTypes", path: Path) -> None:
-        """Raises Damaged for a kind of key that nothing here verifies."""
+        """Wrap a private key. Raise Damaged for a kind of key that Interlock cannot verify."""
         self._private = private
         try:
             self.public = jwk_of(private.public_key())
@@ -52,7 +52,7 @@ class SigningKey:
         return f"{signed}.{encode(self._signature(signed.encode()))}"
 
     def prove(self, authority: str, url: str, now: float) -> Proof:
-        """A proof of authority for one registration at the aggregator that is dialled at `url` (MCP-AX 4.2)."""
+        """Sign a proof of authority for one registration at the aggregator at `url` (MCP-AX 4.2)."""
         claims = proof_claims(authority, audience_of(url), now=now, jti=secrets.token_urlsafe(JTI_BYTES))
         return Proof(type="jwt", token=self.sign("JWT", claims))
 
@@ -77,7 +77,7 @@ class SigningKey:
 
 
 def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
-    """Raises a StoreError."""
+    """Read a private key from a file that only its owner can read. Raise StoreError on failure."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key as load
 
     try:
@@ -101,7 +101,9 @@ def read_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
 
 
 def make_signing_key(path: Path, passphrase: bytes | None = None) -> SigningKey:
-    """The Ed25519 key in this file, made where there is none. Raises a StoreError."""
+    """Read the Ed25519 key in this file, and create it first if the file does not exist. Raise StoreError on
+    failure.
+    """
     if not path.exists():
         _make(path, passphrase)
     return read_signing_key(path, passphrase)
@@ -126,7 +128,7 @@ def _make(path: Path, passphrase: bytes | None) -> None:
 
 
 def write_once(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Raises OSError, but not for a file that is there already, which stays as it is."""
+    """Write a new file atomically. An existing file stays unchanged and is not an error. Raise OSError on failure."""
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # 0600
     try:
         with os.fdopen(handle, "wb") as file:
@@ -141,7 +143,7 @@ def write_once(path: Path, data: bytes, mode: int = 0o600) -> None:
 
 
 def jwk_of(public: object) -> Jwk:
-    """A public key of `cryptography` as everything else knows it. Raises BadKey."""
+    """Convert a public key of `cryptography` into a Jwk. Raise BadKey for unsupported kinds."""
     from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -154,8 +156,8 @@ def jwk_of(public: object) -> Jwk:
             x, y = (encode(number.to_bytes(P256_BYTES)) for number in (at.x, at.y))
             return named(Jwk(kty="EC", crv="P-256", x=x, y=y))
         case RSAPublicKey():
-            made = public.public_numbers()
-            n, e = (encode(number.to_bytes((number.bit_length() + 7) // 8)) for number in (made.n, made.e))
+            numbers = public.public_numbers()
+            n, e = (encode(number.to_bytes((number.bit_length() + 7) // 8)) for number in (numbers.n, numbers.e))
             return named(Jwk(kty="RSA", n=n, e=e))
         case _:
             raise BadKey(UNFIT)

@@ -15,7 +15,7 @@ class BadCbor(ValueError):
 
 
 def read_untrusted(data: bytes) -> tuple[Any, bytes]:
-    """The first value, and what stands behind it."""
+    """Return the first value and the bytes after it."""
     reading = _Reading(data)
     return reading.value(NESTING_MAX), data[reading.at :]
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.crypto.jose.base64url import encode, maybe_decode
+from interlock.crypto.jose.base64url import decode_base64url, encode
 from interlock.crypto.jose.jwks import Jwk
 from interlock.crypto.jose.public_key import BadKey
 from interlock.crypto.webauthn import cbor
@@ -67,13 +67,13 @@ def as_text(assertion: Assertion) -> str:
 
 
 def is_assertion(token: str) -> bool:
-    """A signed token has three parts (RFC 7515 3.1)."""
+    """Return whether the text has the parts of an assertion. A signed token has three parts instead (RFC 7515 3.1)."""
     return token.count(".") == PARTS - 1
 
 
 def read_assertion_untrusted(token: str) -> Assertion | Wrong:
     parts = token.split(".")
-    decoded = [maybe_decode(part) for part in parts]
+    decoded = [decode_base64url(part) for part in parts]
     if len(parts) != PARTS or not all(decoded):
         return Wrong("malformed", "the proof is not CREDENTIAL.CLIENT_DATA.AUTHENTICATOR_DATA.SIGNATURE in base64url")
     credential, client_data, authenticator_data, signature = (part or b"" for part in decoded)
@@ -88,15 +88,17 @@ def read_assertion_untrusted(token: str) -> Assertion | Wrong:
     )
 
 
-def maybe_challenge(client_data: bytes) -> bytes | None:
-    """What it answers to, unchecked; None where it cannot be read."""
-    said = _maybe_said(client_data)
-    text = said.get("challenge") if said is not None else None
-    return maybe_decode(text) if isinstance(text, str) else None
+def find_challenge(client_data: bytes) -> bytes | None:
+    """Return the challenge that the client data names, unchecked, or None if the data is unreadable."""
+    fields = _read_client_data(client_data)
+    text = fields.get("challenge") if fields is not None else None
+    return decode_base64url(text) if isinstance(text, str) else None
 
 
 def check_assertion(assertion: Assertion, *, challenge: bytes, party: Party) -> int | Wrong:
-    """The signature counter, which means nothing before the signature is checked."""
+    """Check everything but the signature, and return the signature counter. The counter means nothing before the
+    signature is verified.
+    """
     if (wrong := _check_client_data(assertion.client_data, GET, challenge, party)) is not None:
         return wrong
     read = _read_authenticator(assertion.authenticator_data)
@@ -115,10 +117,10 @@ def read_registration_untrusted(
     if (wrong := _check_client_data(client_data, CREATE, challenge, party)) is not None:
         return wrong
     try:
-        said, rest = cbor.read_untrusted(attestation)
+        attestation_object, rest = cbor.read_untrusted(attestation)
     except cbor.BadCbor:
-        said, rest = None, b""
-    data = said.get("authData") if isinstance(said, dict) and not rest else None
+        attestation_object, rest = None, b""
+    data = attestation_object.get("authData") if isinstance(attestation_object, dict) and not rest else None
     read = _read_authenticator(data) if isinstance(data, bytes) else _UNREADABLE
     if isinstance(read, Wrong):
         return read
@@ -133,27 +135,27 @@ def read_registration_untrusted(
 _UNREADABLE: Final = Wrong("authenticator_data", "what the authenticator wrote cannot be read")
 
 
-def _maybe_said(client_data: bytes) -> dict[str, Any] | None:
+def _read_client_data(client_data: bytes) -> dict[str, Any] | None:
     if len(client_data) > CLIENT_DATA_BYTES_MAX:
         return None
     try:
-        said = read_untrusted(client_data, exact=False)
+        fields = read_untrusted(client_data, exact=False)
     except AmbiguousJson:
         return None
-    return said if isinstance(said, dict) else None
+    return fields if isinstance(fields, dict) else None
 
 
 def _check_client_data(client_data: bytes, kind: str, challenge: bytes, party: Party) -> Wrong | None:
-    said = _maybe_said(client_data)
-    if said is None:
+    fields = _read_client_data(client_data)
+    if fields is None:
         return Wrong("client_data", "what the browser wrote cannot be read")
-    if said.get("type") != kind:
+    if fields.get("type") != kind:
         return Wrong("type", f"what the browser wrote is not of the type {kind}")
-    if said.get("challenge") != encode(challenge):
+    if fields.get("challenge") != encode(challenge):
         return Wrong("challenge", "the passkey answered to another challenge")
-    if said.get("origin") != party.origin:
+    if fields.get("origin") != party.origin:
         return Wrong("origin", f"the passkey was used on another page than those of {party.origin}")
-    if said.get("crossOrigin") not in (None, False) or "topOrigin" in said:
+    if fields.get("crossOrigin") not in (None, False) or "topOrigin" in fields:
         return Wrong("origin", "the passkey was used on a page inside another page")
     return None
 

@@ -31,8 +31,8 @@ class Party(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return hashlib.sha256(self.id.encode()).digest()
 
 
-def maybe_party(url: str) -> Party | None:
-    """The relying party of the operator endpoint at this URL. None: browsers use no passkeys there."""
+def find_relying_party(url: str) -> Party | None:
+    """Return the relying party of the operator endpoint at this URL, or None if browsers do not use passkeys there."""
     try:
         parts = urlsplit(url)
         scheme, host, port = parts.scheme.lower(), (parts.hostname or "").lower(), parts.port

@@ -9,7 +9,7 @@ CREDENTIAL and KEY are base64url. None of it is secret. It becomes a Jwk whose `
 
 from typing import Final
 
-from interlock.crypto.jose.base64url import encode, maybe_decode
+from interlock.crypto.jose.base64url import decode_base64url, encode
 from interlock.crypto.jose.jwks import Jwk
 from interlock.crypto.jose.jwt import Algorithm
 from interlock.crypto.jose.public_key import BadKey
@@ -24,12 +24,12 @@ _NAMES: Final = {alg: name for name, alg in ALGORITHMS.items()}
 
 
 def read_passkey_untrusted(text: str) -> Jwk:
-    """Raises BadKey."""
+    """Read a passkey from its text form. Raise BadKey on failure."""
     name, _, rest = text.strip().partition(":")
     credential, _, key_text = rest.partition(":")
     if name not in ALGORITHMS or len(text) > TEXT_CHARS_MAX:
-        raise BadKey(f"it does not begin with {', '.join(f'{known}:' for known in ALGORITHMS)}")
-    id_bytes, key = maybe_decode(credential), maybe_decode(key_text)
+        raise BadKey(f"it does not begin with {', '.join(f'{algorithm}:' for algorithm in ALGORITHMS)}")
+    id_bytes, key = decode_base64url(credential), decode_base64url(key_text)
     if not id_bytes or len(id_bytes) > CREDENTIAL_BYTES_MAX:
         raise BadKey("what stands before the second colon is not the id of a credential in base64url")
     if key is None:
@@ -38,7 +38,7 @@ def read_passkey_untrusted(text: str) -> Jwk:
 
 
 def passkey(alg: Algorithm, credential: str, key: bytes) -> Jwk:
-    """`key` is laid out as above. Raises BadKey."""
+    """Build a passkey from the bytes of its key, in the layout described above. Raise BadKey on failure."""
     match alg:
         case "ES256" if len(key) == 2 * _POINT_BYTES:
             x, y = encode(key[:_POINT_BYTES]), encode(key[_POINT_BYTES:])
@@ -51,8 +51,10 @@ def passkey(alg: Algorithm, credential: str, key: bytes) -> Jwk:
 
 
 def written(key: Jwk) -> str:
-    """As a person pastes it into a configuration."""
-    material = key.n if key.kty == "RSA" else encode((maybe_decode(key.x) or b"") + (maybe_decode(key.y) or b""))
+    """Format a passkey as it is written in a configuration file."""
+    material = (
+        key.n if key.kty == "RSA" else encode((decode_base64url(key.x) or b"") + (decode_base64url(key.y) or b""))
+    )
     return f"{_NAMES[algorithm_of(key)]}:{key.kid}:{material}"
 
 

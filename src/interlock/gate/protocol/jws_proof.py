@@ -17,7 +17,7 @@ import msgspec
 
 from interlock.ax.protocol.errors import CONFIRMATION_USED, PROOF_INVALID, refusal
 from interlock.ax.protocol.registration.authority import WORDS, Anchor
-from interlock.crypto.jose.base64url import maybe_decode
+from interlock.crypto.jose.base64url import decode_base64url
 from interlock.crypto.jose.claims import SKEW_S, Claims
 from interlock.crypto.jose.errors import Invalid, Reason
 from interlock.crypto.jose.jwks import Jwk, select, thumbprint
@@ -140,7 +140,7 @@ def _read_bound(token: str) -> _Bound | Fault:
     header, payload, _ = token.split(".")
     try:
         for part in (header, payload):
-            said = read_untrusted(maybe_decode(part) or b"", exact=False)
+            said = read_untrusted(decode_base64url(part) or b"", exact=False)
     except AmbiguousJson as error:
         return invalid("malformed", f"the proof cannot be taken at its word: {error}")
     return msgspec.convert(said, _Bound)

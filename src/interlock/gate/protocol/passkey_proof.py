@@ -21,7 +21,7 @@ from interlock.crypto.webauthn.ceremonies import (
     Assertion,
     Wrong,
     check_assertion,
-    maybe_challenge,
+    find_challenge,
     read_assertion_untrusted,
 )
 from interlock.crypto.webauthn.party import Party
@@ -65,7 +65,7 @@ def judge_passkey(
     if isinstance(signer, Fault):
         return signer
     anchor, key = signer
-    answered = maybe_challenge(assertion.client_data) or b""
+    answered = find_challenge(assertion.client_data) or b""
     counter = check_assertion(assertion, challenge=_expected_challenge(answered, asked), party=party)
     if isinstance(counter, Wrong):
         return invalid(*_explanation(counter, answered, asked))

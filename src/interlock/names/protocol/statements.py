@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.crypto.jose.base64url import maybe_decode
+from interlock.crypto.jose.base64url import decode_base64url
 from interlock.crypto.jose.claims import SKEW_S
 from interlock.crypto.jose.errors import Invalid
 from interlock.crypto.jose.jwks import Jwk
@@ -64,7 +64,7 @@ def read_statement_untrusted(token: str, *, registry: str, now: float) -> Statem
     jwt = read_jwt_untrusted(token.strip(), _TYPES)
     if isinstance(jwt, Invalid):
         raise BadStatement("statement_invalid", f"this is no JWS of type {TYP}: {jwt.reason.value}")
-    payload = maybe_decode(token.strip().split(".")[1]) or b""
+    payload = decode_base64url(token.strip().split(".")[1]) or b""
     try:
         read_untrusted(payload)  # a claim that stands there twice states nothing
         claims = msgspec.json.decode(payload, type=_Claims)

@@ -25,7 +25,7 @@ class ApproverOperations:
         self._passkeys = passkeys
 
     def list_all(self) -> Approvers:
-        party, shown = self._passkeys.maybe_party(), self._enrolments.shown()
+        party, shown = self._passkeys.find_relying_party(), self._enrolments.shown()
         return Approvers(
             approvers=shown,
             needs_first=not any(one.approves for one in shown),
