@@ -11,7 +11,7 @@ from tests.scale import many
 from interlock.config.keys import SECTIONS, TOP
 from interlock.config.layers import FILE_BYTES_MAX, KEY_PARTS_MAX
 from interlock.config.load import ConfigInvalid, Loaded, load
-from interlock.node.cli.starter import starter_toml
+from interlock.node.cli.init import starter_toml
 
 HUGE = FILE_BYTES_MAX - 100
 

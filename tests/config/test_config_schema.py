@@ -36,7 +36,7 @@ from interlock.config.sections import Key, Section, keys_of
 from interlock.config.server_entries import REACHES
 from interlock.config.toml_text import toml_text
 from interlock.config.value_types import Choice, Flag, Record, Text
-from interlock.node.cli.starter import EXAMPLES, starter_toml
+from interlock.node.cli.init import EXAMPLES, starter_toml
 
 VALIDATOR = jsonschema.Draft202012Validator(json_schema())
 PLANS: dict[str, type[msgspec.Struct]] = {

@@ -15,8 +15,7 @@ from tests.protocol.aql_schemas import check_answer, is_valid
 from tests.servers.start import raw
 
 from interlock.aql.cli import sample_server
-from interlock.aql.cli.live_client import LEGACY, MODERN, LiveClient
-from interlock.aql.cli.suite import SAMPLE, Checked, run_suite
+from interlock.aql.cli.suite import LEGACY, MODERN, SAMPLE, Checked, LiveClient, run_suite
 
 FIVE = [f"mcp_aql_{family}" for family in ("create", "read", "update", "delete", "execute")]
 

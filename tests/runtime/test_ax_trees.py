@@ -10,7 +10,7 @@ from tests.interaction.ax.tree import ACCESS
 from tests.interaction.peers import HttpPeer
 from tests.runtime.levels import Level, level, until
 
-from interlock.node.cli.tree_parents import parent_lines
+from interlock.node.cli.tree import parent_lines
 
 
 def tree(name: str) -> str:

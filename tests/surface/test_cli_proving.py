@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from fake_approvals import approval
 from program import Inline, Interlock
 
-from interlock.approvals.cli.operator_keys import own_name
+from interlock.approvals.cli.keys import own_name
 from interlock.approvals.cli.signing import prove
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.digests import shown_digest, signed_digest

@@ -7,7 +7,7 @@ import pytest
 from fake_node import FakeOperations, link
 from rich.text import Text
 
-from interlock.catalog.cli.tool_result import ShownResult, result_blocks
+from interlock.catalog.cli.call import ShownResult, result_blocks
 from interlock.cli.terminal.columns import in_columns
 from interlock.cli.terminal.text import (
     count,

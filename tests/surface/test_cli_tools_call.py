@@ -8,7 +8,7 @@ import pytest
 from fake_node import FakeOperations, FakePublicDoor, tcp_listener, url_of
 from program import Inline, Interlock
 
-from interlock.catalog.cli.tool_schema import argument_value, arguments_of
+from interlock.catalog.cli.call import argument_value, arguments_of
 
 
 @pytest.fixture

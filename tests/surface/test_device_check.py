@@ -8,10 +8,9 @@ import msgspec
 import pytest
 from tests.emulated_chips import free_port
 
-from interlock.devices.cli import line as line_module
-from interlock.devices.cli import stub_checks as checks
-from interlock.devices.cli.line import Line
-from interlock.devices.cli.stub_checks import StubCheck
+from interlock.devices.cli import stub_check as checks
+from interlock.devices.cli import stub_check as line_module
+from interlock.devices.cli.stub_check import Line, StubCheck
 from interlock.devices.protocol import frame_codec
 from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, Tool
 from interlock.devices.transports.simulated_port import Faults, SimulatedPort

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from interlock.rooms.cli.lines import maybe_line, maybe_unreadable, proposal_details
+from interlock.rooms.cli.client import maybe_line, maybe_unreadable, proposal_details
 from interlock.rooms.protocol.envelope import Envelope
 from interlock.sdk.rooms import Heard, Proposal
 

@@ -72,7 +72,7 @@ def _value(code: "Code") -> dict[str, Any]:
 def _draw(invocation: Invocation, code: "Code") -> None:
     from rich.text import Text
 
-    from interlock.links.cli.link_lines import labelled_lines
+    from interlock.cli.terminal.columns import labelled_lines
 
     width = min(invocation.out.console.width, 100)  # a paragraph wider than that is hard to read
     head = Text.assemble((code.name, "bold"), "  ", (", ".join(map(str, code.numbers)), "cyan"))

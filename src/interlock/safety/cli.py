@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.approvals.cli.passphrases import FromDescriptor
+from interlock.approvals.cli.keys import FromDescriptor
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Refused
 

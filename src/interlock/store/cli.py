@@ -48,7 +48,7 @@ def tail(
 
     With --json each record is one line. Where no node runs, the data folder's log is read itself.
     """
-    from interlock.cli.client.poll import poll
+    from interlock.cli.terminal.watch import poll
     from interlock.store.api import AuditPage, AuditRecord
 
     page = _pages(invocation)

@@ -20,7 +20,7 @@ from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import Refused
 from interlock.fronts import sockets
 from interlock.rooms.cli import client as client
-from interlock.rooms.cli import join as rooms_join
+from interlock.rooms.cli import rooms as rooms_join
 from interlock.sdk.rooms import Participant, ProposalEnded, RoomRefused
 
 ROOMS = """

@@ -20,9 +20,8 @@ from interlock.approvals.protocol.preview import (
     maybe_change,
     shown_params,
 )
-from interlock.cli.terminal.columns import in_columns
+from interlock.cli.terminal.columns import in_columns, labelled_lines
 from interlock.cli.terminal.text import duration, local_time
-from interlock.links.cli.link_lines import labelled_lines
 from interlock.wire.jsontext.display import plain
 from interlock.wire.jsontext.folded_preview import Shown
 

@@ -1,19 +1,33 @@
-"""interlock approvals [show ID] [--watch] [--kind KIND]"""
+"""Commands about the inbox: show what waits for a decision, approve it, deny it."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from interlock.approvals.cli.passphrases import FromDescriptor
+from interlock.approvals.cli.grants import (
+    Below,
+    Calls,
+    Equal,
+    For,
+    Free,
+    Least,
+    Most,
+    OneOf,
+    rules_of,
+    seconds_of,
+)
+from interlock.approvals.cli.keys import FromDescriptor, can_ask
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import approval_ids
-from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable
-from interlock.cli.terminal.live import redraw
+from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable, Waits
+from interlock.cli.terminal.watch import redraw
 
 if TYPE_CHECKING:
+    from msgspec import Raw
     from rich.text import Text
 
+    from interlock.approvals.api import Approval
     from interlock.cli.client.operator import Answer, OperatorClient
 
 WATCH_S = 1.0
@@ -67,13 +81,13 @@ def approvals(
         if code:
             reveal(invocation, reference, key, passphrase_fd)
         else:
-            _show(invocation, reference)
+            _show_approval(invocation, reference)
     elif code:
         raise BadUsage("usage", "--code is of one approval", hint="interlock approvals show ID --code")
     elif watch:
         _watch(invocation, kind, state)
     else:
-        _list(invocation, _ask(invocation.node, kind, state))
+        _list_approvals(invocation, _get_approvals(invocation.node, kind, state))
 
 
 def _reference(words: list[str]) -> str | None:
@@ -90,12 +104,12 @@ def _reference(words: list[str]) -> str | None:
             raise AssertionError(words)
 
 
-def _ask(node: "OperatorClient", kind: str | None, state: str) -> "Answer":
+def _get_approvals(node: "OperatorClient", kind: str | None, state: str) -> "Answer":
     query: dict[str, Any] = {"status": state} | ({"kind": kind} if kind is not None else {})
     return node.get("approvals", under="", **query)
 
 
-def _list(invocation: Invocation, answer: "Answer") -> None:
+def _list_approvals(invocation: Invocation, answer: "Answer") -> None:
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -119,7 +133,7 @@ def _lines(answer: "Answer", width: int) -> "list[Text]":
     return table(listed.approvals, width) + ([Text(f"and {more} older ones", style="dim")] if more else [])
 
 
-def _show(invocation: Invocation, reference: str) -> None:
+def _show_approval(invocation: Invocation, reference: str) -> None:
     answer = invocation.node.get("approvals", reference, under="")
     out = invocation.out
     if out.as_json:
@@ -167,19 +181,20 @@ def draw_preview(invocation: Invocation, answer: "Answer") -> None:
 
 
 def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
-    from interlock.cli.client.poll import poll
+    from interlock.cli.terminal.watch import poll
 
-    answers = poll(lambda: _ask(invocation.node, kind, state), every_s=WATCH_S)
+    answers = poll(lambda: _get_approvals(invocation.node, kind, state), every_s=WATCH_S)
     try:
         if invocation.out.as_json or not invocation.out.console.is_terminal:
             _print_changes(invocation, answers)
         else:
             from rich.text import Text
 
+            console = invocation.out.console
+
             def lines(answer: "Answer") -> "list[Text]":
                 return _lines(answer, console.width) or [Text("nothing waits for a decision", style="dim")]
 
-            console = invocation.out.console
             redraw(console, answers, lines)
     except KeyboardInterrupt:
         pass
@@ -212,3 +227,263 @@ def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachab
                 out.line(f"{one.id}  {one.kind}  {one_line(one.name)}  {one_line(one.requested_by)}  {time_left(one)}")
         seen = {one.id: one.status for one in found}
         out.console.file.flush()
+
+
+approve_app = verb_app("Approve what waits, with your signature.")
+
+Reference = Annotated[str, typer.Argument(metavar="ID", help="Its id, or how it begins.", autocompletion=approval_ids)]
+ToolClass = Literal["read_only", "reversible", "irreversible", "promote", "remove"]
+CLASSES: tuple[ToolClass, ...] = ("read_only", "reversible", "irreversible", "promote", "remove")
+
+
+@verb(
+    approve_app,
+    "approve",
+    examples="""
+    interlock approve 3f9c0a1b
+    interlock approve 3f9c0a1b --class read_only
+    interlock approve 3f9c0a1b --standing --calls 20 --for 8h
+    interlock approve 3f9c0a1b --standing --below path=/srv/drafts --any content
+    interlock approve 3f9c0a1b --yes --key ada --json
+    interlock approve 3f9c0a1b --proof - < proof.jwt
+    interlock approve 3f9c0a1b --code K7QF-2M9D
+    """,
+)
+def approve(
+    invocation: Invocation,
+    id: Reference,
+    *,
+    tool_class: Annotated[
+        ToolClass | None,
+        typer.Option("--class", help="What the tool is, or what becomes of a provisional name.", show_default=False),
+    ] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.", show_default=False)
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="NAME", help="Which of your keys signs.", show_default=False)
+    ] = None,
+    passphrase_fd: FromDescriptor = None,
+    proof: Annotated[
+        str | None,
+        typer.Option("--proof", metavar="TOKEN", help="One signed elsewhere, or - for stdin.", show_default=False),
+    ] = None,
+    code: Annotated[
+        str | None,
+        typer.Option(
+            "--code",
+            metavar="CODE",
+            help="For the first approver: the setup code that the terminal of the node shows.",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: I have read what will happen.")] = False,
+    standing: Annotated[
+        bool, typer.Option("--standing", help="Sign a standing grant for this call and calls like it.")
+    ] = False,
+    below: Below = None,
+    one_of: OneOf = None,
+    most: Most = None,
+    least: Least = None,
+    equal: Equal = None,
+    free: Free = None,
+    calls: Calls = None,
+    time: For = None,
+) -> None:
+    """Approve what waits, with your signature.
+
+    It shows what will happen and asks first. The signature is made here, over exactly what was shown; the key never
+    leaves this machine. The caller can then make the held call once, while the approval is valid.
+
+    With --standing, calls like this one by the same caller run without being held, until the grant ends: paths in the
+    same folder and numbers up to this one are proposed, and everything else stays the same unless you say otherwise.
+    """
+    from msgspec import UNSET
+
+    from interlock.approvals.api import Approval, DecideApproval
+
+    answer = invocation.node.get("approvals", id, under="")
+    one = answer.as_(Approval)
+    out = invocation.out
+    if not out.as_json:
+        draw_preview(invocation, answer)
+    if one.status != "pending":  # its arguments may be gone by now, and nothing could be signed
+        raise _settled(one)
+    if standing:
+        if tool_class is not None or proof is not None or one.kind != "call":
+            raise BadUsage("usage", "--standing is for held calls, and your key signs it here")
+        from interlock.approvals.cli.signing import draft_from_call, sign_drafted
+        from interlock.approvals.grants_api import DraftGrant
+
+        rules = rules_of(
+            below=below,
+            one_of=one_of,
+            most=most,
+            least=least,
+            equal=equal,
+            free=free,
+            arguments=_arguments(one),
+        )
+        wanted = DraftGrant(approval=one.id, calls=calls, seconds=seconds_of(time), reason=reason)
+        draft = draft_from_call(invocation, wanted, rules)
+        sign_drafted(invocation, draft, yes=yes, key=key, passphrase_fd=passphrase_fd)
+        return
+    if any(given is not None for given in (below, one_of, most, least, equal, free, calls, time)):
+        raise BadUsage("usage", "these options are of a standing grant", hint="add --standing")
+    if one.requires == "proof" and not one.approvers and code is None and proof is None:
+        raise _no_approver(invocation, one)
+    said = _choose_answer(one, tool_class)
+    if not yes:
+        _confirm(one, said)
+    body = DecideApproval(
+        decision="approve",
+        proof=UNSET if code is not None else _proof(answer, proof, said, key, passphrase_fd),
+        code=code,
+        reason=reason,
+        tool_class=next((known for known in CLASSES if known == said), None),
+    )
+    try:
+        done = invocation.node.post("approvals", one.id, under="", body=body)
+    except Refused as refused:
+        if refused.error == "reason_required":
+            raise refused.with_hint(f"interlock approve {one.id[:8]} --reason WHY") from None
+        raise
+    if out.as_json:
+        out.raw_json(done.raw)
+    else:
+        out.advice(_outcome_text(done.as_(Approval)))
+
+
+def _arguments(one: "Approval") -> "dict[str, Any]":
+    import msgspec
+
+    return msgspec.json.decode(bytes(one.params), type=dict[str, Any] | None) or {}
+
+
+def _settled(one: "Approval") -> Refused:
+    from interlock.approvals.protocol.errors import settled_refusal
+    from interlock.approvals.protocol.state import Status
+
+    fault = settled_refusal(Status(one.status))
+    return Refused(fault.message, str((fault.data or {}).get("detail", fault.message)))
+
+
+def _no_approver(invocation: Invocation, one: "Approval") -> Refused:
+    """Nothing that could be signed here would count."""
+    from interlock.approvals.api import Approvers
+    from interlock.node.cli.tree import approver_step
+
+    if one.kind == "enrolment":
+        hint = f"interlock approve {one.id[:8]} --code CODE, with the setup code on the terminal of the node"
+    else:
+        hint = " ".join(approver_step(invocation.node.get("approvers").as_(Approvers).approvers))
+    return Refused("no_approver", "no one may approve this yet", hint=hint)
+
+
+def _choose_answer(one: "Approval", given: str | None) -> str | None:
+    if given is not None and given not in one.answers:
+        raise BadUsage("usage", "--class is for tools without a class")
+    if given is not None or not one.answers:
+        return given
+    if len(one.answers) == 1:
+        return one.answers[0]
+    if not can_ask():
+        raise BadUsage("answer_needed", "say what the tool is", hint=f"--class {' or '.join(one.answers)}")
+    chosen = typer.prompt(f"What is {one.name}? {', '.join(one.answers)}", err=True).strip().lower().replace("-", "_")
+    if chosen not in one.answers:
+        raise Waits("not_decided", "that is none of them; it still waits")
+    return str(chosen)
+
+
+def _confirm(one: "Approval", said: str | None) -> None:
+    if not can_ask():
+        raise Refused(
+            "not_confirmed",
+            "there is no terminal to confirm on, and nothing was approved",
+            hint="run it on a terminal, or with --yes after interlock approvals show",
+        )
+    from interlock.approvals.cli.approval_lines import is_folded
+
+    what = f"Approve it as {said}?" if said in CLASSES else "Approve it?"
+    again = "Parts of it are folded. Approve also what you have not seen?"
+    if not typer.confirm(what, err=True) or (is_folded(one) and not typer.confirm(again, err=True)):
+        raise Waits("not_decided", "nothing was decided; it still waits", hint=f"interlock deny {one.id[:8]} says no")
+
+
+def _proof(answer: "Answer", given: str | None, said: str | None, key: str | None, passphrase_fd: int | None) -> "Raw":
+    if given is None:
+        from interlock.approvals.cli.signing import prove
+
+        return prove(answer, said=said, key=key, passphrase_fd=passphrase_fd)
+    import sys
+
+    import msgspec
+
+    token = sys.stdin.read(65_536) if given == "-" else given
+    return msgspec.Raw(msgspec.json.encode(token.strip()))
+
+
+def _outcome_text(one: "Approval") -> str:
+    from interlock.approvals.cli.approval_lines import time_left
+    from interlock.cli.terminal.text import one_line
+
+    if one.kind == "definition" and one.status == "failed":
+        return f"approved, and it could not be done: {one_line(one.outcome or '')}"
+    if one.kind == "enrolment":
+        return f"done: {one_line(one.name)} may approve from now on"
+    if one.kind == "configuration":
+        return "done: the change of the configuration is signed"
+    if one.kind == "definition":
+        return f"done: {one_line(one.name)} is {'trusted' if one.source == 'drivers' else 'remembered'}"
+    if one.kind == "request":
+        name = one_line(one.name)
+        return f"{one_line(one.outcome or one.status)}: interlock names show {name} has it as it is now"
+    if one.kind == "proposal":
+        return f"approved: it was sent to {one_line(one.target or '')} in the room {one_line(one.room or '')}"
+    if one.source == "aql":
+        return f"approved: {one_line(one.agent or one.name)} may go on"
+    return f"approved: the same call by {one_line(one.requested_by)} runs once ({time_left(one)} left)"
+
+
+deny_app = verb_app("Say no to what waits.")
+
+
+@verb(
+    deny_app,
+    "deny",
+    examples="""
+    interlock deny 3f9c0a1b
+    interlock deny 3f9c0a1b --reason 'not on a Friday'
+    interlock deny 3f9c0a1b --return --reason 'name a revision of the draft'
+    """,
+)
+def deny(
+    invocation: Invocation,
+    id: Reference,
+    *,
+    reason: Annotated[
+        str | None,
+        typer.Option("--reason", metavar="TEXT", help="Why; the caller is told.", show_default=False),
+    ] = None,
+    return_: Annotated[
+        bool,
+        typer.Option("--return", help="Of a request to the registry: to be revised.", show_default=False),
+    ] = False,
+) -> None:
+    """Say no to what waits.
+
+    Also to what was approved and is not used yet. A definition that is denied is withheld until it changes.
+    """
+    from interlock.approvals.api import DecideApproval
+
+    body = DecideApproval(decision="return" if return_ else "deny", reason=reason)
+    done = invocation.node.post("approvals", id, under="", body=body)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(done.raw)
+        return
+    from interlock.approvals.api import Approval
+    from interlock.cli.terminal.text import one_line
+
+    one = done.as_(Approval)
+    out.line(f"{'returned' if return_ else 'denied'}: {one_line(one.name)}, asked by {one_line(one.requested_by)}")

@@ -1,14 +1,44 @@
-"""`interlock check --aql`: the live conformance suite, as lines or as the report, with its evidence as files."""
+"""The node that is checked: the AQL settings of a configuration over a sample server, with clients of both eras.
 
+The node opens no socket, has a data folder of its own, and starts none of the configured servers, because the
+suite calls operations.
+"""
+
+import asyncio
+import json
+import logging
+import sys
+import tempfile
 from pathlib import Path
+from typing import Any, Final
 
+import msgspec
 import typer
 
-from interlock.aql.cli.live_check import check_live, write_evidence
+from interlock import __version__
+from interlock.aql.adapter import profile_of
+from interlock.aql.cli import sample_server
+from interlock.aql.cli.suite import (
+    GET,
+    IMPLEMENTATION,
+    LEGACY,
+    MODERN,
+    NOTE,
+    NOWHERE,
+    SAMPLE,
+    Checked,
+    LiveClient,
+    Report,
+    run_suite,
+)
+from interlock.aql.protocol.families import Endpoints, Mode
+from interlock.aql.protocol.model import SPEC_VERSION
 from interlock.cli.command import Invocation
 from interlock.cli.config import load_configuration
 from interlock.cli.terminal.errors import EXIT_REFUSED, BadUsage, Refused
 from interlock.cli.terminal.text import count, one_line
+from interlock.config.plan import GatePlan, Plan, ServerPlan, Spawn
+from interlock.node.node import Node
 
 WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "SKIP"}
 
@@ -39,3 +69,223 @@ def check_aql(invocation: Invocation, evidence: str | None) -> None:
             out.line(f"{folder}: {count(files, 'file')}")
     if not report.is_held:
         raise typer.Exit(EXIT_REFUSED)
+
+
+START_S: Final = 30.0
+LEVELS: Final = {"level-1": 1, "level-2": 2}
+
+Exchanges = dict[str, list[tuple[dict[str, Any], dict[str, Any]]]]  # by surface: requests with their answers
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    bundle: dict[str, Any] | None  # for the specification's runner; None where the claim does not hold
+    exchanges: Exchanges
+
+
+def check_live(plan: Plan) -> tuple[Report, Evidence]:
+    log = logging.getLogger("interlock")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # refusals are what the suite asks for
+    try:
+        with tempfile.TemporaryDirectory(prefix="interlock-check-") as folder:
+            return asyncio.run(_check(_checked_plan(plan, Path(folder))))
+    finally:
+        log.setLevel(level)
+
+
+def write_evidence(folder: Path, report: Report, evidence: Evidence) -> int:
+    """The number of files. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = {folder / "report.json": report.shown()}
+    if evidence.bundle is not None:
+        written[folder / "evidence.json"] = evidence.bundle
+    for surface, exchanges in evidence.exchanges.items():
+        for number, (request, answer) in enumerate(exchanges, 1):
+            stem = folder / surface / f"{number:03}-{request['method'].replace('/', '-')}"
+            written[stem.with_suffix(".request.json")] = request
+            written[stem.with_suffix(".answer.json")] = answer
+    for path, value in written.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", "utf-8")
+    return len(written)
+
+
+def _checked_plan(plan: Plan, folder: Path) -> Plan:
+    program = (sys.executable, "-I", str(Path(sample_server.__file__)))
+    return Plan(
+        workspace=folder,
+        data=folder / "data",
+        aql=plan.aql,
+        limits=plan.limits,
+        safety=msgspec.structs.replace(plan.safety, require=()),  # the suite's calls belong to no execution
+        gate=GatePlan(mode="open"),  # no person could be asked
+        servers=(ServerPlan(segment=SAMPLE, reach=Spawn(command=program)),),
+    )
+
+
+async def _check(plan: Plan) -> tuple[Report, Evidence]:
+    node = Node(plan, _no_operator_endpoint, listen=False)
+    try:
+        await node.open()
+        await node.readiness.settle(START_S)
+        served: list[tuple[Mode, str]] = [] if plan.aql.mode == "single" else [(plan.aql.mode, "aql")]
+        served.append(("single", "aql-single"))
+        opened = [
+            await _open(node, plan, mode, surface, version) for mode, surface in served for version in (MODERN, LEGACY)
+        ]
+        surfaces = tuple(surface for surface, _ in opened)
+        report = await run_suite(surfaces, opened[0][1])
+        modes = [one.mode for one in surfaces]
+        bundle = await gather_evidence(surfaces[0], report.level, [*modes]) if report.is_held else None
+        return report, Evidence(bundle, {f"{one.mode}-{one.client.version}": one.client.kept for one in surfaces})
+    finally:
+        await node.close()
+
+
+async def _open(node: Node, plan: Plan, mode: Mode, surface: str, version: str) -> tuple[Checked, int]:
+    """With the level that the surface claims."""
+    client = LiveClient(node, surface, version)
+    await client.greet()
+    tools = tuple(
+        tool.name for tool in Endpoints(mode=mode, profile=profile_of(plan), prefix=plan.aql.tool_prefix).tools
+    )
+    reads, claimed = tools[0], 1
+    asks = {"operation": "introspect", "params": {"query": "operations", "first": 1}}
+    for tool in tools:  # what a client does that knows only the list
+        answer = await client.request("tools/call", {"name": tool, "arguments": asks})
+        said = _maybe_conformance(answer)
+        if said is not None:
+            reads, claimed = tool, LEVELS.get(said, 1)
+            break
+    made = Checked(client=client, mode=mode, tools=tools, reads=reads, batch_max=plan.aql.limits.batch_operations)
+    return made, claimed
+
+
+def _maybe_conformance(answer: dict[str, Any]) -> str | None:
+    try:
+        return str(json.loads(answer["result"]["content"][0]["text"])["data"]["_protocol"]["conformance"])
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
+def _no_operator_endpoint(*_: Any) -> None:
+    raise AssertionError("a check opens no endpoint")
+
+
+UNKNOWN: Final = "page_size"
+WRITTEN: Final = {"title": "Written and read", "body": "Kept"}
+_VALUES: Final = {"query": "operations", "input": {}}  # of parameters for which a plain text is no value
+
+
+async def gather_evidence(surface: Checked, level: int, modes: list[str]) -> dict[str, Any]:
+    """`modes`: as `mode` of the surfaces that were looked at says them."""
+    client, reads = surface.client, surface.reads
+    listed = await client.send(reads, _introspect(query="operations", prefix=f"{SAMPLE}__"))
+    names = ["introspect", *(one["name"] for one in listed["data"]["operations"])]
+    details = [await surface.details(name) for name in names]
+    protocol = listed["data"]["_protocol"]["capabilities"]
+    evidence: dict[str, Any] = {
+        "implementation": IMPLEMENTATION,
+        "version": __version__,
+        "spec_version": SPEC_VERSION,
+        "expected_level": level,
+        "expected_exit_code": 0,
+        # The runner calls semantic mode by its older name.
+        "endpoint_modes": sorted({"single" if mode == "single" else "crude" for mode in modes}),
+        "capabilities": {"field_selection": protocol["field_selection"], "batch_operations": protocol["batch"]},
+        "introspection": {
+            "operations_list": listed,
+            "types_list": await client.send(reads, _introspect(query="types")),
+            "operation_details": details,
+        },
+        "accepted_parameters": {one["name"]: await _accepted(surface, one) for one in details},
+        "parameter_tests": {
+            "missing_required": [case for one in details for case in await _missing(surface, one)],
+            "unknown_parameter": [await _unknown(surface, one) for one in details],
+            "optional_defaults": [],
+        },
+        "error_tests": await _errors(surface),
+        "constraint_tests": [await _constraint(surface)],
+        "semantic_tests": [],
+        **await _writing(surface),
+    }
+    if level >= 2:
+        tool = next(one["mcpTool"] for one in details if one["name"] == GET)
+        items = [{"operation": GET, "params": NOTE}]
+        evidence["batch_example"] = await client.send(tool, {"operations": items})
+    return evidence
+
+
+def _introspect(**params: Any) -> dict[str, Any]:
+    return {"operation": "introspect", "params": params}
+
+
+def _required(details: dict[str, Any]) -> dict[str, Any]:
+    return {one["name"]: _VALUES.get(one["name"], "n1") for one in details["parameters"] if one["required"]}
+
+
+async def _call(surface: Checked, details: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
+    return await surface.client.send(details["mcpTool"], {"operation": details["name"], "params": params})
+
+
+async def _accepted(surface: Checked, details: dict[str, Any]) -> list[str]:
+    """As the refusal of an unknown parameter names them; that of introspect has its words alone."""
+    error = (await _call(surface, details, {**_required(details), UNKNOWN: 1}))["error"]
+    if "details" in error:
+        return list(error["details"]["valid_params"])
+    return str(error["message"]).rpartition(": ")[2].split(", ")
+
+
+async def _missing(surface: Checked, details: dict[str, Any]) -> list[dict[str, Any]]:
+    given = _required(details)
+    cases = []
+    for name in given:
+        rest = {key: value for key, value in given.items() if key != name}
+        response = await _call(surface, details, rest)
+        cases.append({"operation": details["name"], "parameter": name, "response": response})
+    return cases
+
+
+async def _unknown(surface: Checked, details: dict[str, Any]) -> dict[str, Any]:
+    response = await _call(surface, details, {**_required(details), UNKNOWN: 1})
+    return {"operation": details["name"], "parameter": UNKNOWN, "response": response}
+
+
+async def _errors(surface: Checked) -> list[dict[str, Any]]:
+    asked: tuple[tuple[str, str, dict[str, Any], list[str]], ...] = (
+        ("unknown-operation", NOWHERE, {}, [NOWHERE, "introspect"]),
+        ("unknown-parameter", GET, {**NOTE, UNKNOWN: 1}, [UNKNOWN]),
+        ("missing-parameter", GET, {}, ["note_id", "string"]),
+        ("wrong-type", GET, {"note_id": 5}, ["note_id", "string"]),
+    )
+    tool = (await surface.details(GET))["mcpTool"]
+    return [
+        {
+            "name": name,
+            "must_mention": mentions,
+            "response": await surface.client.send(tool, {"operation": operation, "params": params}),
+        }
+        for name, operation, params, mentions in asked
+    ]
+
+
+async def _constraint(surface: Checked) -> dict[str, Any]:
+    update = await surface.details(f"{SAMPLE}__update_note")
+    response = await _call(surface, update, {**NOTE, "input": {"created_at": "now"}})
+    declared = next(one["type"] for one in update["parameters"] if one["name"] == "input")
+    shown = await surface.client.introspect(surface.reads, query="types", name=declared)
+    fields = [one["name"] for one in (shown["type"] or {}).get("fields", ())]
+    return {"name": "fields-of-a-note", "documented": bool(fields) and "created_at" not in fields, "response": response}
+
+
+async def _writing(surface: Checked) -> dict[str, Any]:
+    made = (await surface.do(f"{SAMPLE}__create_note", dict(WRITTEN)))["data"]
+    found = await surface.do(GET, {"note_id": made["id"]})
+    await surface.do(f"{SAMPLE}__update_note", {"note_id": made["id"], "input": {"title": "Changed"}})
+    changed = await surface.do(GET, {"note_id": made["id"]})
+    expected = {f"data.{key}": value for key, value in WRITTEN.items()}
+    preserved = {"data.body": WRITTEN["body"], "data.title": "Changed"}
+    return {
+        "round_trip_tests": [{"name": "note", "expected_fields": expected, "read_response": found}],
+        "update_preservation_tests": [{"name": "note", "preserved_fields": preserved, "read_response": changed}],
+    }

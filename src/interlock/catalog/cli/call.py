@@ -1,16 +1,19 @@
-"""interlock tools call TOOL --arg name=value"""
+"""interlock tools call TOOL"""
 
+import json
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
+from msgspec import Raw
 
 from interlock.cli.command import Invocation, verb
 from interlock.cli.completion import tool_names
 from interlock.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, EXIT_WAITS, BadUsage, Refused
+from interlock.cli.terminal.text import one_line, printable
 from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND
 
 if TYPE_CHECKING:
-    from interlock.catalog.cli.tool_result import ShownResult
     from interlock.cli.client.mcp import ListedTool, McpClient
 
 CALL_TIMEOUT_S = 300.0  # longer than the node's own, so that its named error arrives
@@ -96,7 +99,6 @@ def _whole(args_json: str | None) -> dict[str, Any]:
 
 
 def _value(tool: "ListedTool", key: str, text: str) -> Any:
-    from interlock.catalog.cli.tool_schema import argument_value
 
     return argument_value(tool.input_schema, key, text)
 
@@ -202,7 +204,6 @@ def _show(invocation: Invocation, raw: bytes) -> int:
     """Prints a result and gives the exit code that says the same."""
     import msgspec
 
-    from interlock.catalog.cli.tool_result import ShownResult, result_blocks
     from interlock.cli.terminal.text import one_line
 
     out = invocation.out
@@ -228,3 +229,160 @@ def _code(result: "ShownResult") -> int:
     if result.waits:
         return EXIT_WAITS
     return EXIT_REFUSED if result.is_error else EXIT_DONE
+
+
+class ShownResult(
+    msgspec.Struct,
+    frozen=True,
+    rename={"structured": "structuredContent", "is_error": "isError", "result_type": "resultType", "meta": "_meta"},
+):
+    content: tuple[Any, ...] = ()
+    structured: Raw = Raw()
+    is_error: bool = False
+    result_type: str = "complete"
+    meta: dict[str, Any] = {}
+
+    @property
+    def waits(self) -> bool:
+        """The call is held until a person decides (MCP-AX 11.3)."""
+        from interlock.gate.protocol.held_call import CONFIRMATION, REQUIRED
+
+        held = self.meta.get(CONFIRMATION)
+        return isinstance(held, dict) and held.get("status") == REQUIRED
+
+    @property
+    def is_gated(self) -> bool:
+        """The gate answered, and not the tool: the call waits, or a person said no."""
+        from interlock.gate.protocol.held_call import CONFIRMATION
+
+        return isinstance(self.meta.get(CONFIRMATION), dict)
+
+    @property
+    def held_id(self) -> str | None:
+        """Of a call that waits: what is to be decided."""
+        from interlock.gate.protocol.held_call import CONFIRMATION
+
+        id = self.meta[CONFIRMATION].get("confirmation_id") if self.waits else None
+        return id if isinstance(id, str) else None
+
+
+def result_blocks(result: ShownResult) -> list[str]:
+    """Of the gate's answer the text alone: its structured content says the same to programs."""
+    blocks = [_block(block) for block in result.content]
+    if bytes(result.structured) and not result.is_gated and not _repeats(result.content, result.structured):
+        blocks.append(printable(msgspec.json.format(bytes(result.structured), indent=2).decode()))
+    return blocks or ["(empty result)"]
+
+
+def _block(block: Any) -> str:
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return _as_json(text) or printable(text)
+        case {"type": "image" | "audio" as kind, "data": str(data)}:
+            return f"({kind} {one_line(str(block.get('mimeType', '')))}, {_decoded_size(data)} bytes; --json has it)"
+        case {"type": "resource", "resource": {"uri": str(uri), "text": str(text)}}:
+            return f"(resource {one_line(uri)})\n{printable(text)}"
+        case {"type": "resource", "resource": {"uri": str(uri), "blob": str(blob)}}:
+            return f"(resource {one_line(uri)}, {_decoded_size(blob)} bytes; --json has it)"
+        case {"type": "resource_link", "uri": str(uri)}:
+            return f"(link to {one_line(uri)})"
+        case {"type": str(kind)}:
+            return f"({one_line(kind)} content; --json has it)"
+    return "(content of no known form; --json has it)"
+
+
+def _as_json(text: str) -> str | None:
+    """Text that is one JSON object or list, indented; servers often answer so."""
+    if not text.lstrip().startswith(("{", "[")):
+        return None
+    try:
+        return printable(msgspec.json.format(text.encode(), indent=2).decode())
+    except (msgspec.DecodeError, UnicodeError):
+        return None
+
+
+def _repeats(content: tuple[Any, ...], structured: Raw) -> bool:
+    """A server of structured content repeats it as text, for older clients (MCP, tools: structured content)."""
+    match content:
+        case ({"type": "text", "text": str(text)},):
+            try:
+                said = msgspec.json.decode(structured)
+                if isinstance(said, dict) and list(said.values()) == [text]:
+                    return True
+                return bool(msgspec.json.decode(text) == said)
+            except (msgspec.DecodeError, UnicodeError):
+                return False
+    return False
+
+
+def _decoded_size(base64: str) -> int:
+    return len(base64) * 3 // 4 - base64[-2:].count("=")
+
+
+class Argument(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    kind: str
+    required: bool
+    description: str
+
+
+def arguments_of(schema: Any) -> list[Argument]:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        return []
+    required = schema.get("required")
+    needed = set(map(str, required)) if isinstance(required, list) else set()
+    return [
+        Argument(name=name, kind=_kind_of(inner), required=name in needed, description=_description(inner))
+        for name, inner in properties.items()
+    ]
+
+
+def argument_value(schema: Any, name: str, text: str) -> Any:
+    """What `--arg name=text` means: text where the schema allows only text, else JSON where it is JSON, else text."""
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    inner = properties.get(name) if isinstance(properties, dict) else None
+    if _types(inner) == {"string"}:
+        return text
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _types(schema: Any) -> set[str]:
+    if not isinstance(schema, dict):
+        return set()
+    stated = schema.get("type")
+    if isinstance(stated, str):
+        return {stated}
+    if isinstance(stated, list):
+        return {str(one) for one in stated}
+    choices = schema.get("enum")
+    if isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices):
+        return {"string"}
+    if isinstance(schema.get("const"), str):
+        return {"string"}
+    return set()
+
+
+def _kind_of(schema: Any) -> str:
+    if not isinstance(schema, dict):
+        return "any"
+    choices = schema.get("enum")
+    if isinstance(choices, list) and choices:
+        return "|".join(str(choice) for choice in choices[:6]) + ("|…" if len(choices) > 6 else "")
+    return " or ".join(sorted(_types(schema))) or "any"
+
+
+def _description(schema: Any) -> str:
+    if not isinstance(schema, dict):
+        return ""
+    parts = [str(schema["description"])] if isinstance(schema.get("description"), str) else []
+    if "default" in schema:
+        parts.append(f"[default: {json.dumps(schema['default'])}]")
+    return " ".join(parts)

@@ -1,4 +1,4 @@
-"""The dialogue about what tools are: one table, corrections, one answer; of `add`, `import` and `tools classify`."""
+"""The dialogue in which a person says what tools do: one table, corrections, one answer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -71,3 +71,17 @@ def may_be(name: str, tool_class: "ToolClass") -> bool:
 
     doubt = maybe_question(name, tool_class)
     return doubt is None or typer.confirm(f"{one_line(name)}: {doubt}. Is it read_only all the same?", err=True)
+
+
+WHY = {
+    "annotations": "the server says so",
+    "name": "its name suggests it",
+    "schema": "its arguments suggest it",
+    "nothing": "nothing suggests less",
+    "person": "you say so",
+    "contract": "its contract says so",
+}
+
+
+def reason(by: str, question: str | None) -> str:
+    return WHY.get(by, by) if question is None else f"? {one_line(question)}"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.approvals.cli.passphrases import FromDescriptor, can_ask
+from interlock.approvals.cli.keys import FromDescriptor, can_ask
 from interlock.catalog.cli.class_dialogue import ask_classes, classes_of, maybe_tool
 from interlock.cli.command import Invocation, verb
 from interlock.cli.completion import tool_names
@@ -133,7 +133,7 @@ def _agreed(invocation: Invocation, found: "list[ClassProposal]") -> "list[Class
 def _draw(invocation: Invocation, found: "Sequence[ClassProposal]") -> None:
     from rich.text import Text
 
-    from interlock.catalog.cli.tool_class import reason
+    from interlock.catalog.cli.class_dialogue import reason
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import first_sentence, one_line
 
@@ -202,8 +202,7 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     """About one tool that is withheld, or was denied: with all that its server says of it."""
     from interlock.approvals.api import Approval, DecideApproval
     from interlock.approvals.cli.approval_lines import is_folded
-    from interlock.approvals.cli.approve import CLASSES
-    from interlock.approvals.cli.inbox import draw_preview
+    from interlock.approvals.cli.inbox import CLASSES, draw_preview
     from interlock.approvals.cli.signing import prove
     from interlock.cli.terminal.text import one_line
 

@@ -199,11 +199,10 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
     from msgspec import UnsetType
     from rich.text import Text
 
-    from interlock.catalog.cli.tool_schema import arguments_of
-    from interlock.cli.terminal.columns import in_columns
+    from interlock.catalog.cli.call import arguments_of
+    from interlock.cli.terminal.columns import LABEL_WIDTH, in_columns, labelled_lines
     from interlock.cli.terminal.text import one_line
-    from interlock.links.cli.link_lines import LABEL_WIDTH, labelled_lines
-    from interlock.node.cli.tree import state_text
+    from interlock.links.cli.link_lines import state_text
 
     lines = [Text.assemble((one_line(tool.name), "bold"), "  ", state_text(tool.state, ascii_only=ascii_only))]
     if tool.withheld:
@@ -256,8 +255,8 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
 
 def _surface_lines(surface: "ToolSurface", width: int) -> "list[Text]":
     """The verdict of the registry, and each difference on a line of its own."""
+    from interlock.cli.terminal.columns import labelled_lines
     from interlock.cli.terminal.text import one_line
-    from interlock.links.cli.link_lines import labelled_lines
 
     status = f", {surface.status}, revision {surface.revision}" if surface.status else ""
     lines = labelled_lines("name", one_line(f"{surface.name}: {surface.verdict}{status}"), width)

@@ -1,10 +1,12 @@
 """Rows set in columns that fit a width: what may shrink does, the rest keeps its size. Pure apart from rich's types."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from rich.text import Text
 
 GAP = "  "
+LABEL_WIDTH = 13
 
 
 def in_columns(
@@ -42,3 +44,13 @@ def _row(row: Sequence[Text], widths: Sequence[int], right: frozenset[int]) -> T
             line.append(GAP)
     line.rstrip()
     return line
+
+
+def labelled_lines(label: str, value: str, width: int, style: str = "") -> list[Text]:
+    """A label and its value, which is wrapped under itself."""
+    wrapped = textwrap.wrap(value, max(20, width - LABEL_WIDTH - 2), break_on_hyphens=False) or [""]
+    lines = []
+    for number, part in enumerate(wrapped):
+        head = label if number == 0 else ""
+        lines.append(Text.assemble((f"  {head:<{LABEL_WIDTH}}", "dim"), (part, style)))
+    return lines

@@ -201,7 +201,7 @@ def monitor(
     """
     import sys
 
-    from interlock.cli.client.poll import poll
+    from interlock.cli.terminal.watch import poll
     from interlock.links.api import Frames
 
     if segment.endswith(".toml"):
@@ -384,7 +384,7 @@ def test(
         hint = "name one with --port; a device whose port is 'simulated' is played by the node itself"
         raise Refused("no_port", f"{device} has no port that can be tested", hint=hint)
     with _libraries_of(device or "the device"):
-        from interlock.devices.cli.check import check_stub
+        from interlock.devices.cli.stub_check import check_stub
 
         check_stub(invocation, description, within_s=within, gap_s=gap, may_call_unknown=unknown_ids)
 

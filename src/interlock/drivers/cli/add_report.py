@@ -7,7 +7,7 @@ import msgspec
 
 from interlock.ax.protocol.capability import ToolClass
 from interlock.ax.protocol.names import normalise
-from interlock.catalog.cli.tool_class import reason
+from interlock.catalog.cli.class_dialogue import reason
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import count, one_line
 from interlock.drivers.add.flow import WrapResult

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.approvals.cli.passphrases import can_ask
+from interlock.approvals.cli.keys import can_ask
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from interlock.cli.terminal.columns import in_columns
+from interlock.cli.terminal.columns import in_columns, labelled_lines
 from interlock.cli.terminal.text import count, local_time, one_line, printable
 from interlock.drivers.api import (
     DriverDetail,
@@ -16,7 +16,6 @@ from interlock.drivers.api import (
     ServedContract,
 )
 from interlock.drivers.protocol.server_name import exposed_segment, server_name
-from interlock.links.cli.link_lines import labelled_lines
 
 if TYPE_CHECKING:
     from interlock.cli.terminal.output import Output

@@ -1,27 +1,37 @@
-"""One link in full, as label and value. Pure apart from rich's types."""
+"""Links and budgets as people see them. Pure apart from rich's types."""
 
 import textwrap
+from collections.abc import Mapping
 from datetime import datetime
 
 from msgspec import UNSET
 from rich.text import Text
 
+from interlock.cli.terminal.columns import labelled_lines
 from interlock.cli.terminal.text import count, duration, latency, local_time, one_line, since
+from interlock.guard.api import Budget, Spent
 from interlock.links.api import Device, Link, OwnLink, Registration
-from interlock.node.cli.budgets import budget_style, budget_text
-from interlock.node.cli.tree import state_text
 
-LABEL_WIDTH = 13
+STATE_STYLES = {
+    "ready": "green",
+    "connecting": "cyan",
+    "slow": "yellow",
+    "degraded": "yellow",
+    "unauthorised": "magenta",
+    "failed": "red",
+    "stopped": "dim",
+    "asleep": "dim",
+}
+_SIGNS = {"ready": "●", "connecting": "○", "slow": "◐", "degraded": "◐", "unauthorised": "!", "failed": "✗"}
+_ASCII_SIGNS = {"ready": "*", "connecting": ".", "slow": "~", "degraded": "~", "unauthorised": "!", "failed": "x"}
 
 
-def labelled_lines(label: str, value: str, width: int, style: str = "") -> list[Text]:
-    """A label and its value, which is wrapped under itself."""
-    wrapped = textwrap.wrap(value, max(20, width - LABEL_WIDTH - 2), break_on_hyphens=False) or [""]
-    lines = []
-    for number, part in enumerate(wrapped):
-        head = label if number == 0 else ""
-        lines.append(Text.assemble((f"  {head:<{LABEL_WIDTH}}", "dim"), (part, style)))
-    return lines
+def state_sign(state: str, *, ascii_only: bool = False) -> str:
+    return (_ASCII_SIGNS if ascii_only else _SIGNS).get(state, "-")
+
+
+def state_text(state: str, *, ascii_only: bool = False) -> Text:
+    return Text(f"{state_sign(state, ascii_only=ascii_only)} {one_line(state)}", style=STATE_STYLES.get(state, ""))
 
 
 def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> list[Text]:
@@ -130,4 +140,31 @@ def _registration(known: Registration, hops: int, width: int) -> list[Text]:
     lines += labelled_lines("away", f"{count(hops, 'hop')}{below}, {known.transport_class}, {spoken}", width)
     if known.secure_by:
         lines += labelled_lines("secure by", one_line(known.secure_by), width)
+    return lines
+
+
+_LIMIT_NAMES = {
+    "max_calls_per_minute": "calls a minute",
+    "max_mutable_calls_per_session": "changing calls",
+    "max_cost_units_per_session": "units",
+}
+
+
+def budget_text(limits: Mapping[str, Spent]) -> str:
+    return ", ".join(
+        f"{spent.used} of {spent.limit} {_LIMIT_NAMES.get(name, one_line(name))}" for name, spent in limits.items()
+    )
+
+
+def budget_style(limits: Mapping[str, Spent]) -> str:
+    return "yellow" if any(one.used >= one.limit for one in limits.values()) else "dim"
+
+
+def budget_lines(budgets: tuple[Budget, ...], *, width: int) -> list[Text]:
+    """One line or more for each caller and tool that has used something."""
+    lines = []
+    for budget in budgets:
+        text = f"budget of {one_line(budget.name)}: {budget_text(budget.limits)}"
+        wrapped = textwrap.wrap(text, max(20, width), break_on_hyphens=False, subsequent_indent="  ")
+        lines += [Text(line, style=budget_style(budget.limits)) for line in wrapped]
     return lines

@@ -51,7 +51,7 @@ def list_links(invocation: Invocation) -> None:
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import latency, one_line
     from interlock.links.api import Links
-    from interlock.node.cli.tree import state_text
+    from interlock.links.cli.link_lines import state_text
 
     links = answer.as_(Links).links
     if not links:
@@ -114,7 +114,7 @@ def logs(
 
 
 def _follow(invocation: Invocation, segment: str, seen: "tuple[LogLine, ...]") -> None:
-    from interlock.cli.client.poll import poll
+    from interlock.cli.terminal.watch import poll
     from interlock.links.api import LinkLog
 
     def ask() -> "tuple[LogLine, ...]":

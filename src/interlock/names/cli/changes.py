@@ -1,11 +1,12 @@
-"""interlock names request | amend | deprecate | withdraw | sign | ...: what registrants and change controllers do"""
+"""Commands that change the registry of names, and statements of change controllers."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_args
 
 import typer
 
-from interlock.approvals.cli.passphrases import FromDescriptor
+from interlock.approvals.cli.keys import FromDescriptor
 from interlock.cli.command import Invocation, verb
 from interlock.cli.terminal.errors import EXIT_REFUSED, EXIT_WAITS, BadUsage, Refused, Unreachable, Waits
 from interlock.names.cli.options import (
@@ -31,6 +32,7 @@ from interlock.names.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from interlock.approvals.cli.keys import OperatorKeys
     from interlock.cli.client.operator import Answer
     from interlock.names.api import NamesAction
 
@@ -292,8 +294,6 @@ def sign(
     """
     import msgspec
 
-    from interlock.names.cli.statement_signing import sign_statement
-
     body = {} if from_ is None else msgspec.json.decode(json_file(from_))
     if not isinstance(body, dict):
         raise BadUsage("usage", f"{from_} holds no JSON object")
@@ -331,3 +331,66 @@ def _act(invocation: Invocation, action: "NamesAction", subject: str, body: dict
     if done.state == "revision_requested":
         end_json(invocation, EXIT_REFUSED)
         raise Refused("revision_requested", f"{done.subject} was returned: {one_line(done.reason)}")
+
+
+JTI_BYTES: Final = 16
+_OF_PREFIXES: Final = ("consent", "dispute")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SignedStatement:
+    statement: str
+    registry: str
+    path: str  # where the registry takes it
+    seconds: int  # for how long it counts
+
+
+def sign_statement(
+    action: str,
+    subject: str,
+    controller: str,
+    body: dict[str, Any],
+    *,
+    key: str,
+    registry: str,
+    passphrase_fd: int | None,
+) -> SignedStatement:
+    import secrets
+    import time
+
+    from interlock.approvals.cli.keys import OperatorKeys, read_passphrase
+    from interlock.names.api import NamesAction
+    from interlock.names.protocol.statements import CHARS_MAX, STATEMENT_S_MAX, TYP, statement_claims
+
+    if action not in get_args(NamesAction):
+        raise BadUsage("usage", f"actions are {', '.join(get_args(NamesAction))}")
+    keys = OperatorKeys()
+    if action == "request":
+        body = _request(keys, subject, controller, body, key)
+    signer = keys.open(key, lambda: read_passphrase(key, passphrase_fd))
+    jti = secrets.token_urlsafe(JTI_BYTES)
+    claims = statement_claims(controller, action, subject, body, registry=registry, jti=jti, now=time.time())
+    statement = signer.sign(TYP, claims)
+    if len(statement) > CHARS_MAX:
+        raise Refused("too_large", f"a statement has at most {CHARS_MAX} characters")
+    return SignedStatement(
+        statement=statement, registry=registry, path=_path(action, subject), seconds=int(STATEMENT_S_MAX)
+    )
+
+
+def _request(keys: "OperatorKeys", name: str, controller: str, body: dict[str, Any], key: str) -> dict[str, Any]:
+    """With the public half of the key, so that its signatures count from then on."""
+    public = keys.maybe_public(key)
+    if public is None:
+        raise keys.unknown(key)
+    if body.get("change_controller", controller) != controller:
+        raise BadUsage("usage", f"the file asks for another controller: {str(body['change_controller'])[:100]}")
+    return {"controller_key": public, **body, "surface_name": name, "change_controller": controller}
+
+
+def _path(action: str, subject: str) -> str:
+    if action == "request":
+        return "/registry/requests"
+    if action == "cancel":
+        return f"/registry/requests/{subject}/cancel"
+    return f"/registry/{'prefixes' if action in _OF_PREFIXES else 'names'}/{subject}/{action}"

@@ -1,6 +1,9 @@
-"""interlock status [SEGMENT] [--watch]"""
+"""Commands that look at a running node: its tree of servers, and its console."""
 
+import os
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -8,7 +11,7 @@ import typer
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import segments
 from interlock.cli.terminal.errors import Unreachable
-from interlock.cli.terminal.live import redraw
+from interlock.cli.terminal.watch import redraw
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,7 +77,7 @@ def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[T
 
 
 def _watch(invocation: Invocation, segment: str | None) -> None:
-    from interlock.cli.client.poll import poll
+    from interlock.cli.terminal.watch import poll
 
     answers = poll(lambda: _ask(invocation, segment), every_s=REDRAW_S)
     try:
@@ -110,3 +113,59 @@ def _without_clocks(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_clocks(inner) for key, inner in value.items() if key not in CLOCKS}
     return value
+
+
+open_app = verb_app("Open the console in a browser.")
+
+
+@verb(
+    open_app,
+    "open",
+    examples="""
+    interlock open
+    interlock open --print
+    interlock open --json | jq -r .url
+    """,
+)
+def open_console(
+    invocation: Invocation,
+    print_only: Annotated[
+        bool, typer.Option("--print", help="Print the link and open nothing.", show_default=False)
+    ] = False,
+) -> None:
+    """Open the operator page in a browser, logged in.
+
+    The link works once and for a minute. Where there is no browser it is printed. The session may look and administer;
+    approving takes a passkey or the operator key's passphrase on the page.
+    """
+    from interlock.access.api import Login
+
+    answer = invocation.node.post("logins")
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    url = answer.as_(Login).url
+    if not print_only and _show(url, None if invocation.remote_url else invocation.data_folder / "run"):
+        out.advice(f"opened {url.partition('#')[0]} in your browser; interlock open --print shows the link instead")
+        return
+    out.line(url)
+    out.remark("open it in a browser within a minute; it works once")
+
+
+def _show(url: str, folder: Path | None) -> bool:
+    """Whether a browser was told. It is told by a file: other users of the machine can read a program's arguments."""
+    import webbrowser
+
+    if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
+        return False
+    if folder is None:
+        return False
+    page = folder / "open.html"
+    try:
+        page.unlink(missing_ok=True)
+        with os.fdopen(os.open(page, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={url}">\n')
+        return webbrowser.open(page.as_uri())
+    except (OSError, webbrowser.Error):
+        return False

@@ -4,37 +4,22 @@ Pure apart from rich's types: a `Status` in, lines of styled text out.
 """
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from msgspec import UNSET
 from rich.text import Text
 
 from interlock.approvals.api import Approver
+from interlock.ax.api import Parent
 from interlock.cli.terminal.columns import GAP, in_columns, total_width
 from interlock.cli.terminal.output import shortened_line
 from interlock.cli.terminal.text import count, duration, latency, one_line, since
 from interlock.drivers.api import IdleDriver
 from interlock.drivers.protocol.server_name import exposed_segment
-from interlock.links.api import Link
-from interlock.node.cli.budgets import budget_lines, budget_style, budget_text
-from interlock.node.cli.reasons import grouped_reasons, named_few
-from interlock.node.cli.tree_below import below_lines
-from interlock.node.cli.tree_parents import parent_lines
+from interlock.links.api import Below, Link
+from interlock.links.cli.link_lines import STATE_STYLES, budget_lines, budget_style, budget_text, state_sign
 from interlock.operator.api import NameCounts, NodeFacts, Status
-
-_STYLES = {
-    "ready": "green",
-    "connecting": "cyan",
-    "slow": "yellow",
-    "degraded": "yellow",
-    "unauthorised": "magenta",
-    "failed": "red",
-    "stopped": "dim",
-    "asleep": "dim",
-}
-_SIGNS = {"ready": "●", "connecting": "○", "slow": "◐", "degraded": "◐", "unauthorised": "!", "failed": "✗"}
-_ASCII_SIGNS = {"ready": "*", "connecting": ".", "slow": "~", "degraded": "~", "unauthorised": "!", "failed": "x"}
 
 GONE = ("degraded", "failed")
 
@@ -68,11 +53,6 @@ def _approver_text(approver: Approver) -> str:
     if approver.wants:
         return f"approver {name} is configured and not enrolled: interlock approvals; if it is not yours, remove it"
     return ""
-
-
-def state_text(state: str, *, ascii_only: bool = False) -> Text:
-    sign = (_ASCII_SIGNS if ascii_only else _SIGNS).get(state, "-")
-    return Text(f"{sign} {one_line(state)}", style=_STYLES.get(state, ""))
 
 
 def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = False) -> list[Text]:
@@ -125,9 +105,9 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
     branches = ("|- ", "`- ", "|  ", "   ") if ascii_only else ("├─ ", "└─ ", "│  ", "   ")
     for number, (link, row) in enumerate(zip(status.links, rows, strict=True), start=1):
         is_last = number == len(rows)
-        sign = (_ASCII_SIGNS if ascii_only else _SIGNS).get(link.state, "-")
+        sign = state_sign(link.state, ascii_only=ascii_only)
         branch = Text(branches[1] if is_last else branches[0], style="dim")
-        lines.append(Text.assemble(branch, (sign, _STYLES.get(link.state, "")), " ", row))
+        lines.append(Text.assemble(branch, (sign, STATE_STYLES.get(link.state, "")), " ", row))
         stem = Text(branches[3] if is_last else branches[2], style="dim")
         remarks = _remarks(link, width - BRANCH_WIDTH, now)
         remarks += below_lines(link.segment, link.below, width=width - BRANCH_WIDTH, ascii_only=ascii_only)
@@ -178,7 +158,7 @@ def _rows(links: tuple[Link, ...], width: int) -> list[Text]:
 def _cells(link: Link, era: str) -> list[Text]:
     return [
         Text(one_line(link.segment), style="bold"),
-        Text(one_line(link.state), style=_STYLES.get(link.state, "")),
+        Text(one_line(link.state), style=STATE_STYLES.get(link.state, "")),
         Text(count(link.tools if link.contracts is None else link.contracts, "tool")),
         Text(_reach(link), style="dim"),
         Text(era, style="dim"),
@@ -197,7 +177,7 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
     if link.reason:
         age = since(link.since, now)
         reason = f"{one_line(link.reason)} (for {age})" if age and link.state != "ready" else one_line(link.reason)
-        remarks += [Text(line, style=_STYLES.get(link.state, "")) for line in _wrapped_lines(reason, width)]
+        remarks += [Text(line, style=STATE_STYLES.get(link.state, "")) for line in _wrapped_lines(reason, width)]
     if link.state in GONE and link.stderr_lines:
         if link.last_words is not None and link.last_words not in (link.reason or ""):
             remarks.append(Text(shortened_line(f"it wrote: {one_line(link.last_words)}", width), style="dim"))
@@ -257,3 +237,96 @@ def _totals(status: Status, separator: str) -> Text:
         parts.append(count(status.clients.sessions, "session"))
         parts += [f"{one_line(each)}" for each in status.clients.surfaces if ": flat (" not in each]
     return Text(separator.join(parts), style="dim")
+
+
+BELOW_SHOWN = 30  # lines; the rest is counted
+
+
+def below_lines(segment: str, below: tuple[Below, ...], *, width: int, ascii_only: bool) -> list[Text]:
+    lines = [_line(one, width, "." if ascii_only else "·") for one in below[:BELOW_SHOWN]]
+    if len(below) > BELOW_SHOWN:
+        rest = count(len(below) - BELOW_SHOWN, "more segment")
+        lines.append(
+            Text(shortened_line(f"{rest} below: interlock status {one_line(segment)} --json", width), style="dim")
+        )
+    return lines
+
+
+def _line(one: Below, width: int, bullet: str) -> Text:
+    said = [count(one.tools, "tool"), count(one.hops, "hop")]
+    if one.latency_class:
+        said.append(one.latency_class)
+    troubled = [f"{one.degraded} degraded"] if one.degraded else []
+    held = [f"{one.gated} gated"] if one.gated else []
+    head = f"{'  ' * (len(one.path) - 1)}{bullet} {one_line(one.path[-1])}"
+    return Text.assemble(
+        shortened_line(head, max(10, width - 40)),
+        (f"  {', '.join(said)}", "dim"),
+        (f", {', '.join(troubled)}" if troubled else "", "yellow"),
+        (f", {', '.join(held)}" if held else "", "dim"),
+    )
+
+
+_PARENT_STYLES = {"registered": "green", "connecting": "cyan", "waiting": "red", "standby": "dim", "stopped": "dim"}
+
+
+def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, ascii_only: bool) -> list[Text]:
+    lines = []
+    several = len({parent.tree for parent in parents}) > 1
+    for parent in parents:
+        style = _PARENT_STYLES.get(parent.state, "")
+        age = since(parent.since, now)
+        lines.append(
+            Text.assemble(
+                ("^ " if ascii_only else "↑ ", style),
+                (one_line(parent.url), "cyan"),
+                GAP,
+                (one_line(parent.state), style),
+                f" as {one_line(parent.assigned_segment)}" if parent.assigned_segment else "",
+                f" in {one_line(parent.tree)}" if several else "",
+                (f"{GAP}for {age}" if age else "", "dim"),
+            )
+        )
+        remarks = []
+        if parent.reason and parent.state != "registered":
+            remarks.append((one_line(parent.reason), "red" if parent.state == "waiting" else "dim"))
+            if parent.next_step:
+                remarks.append((one_line(parent.next_step), "dim"))
+        remarks += [(said, "yellow") for said in _unlisted_reasons(parent)]
+        if parent.secure_by:
+            remarks.append((f"secure by {one_line(parent.secure_by)}", "dim"))
+        if parent.budget:
+            remarks.append((f"it gave us {budget_text(parent.budget)}", budget_style(parent.budget)))
+        for text, said in remarks:
+            wrapped = textwrap.wrap(text, max(20, width - len(GAP)), break_on_hyphens=False)
+            lines += [Text(f"{GAP}{line}", style=said) for line in wrapped]
+    return lines
+
+
+def _unlisted_reasons(parent: Parent) -> list[str]:
+    """One line per reason; what the parent gave none for is counted."""
+    by_reason = sorted(parent.not_listed_because.items(), key=lambda each: -each[1])
+    lines = [f"it does not list {count(number, 'tool')} of ours: {one_line(reason)}" for reason, number in by_reason]
+    if unexplained := parent.not_listed - sum(parent.not_listed_because.values()):
+        more = "more " if lines else ""
+        lines.append(f"it does not list {unexplained} {more}of ours and names no reason")
+    return lines
+
+
+NAMES_SHOWN = 3
+
+
+def grouped_reasons(found: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """(reason, name) by reason; the reason that most share first."""
+    by_reason: dict[str, list[str]] = {}
+    for reason, name in found:
+        by_reason.setdefault(reason, []).append(name)
+    return dict(sorted(by_reason.items(), key=lambda each: -len(each[1])))
+
+
+def named_few(names: list[str], noun: str) -> str:
+    """One by its name; of several the number and the first names."""
+    if len(names) == 1:
+        return one_line(names[0])
+    shown = ", ".join(map(one_line, names[:NAMES_SHOWN]))
+    return f"{count(len(names), noun)} ({shown}{', ...' if len(names) > NAMES_SHOWN else ''})"

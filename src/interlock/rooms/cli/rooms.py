@@ -1,15 +1,17 @@
-"""interlock rooms list | create | show | join | promote | demote | disconnect | migrate"""
+"""Commands about rooms."""
 
+import os
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import BadUsage
-from interlock.rooms.cli import join as rooms_join
+from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable
 
 if TYPE_CHECKING:
     from interlock.cli.client.operator import Answer
+    from interlock.sdk.rooms import Participant
 
 app = verb_app(
     "See rooms, make them, take part, and decide who may act in them.",
@@ -23,7 +25,7 @@ app = verb_app(
 )
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The room.")]
-Participant = Annotated[str, typer.Argument(metavar="PARTICIPANT", help="Its id in the room.")]
+ParticipantId = Annotated[str, typer.Argument(metavar="PARTICIPANT", help="Its id in the room.")]
 InRoom = Annotated[
     str | None,
     typer.Option("--topic", metavar="TOPIC", help="Which room, where it is in several.", show_default=False),
@@ -134,7 +136,109 @@ def show(invocation: Invocation, topic: Topic) -> None:
     out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 5: 12}))
 
 
-rooms_join.register(app)
+HISTORY = 50  # messages that a person sees on coming in
+TOKEN_DAYS = 1
+EXTRA = "interlock[rooms]"
+
+
+@verb(
+    app,
+    "join",
+    examples="""
+    interlock rooms join garden
+    interlock rooms join garden --as ann
+    INTERLOCK_TOKEN=… interlock rooms join garden --url https://node.example.com
+    """,
+)
+def join(
+    invocation: Invocation,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The room.")],
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option("--as", metavar="PARTICIPANT", help="Your id in the room; by default your login name."),
+    ] = None,
+    restricted: Annotated[
+        bool, typer.Option("--restricted", help="Come in without the right to decide.", show_default=False)
+    ] = False,
+) -> None:
+    """Take part in a room: read, speak, and decide on proposals.
+
+    At this machine's node an operator comes in with a token for a day that ends with the visit. At another one, --url
+    is its public URL and the token in INTERLOCK_TOKEN is one for the room, or of a client that is a member.
+    """
+    if invocation.out.as_json:
+        raise BadUsage("usage", "join is for people; programs use interlock.rooms, or the history over HTTP")
+    if not sys.stdout.isatty() or not sys.stdin.isatty():
+        raise BadUsage("no_terminal", "join needs a terminal; interlock rooms show TOPIC needs none")
+    try:
+        import textual  # noqa: F401
+    except ImportError:
+        raise Refused(
+            "not_installed",
+            "the terminal client of rooms is not installed",
+            hint=f"{sys.executable} -m pip install '{EXTRA}'",
+        ) from None
+    if invocation.remote_url is not None:
+        _run(_remote(invocation.remote_url, topic))
+        return
+    from interlock.access.api import IssuedToken, IssueToken, TokenRoom
+    from interlock.operator.api import Status
+    from interlock.sdk.rooms import Participant
+
+    who = name or _login_name()
+    room = TokenRoom(topic=topic, participant=who, privilege="restricted" if restricted else "full")
+    wanted = IssueToken(name=f"join-{who}", audience="room", days=TOKEN_DAYS, room=room)
+    address = _address(invocation.node.get("status").as_(Status).node.url)
+    issued = invocation.node.post("tokens", body=wanted).as_(IssuedToken)
+    try:
+        _run(Participant(address, topic, token=issued.token, history=HISTORY, kind="human"))
+    finally:
+        invocation.node.delete("tokens", issued.id)
+
+
+def _remote(url: str, topic: str) -> "Participant":
+    from interlock.sdk.rooms import Participant, RoomInvalid
+
+    try:
+        return Participant(_address(url), topic, token=os.environ.get("INTERLOCK_TOKEN"), history=HISTORY, kind="human")
+    except RoomInvalid as wrong:
+        raise BadUsage("usage", str(wrong)) from None
+
+
+def _run(participant: "Participant") -> None:
+    import asyncio
+
+    from interlock.rooms.cli.client import join as run
+    from interlock.sdk.rooms import RoomRefused, RoomUnreachable
+
+    try:
+        code = asyncio.run(run(participant))
+    except RoomRefused as refused:
+        raise Refused(refused.code, refused.message) from None
+    except RoomUnreachable as away:
+        raise Unreachable("unreachable", f"no room: {away}") from None
+    if code:
+        raise typer.Exit(code)
+
+
+def _address(url: str) -> str:
+    """The node's, without a path."""
+    from urllib.parse import urlsplit
+
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _login_name() -> str:
+    import getpass
+    import re
+
+    try:
+        found = getpass.getuser()
+    except OSError:
+        found = ""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", found)[:64] or "operator"
 
 
 @verb(
@@ -145,7 +249,7 @@ rooms_join.register(app)
     interlock rooms promote planner --topic garden
     """,
 )
-def promote(invocation: Invocation, participant: Participant, *, topic: InRoom = None, reason: Reason = "") -> None:
+def promote(invocation: Invocation, participant: ParticipantId, *, topic: InRoom = None, reason: Reason = "") -> None:
     """Let a participant send MCP messages, from its next one on."""
     _change(invocation, participant, "promote", topic, reason)
 
@@ -157,7 +261,7 @@ def promote(invocation: Invocation, participant: Participant, *, topic: InRoom =
     interlock rooms demote planner
     """,
 )
-def demote(invocation: Invocation, participant: Participant, *, topic: InRoom = None, reason: Reason = "") -> None:
+def demote(invocation: Invocation, participant: ParticipantId, *, topic: InRoom = None, reason: Reason = "") -> None:
     """Let a participant only propose, from its next message on."""
     _change(invocation, participant, "demote", topic, reason)
 
@@ -169,7 +273,7 @@ def demote(invocation: Invocation, participant: Participant, *, topic: InRoom = 
     interlock rooms disconnect planner
     """,
 )
-def disconnect(invocation: Invocation, participant: Participant, *, topic: InRoom = None) -> None:
+def disconnect(invocation: Invocation, participant: ParticipantId, *, topic: InRoom = None) -> None:
     """Remove a participant from a room.
 
     Its connections are closed, and it may come back when it is promoted or demoted.

@@ -1,5 +1,6 @@
-"""A view on the terminal that is drawn again whenever the node answers anew, until Ctrl-C."""
+"""Views that follow a node until Ctrl-C: ask it again and again, and draw what changed."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
@@ -8,6 +9,20 @@ from interlock.cli.terminal.errors import Unreachable
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+T = TypeVar("T")
+
+
+def poll(ask: Callable[[], T], *, every_s: float) -> Iterator[T | Unreachable]:
+    """Each answer in turn. A node that is away at the start is a failure; one that goes away later may come back."""
+    yield ask()
+    while True:
+        time.sleep(every_s)
+        try:
+            yield ask()
+        except Unreachable as away:
+            yield away
+
 
 _Answer = TypeVar("_Answer")
 

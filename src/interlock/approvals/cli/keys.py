@@ -4,36 +4,131 @@ A node never sees a private key. It knows the public one, as an [[anchor]] of it
 """
 
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from interlock.cli.terminal.errors import BadUsage, Refused
-from interlock.config.folders import config_folder
-from interlock.config.toml_text import toml_text
-from interlock.crypto.keys.operator_keys import (
-    KEY_NAME,
-    PUBLIC_BYTES_MAX,
-    KeyExists,
-    KeyKind,
-    key_names,
-    make_key,
-    public_text,
-)
-from interlock.store.ports import StoreError
 
 if TYPE_CHECKING:
+    from interlock.crypto.keys.operator_keys import KeyKind
     from interlock.crypto.keys.signing import SigningKey
+
+VARIABLE = "INTERLOCK_PASSPHRASE"
+BYTES_MAX = 1024
+
+FromDescriptor = Annotated[
+    int | None,
+    typer.Option(
+        "--passphrase-fd", metavar="N", min=0, help="Read the passphrase from this descriptor.", show_default=False
+    ),
+]
+
+
+def can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def is_given(descriptor: int | None) -> bool:
+    """Whether a script supplies one; nothing is read."""
+    return descriptor is not None or bool(os.environ.get(VARIABLE))
+
+
+def maybe_given(descriptor: int | None) -> bytes | None:
+    """What a script supplies; None when it supplies nothing. What a descriptor holds can be read once."""
+    if descriptor is not None:
+        try:
+            with os.fdopen(os.dup(descriptor), "rb") as file:
+                given = file.readline(BYTES_MAX + 2).removesuffix(b"\n").removesuffix(b"\r")
+        except OSError as error:
+            raise BadUsage("bad_passphrase", f"descriptor {descriptor} cannot be read: {error.strerror}") from None
+    else:
+        given = os.environ.get(VARIABLE, "").encode("utf-8", "surrogateescape")
+        if not given:
+            return None
+    return _check(given)
+
+
+def read_passphrase(name: str, descriptor: int | None) -> bytes:
+    given = maybe_given(descriptor)
+    if given is not None:
+        return given
+    if not can_ask():
+        raise Refused(
+            "passphrase_needed", f"the key {name} has a passphrase, and there is no terminal to type it on", hint=_HOW
+        )
+    return _check(_prompt(f"passphrase of the key {name}: "))
+
+
+def choose_passphrase(name: str, descriptor: int | None) -> bytes:
+    """For a new key, which a program that copies its file may try at leisure: a short one is refused."""
+    given = maybe_given(descriptor)
+    if given is not None:
+        return _long_enough(given)
+    if not can_ask():
+        raise Refused(
+            "passphrase_needed", f"the key {name} needs a passphrase, and there is no terminal to type it on", hint=_HOW
+        )
+    from interlock.crypto.keys.operator_keys import PASSPHRASE_CHARS_MIN
+
+    chars = f"at least {PASSPHRASE_CHARS_MIN} characters"
+    typed = _long_enough(_check(_prompt(f"passphrase for the new key {name} ({chars}): ")))
+    if _prompt("once more: ") != typed:
+        raise Refused("bad_passphrase", "the two are not the same; nothing was made")
+    return typed
+
+
+def _long_enough(passphrase: bytes) -> bytes:
+    from interlock.crypto.keys.operator_keys import PASSPHRASE_CHARS_MIN
+
+    if len(passphrase.decode("utf-8", "surrogateescape")) < PASSPHRASE_CHARS_MIN:
+        raise Refused(
+            "bad_passphrase",
+            f"the passphrase of a new key has at least {PASSPHRASE_CHARS_MIN} characters; nothing was made",
+            hint="several words are easy to type; --no-passphrase makes a key that every program here can use",
+        )
+    return passphrase
+
+
+_HOW = f"{VARIABLE} or --passphrase-fd supplies it"
+
+
+def _prompt(prompt: str) -> bytes:
+    from getpass import getpass
+
+    try:
+        return getpass(prompt).encode("utf-8", "surrogateescape")
+    except EOFError:
+        raise Refused("bad_passphrase", "no passphrase was typed", hint=_HOW) from None
+
+
+def _check(passphrase: bytes) -> bytes:
+    if not passphrase:
+        raise Refused(
+            "bad_passphrase", "the passphrase is empty", hint="a new key can be made without one by --no-passphrase"
+        )
+    if len(passphrase) > BYTES_MAX:
+        raise Refused("bad_passphrase", f"the passphrase is longer than {BYTES_MAX} bytes")
+    return passphrase
 
 
 class OperatorKeys:
     def __init__(self) -> None:
+        from interlock.config.folders import config_folder
+
         self.folder = config_folder(os.environ) / "keys"
 
     def names(self) -> list[str]:
+        from interlock.crypto.keys.operator_keys import key_names
+
         return key_names(self.folder)
 
     def file(self, name: str) -> Path:
+        from interlock.crypto.keys.operator_keys import KEY_NAME
+
         if not KEY_NAME.fullmatch(name):
             raise BadUsage("bad_name", "a key's name is 1 to 63 of the characters A-Z a-z 0-9 . _ -")
         return self.folder / f"{name}.key"
@@ -42,6 +137,8 @@ class OperatorKeys:
         """The public key as an [[anchor]] has it; None where there is no key of that name."""
         if not self.file(name).exists():
             return None
+        from interlock.crypto.keys.operator_keys import public_text
+
         path = self._public_file(name)
         try:
             return public_text(self.file(name))
@@ -52,8 +149,10 @@ class OperatorKeys:
                 hint="the private key is of no use without it; make another with interlock access key NAME",
             ) from None
 
-    def make(self, name: str, kind: KeyKind, passphrase: Callable[[], bytes] | None) -> str:
+    def make(self, name: str, kind: "KeyKind", passphrase: Callable[[], bytes] | None) -> str:
         """The public key of a new pair. Never over one that is there."""
+        from interlock.crypto.keys.operator_keys import KeyExists, make_key
+
         path = self.file(name)
         if path.exists():
             raise self._exists(name)
@@ -67,7 +166,9 @@ class OperatorKeys:
     def open(self, name: str, passphrase: Callable[[], bytes]) -> "SigningKey":
         """`passphrase` is asked only for a key that has one."""
         from interlock.crypto.keys.encrypted_pem import is_sealed
+        from interlock.crypto.keys.operator_keys import PUBLIC_BYTES_MAX
         from interlock.crypto.keys.signing import read_signing_key
+        from interlock.store.ports import StoreError
 
         path = self.file(name)
         try:
@@ -110,6 +211,8 @@ class OperatorKeys:
 
 def anchor_lines(name: str, public: str, approves: Sequence[str], *, source: str = "key") -> list[str]:
     """What makes a node believe the key."""
+    from interlock.config.toml_text import toml_text
+
     entry = {"name": name, source: public, "approves": list(approves)}
     return ["[[anchor]]", *(f"{word} = {toml_text(value)}" for word, value in entry.items())]
 
@@ -117,6 +220,8 @@ def anchor_lines(name: str, public: str, approves: Sequence[str], *, source: str
 def own_name() -> str:
     """What the person at this machine is called, as the name of a key."""
     import getpass
+
+    from interlock.crypto.keys.operator_keys import KEY_NAME
 
     try:
         user = getpass.getuser()

@@ -1,14 +1,15 @@
-"""What `interlock init` adds so that somebody can approve: the key that is there, a new one, or a passkey."""
+"""New approvers: the key that `interlock init` adds to the configuration, and passkeys made in a browser."""
 
 import os
+import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from interlock.approvals.cli.operator_keys import OperatorKeys, anchor_lines, own_name
-from interlock.approvals.cli.passphrases import can_ask, choose_passphrase, is_given
+from interlock.approvals.api import Invitation, InvitePasskey
+from interlock.approvals.cli.keys import OperatorKeys, anchor_lines, can_ask, choose_passphrase, is_given, own_name
 from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import Refused
 from interlock.cli.terminal.program import as_typed
@@ -81,7 +82,6 @@ def append(path: Path, toml: str, *, hint: str) -> None:
 
 def add_passkey(invocation: Invocation, path: Path, name: str | None) -> None:
     """Makes it in a browser, at the node that runs with the file, and adds it."""
-    from interlock.approvals.cli.passkey_enrolment import enrol
 
     invocation.config = str(path)
     taken = {anchor.name for anchor in invocation.loaded.plan.anchors}
@@ -97,3 +97,24 @@ def add_passkey(invocation: Invocation, path: Path, name: str | None) -> None:
         return
     how = as_typed("interlock status says how")
     invocation.out.line(f"added the passkey {made.name} to {path}; at a running node it is enrolled first: {how}")
+
+
+EVERY_S = 1.0
+
+
+def enrol(invocation: Invocation, name: str) -> Invitation:
+    """Ends when the passkey is made; Refused when the invitation is over before."""
+    out, node = invocation.out, invocation.node
+    asked = node.post("passkeys", body=InvitePasskey(name=name)).as_(Invitation)
+    out.remark(f"open this in the browser that is to approve, within ten minutes: {asked.url}")
+    ticket = asked.url.rpartition("/")[2]
+    while asked.passkey is None:
+        time.sleep(EVERY_S)
+        try:
+            asked = node.get("passkeys", ticket).as_(Invitation)
+        except Refused as refused:
+            if refused.error != "not_found":
+                raise
+            raise Refused("invitation_over", "no passkey was made in time", hint="ask for another one") from None
+    out.remark(f"made the passkey {asked.thumbprint}; the page in the browser shows the same thumbprint")
+    return asked

@@ -4,13 +4,21 @@ Only tools that the description calls not mutable are called: a check never move
 might, so that one is called only where that was asked for, and never without a description of the tools of Profile A.
 """
 
+import errno
+import os
+import select
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
+import typer
 
-from interlock.devices.cli.line import Line
+from interlock.cli.command import Invocation
+from interlock.cli.terminal.errors import EXIT_REFUSED, Refused
+from interlock.cli.terminal.text import one_line
 from interlock.devices.protocol import frame_codec
 from interlock.devices.protocol.announcement import Announcement
 from interlock.devices.protocol.cbor import encoded
@@ -19,7 +27,70 @@ from interlock.devices.protocol.description import TOOL_ID_MAX, DeviceDescriptio
 from interlock.devices.protocol.layouts import is_number, layout_size, limits
 from interlock.devices.protocol.messages import Announced, Answer, DeviceFault, Notice, Received, Registration
 from interlock.devices.protocol.tool_schemas import announced_tool
-from interlock.devices.protocol.wire_formats import codec_of
+from interlock.devices.protocol.wire_formats import codec_of, framing_of
+
+READ_BYTES: Final = 4096
+DRAIN_S: Final = 2.0  # beyond the silence that is waited for: some devices never end
+_SOCKET: Final = "socket://"
+_PARITIES: Final = {"none": "N", "even": "E", "odd": "O"}
+
+
+class Line:
+    def __init__(self, description: DeviceDescription) -> None:
+        """Raises OSError, and ValueError for a port that is none."""
+        self.framing = framing_of(description.link, description.profile)
+        self._messages: list[bytes] = []
+        self._opened: Any = _opened(description)
+        self._descriptor: int = self._opened.fileno()
+
+    def send(self, message: bytes) -> None:
+        self.send_bytes(self.framing.encode(message))
+
+    def send_bytes(self, data: bytes) -> None:
+        while data:
+            data = data[os.write(self._descriptor, data) :]
+
+    def maybe_receive(self, within_s: float) -> bytes | None:
+        """The next whole message, or None if none came. Raises ConnectionError."""
+        ends = time.monotonic() + within_s
+        while not self._messages:
+            left = ends - time.monotonic()
+            if left <= 0:
+                return None
+            readable, _, _ = select.select([self._descriptor], [], [], left)
+            data = os.read(self._descriptor, READ_BYTES) if readable else b""
+            if readable and not data:
+                raise ConnectionError("the line is gone")
+            self._messages += self.framing.feed_untrusted(data, time.monotonic())
+        return self._messages.pop(0)
+
+    def drain(self, silence_s: float) -> None:
+        """Drops what it still says, for a while."""
+        ends = time.monotonic() + silence_s + DRAIN_S
+        while time.monotonic() < ends and self.maybe_receive(silence_s) is not None:
+            pass
+
+    def close(self) -> None:
+        self._opened.close()
+
+
+def _opened(description: DeviceDescription) -> Any:
+    link = description.link
+    port = link.port or ""
+    if port.startswith(_SOCKET):
+        place = urlsplit(port)
+        if place.hostname is None or place.port is None:
+            raise ValueError(f"{port} is not socket://HOST:PORT")
+        connected = socket.create_connection((place.hostname, place.port), timeout=5.0)
+        connected.settimeout(None)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
+    import serialx
+
+    opened = serialx.serial_for_url(port, baudrate=link.baud, parity=serialx.Parity(_PARITIES[link.parity]))
+    opened.open()
+    return opened
+
 
 SILENCE_S: Final = 0.15  # after what is not to be answered
 TRIES: Final = 3  # of what any line may lose
@@ -342,3 +413,39 @@ def _least(field: Any) -> Any:
             return base64.b64encode(bytes(field.size or 0)).decode()
         case _:
             return ""
+
+
+HELD = "a node that has the device holds its port: stop the node, or move the description out of .devices meanwhile"
+WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "SKIP"}
+
+
+def check_stub(
+    invocation: Invocation, description: DeviceDescription, *, within_s: float, gap_s: float, may_call_unknown: bool
+) -> None:
+    out = invocation.out
+    items = []
+    try:
+        line = Line(description)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        hint = HELD if isinstance(error, OSError) and error.errno == errno.EBUSY else None
+        raise Refused("cannot_reach_device", f"{description.link.port} cannot be opened: {why}", hint=hint) from error
+    try:
+        check = StubCheck(line, description, within_s=within_s, gap_s=gap_s, may_call_unknown=may_call_unknown)
+        for item in check.run():
+            items.append(item)
+            if not out.as_json:
+                said = f": {one_line(item.message)}" if item.message else ""
+                out.line(f"{WORDS[item.result]}  MCP-AX {item.clause}  {item.name}{said}")
+    except OSError as error:
+        raise Refused("cannot_reach_device", f"{description.link.port}: {error.strerror or error}") from error
+    finally:
+        line.close()
+    counts = {word: sum(item.result == word for item in items) for word in WORDS}
+    if out.as_json:
+        out.json({"profile": description.profile, "counts": counts, "checks": msgspec.to_builtins(items)})
+    else:
+        counted = ", ".join(f"{number} {word}" for word, number in counts.items())
+        out.line(f"Profile {description.profile.upper()}: {counted}")
+    if counts["failed"]:
+        raise typer.Exit(EXIT_REFUSED)

@@ -1,0 +1,602 @@
+"""Commands about access: tokens, and the keys, certificates and passkeys that prove who somebody is."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from interlock.approvals.cli.keys import FromDescriptor
+from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused, Unreachable
+
+if TYPE_CHECKING:
+    from interlock.access.api import IssuedToken, Token, TokenRoom
+    from interlock.approvals.cli.keys import OperatorKeys
+    from interlock.cli.client.offline import StoredTokens
+    from interlock.cli.client.operator import Answer
+    from interlock.crypto.keys.certificate_authority import DevelopmentAuthority
+
+ROOMS_NAMED = 5
+
+app = verb_app(
+    "Make, list and revoke tokens, and what proves who we are.",
+    examples="""
+    interlock access token --for client --name laptop
+    interlock access list
+    interlock access revoke laptop
+    interlock access anchor
+    interlock access certificate hub.example.com
+    interlock access key ada
+    interlock access passkey ada
+    """,
+)
+
+
+@verb(
+    app,
+    "token",
+    examples="""
+    interlock access token --for client --name laptop
+    interlock access token --for client --name ci --scope read --days 7
+    interlock access token --for subserver --name greenhouse
+    interlock access token --for room --name ann --topic yard --participant ann
+    export INTERLOCK_TOKEN=$(interlock access token --for operator --name me)
+    """,
+)
+def token(
+    invocation: Invocation,
+    audience: Annotated[
+        Literal["client", "subserver", "room", "operator"],
+        typer.Option(
+            "--for",
+            help="Who uses it: a program, a subserver, a participant of a room, or a person at the operator endpoint.",
+            show_default=False,
+        ),
+    ],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Who gets it.", show_default=False)],
+    scope: Annotated[
+        Literal["read", "write", "admin"] | None,
+        typer.Option("--scope", help="What it may do at most.", show_default=False),
+    ] = None,
+    days: Annotated[
+        int | None,
+        typer.Option(
+            "--days", min=1, max=3650, help="How long it lasts; auth.token_days if not given.", show_default=False
+        ),
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("--topic", metavar="TOPIC", help="The room it is for.", show_default=False)
+    ] = None,
+    participant: Annotated[
+        str | None, typer.Option("--participant", metavar="ID", help="Who its holder is there.", show_default=False)
+    ] = None,
+    privilege: Annotated[
+        str | None,
+        typer.Option(
+            "--privilege",
+            metavar="restricted|full",
+            help="What it may do there; restricted if not given.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Make a token. It is shown this once; only its hash is kept."""
+    from interlock.access.api import IssueToken
+
+    room = _room(audience, topic, participant, privilege)
+    wanted = IssueToken(name=name, audience=audience, scope=scope, days=days, room=room)
+    try:
+        answer = invocation.node.post("tokens", body=wanted)
+    except Unreachable as away:
+        if room is not None:
+            raise
+        answer = _from_store(invocation, away).issue(name, audience, scope, days)
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        if room is not None:
+            _warn_of_no_room(invocation, room.topic)
+        return
+    from interlock.access.api import IssuedToken
+    from interlock.cli.terminal.text import local_time
+
+    issued = answer.as_(IssuedToken)
+    until = f", until {local_time(issued.expires_at, '%Y-%m-%d')}" if issued.expires_at else ""
+    out.line(issued.token)
+    out.remark(f"{issued.audience} token {issued.name}{until}, id {issued.id}; shown this once, only its hash is kept")
+    out.remark(_use(issued) if room is None else _use_in_room(invocation, room.topic))
+    if room is not None:
+        _warn_of_no_room(invocation, room.topic)
+
+
+def _room(audience: str, topic: str | None, participant: str | None, privilege: str | None) -> "TokenRoom | None":
+    from interlock.access.api import TokenRoom
+
+    if audience != "room":
+        if topic or participant or privilege:
+            raise BadUsage("not_a_room", "--topic, --participant and --privilege go with --for room")
+        return None
+    if topic is None or participant is None:
+        raise BadUsage("room_needed", "a token for a room takes --topic and --participant")
+    return TokenRoom(topic=topic, participant=participant, privilege=privilege or "restricted")
+
+
+def _use(issued: "IssuedToken") -> str:
+    if issued.audience == "operator":
+        return "use: INTERLOCK_TOKEN=… interlock status --url OPERATOR_URL"
+    if issued.audience == "subserver":
+        return 'use: Subserver("SEGMENT", parents=["wss://HOST/ax"], token="…"), or secret in [[ax.parents]]'
+    return 'use: claude mcp add --transport http interlock URL --header "Authorization: Bearer …"'
+
+
+def _use_in_room(invocation: Invocation, topic: str) -> str:
+    from interlock.operator.api import Status
+
+    try:
+        url = invocation.node.get("status").as_(Status).node.url
+    except CommandFailed:  # the token is made and shown: the address is only a help
+        url = ""
+    address = url.replace("http", "ws", 1).rstrip("/")
+    return f"use: a WebSocket at {address}/v0/ws?topic={topic} with the header Authorization: Bearer …"
+
+
+def _warn_of_no_room(invocation: Invocation, topic: str) -> None:
+    """The token is good all the same: a room may be made after it."""
+    from interlock.rooms.api import Rooms
+
+    try:
+        rooms = invocation.node.get("rooms").as_(Rooms).rooms
+    except CommandFailed:
+        return
+    topics = [room.topic for room in rooms]
+    if topic not in topics:
+        known = f"there is {', '.join(topics[:ROOMS_NAMED])}" if topics else "there is none yet"
+        invocation.out.remark(
+            f"no room has the topic {topic} so far ({known}); interlock rooms create {topic} makes it"
+        )
+
+
+@verb(
+    app,
+    "list",
+    examples="""
+    interlock access list
+    interlock access list --json | jq -r '.tokens[].name'
+    """,
+)
+def list_tokens(invocation: Invocation) -> None:
+    """List who has a token, for which endpoint and until when."""
+    try:
+        answer = invocation.node.get("tokens")
+    except Unreachable as away:
+        answer = _from_store(invocation, away).list()
+    out = invocation.out
+    if out.as_json:
+        out.raw_json(answer.raw)
+        return
+    _draw(invocation, answer)
+
+
+def _draw(invocation: Invocation, answer: "Answer") -> None:
+    from rich.text import Text
+
+    from interlock.access.api import Tokens
+    from interlock.cli.terminal.columns import in_columns
+    from interlock.cli.terminal.text import local_time, one_line
+
+    out = invocation.out
+    tokens = answer.as_(Tokens).tokens
+    if not tokens:
+        out.remark("no tokens; interlock access token --for client --name NAME makes one")
+        return
+
+    def day(at: str | None) -> Text:
+        return Text(local_time(at, "%Y-%m-%d"), style="dim") if at else Text("-", style="dim")
+
+    rows = [[Text(head, style="dim") for head in ("NAME", "FOR", "SCOPE", "CREATED", "EXPIRES", "USED", "ID")]]
+    rows += [
+        [
+            Text(one_line(token.name), style="bold"),
+            Text(one_line(_audience(token))),
+            Text(token.scope or "-"),
+            day(token.created_at),
+            day(token.expires_at),
+            day(token.last_used_at),
+            Text(token.id, style="dim"),
+        ]
+        for token in tokens
+    ]
+    out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 6: 8, 1: 12}))
+
+
+def _audience(token: "Token") -> str:
+    room = token.room
+    return f"room {room.topic} as {room.participant}, {room.privilege}" if room else token.audience
+
+
+@verb(
+    app,
+    "revoke",
+    examples="""
+    interlock access revoke laptop
+    interlock access revoke 3f9c0a1b22de47aa
+    """,
+)
+def revoke(
+    invocation: Invocation,
+    ref: Annotated[str, typer.Argument(metavar="NAME|ID", help="A token's id, or the name that its tokens bear.")],
+) -> None:
+    """Revoke a token, or all of one name. Its sessions end at once."""
+    try:
+        answer = invocation.node.delete("tokens", ref)
+    except Unreachable as away:
+        answer = _from_store(invocation, away).revoke(ref)
+    if invocation.out.as_json:
+        invocation.out.raw_json(answer.raw)
+        return
+    from interlock.access.api import RevokedTokens
+
+    for token_id in answer.as_(RevokedTokens).revoked:
+        invocation.out.line(f"revoked {token_id}")
+
+
+def _from_store(invocation: Invocation, away: Unreachable) -> "StoredTokens":
+    """The token table itself, when no node runs on this data folder; another node's table is out of reach."""
+    if invocation.remote_url is not None or away.error != "not_running":
+        raise away
+    from interlock.cli.client.offline import StoredTokens
+
+    return StoredTokens(invocation.loaded.plan, invocation.data_folder)
+
+
+@verb(
+    app,
+    "anchor",
+    examples="""
+    interlock access anchor
+    interlock access anchor --speaks-for edge01.example.com
+    interlock access anchor --key leaf.key --name leaf --speaks-for leaf.example
+    """,
+)
+def anchor(
+    invocation: Invocation,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", metavar="FILE", help="A subserver's private key instead of the node's."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="What the parent calls it.", show_default=False)
+    ] = None,
+    speaks_for: Annotated[
+        list[str] | None,
+        typer.Option("--speaks-for", metavar="DNS", help="A name it may prove; may be repeated.", show_default=False),
+    ] = None,
+) -> None:
+    """Print the [[anchor]] to paste at a parent.
+
+    With it the parent takes our signature as proof of the authority we register with. The private key is made on first
+    use and stays here: node.key in the data folder, or the file that --key names.
+    """
+    from interlock.ax.protocol.registration.authority import maybe_authority
+    from interlock.config.toml_text import toml_text
+    from interlock.core.node_identity import NODE_KEY
+    from interlock.crypto.jose.public_key import written
+    from interlock.crypto.keys.signing import make_signing_key
+    from interlock.net.protocol.dns_name import maybe_dns_name
+    from interlock.store.ports import StoreError
+
+    path = Path(key).expanduser() if key is not None else invocation.data_folder / NODE_KEY
+    names = speaks_for or []
+    if key is None:
+        plan = invocation.loaded.plan
+        names = names or [parent.authority for parent in plan.ax.parents if parent.authority is not None]
+        name = name or next((parent.segment for parent in plan.ax.parents), plan.node.name)
+    proved = [maybe_authority(one) or maybe_dns_name(one) for one in dict.fromkeys(names)]
+    if None in proved:
+        raise BadUsage("usage", "--speaks-for takes a DNS name such as edge01.example.com, no wildcard and no address")
+    if not proved:
+        raise BadUsage(
+            "usage", "there is no name to speak for", hint="--speaks-for NAME, or give a parent its 'authority'"
+        )
+    made = not path.exists()
+    try:
+        public = make_signing_key(path).public
+    except StoreError as refused:
+        raise Refused("key_unusable", str(refused)) from None
+    entry = {"name": name or path.stem, "key": written(public), "speaks_for": list(dict.fromkeys(proved))}
+    out = invocation.out
+    if out.as_json:
+        out.json({"anchor": entry, "kid": public.kid, "file": str(path.absolute()), "made": made})
+        return
+    out.line("[[anchor]]")
+    for word, value in entry.items():
+        out.line(f"{word} = {toml_text(value)}")
+    out.remark(f"{'made' if made else 'used'} the private key {path}; it stays here")
+    out.remark("paste the lines into interlock.toml of the parent; we sign at each registration with an `authority`")
+
+
+CERTIFICATE_FOLDER = "tls"  # in the data folder
+
+
+@verb(
+    app,
+    "certificate",
+    examples="""
+    interlock access certificate hub.example.com
+    interlock access certificate edge --dns edge01.example.com --ip 10.0.0.7
+    interlock access certificate edge --renew --dns edge01.example.com
+    interlock access certificate edge --revoke
+    """,
+)
+def certificate(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the node; also its DNS name if --dns gives none.")],
+    dns: Annotated[
+        list[str] | None,
+        typer.Option("--dns", metavar="HOST", help="A name it is reached by; may be repeated.", show_default=False),
+    ] = None,
+    ip: Annotated[
+        list[str] | None,
+        typer.Option("--ip", metavar="ADDRESS", help="An address; may be repeated.", show_default=False),
+    ] = None,
+    days: Annotated[int, typer.Option("--days", min=1, max=3650, help="How long it lasts.")] = 365,
+    folder: Annotated[
+        str | None,
+        typer.Option("--folder", metavar="FOLDER", help="Where the CA is; tls in the data folder if not given."),
+    ] = None,
+    renew: Annotated[bool, typer.Option("--renew", help="Write over the one that is there.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Put it on the revocation list instead.")] = False,
+) -> None:
+    """Make a certificate for a node, and a CA on first use.
+
+    It serves a node's endpoints and its links to parents, and prints the lines to paste. The CA is for development
+    and for trees without a PKI of their own: keep ca.key where it is.
+    """
+    from interlock.crypto.keys.certificate_authority import DevelopmentAuthority
+
+    place = Path(folder).expanduser().absolute() if folder else invocation.data_folder / CERTIFICATE_FOLDER
+    authority = DevelopmentAuthority(place)
+    if revoke:
+        if dns or ip or renew:
+            raise BadUsage("usage", "--revoke takes no other option than --folder")
+        _revoke_certificate(invocation, authority, name)
+        return
+    names, addresses = _names(name, dns), _addresses(ip)
+    if renew and not dns and not ip:
+        names, addresses = _names_to_keep(authority, name) or (names, addresses)
+    _issue_certificate(invocation, authority, name, names, addresses, days, renew)
+
+
+def _names_to_keep(authority: "DevelopmentAuthority", name: str) -> tuple[list[str], list[str]] | None:
+    """A certificate that is renewed without a word of its names keeps them."""
+    from interlock.store.ports import StoreError
+
+    try:
+        names, addresses = authority.names_of(name)
+    except StoreError as refused:
+        raise Refused("not_written", str(refused)) from None
+    return (names, addresses) if names or addresses else None
+
+
+def _issue_certificate(
+    invocation: Invocation,
+    authority: "DevelopmentAuthority",
+    name: str,
+    dns: list[str],
+    addresses: list[str],
+    days: int,
+    renew: bool,
+) -> None:
+    import time
+
+    from interlock.cli.terminal.text import local_time
+    from interlock.config.toml_text import toml_text
+    from interlock.crypto.keys.certificate_authority import CA_KEY, NameTaken
+    from interlock.store.ports import StoreError
+
+    try:
+        issued = authority.issue(name, dns, addresses, now=time.time(), days=days, renew=renew)
+    except NameTaken as taken:
+        raise Refused("exists", str(taken), hint="--renew writes over it") from None
+    except StoreError as refused:
+        raise Refused("not_written", str(refused)) from None
+    paths = {"tls_cert": str(issued.certificate), "tls_key": str(issued.key)}
+    ca = str(issued.authority)
+    out = invocation.out
+    from datetime import UTC, datetime
+
+    expires = datetime.fromtimestamp(issued.expires_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if out.as_json:
+        out.json({**paths, "ca": ca, "ca_made": issued.authority_made, "names": dns + addresses, "expires_at": expires})
+        return
+    out.line(f"# interlock.toml of {name}, for those who dial it")
+    out.line("[node]")
+    for key, value in {**paths, "client_ca": ca}.items():
+        out.line(f"{key} = {toml_text(value)}")
+    out.line()
+    out.line(f"# interlock.toml of {name}, where it dials a parent: below url and segment")
+    out.line("# [[ax.parents]]")
+    for key, value in {**paths, "ca_file": ca}.items():
+        out.line(f"# {key} = {toml_text(value)}")
+    if issued.authority_made:
+        out.remark(f"made a CA; {CA_KEY} beside it signs for every node and is copied nowhere")
+    out.remark(f"for {', '.join(dns + addresses)}, until {local_time(expires, '%Y-%m-%d')}; on another machine copy")
+    out.remark(f"  {issued.certificate}, {issued.key} and {ca}")
+
+
+def _revoke_certificate(invocation: Invocation, authority: "DevelopmentAuthority", name: str) -> None:
+    import time
+
+    from interlock.config.toml_text import toml_text
+    from interlock.store.ports import StoreError
+
+    try:
+        crl = authority.revoke(name, now=time.time())
+    except StoreError as refused:
+        raise Refused("not_written", str(refused)) from None
+    if invocation.out.as_json:
+        invocation.out.json({"crl": str(crl)})
+        return
+    invocation.out.line(f"crl = {toml_text(str(crl))}")
+    invocation.out.remark("revoked; give the line to every node that has this CA as client_ca, and a copy of the file")
+
+
+def _names(name: str, given: list[str] | None) -> list[str]:
+    from interlock.net.protocol.dns_name import maybe_dns_name
+
+    read = [(one, maybe_dns_name(one)) for one in given or [name]]
+    wrong = next((one for one, found in read if found is None), None)
+    if wrong is not None:
+        raise BadUsage("usage", f"{wrong} is no DNS name", hint="--dns HOST; no wildcard, and addresses as --ip")
+    return list(dict.fromkeys(found for _, found in read if found is not None))
+
+
+def _addresses(given: list[str] | None) -> list[str]:
+    from ipaddress import ip_address
+
+    try:
+        return [str(ip_address(one)) for one in given or []]
+    except ValueError as error:
+        raise BadUsage("usage", f"{error}", hint="--ip 10.0.0.7") from None
+
+
+@verb(
+    app,
+    "key",
+    examples="""
+    interlock access key ada >> interlock.toml
+    interlock access key ada --approves 'files.*'
+    interlock access key ada --show
+    interlock access key ada --revoke
+    """,
+)
+def key(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is.")],
+    *,
+    approves: Annotated[
+        list[str] | None,
+        typer.Option("--approves", metavar="GLOB", help="Tools it may approve; may be repeated.  [default: *]"),
+    ] = None,
+    kind: Annotated[Literal["ed25519", "es256"], typer.Option("--kind", help="What kind of key to make.")] = "ed25519",
+    show: Annotated[bool, typer.Option("--show", help="Print what is there, make nothing.")] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Take it back at the node, and remove it here.")] = False,
+    no_passphrase: Annotated[
+        bool, typer.Option("--no-passphrase", help="Every program that can read the file can approve.")
+    ] = False,
+    passphrase_fd: FromDescriptor = None,
+) -> None:
+    """Make an operator's key and print its [[anchor]].
+
+    The node believes the key once these lines are in its interlock.toml. The private half stays here.
+    """
+    from interlock.approvals.cli.keys import OperatorKeys, choose_passphrase
+
+    if show and revoke:
+        raise BadUsage("usage", "--show and --revoke do not go together", hint="interlock access key --help")
+    keys = OperatorKeys()
+    if revoke:
+        _revoke_key(invocation, keys, name)
+        return
+    if show:
+        public = keys.maybe_public(name)
+    else:
+        public = keys.make(name, kind, None if no_passphrase else lambda: choose_passphrase(name, passphrase_fd))
+    if public is None:
+        raise keys.unknown(name)
+    _print_key(invocation, keys, name, public, approves or ["*"], made=not show)
+
+
+def _print_key(
+    invocation: Invocation, keys: "OperatorKeys", name: str, public: str, approves: list[str], *, made: bool
+) -> None:
+    from interlock.approvals.cli.keys import anchor_lines
+
+    out = invocation.out
+    file = keys.file(name)
+    if out.as_json:
+        out.json({"anchor": {"name": name, "key": public, "approves": approves}, "file": str(file), "made": made})
+        return
+    for line in anchor_lines(name, public, approves):
+        out.line(line)
+    out.remark(f"{'made' if made else 'used'} the private key {file}; it stays here")
+    out.remark(
+        "the lines above belong into interlock.toml of the node, where it is enrolled first: interlock approvals"
+    )
+
+
+def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None:
+    """At the node first: a key that is gone here and still believed there would be the wrong half done."""
+    ref = name
+    if (public := keys.maybe_public(name)) is not None:
+        from interlock.crypto.jose.jwks import thumbprint
+        from interlock.crypto.jose.public_key import read_key_untrusted
+
+        ref = thumbprint(read_key_untrusted(public)[0])
+    try:
+        answer = invocation.node.delete("keys", ref)
+    except Unreachable as away:
+        answer = _revoke_key_offline(invocation, away, ref)
+    removed = keys.remove(name)
+    out = invocation.out
+    if out.as_json:
+        out.json({**answer.value, "removed": str(keys.file(name)) if removed else None})
+        return
+    from interlock.approvals.api import RevokedKeys
+
+    done = answer.as_(RevokedKeys)
+    for one in done.revoked:
+        out.line(f"revoked {one}")
+    for one in done.voided:
+        out.line(f"what it had approved is void: {one}")
+    if removed:
+        out.line(f"removed {keys.file(name)}")
+    out.remark(f"take the [[anchor]] {name} out of interlock.toml; it proves nothing any more")
+
+
+def _revoke_key_offline(invocation: Invocation, away: Unreachable, ref: str) -> "Answer":
+    if invocation.remote_url is not None or away.error != "not_running":
+        raise away
+    from interlock.cli.client.offline_keys import revoke_stored
+
+    return revoke_stored(invocation.loaded.plan, invocation.data_folder, ref)
+
+
+@verb(
+    app,
+    "passkey",
+    examples="""
+    interlock access passkey ada >> interlock.toml
+    interlock access passkey ada --approves 'files.*'
+    interlock access passkey ada --url https://operator.example.com
+    """,
+)
+def passkey(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose passkey it is.")],
+    *,
+    approves: Annotated[
+        list[str] | None,
+        typer.Option("--approves", metavar="GLOB", help="Tools it may approve; may be repeated.  [default: *]"),
+    ] = None,
+) -> None:
+    """Make a passkey in a browser and print its [[anchor]].
+
+    Needs a running node. It prints an address to open once; the browser makes the passkey there. The node believes it
+    once these lines are in its interlock.toml.
+    """
+    from interlock.approvals.cli.enrolment import enrol
+    from interlock.approvals.cli.keys import anchor_lines
+
+    tools = approves or ["*"]
+    made = enrol(invocation, name)
+    out = invocation.out
+    if out.as_json:
+        anchor = {"name": made.name, "passkey": made.passkey, "approves": tools}
+        out.json({"anchor": anchor, "thumbprint": made.thumbprint})
+        return
+    for line in anchor_lines(made.name, made.passkey or "", tools, source="passkey"):
+        out.line(line)
+    out.remark(
+        "the lines above belong into interlock.toml of the node, where it is enrolled first: interlock approvals"
+    )
