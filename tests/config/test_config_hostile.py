@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.scale import many
 
-from interlock.config.keys import SECTIONS, TOP
 from interlock.config.layers import FILE_BYTES_MAX, KEY_PARTS_MAX
 from interlock.config.load import ConfigInvalid, Loaded, load
+from interlock.config.schema import SECTIONS, TOP
 from interlock.node.cli.init import starter_toml
 
 HUGE = FILE_BYTES_MAX - 100

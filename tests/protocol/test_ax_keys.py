@@ -13,7 +13,7 @@ from spec.ax_reference import page
 from interlock.ax.protocol import messages
 from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES, TransportClass, check_classes
 from interlock.ax.protocol.wire_names import AGENTX, KEYS, METHODS
-from interlock.config.keys import SECTIONS
+from interlock.config.schema import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = re.compile(r"x-mcpax-[a-z0-9]+(?:-[a-z0-9]+)*", re.IGNORECASE)
@@ -141,7 +141,7 @@ lora = transports.TransportClass(id="x-lora", framing="LoRa", payload="CBOR", re
 transports.TRANSPORT_CLASSES.append(lora)
 from interlock.ax.protocol.capability import Capability, Invalid, read_capability
 from interlock.ax.protocol.wire_names import METHODS
-from interlock.config.keys import SECTIONS
+from interlock.config.schema import SECTIONS
 from spec.ax_reference import main, page
 import msgspec
 assert transports.check_classes(transports.TRANSPORT_CLASSES) is None

@@ -2,15 +2,18 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.runtime.levels import until
 
+from interlock.config.keys import live_keys
 from interlock.config.load import Loaded, load
 from interlock.config.plan import Plan
 from interlock.core.clock import SystemClock
 from interlock.core.start_errors import CannotStart
 from interlock.node.reload import Reload
+from interlock.node.reload_parts import ReloadSteps
 
 ANCHOR = '[[anchor]]\nname = "ada"\nkey = "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="\napproves = ["*"]\n'
 BEFORE = f"{ANCHOR}[gate]\nmode = 'gated'\n"
@@ -84,3 +87,8 @@ async def test_a_file_that_is_written_while_it_is_read_is_read_again(
         await reload.close()
     assert reload.plan == read().plan
     assert parts.took.count("anchors") == 1  # nothing of the empty file was in effect
+
+
+def test_the_node_has_a_step_for_every_key_that_takes_effect_at_once_and_for_no_other() -> None:
+    nothing: Any = None
+    assert ReloadSteps(*[nothing] * 7).by_key().keys() == live_keys(Plan)

@@ -17,7 +17,7 @@ from interlock.approvals.protocol.approval import Approval, Kind, Source, What
 from interlock.approvals.protocol.digests import enrolment_digest
 from interlock.approvals.protocol.state import Move, Status
 from interlock.approvals.trust.anchors import Anchors
-from interlock.config.guard_lines import GuardLines, code_channels, guard_lines
+from interlock.config.difference import GuardLines, code_channels, guard_lines
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder

@@ -2,15 +2,20 @@
 
 import ipaddress
 import re
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-from interlock.config.location import WRONG, At, WrongValue
-from interlock.config.plan import Address
-from interlock.config.problems import quoted_word
-from interlock.config.references import UNSET, expand
-from interlock.config.value_types import Text, ValueType, read_text
+import msgspec
+
+from interlock.ax.protocol.registration.authority import maybe_authority
+from interlock.config.problems import WRONG, At, WrongValue, quoted_word
+from interlock.config.value_types import UNSET, Text, ValueType, expand, read_text, resolve
+from interlock.credentials.protocol.resource import is_protected
+from interlock.crypto.jose.public_key import PRIVATE, BadKey, find_pem_label, is_key_text, read_key_untrusted
+from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
 from interlock.net.protocol.address_scope import UNSPECIFIED_HOSTS, is_loopback
+from interlock.net.protocol.dns_name import maybe_dns_name
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Za-z:.%_-]+)\]|([^\s:/\[\]]+)):([0-9]{1,5})", re.ASCII)
 _HOST_NAME = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.ASCII | re.IGNORECASE)
@@ -19,9 +24,22 @@ UNSET_URL: Final = f"https://{UNSET}.invalid/"  # of a server that is not starte
 _URL = r"[hH][tT][tT][pP][sS]?://[!-~]+"
 _NATS_URL = r"(?:nats|tls)://[!-~]+"
 NATS_PORT: Final = 4222
+_VISIBLE: Final = r"[!-~]+"
+_SOCKET_URL: Final = r"wss?://[!-~]+"
 _PORT_MAX: Final = 65535
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_FORMS: Final = "write ed25519:BASE64, a JWK, a PEM block with PUBLIC KEY, or the name of a file with one of them"
 _EXAMPLE: Final = 'write "127.0.0.1:7411"'
+
+
+class Address(msgspec.Struct, frozen=True):
+    """A host and a port to listen on."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def collide(one: Address, other: Address) -> bool:
@@ -47,7 +65,7 @@ class Listen(ValueType, frozen=True, kw_only=True):
             return at.wrong(f"{at.name} has {quoted_word(six or name)} where a host belongs", _EXAMPLE)
         return Address(host, int(port))
 
-    def written(self, value: Any) -> str:
+    def to_toml(self, value: Any) -> str:
         return str(value)
 
     def _hint(self, value: str) -> str:
@@ -209,3 +227,105 @@ def _is_mail_server(text: str) -> bool:
         return parts.scheme in ("smtp", "smtps") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         return False
+
+
+class Protected(ValueType, frozen=True, kw_only=True):
+    """A URL whose answers cannot be changed on the way, kept to the letter: an issuer is compared as a string."""
+
+    def read(self, value: object, at: At) -> str | WrongValue:
+        text = read_text(value, at, "a URL")
+        if isinstance(text, WrongValue):
+            return WRONG
+        if not re.fullmatch(_VISIBLE, text) or not is_protected(text):
+            hint = "plain http is only for this machine, such as http://127.0.0.1:9000"
+            return at.wrong(f"{at.name} must be an https:// URL without credentials and fragment", hint)
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": f"^{_VISIBLE}$"}
+
+
+class SocketUrl(ValueType, frozen=True, kw_only=True):
+    """Where a parent takes registrations: /ax of its public endpoint."""
+
+    def read(self, value: object, at: At) -> str | WrongValue:
+        text = read_text(value, at, "a URL")
+        if isinstance(text, WrongValue):
+            return WRONG
+        try:
+            parts = urlsplit(text)
+            host = parts.hostname
+        except ValueError:
+            host = None
+        if not re.fullmatch(_SOCKET_URL, text) or not host:
+            return at.wrong(f"{at.name} must begin with wss:// or ws://", 'for instance "wss://hub.example.com/ax"')
+        if parts.username is not None or parts.password is not None or parts.query or parts.fragment:
+            return at.wrong(f"{at.name} must have no credentials, query or fragment", "give the token as 'secret'")
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": f"^{_SOCKET_URL}$"}
+
+
+class PublicKey(ValueType, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> str | Path | WrongValue:
+        text = read_text(value, at, "a public key or a file")
+        if isinstance(text, WrongValue):
+            return WRONG
+        if not is_key_text(text):
+            return resolve(text, at)
+        label = find_pem_label(text)
+        try:
+            if label is None:
+                read_key_untrusted(text)
+            elif "PRIVATE" in label:
+                raise BadKey(PRIVATE)
+        except BadKey as bad:
+            return at.wrong(f"{at.name} is not a public key: {bad}", _FORMS)
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1}
+
+
+class Passkey(ValueType, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> str | WrongValue:
+        text = read_text(value, at, "a passkey")
+        if isinstance(text, WrongValue):
+            return WRONG
+        try:
+            read_passkey_untrusted(text)
+        except BadKey as bad:
+            return at.wrong(f"{at.name} is not a passkey: {bad}", "interlock access passkey NAME prints the line")
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": r"^(?:es256|ed25519|rs256):[A-Za-z0-9_-]+:[A-Za-z0-9_-]+$"}
+
+
+class KeySet(ValueType, frozen=True, kw_only=True):
+    def read(self, value: object, at: At) -> str | Path | WrongValue:
+        text = read_text(value, at, "a URL or a file")
+        if isinstance(text, WrongValue):
+            return WRONG
+        return Protected().read(text, at) if "://" in text else resolve(text, at)
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1}
+
+
+class DnsName(ValueType, frozen=True, kw_only=True):
+    """A host name, with or without "dns:" before it, as it is compared."""
+
+    def read(self, value: object, at: At) -> str | WrongValue:
+        text = read_text(value, at, "a DNS name")
+        if isinstance(text, WrongValue):
+            return WRONG
+        name = maybe_authority(text) or maybe_dns_name(text)
+        if name is None:
+            hint = 'for instance "edge01.example.com"; no wildcard, no address, and each name by itself'
+            return at.wrong(f"{at.name} must be a DNS name", hint)
+        return name
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "pattern": r"^(?:[Dd][Nn][Ss]:)?[A-Za-z0-9.-]{1,254}$"}

@@ -18,9 +18,8 @@ from interlock.ax.protocol.names import (
     withhold_colliding_aliases,
 )
 from interlock.config.addresses import collide
-from interlock.config.location import At
 from interlock.config.plan import AuthPlan, NodePlan
-from interlock.config.problems import Findings, Problem, quoted_word
+from interlock.config.problems import At, Findings, Problem, quoted_word
 from interlock.config.reader import Settings
 from interlock.crypto.webauthn.party import find_relying_party
 from interlock.net.protocol.address_scope import is_loopback

@@ -5,9 +5,8 @@ from typing import Final
 
 from interlock.ax.protocol.names import is_segment
 from interlock.config.layers import file_layer
-from interlock.config.location import At, ConfigContext, WrongValue
 from interlock.config.plan import DevicePlan
-from interlock.config.problems import Findings, Problem, nearest
+from interlock.config.problems import At, ConfigContext, Findings, Problem, WrongValue, nearest
 from interlock.config.reader import Settings
 from interlock.config.value_types import Segment
 from interlock.devices.protocol.description import SIMULATED, DeviceDescription, LinkDescription

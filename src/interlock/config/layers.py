@@ -13,21 +13,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from interlock.config.keys import SECTIONS, TOP
-from interlock.config.location import Layer, dotted_name
-from interlock.config.problems import Findings, Problem, nearest
+from interlock.config.problems import Findings, Layer, Problem, dotted_name, nearest
+from interlock.config.schema import SECTIONS, TOP
 from interlock.config.toml_text import KeyPath, key_lines, line_of, toml_text
 
 FILE_BYTES_MAX: Final = 1024 * 1024  # a thousand servers take a tenth of it
 KEY_PARTS_MAX: Final = 64  # tomllib's time grows with the square of the parts of a dotted key
 PREFIX: Final = "INTERLOCK_"
 _NOT_SETTINGS: Final = frozenset(("CONFIG", "URL", "TOKEN", "PROGRAM"))  # read by the commands
-# Names that MCP-AQL gives to variables, and the keys they set.
-_OF_AQL: Final[dict[str, KeyPath]] = {
-    "MCPAQL_SAFETY_LOOP": ("safety", "mode"),
-    "MCP_AQL_ENDPOINT_MODE": ("aql", "mode"),
-    "MCP_AQL_ENDPOINT_PROFILE": ("aql", "profile"),
-    "MCP_AQL_TOOL_PREFIX": ("aql", "tool_prefix"),
+# Environment variables whose names a specification gives (MCP-AQL), and the keys they set.
+_VARIABLES: Final[dict[str, KeyPath]] = {
+    key.variable: (section.name, key.name)
+    for section in SECTIONS.values()
+    for key in section.keys.values()
+    if key.variable is not None
 }
 _LONG_KEY = re.compile(
     rf"""(?<![\w-])(?:(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{KEY_PARTS_MAX}}}""", re.ASCII
@@ -121,7 +120,7 @@ def environment_layer(env: Mapping[str, str], here: Path, findings: Findings) ->
             settings[(section,)] = (f"environment variable {name}", text)
         else:
             _warn_of_slip(name, findings)
-    for name, path in _OF_AQL.items():
+    for name, path in _VARIABLES.items():
         if env.get(name):
             settings[path] = (f"environment variable {name}", env[name])
     return _text_layer(settings, here, findings)

@@ -14,12 +14,11 @@ import msgspec
 from interlock.config.cross_checks import check_names, check_together
 from interlock.config.device_files import read_devices
 from interlock.config.folders import config_folder, data_folder, home_folder
-from interlock.config.keys import SECTIONS
 from interlock.config.layers import environment_layer, file_layer, flags_layer
-from interlock.config.location import At, ConfigContext, Layer
 from interlock.config.plan import DevicePlan, Plan, ServerPlan, Spawn
-from interlock.config.problems import ConfigInvalid, Findings, Problem
+from interlock.config.problems import At, ConfigContext, ConfigInvalid, Findings, Layer, Problem
 from interlock.config.reader import Settings
+from interlock.config.schema import SECTIONS
 
 __all__ = ["FILE_NAME", "ConfigInvalid", "Loaded", "Problem", "load"]
 
@@ -101,8 +100,8 @@ def _tables(settings: Settings, own: Path, devices: tuple[DevicePlan, ...]) -> d
     written = {each.name: settings.tables.get(each.name, {}) for each in SECTIONS.values() if each.shape == "table"}
     written["drivers"] = written["drivers"] | {"own": own / "drivers"}
     written["devices"] = written["devices"] | {"described": devices}
-    types = {field.name: field.type for field in msgspec.structs.fields(Plan)}
-    return {name: types[name](**values) for name, values in written.items()}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Plan)}
+    return {name: msgspec.structs.replace(defaults[name], **values) for name, values in written.items()}
 
 
 def _files(path: Path | None, around: ConfigContext) -> tuple[Problem | None, list[Path]]:

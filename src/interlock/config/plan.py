@@ -1,415 +1,496 @@
-"""The Plan: what a person wrote, compiled into one frozen value that the runtime builds a node from.
+"""The Plan: what a person wrote, compiled into one frozen value that the node is built from.
 
-Nothing here reads a file or knows TOML; `load` makes a Plan, everything above only reads it.
+Each key is declared once, on the field that holds its value (`keys`). Sections about servers are in `plan_servers`,
+about agents in `plan_agents` and about the tree in `plan_tree`; import all of them from here. Nothing here reads a file
+or knows TOML.
 """
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-from interlock.aql.protocol.classification import Trust
-from interlock.aql.protocol.families import Mode as AqlMode
-from interlock.aql.protocol.limits import Limits as AqlLimits
-from interlock.aql.protocol.tool_operations import OperationRule
 from interlock.ax.protocol.budget import KEYS, Limits
-from interlock.devices.protocol.description import DeviceDescription
-from interlock.rooms.protocol.participants import Privilege
-from interlock.rooms.protocol.settings import RoomSettings
-from interlock.safety.protocol.policy import (
-    AUTO_APPROVE,
-    DENY,
-    REQUIRES_APPROVAL,
-    STEPS_DEFAULT,
-    Mode,
-    Tolerance,
+from interlock.config.addresses import (
+    Address,
+    DnsName,
+    KeySet,
+    Listen,
+    MailServer,
+    NatsUrls,
+    Network,
+    Origin,
+    Passkey,
+    Protected,
+    PublicKey,
+    Url,
 )
+from interlock.config.keys import AT_ONCE, Key, Record, Secret, Section
+from interlock.config.plan_agents import (
+    AgentPlan,
+    AqlDangerPlan,
+    AqlPlan,
+    AqlTokenPlan,
+    Enforcement,
+    RegistryPlan,
+    RoomPlan,
+    RoomsPlan,
+    SafetyPlan,
+    Stage,
+    room_settings,
+)
+from interlock.config.plan_servers import (
+    AMOUNT,
+    BUDGET,
+    MESSAGE_SIZE,
+    MONTH_S,
+    OAUTH_SCOPE,
+    TEXT,
+    Dial,
+    DriversPlan,
+    OAuthPlan,
+    Package,
+    PolicyPlan,
+    SandboxPlan,
+    ServerEntry,
+    ServerPlan,
+    Share,
+    Spawn,
+    ToolCapability,
+    ToolClass,
+    ToolRule,
+)
+from interlock.config.plan_tree import (
+    AUTHORITY,
+    AxPlan,
+    ChildPlan,
+    DegradedPlan,
+    DevicePlan,
+    DevicesPlan,
+    ParentPlan,
+)
+from interlock.config.value_types import Choice, Command, Many, Seconds, Table, Text, Whole
+from interlock.rooms.protocol.settings import RoomSettings
 
-
-class Address(msgspec.Struct, frozen=True):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
-    name: str = "default"
-    listen: Address = Address("127.0.0.1", 7411)
-    public_url: str | None = None
-    operator_listen: Address = Address("127.0.0.1", 7412)
-    operator_url: str | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
-    client_ca: Path | None = None  # whose certificates prove the authority of subservers
-    crl: Path | None = None
-    origins: tuple[str, ...] = ()
-    trusted_proxies: tuple[str, ...] = ()
-
+__all__ = [
+    "KEY_SOURCES",
+    "AccessRule",
+    "Address",
+    "AgentPlan",
+    "AnchorPlan",
+    "ApprovalsPlan",
+    "AqlDangerPlan",
+    "AqlPlan",
+    "AqlTokenPlan",
+    "AuthPlan",
+    "AxPlan",
+    "BudgetPlan",
+    "Channel",
+    "ChildPlan",
+    "DegradedPlan",
+    "DevicePlan",
+    "DevicesPlan",
+    "Dial",
+    "DriversPlan",
+    "Enforcement",
+    "GatePlan",
+    "IssuerPlan",
+    "LimitsPlan",
+    "McpPlan",
+    "NameForm",
+    "NodePlan",
+    "OAuthPlan",
+    "Package",
+    "ParentPlan",
+    "Plan",
+    "PolicyPlan",
+    "RegistryPlan",
+    "RoomPlan",
+    "RoomsPlan",
+    "SafetyPlan",
+    "SandboxPlan",
+    "Scope",
+    "ServerPlan",
+    "Share",
+    "Spawn",
+    "Stage",
+    "StorePlan",
+    "Surface",
+    "ToolClass",
+    "ToolRule",
+    "UnitsPlan",
+    "room_settings",
+]
 
 Scope = Literal["read", "write", "admin"]
 NameForm = Literal["auto", "qualified", "safe"]
 Surface = Literal["flat", "auto", "aql", "aql-single", "safety"]
+Channel = Literal["console", "cli", "os_dialog", "command", "webhook", "smtp"]
+
+KEY_SOURCES: Final = ("key", "jwks", "passkey")
+_NAME: Final = Text(pattern=r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", what="1 to 63 of the characters A-Z a-z 0-9 . _ -")
+_MAIL_ADDRESS: Final = Text(pattern=r"[^@\s<>,]{1,64}@[^@\s<>,]{1,255}", what="a mail address, such as ops@example.com")
+
+# Who may connect, and where
+
+
+class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
+    name: Annotated[
+        str,
+        Key(
+            "The node's name; replicas of one node share it, and so its identity.",
+            Text(pattern=r"[A-Za-z0-9_.-]{1,63}", what="1 to 63 of the characters A-Z a-z 0-9 _ . -"),
+            example="office",
+        ),
+    ] = "default"
+    listen: Annotated[
+        Address,
+        Key(
+            "Where programs connect (the public endpoint). Port 0: the system chooses.",
+            Listen(),
+            example="127.0.0.1:7411",
+        ),
+    ] = Address("127.0.0.1", 7411)
+    public_url: Annotated[
+        str | None,
+        Key(
+            "How clients reach the public endpoint, when that differs from `listen` (a proxy in front).",
+            Url(),
+            example="https://mcp.example.com",
+        ),
+    ] = None
+    operator_listen: Annotated[
+        Address,
+        Key(
+            "Where people connect (the operator endpoint). Never the address of the public endpoint.",
+            Listen(),
+            example="127.0.0.1:7412",
+        ),
+    ] = Address("127.0.0.1", 7412)
+    operator_url: Annotated[
+        str | None,
+        Key(
+            "How people reach the operator endpoint, when that differs from `operator_listen`.",
+            Url(),
+            example="https://operator.example.com",
+        ),
+    ] = None
+    tls_cert: Annotated[Path | None, Key("Certificate chain (PEM). Needs tls_key.", example="tls/cert.pem")] = None
+    tls_key: Annotated[Path | None, Key("Private key (PEM). Needs tls_cert.", example="tls/key.pem")] = None
+    client_ca: Annotated[
+        Path | None,
+        Key(
+            "CA certificates (PEM). A subserver's client certificate under them proves its authority.",
+            example="tls/ca.pem",
+        ),
+    ] = None
+    crl: Annotated[
+        Path | None,
+        Key(
+            "Which certificates of client_ca are revoked (PEM); read again when it changes. Needs client_ca.",
+            example="tls/crl.pem",
+        ),
+    ] = None
+    origins: Annotated[
+        tuple[str, ...],
+        Key(
+            "Web pages that may call this node, besides those on this machine.",
+            Many(item=Origin()),
+            example=["https://app.example.com"],
+        ),
+    ] = ()
+    trusted_proxies: Annotated[
+        tuple[str, ...],
+        Key(
+            "Proxies whose word on the caller's address is believed (Forwarded, X-Forwarded-For).",
+            Many(item=Network()),
+            example=["10.0.0.0/8"],
+        ),
+    ] = ()
 
 
 class IssuerPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One authorization server whose access tokens the public endpoint accepts."""
 
-    name: str  # ISS in client:ISS/SUB@CLIENT_ID
-    url: str  # the issuer identifier, to the letter
+    name: Annotated[str, _NAME]  # ISS in client:ISS/SUB@CLIENT_ID
+    url: Annotated[str, Protected()]  # the issuer identifier, to the letter
     audience: str | None = None  # None: the node's own resource identifier
-    jwks_url: str | None = None  # None: from the metadata of the authorization server
-    introspection_url: str | None = None
-    client_id: str | None = None
-    client_secret: str | None = None  # never shown
-    scopes: dict[str, Scope] | None = None  # None: the usual names; empty: [[access]] alone decides
+    # None: from the metadata of the authorization server
+    jwks_url: Annotated[str | None, Protected(), Secret.URL_QUERY] = None
+    introspection_url: Annotated[str | None, Protected(), Secret.URL_QUERY] = None
+    client_id: Annotated[str | None, Text(references=True)] = None
+    client_secret: Annotated[str | None, Text(references=True), Secret.VALUE] = None
+    # None: the usual names; empty: [[access]] alone decides
+    scopes: Annotated[
+        dict[str, Scope] | None,
+        Table(names=OAUTH_SCOPE, names_are="an OAuth scope", item=Choice(values=get_args(Scope))),
+    ] = None
+
+
+_ISSUERS: Final = Many(
+    item=Record(
+        make=IssuerPlan,
+        what="an issuer",
+        where="[[auth.issuers]]",
+        needs={
+            "introspection_url": ("client_id", "client_secret"),
+            "client_id": ("introspection_url",),
+            "client_secret": ("introspection_url",),
+        },
+    )
+)
 
 
 class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
-    anonymous: Literal["loopback", "never", "any"] = "loopback"
-    issuers: tuple[IssuerPlan, ...] = ()
-    token_days: int = 30
+    anonymous: Annotated[
+        Literal["loopback", "never", "any"],
+        Key(
+            "Which programs may call without a token: those on this machine, none, or all that can connect.",
+            example="never",
+        ),
+    ] = "loopback"
+    issuers: Annotated[
+        tuple[IssuerPlan, ...],
+        Key(
+            "Authorization servers whose access tokens the public endpoint accepts, as client:NAME/SUBJECT@CLIENT_ID.",
+            _ISSUERS,
+            example=[{"name": "corp", "url": "https://login.example.com", "scopes": {"mcp.use": "write"}}],
+        ),
+    ] = ()
+    token_days: Annotated[int, Key("How long a new token is valid, in days.", Whole(low=1, high=3650), example=90)] = 30
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     """One [[access]] entry; the first whose `who` holds the principal (globs) applies."""
 
-    who: tuple[str, ...]
-    scope: Scope = "write"
-    tools: tuple[str, ...] = ("*",)
-    names: NameForm | None = None
-    surface: Surface | None = None  # of /mcp, for these callers
-    authority: str | None = None  # what a registrant on this machine is known to speak for
-    secure_by: str | None = None
-    link_latency_ms: int = 0
-    budget: Limits | None = None  # of each caller; of a subserver: of its registration, instead of [budget]
+    who: Annotated[
+        tuple[str, ...],
+        Key(
+            "Principals (globs) the entry is for; the first entry that holds the caller applies.",
+            Many(item=Text(), least=1),
+            example=[
+                "client:ci",
+                "client:team-*",
+                "client:corp/*@build",
+                "role:corp/reader",
+                "certificate:edge.example.com",
+                "uid:1000",
+            ],
+        ),
+    ]
+    scope: Annotated[Scope, Key("The most a caller may do.", example="read")] = "write"
+    tools: Annotated[tuple[str, ...], Key("Tools (globs) the caller may use.", example=["files.read_*"])] = ("*",)
+    names: Annotated[NameForm | None, Key("Form of the tool names for these callers.", example="qualified")] = None
+    surface: Annotated[Surface | None, Key("What /mcp shows these callers.", example="aql")] = None
+    authority: Annotated[
+        str | None,
+        Key(
+            "What these subservers speak for when they register from this machine, without further proof.",
+            AUTHORITY,
+            example="dns:edge01.example.com",
+        ),
+    ] = None
+    secure_by: Annotated[
+        str | None, Key("What protects the links of these subservers, where it is not TLS 1.3.", example="WireGuard")
+    ] = None
+    link_latency_ms: Annotated[
+        int,
+        Key(
+            "What the way to these subservers takes; raises the latency class of their tools.",
+            Whole(low=0, high=3_600_000),
+            example=700,
+        ),
+    ] = 0
+    # A subserver gets this budget for its registration, instead of the one in [budget].
+    budget: Annotated[
+        Limits | None,
+        Key(
+            "How much each of these callers may use; for subservers: instead of what [budget] says.",
+            BUDGET,
+            example={"max_calls_per_minute": 60},
+        ),
+    ] = None
 
 
 class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
     """One [[anchor]] entry: whose signature is believed. One of `key`, `jwks` and `passkey` is given."""
 
-    name: str
-    key: str | Path | None = None  # a public key, or the file that holds it
-    jwks: str | Path | None = None  # a key set: its URL, or the file that holds it
-    passkey: str | None = None  # ALGORITHM:CREDENTIAL:KEY (`protocol.webauthn.passkeys`)
-    approves: tuple[str, ...] = ()  # tools (globs) whose calls it may approve
-    speaks_for: tuple[str, ...] = ()  # DNS names it may prove, as they are compared (`protocol.ax.authority`)
+    name: Annotated[str, Key("What the anchor is called in the log and in the audit.", _NAME, example="plant")]
+    key: Annotated[
+        str | Path | None,
+        Key(
+            "Its public key: ed25519:BASE64, a JWK, PEM, or the file that holds one of them.",
+            PublicKey(),
+            example="ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=",
+        ),
+    ] = None
+    jwks: Annotated[
+        str | Path | None,
+        Key(
+            "Its key set: a URL (https, or http on this machine), or a file.",
+            KeySet(),
+            example="https://login.example.com/jwks",
+        ),
+    ] = None
+    # ALGORITHM:CREDENTIAL:KEY (`crypto.webauthn.passkeys`)
+    passkey: Annotated[
+        str | None,
+        Key(
+            "A person's passkey, as `interlock access passkey NAME` prints it.",
+            Passkey(),
+            example="ed25519:AbCdEf0123456789:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo",
+        ),
+    ] = None
+    approves: Annotated[
+        tuple[str, ...], Key("Tools (globs over qualified names) whose calls it may approve.", example=["files.*"])
+    ] = ()
+    # In the form in which names are compared (`ax.protocol.registration.authority`).
+    speaks_for: Annotated[
+        tuple[str, ...],
+        Key(
+            "DNS names it may prove for subservers that register (their `authority`).",
+            Many(item=DnsName()),
+            example=["edge01.example.com"],
+        ),
+    ] = ()
+
+
+# What clients see
 
 
 class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
-    surface: Surface = "flat"
-    names: NameForm = "auto"
-    meta_pass: Literal["vendor", "none"] = "vendor"  # noqa: S105
-    latency_meta: bool = False
-    session_idle_s: float = 1800
-    list_wait_s: float = 10
+    surface: Annotated[
+        Surface,
+        Key(
+            "What /mcp shows: every tool (flat), a few AQL endpoints (aql), one (aql-single), or by size (auto).",
+            example="auto",
+        ),
+    ] = "flat"
+    names: Annotated[
+        NameForm, Key("Form of tool names: with dots, safe for clients that refuse dots, or by client.", example="safe")
+    ] = "auto"
+    meta_pass: Annotated[
+        Literal["vendor", "none"], Key("Whether servers' own _meta keys reach the client.", example="none")
+    ] = "vendor"  # noqa: S105
+    latency_meta: Annotated[bool, Key("Whether results say how long the call took.", example=True)] = False
+    session_idle_s: Annotated[
+        float, Key("After how many idle seconds a client's session ends.", Seconds(low=1, high=MONTH_S), example=3600)
+    ] = 1800
+    list_wait_s: Annotated[
+        float,
+        Key(
+            "How long lists wait for servers that were just started; then they name what is missing.",
+            Seconds(low=0, high=600),
+            example=30,
+        ),
+    ] = 10
 
 
-class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """An aggregator this node registers with; the first of its tree that answers, and the next when it is lost (MCP-AX
-    13.3)."""
-
-    url: str
-    segment: str
-    tree: str | None = None  # where it is not the node's own
-    secret: str | None = None  # the subserver token; never shown
-    authority: str | None = None
-    secure_by: str | None = None  # what protects a link without TLS
-    ca_file: Path | None = None  # whose certificates the parent may have; None: the system's
-    tls_cert: Path | None = None  # what we show it
-    tls_key: Path | None = None
-
-
-class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A subserver that is started as a child and registers over its stdio."""
-
-    command: tuple[str, ...]
-    segment: str
-    env: dict[str, str] = {}
-
-
-class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
-    tree: str = "default"
-    parents: tuple[ParentPlan, ...] = ()
-    children: tuple[ChildPlan, ...] = ()
-    dial_back: tuple[str, ...] = ()
-    socket: Path | None = None
-    require_proof: Literal["mutable", "always", "never"] = "mutable"
-    heartbeat_min_ms: int = 100
-    max_hops: int = 32
-    notify_per_s: int = 100
-    notify_buffer: int = 1000
-    transport_classes: tuple[str, ...] = ()  # private ones
-    root_segment: str | None = None
-    list_ttl_s: float = 60  # AX-5.1-3
-
-
-class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
-    enabled: bool = True
-    grace_s: float = 300
+# What waits for a person
 
 
 class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What is held until a person agrees (MCP-AX 11.3)."""
 
-    mode: Literal["gated", "defer", "open"] = "gated"  # defer: what a hop below gates is left to it
-    also: tuple[str, ...] = ()  # further tools (globs), in every mode
-    unannotated: Literal["classify", "allow"] = "classify"  # tools that do not say whether they can be undone
-    show_holder: bool = False  # clients are shown the id and the page of the node below that holds their call
-
-
-Channel = Literal["console", "cli", "os_dialog", "command", "webhook", "smtp"]
+    # defer: leave a call to the node below that holds it
+    mode: Annotated[
+        Literal["gated", "defer", "open"],
+        Key(
+            "Whether calls that cannot be undone wait for a person: all, those no node below holds, or none.",
+            example="defer",
+        ),
+    ] = "gated"
+    also: Annotated[
+        tuple[str, ...],
+        Key(
+            "Further tools (globs) whose calls wait for a person, whatever they say of themselves.",
+            example=["mail.send_*"],
+        ),
+    ] = ()
+    unannotated: Annotated[
+        Literal["classify", "allow"],
+        Key(
+            "Tools that do not say what they do: wait until an operator has said it once, or are called at once.",
+            example="allow",
+        ),
+    ] = "classify"
+    show_holder: Annotated[
+        bool, Key("Whether clients are shown the id and the page of a node below that holds their call.", example=True)
+    ] = False
 
 
 class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
     """How long a decision is waited for, and how operators hear that one is wanted."""
 
-    expiry_s: float = 300  # AX-11.3-4
-    redeem_s: float = 300
-    max_pending: int = 100  # per principal
-    channels: tuple[Channel, ...] = ("console", "cli")
-    command: tuple[str, ...] = ()
-    webhook_url: str | None = None
-    webhook_secret: str | None = None  # never shown
-    smtp_url: str | None = None
-    smtp_from: str | None = None
-    smtp_to: tuple[str, ...] = ()
+    # AX-11.3-4
+    expiry_s: Annotated[
+        float, Key("How long a held call waits for a decision.", Seconds(low=30, high=86_400), example=900)
+    ] = 300
+    redeem_s: Annotated[
+        float,
+        Key(
+            "How long an approved call may then be made; never longer than its proof is good.",
+            Seconds(low=30, high=86_400),
+            example=60,
+        ),
+    ] = 300
+    max_pending: Annotated[
+        int, Key("How many calls of one caller may wait at once.", Whole(low=1, high=10_000), example=20)
+    ] = 100
+    channels: Annotated[
+        tuple[Channel, ...],
+        Key(
+            "Where operators hear that something waits: the page, `interlock approvals --watch`,"
+            " a notification on this machine's desktop, a command, a webhook, a mail.",
+            example=["cli", "os_dialog"],
+        ),
+    ] = ("console", "cli")
+    command: Annotated[
+        tuple[str, ...],
+        Key(
+            "For the channel command: a program to start; it is told what waits in a line of JSON on stdin.",
+            Command(),
+            example="notify-team",
+        ),
+        Secret.ARGUMENTS,
+    ] = ()
+    webhook_url: Annotated[
+        str | None,
+        Key(
+            "For the channel webhook: where to post it.",
+            Url(outward=True),
+            example="https://hooks.example.com/interlock",
+        ),
+        Secret.URL_PATH,
+    ] = None
+    webhook_secret: Annotated[
+        str | None,
+        Key(
+            "The key under which the receiver checks that it comes from here (HMAC-SHA256). ${env:NAME} is replaced.",
+            TEXT,
+            example="a-long-random-text",
+        ),
+        Secret.VALUE,
+    ] = None
+    smtp_url: Annotated[
+        str | None,
+        Key(
+            "For the channel smtp: the mail server. To another machine always over TLS. ${env:NAME} is replaced.",
+            MailServer(references=True),
+            example="smtps://interlock:${env:MAIL_PASSWORD}@mail.example.com",
+        ),
+        Secret.URL_LOGIN,
+    ] = None
+    smtp_from: Annotated[
+        str | None, Key("For the channel smtp: who the mails are from.", _MAIL_ADDRESS, example="interlock@example.com")
+    ] = None
+    smtp_to: Annotated[
+        tuple[str, ...],
+        Key("For the channel smtp: who they go to.", Many(item=_MAIL_ADDRESS), example=["ops@example.com"]),
+    ] = ()
 
 
-Stage = Literal["outcome", "patterns", "risk", "tolerance"]
-
-
-class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is said of one agent; None: as for all."""
-
-    max_autonomous_steps: int | None = None
-    risk_tolerance: Tolerance | None = None
-    deny: tuple[str, ...] = ()  # besides those for all
-    requires_approval: tuple[str, ...] = ()  # besides those for all
-    auto_approve: tuple[str, ...] | None = None
-    stages: tuple[Stage, ...] | None = None
-    tolerance_relaxes_confirm: bool | None = None
-    preapproved: bool | None = None
-
-
-class SafetyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The execution safety loop (MCP-AQL 8.6 to 8.8)."""
-
-    mode: Mode = "disabled"
-    require: tuple[str, ...] = ()  # principals
-    max_autonomous_steps: int = STEPS_DEFAULT
-    risk_tolerance: Tolerance = "moderate"
-    deny: tuple[str, ...] = DENY
-    requires_approval: tuple[str, ...] = REQUIRES_APPROVAL
-    auto_approve: tuple[str, ...] = AUTO_APPROVE
-    stages: tuple[Stage, ...] = ("outcome", "patterns", "risk", "tolerance")
-    progressive_lockout: bool = True
-    tolerance_relaxes_confirm: bool = False
-    preapproved: bool = False
-    agents: dict[str, AgentPlan] = {}
-
-
-class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a spawned server may touch beside its runtime and its package. `deny` goes before `read` and `write`."""
-
-    home: Path  # its private home; made where it is missing
-    read: tuple[Path, ...] = ()
-    write: tuple[Path, ...] = ()
-    deny: tuple[Path, ...] = ()
-    accepted: dict[Path, Path] = {}  # what declared paths really were when somebody accepted them
-    from_arguments: bool = (
-        False  # existing absolute paths among the arguments are read and written too (AIP-security-5)
-    )
-    egress: tuple[str, ...] = ()  # host names, "*.NAME" and "*"; empty: no network at all
-    programs: tuple[str, ...] = ()  # what it may start beside its own runtime
-    any_program: bool = False  # it may start whatever it can read
-    passed: tuple[str, ...] = ()  # variables of the node's own environment that it gets
-    memory_mb: int | None = None
-    cpu_ms: int | None = None
-
-
-class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
-    """A server that is a child process speaking over stdio. `package` is installed first when given."""
-
-    command: tuple[str, ...]  # a driver's may hold ${secrets.NAME}
-    env: dict[str, str] = {}  # may hold ${secrets.NAME}
-    cwd: Path | None = None
-    package: "Package | None" = None
-    sandbox: SandboxPlan | None = None  # None: it may do whatever the node may
-    serves: str | None = None  # a URL of this machine where the child answers, in place of stdio: a container's port
-
-
-class Package(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a spawned server's program comes from; its `command` then holds only the arguments."""
-
-    registry: Literal["npm", "pypi"]
-    name: str  # with an optional version: "mcp-server-time==2026.10.19", "@scope/server@1.2.3"
-
-
-class OAuthPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How tokens for one server are had; without one, as the server's own answers say."""
-
-    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
-    issuer: str | None = None  # the one authorization server that may give them
-    client_id: str | None = None
-    client_secret: str | None = None  # may hold ${secrets.NAME}; never shown
-    private_key: Path | None = None
-    scopes: tuple[str, ...] = ()  # empty: what the server asks for
-    per: Literal["server", "user"] = "server"
-
-
-class Dial(msgspec.Struct, frozen=True, kw_only=True, tag="dial"):
-    """A server reached over HTTP."""
-
-    url: str
-    headers: dict[str, str] = {}  # may hold ${secrets.NAME}
-    query: dict[str, str] = {}  # joins the url when it is dialled; may hold ${secrets.NAME}
-    transport: Literal["auto", "http", "sse"] = "auto"
-    auth: OAuthPlan | None = None
-    egress: tuple[str, ...] | None = None  # hosts that may be asked for its sake, as in SandboxPlan; None: any
-
-
-ToolClass = Literal["read_only", "reversible", "irreversible"]
-Share = Literal["auto", "node", "principal", "session"]
-
-
-class ServerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    segment: str
-    reach: Spawn | Dial
-    classes: dict[str, ToolClass] = {}  # tools = {NAME = class}, NAME as the server itself lists it
-    secrets: tuple[str, ...] = ()  # what ${env:NAME} put into `reach`; never shown
-    unset: tuple[str, ...] = ()  # the NAMEs that the environment lacks: it is not started
-    timeout_s: float = 300  # of a call whose tool declares no latency class; progress sets the clock anew
-    result_bytes: int | None = None  # of one answer; None: as limits.message_bytes says
-    roots: tuple[Path, ...] | None = None  # the folders it may hear of; None: those among its arguments
-    share: Share = "auto"  # who uses one process or connection of it
-    max_processes: int = 16  # of clients' own
-    idle_timeout_s: float = 1800  # after which a client's own ends
-
-
-class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Which drivers may serve, by their policy tags (AIP-30): one of `allow` when it names any, none of `deny`."""
-
-    allow: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
-
-
-class DriversPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Servers that are declared as files (AIP-32): where the files lie, and what the operator says beside them."""
-
-    paths: tuple[Path, ...] = ()  # searched after <workspace>/.drivers and `own`
-    own: Path | None = None  # <config>/interlock/drivers, the person's own for every workspace; not written by anybody
-    registration: Literal["eager", "lazy"] = "eager"
-    idle_timeout_s: float = 300
-    on_mismatch: Literal["reject", "drop_binding"] = "reject"
-    sandbox: dict[str, Literal["off"]] = {}  # by the driver's id
-    result_bytes: dict[str, int] = {}  # of one answer, by the driver's id; else as limits.message_bytes says
-    insecure_hosts: tuple[str, ...] = ()  # reached over plain http although they are not this machine
-    ca_file: Path | None = None
-    region: str | None = None  # where this node runs, and what "self-hosted" means
-    policy: PolicyPlan = PolicyPlan()
-    pins: dict[str, str] = {}  # contract id -> driver id
-    trust_workspace: bool = False
-    allow_unverified_install: bool = False
-    npx: bool = False
-    dev: bool = False  # a change that needs a new major version is a warning
-
-
-class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One [[tool]] entry; the first whose glob matches the qualified name applies."""
-
-    match: str
-    capability: dict[str, str | bool] = {}
-    hide: bool = False
-    pin: bool = False  # a changed definition is withheld until an operator accepts it
-    cost_units: int | None = None  # None: by its cost_class
-    budget: Limits | None = None  # of each tool, over all callers
-    trust: Trust | None = None  # in what its server does (MCP-AQL); None: by where it comes from
-    aql: OperationRule | None = None
-
-
-class AqlTokenPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a confirmation token is good, in seconds, by the danger of its operation."""
-
-    destructive: int = 300
-    dangerous: int = 300
-    forbidden: int = 120
-
-
-class AqlDangerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    enforce: bool = True
-    skew_s: int = 0
-    token_s: AqlTokenPlan = AqlTokenPlan()
-
-
-class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """MCP-AQL: operations behind a few endpoints."""
-
-    mode: AqlMode = "semantic"
-    auto_tokens: int = 4000  # bench.tokens: a flat list above it costs more than search, details and call, kept or not
-    profile: str = "crude"
-    families: dict[str, tuple[str, ...]] = {}
-    tool_prefix: str = ""
-    execution_idle_s: float = 1800
-    execution_keep_s: float = 86_400
-    limits: AqlLimits = AqlLimits()
-    danger: AqlDangerPlan = AqlDangerPlan()
-    strict_mode: bool = True  # AQL-4.6.2-2
-    batch: bool = True
-    field_selection: bool = True
-    response_meta: bool = False
-
-
-class RoomsPlan(RoomSettings, frozen=True, kw_only=True):
-    """[rooms]: what holds for each room unless its entry says otherwise."""
-
-    auto_create: bool = False
-
-
-Enforcement = Literal["reject", "session", "warn", "off"]
-
-
-class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One `.devices/SEGMENT.toml`."""
-
-    segment: str
-    description: DeviceDescription
-    fault: str | None = None  # why the file cannot be used, and where: the device is not opened
-
-
-class DevicesPlan(msgspec.Struct, frozen=True, kw_only=True):
-    mode: Literal["aggregate", "on_behalf"] = "aggregate"
-    described: tuple[DevicePlan, ...] = ()  # in the workspace
-
-
-class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """[registry]: the registry of tool surface names, and what follows when a server does not keep to it."""
-
-    enforce: Enforcement = "reject"
-    per_name: dict[str, Enforcement] = {}
-    routes: dict[str, tuple[str, ...]] = {}
-    strict: bool = False
-    public_read: bool = False
-    tools: bool = False
-
-
-class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """One [[room]] entry: a topic, and what was written for it."""
-
-    topic: str
-    written: dict[str, Any] = {}
-
-    def settings(self, rooms: RoomsPlan) -> RoomSettings:
-        return room_settings(rooms, self.written)
-
-
-def room_settings(rooms: RoomsPlan, written: dict[str, Any]) -> RoomSettings:
-    """Of a room for which no more is written than this."""
-    fields = {field.name: getattr(rooms, field.name) for field in msgspec.structs.fields(RoomSettings)}
-    fields |= written
-    fields["extra_kinds"] = {kind: Privilege(least) for kind, least in fields["extra_kinds"].items()}
-    return RoomSettings(**fields)
+# Limits and storage
 
 
 class UnitsPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -421,12 +502,34 @@ class UnitsPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Of every registration session (MCP-AX 11.4)."""
+    """Limits of every registration session (MCP-AX 11.4)."""
 
-    max_calls_per_minute: int | None = None
-    max_mutable_calls_per_session: int | None = None
-    max_cost_units_per_session: int | None = None
-    units: UnitsPlan = UnitsPlan()
+    max_calls_per_minute: Annotated[
+        int | None,
+        Key(
+            "How many calls a subserver may get, and requests it may send, within any minute. Default: no limit.",
+            AMOUNT,
+            example=60,
+        ),
+    ] = None
+    max_mutable_calls_per_session: Annotated[
+        int | None,
+        Key(
+            "How many of its calls may change something until it registers anew. Default: no limit.", AMOUNT, example=10
+        ),
+    ] = None
+    max_cost_units_per_session: Annotated[
+        int | None,
+        Key("How many units its calls may cost until it registers anew. Default: no limit.", AMOUNT, example=1000),
+    ] = None
+    units: Annotated[
+        UnitsPlan,
+        Key(
+            "How many units a call costs, by the cost_class of its tool.",
+            Record(make=UnitsPlan, what="the units of a call", example="units = { expensive = 50 }", each=AMOUNT),
+            example={"metered": 2, "expensive": 50},
+        ),
+    ] = UnitsPlan()
 
     @property
     def limits(self) -> Limits:
@@ -434,46 +537,151 @@ class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
-    message_bytes: int = 16 * 1024 * 1024
-    calls_in_flight: int = 1024
-    own_processes: int = 64  # of clients' own, of all servers
-    # Of each sandbox, unless a driver's runner says how much memory it needs:
-    sandbox_memory_mb: int = 4096
-    sandbox_processes: int = 2048  # and threads
-    sandbox_disk_mb: int = 4096  # in its own home
+    message_bytes: Annotated[
+        int, Key("The largest message taken from anybody: a body, a line, a frame.", MESSAGE_SIZE, example="64Mi")
+    ] = 16 * 1024 * 1024
+    calls_in_flight: Annotated[
+        int, Key("How many calls may wait for servers at once.", Whole(low=1, high=1_000_000), example=256)
+    ] = 1024
+    own_processes: Annotated[
+        int,
+        Key(
+            "How many processes principals, sessions and tenants may have of their own, at all servers together.",
+            Whole(low=1, high=100_000),
+            example=32,
+        ),
+    ] = 64
+    sandbox_memory_mb: Annotated[
+        int,
+        Key(
+            "How much memory all processes in one sandbox may use, unless a driver's runner says it.",
+            Whole(low=16, high=1024**2),
+            example=1024,
+        ),
+    ] = 4096
+    sandbox_processes: Annotated[
+        int, Key("How many processes and threads may run in one sandbox.", Whole(low=16, high=1_000_000), example=256)
+    ] = 2048
+    sandbox_disk_mb: Annotated[
+        int,
+        Key(
+            "How much a sandboxed server may keep in its own home, temporary files included.",
+            Whole(low=16, high=1024**2),
+            example=512,
+        ),
+    ] = 4096
 
 
 class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
-    backend: Literal["sqlite", "nats"] = "sqlite"
-    nats_url: tuple[str, ...] = ()
-    nats_secret: str | None = None  # may hold ${secrets.NAME}; never shown
-    nats_ca_file: Path | None = None
-    nats_replicas: int = 1  # on how many servers of a cluster each thing is kept
-    audit_days: int = 0  # how long records are kept; 0: for ever
-    shared: Path | None = None  # a folder that the aggregators of one tree on this machine share (MCP-AX 13.4)
+    backend: Annotated[
+        Literal["sqlite", "nats"],
+        Key(
+            "What remembers: a file in the data folder, or NATS JetStream, which replicas of this node share.",
+            example="sqlite",
+        ),
+    ] = "sqlite"
+    nats_url: Annotated[
+        tuple[str, ...],
+        Key(
+            "For the backend nats: its servers, nats:// or tls://, in a list or with commas between.",
+            NatsUrls(),
+            example=["tls://nats-1.example.com:4222", "tls://nats-2.example.com:4222"],
+        ),
+    ] = ()
+    nats_secret: Annotated[
+        str | None,
+        Key(
+            "For the backend nats: user:password, a token, an nkey seed or the text of a credentials file."
+            " ${env:NAME} and ${secrets.NAME} are replaced.",
+            Text(references=True, stored=True),
+            example="${secrets.nats}",
+        ),
+        Secret.VALUE,
+    ] = None
+    nats_ca_file: Annotated[
+        Path | None,
+        Key(
+            "For the backend nats: who may vouch for its servers, where the system's own authorities do not.",
+            example="/etc/interlock/nats-ca.pem",
+        ),
+    ] = None
+    nats_replicas: Annotated[
+        int,
+        Key(
+            "For the backend nats: on how many servers of the cluster each thing is kept.",
+            Whole(low=1, high=5),
+            example=3,
+        ),
+    ] = 1
+    audit_days: Annotated[
+        int,
+        Key("How long audit records are kept, in days; 0 keeps them for ever.", Whole(low=0, high=36500), example=365),
+    ] = 0
+    # MCP-AX 13.4
+    shared: Annotated[
+        Path | None,
+        Key(
+            "A folder that the aggregators of one tree on this machine share: a subserver is with one of them only.",
+            example="/srv/interlock-tree",
+        ),
+    ] = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    workspace: Path
-    data: Path
-    node: NodePlan = NodePlan()
-    auth: AuthPlan = AuthPlan()
-    access: tuple[AccessRule, ...] = ()
-    anchors: tuple[AnchorPlan, ...] = ()
-    mcp: McpPlan = McpPlan()
-    aql: AqlPlan = AqlPlan()
-    ax: AxPlan = AxPlan()
-    degraded: DegradedPlan = DegradedPlan()
-    gate: GatePlan = GatePlan()
-    approvals: ApprovalsPlan = ApprovalsPlan()
-    servers: tuple[ServerPlan, ...] = ()
-    drivers: DriversPlan = DriversPlan()
-    tools: tuple[ToolRule, ...] = ()
-    safety: SafetyPlan = SafetyPlan()
-    rooms: RoomsPlan = RoomsPlan()
-    room: tuple[RoomPlan, ...] = ()
-    devices: DevicesPlan = DevicesPlan()
-    registry: RegistryPlan = RegistryPlan()
-    budget: BudgetPlan = BudgetPlan()
-    limits: LimitsPlan = LimitsPlan()
-    store: StorePlan = StorePlan()
+    """The configuration of a node. Each field is a key of the top level or a section of the file."""
+
+    workspace: Annotated[
+        Path,
+        Key(
+            "The folder servers work in. Default: the folder of the configuration file.",
+            example="~/projects/garden",
+            default=".",
+        ),
+    ]
+    data: Annotated[
+        Path,
+        Key(
+            "Where the node keeps its identity, tokens and audit log; outside the workspace."
+            " Default: interlock in the user's data folder.",
+            example="~/.local/share/interlock",
+        ),
+    ]
+    node: Annotated[NodePlan, Section("The node and its two endpoints.")] = NodePlan()
+    auth: Annotated[AuthPlan, Section("Who may come in.")] = AuthPlan()
+    access: Annotated[tuple[AccessRule, ...], Section("What a caller may do; without an entry: write."), AT_ONCE] = ()
+    anchors: Annotated[
+        tuple[AnchorPlan, ...],
+        Section("Whose signatures are believed, and for what.", name="anchor", one_of=KEY_SOURCES),
+        AT_ONCE,
+    ] = ()
+    mcp: Annotated[McpPlan, Section("What MCP clients see.")] = McpPlan()
+    aql: Annotated[AqlPlan, Section("Operations behind a few endpoints (MCP-AQL).")] = AqlPlan()
+    ax: Annotated[AxPlan, Section("The tree.")] = AxPlan()
+    degraded: Annotated[DegradedPlan, Section("What happens to the tools of a lost subserver.")] = DegradedPlan()
+    gate: Annotated[GatePlan, Section("What waits until a person agrees."), AT_ONCE] = GatePlan()
+    approvals: Annotated[ApprovalsPlan, Section("What waits for a decision, and who hears of it."), AT_ONCE] = (
+        ApprovalsPlan()
+    )
+    servers: Annotated[
+        tuple[ServerPlan, ...],
+        Section("The MCP servers, by segment.", entry=ServerEntry, shape="segments"),
+        AT_ONCE,
+    ] = ()
+    drivers: Annotated[DriversPlan, Section("Servers that are declared as files."), AT_ONCE] = DriversPlan()
+    tools: Annotated[
+        tuple[ToolRule, ...],
+        Section("What is known better than a server says about its tools.", name="tool", also=ToolCapability),
+        AT_ONCE,
+    ] = ()
+    safety: Annotated[SafetyPlan, Section("Agents whose steps are reported and judged."), AT_ONCE] = SafetyPlan()
+    rooms: Annotated[RoomsPlan, Section("What holds for every room (MCPx)."), AT_ONCE] = RoomsPlan()
+    room: Annotated[
+        tuple[RoomPlan, ...],
+        Section("A room: a topic that agents, people and robots share.", also=RoomSettings),
+        AT_ONCE,
+    ] = ()
+    devices: Annotated[DevicesPlan, Section("Microcontrollers and PLCs.")] = DevicesPlan()
+    registry: Annotated[RegistryPlan, Section("The registry of tool surface names."), AT_ONCE] = RegistryPlan()
+    budget: Annotated[BudgetPlan, Section("What a registered subserver may use."), AT_ONCE] = BudgetPlan()
+    limits: Annotated[LimitsPlan, Section("What is too much.")] = LimitsPlan()
+    store: Annotated[StorePlan, Section("Where the node remembers.")] = StorePlan()

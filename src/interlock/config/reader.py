@@ -1,19 +1,31 @@
 """One layer -> settings: every key checked against the table of keys, whichever layer wins in the end."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
-from interlock.config.anchors import anchor_plan
-from interlock.config.keys import SECTIONS, TOP
-from interlock.config.location import At, WrongValue, type_word
-from interlock.config.plan import AccessRule, AnchorPlan, RoomPlan, ServerPlan, ToolRule
-from interlock.config.problems import nearest, quoted_word
-from interlock.config.sections import Key, Section
-from interlock.config.server_entries import server_plan
-from interlock.config.server_keys import CAPABILITY
+from interlock.config.keys import Key, Section
+from interlock.config.plan import (
+    KEY_SOURCES,
+    AccessRule,
+    AnchorPlan,
+    Dial,
+    OAuthPlan,
+    Package,
+    RoomPlan,
+    SandboxPlan,
+    ServerPlan,
+    Spawn,
+    ToolRule,
+)
+from interlock.config.plan_servers import REACHES, ServerSettings, ToolCapability
+from interlock.config.problems import WRONG, At, WrongValue, nearest, quoted_word, type_word
+from interlock.config.schema import SECTIONS, SERVER_KEYS, TOP, TRANSPORTS
 from interlock.config.toml_text import toml_text
 from interlock.config.value_types import Segment
+from interlock.credentials.protocol.resource import is_protected
 
+HOMES: Final = "homes/_servers"  # below the data folder; no id of a driver begins so
 _OTHER_WORDS: Final = {  # what other programs call our keys
     "mcpServers": "servers",
     "mcp_servers": "servers",
@@ -155,8 +167,8 @@ def _entry(section: str, values: dict[str, Any], at: At) -> Any:
 
 
 def _tool_rule(values: dict[str, Any]) -> ToolRule:
-    capability = {name: value for name, value in values.items() if name in CAPABILITY}
-    said = {name: value for name, value in values.items() if name not in CAPABILITY}
+    capability = {name: value for name, value in values.items() if name in ToolCapability.__struct_fields__}
+    said = {name: value for name, value in values.items() if name not in ToolCapability.__struct_fields__}
     return ToolRule(**said, capability=capability)
 
 
@@ -184,3 +196,153 @@ def _hint_for_unknown(name: str, known: list[str], at: At) -> str | None:
     elsewhere = {key: each.name for each in SECTIONS.values() if each.shape == "table" for key in each.keys}
     like = nearest(name, elsewhere, likeness=0.8)
     return f"did you mean '{like}' in [{elsewhere[like]}]?" if like else f"known here: {', '.join(known)}"
+
+
+def anchor_plan(values: dict[str, Any], at: At) -> AnchorPlan | WrongValue:
+    given = [name for name in KEY_SOURCES if name in values]
+    if len(given) != 1:
+        which = f"has {' and '.join(given)}" if given else "has no key"
+        return at.wrong(f"{at.title} {which}", f"give one of {', '.join(KEY_SOURCES)}")
+    anchor = AnchorPlan(**values)
+    if anchor.passkey is not None and anchor.speaks_for:
+        return at.inside("speaks_for").wrong(
+            f"{at.title} is a person's passkey, which speaks for no subserver", "give the subserver's key instead"
+        )
+    if not anchor.approves and not anchor.speaks_for:
+        at.warn(f"{at.title} is trusted for nothing", "give approves = [tools] or speaks_for = [names]")
+    return anchor
+
+
+def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], at: At) -> ServerPlan | WrongValue:
+    """`written` is the table as it stands in its layer, `values` what of it was read without a problem."""
+    reach = _reach(written, at)
+    if isinstance(reach, WrongValue):
+        return WRONG
+    faults = [_misfit(reach, name, at) for name in written if name != reach]
+    faults += (_transport_fault(reach, values, at), _auth_fault(values, at), _egress_fault(reach, values, at))
+    if any(faults) or len(values) < len(written):
+        return WRONG
+    return ServerPlan(
+        segment=segment,
+        reach=_dial(values) if reach == "url" else _spawn(segment, reach, values),
+        classes=values.get("tools", {}),
+        secrets=tuple(dict.fromkeys(at.substituted)),
+        unset=tuple(dict.fromkeys(at.unset)),
+        roots=values.get("roots", values.get("files")),
+        **{name: values[name] for name in ServerSettings.__struct_fields__ if name in values and name != "roots"},
+    )
+
+
+def _reach(written: dict[str, Any], at: At) -> str | WrongValue:
+    found = [name for name in REACHES if name in written]
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        return at.wrong(f"{at.title} does not say how to reach the server", f"give it one of {', '.join(REACHES)}")
+    return at.inside(found[1]).wrong(f"{at.title} has {' and '.join(found)}", "keep one of them")
+
+
+def _misfit(reach: str, name: str, at: At) -> bool:
+    if name in SERVER_KEYS[reach] or name not in SECTIONS["servers"].keys:
+        return False
+    fitting = ", ".join(other for other, beside in SERVER_KEYS.items() if name in beside)
+    at.inside(name).wrong(f"'{name}' in {at.title} does not go with '{reach}'", f"it goes with {fitting}")
+    return True
+
+
+def _transport_fault(reach: str, values: dict[str, Any], at: At) -> bool:
+    transport = values.get("transport", "auto")
+    if transport in TRANSPORTS[reach]:
+        return False
+    fitting = " or ".join(TRANSPORTS[reach])
+    at.inside("transport").wrong(f"'transport' in {at.title} must be {fitting} beside '{reach}', not '{transport}'")
+    return True
+
+
+def _auth_fault(values: dict[str, Any], at: At) -> bool:
+    auth: OAuthPlan | None = values.get("auth")
+    if auth is None or "url" not in values:
+        return False
+    inside = at.inside("auth")
+    if any(name.lower() == "authorization" for name in values.get("headers", {})):
+        inside.wrong(f"{at.title} has 'auth' and an Authorization header", "keep one of them")
+        return True
+    if not is_protected(values["url"]):
+        inside.wrong(f"'auth' in {at.title} needs an https:// url", "a token must not travel where others can read it")
+        return True
+    if auth.client_secret is not None and auth.issuer is None:
+        inside.warn(
+            f"the client_secret in {at.title} goes to whatever authorization server the MCP server names first",
+            'name the one it belongs to: issuer = "https://..."',
+        )
+    if auth.per == "user" and values.get("share", "auto") not in ("auto", "principal"):
+        at.inside("share").wrong(
+            f"'share' in {at.title} cannot be '{values['share']}' beside auth per = 'user'",
+            "each user has a connection of their own: leave it out",
+        )
+        return True
+    return False
+
+
+def _egress_fault(reach: str, values: dict[str, Any], at: At) -> bool:
+    hosts: tuple[str, ...] = values.get("egress", ())
+    inside = at.inside("egress")
+    if hosts and reach == "docker":
+        inside.wrong(f"'egress' in {at.title} can only be [] beside 'docker'", "no host, or leave it out for all")
+        return True
+    if "*" in hosts:
+        inside.warn(f"'egress' in {at.title} lets the server reach any public host", "name the hosts it needs")
+    return False
+
+
+def _dial(values: dict[str, Any]) -> Dial:
+    given = {name: values[name] for name in ("headers", "transport", "auth") if name in values}
+    return Dial(url=values["url"], **given)
+
+
+def _spawn(segment: str, reach: str, values: dict[str, Any]) -> Spawn:
+    env: dict[str, str] = values.get("env", {})
+    command: tuple[str, ...] = values.get("args", ())
+    package: Package | None = None
+    match reach:
+        case "command":
+            command = (*values["command"], *command)
+        case "npm":
+            package = Package(registry="npm", name=values["npm"])
+        case "pypi":
+            package = Package(registry="pypi", name=values["pypi"])
+        case "docker":
+            # Only the names stand in the arguments, where other users of the machine could read values.
+            handed_on = (word for name in env for word in ("-e", name))
+            command = (
+                "docker",
+                "run",
+                "-i",
+                "--rm",
+                *_container_options(values),
+                *handed_on,
+                values["docker"],
+                *command,
+            )
+            return Spawn(command=command, env=env)
+    return Spawn(
+        command=command, env=env, cwd=values.get("cwd"), package=package, sandbox=_maybe_sandbox(segment, values)
+    )
+
+
+def _container_options(values: dict[str, Any]) -> tuple[str, ...]:
+    """A container is a sandbox already; it is told what else it may have."""
+    mounts = tuple(word for path in values.get("files", ()) for word in ("-v", f"{path}:{path}"))
+    return ("--network", "none", *mounts) if "egress" in values or "files" in values else ()
+
+
+def _maybe_sandbox(segment: str, values: dict[str, Any]) -> SandboxPlan | None:
+    if "egress" not in values and "files" not in values:
+        return None
+    return SandboxPlan(
+        home=Path(HOMES) / segment,
+        write=values.get("files", ()),
+        from_arguments="files" not in values,
+        egress=values.get("egress", ()),
+        any_program=True,
+    )

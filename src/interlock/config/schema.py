@@ -1,63 +1,75 @@
-"""The JSON Schema (2020-12) of interlock.toml, made from the table of keys, for editors."""
+"""What interlock.toml may hold: the keys of the top level, the sections, and the JSON Schema (2020-12) for editors."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args
 
-from interlock.config.keys import SECTIONS, TOP
-from interlock.config.sections import Key, Section
-from interlock.config.server_entries import REACHES, TRANSPORTS
+import msgspec
+
+from interlock.config.keys import Key, Section, keys_of, sections_of
+from interlock.config.plan import Plan
+from interlock.config.plan_servers import REACHES, DialTransport
 from interlock.config.value_types import Segment
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
+# Each key of the top level has a default that depends on where the file is.
+TOP: Final = {name: msgspec.structs.replace(key, required=False) for name, key in keys_of(Plan).items()}
+SECTIONS: Final = sections_of(Plan)
+# How a server is reached -> the keys that may be combined with it.
+SERVER_KEYS: Final = {
+    reach: tuple(key.name for key in SECTIONS["servers"].keys.values() if reach in key.goes_with) for reach in REACHES
+}
+# How a server is reached -> the values of `transport`.
+TRANSPORTS: Final = {reach: get_args(DialTransport) if reach == "url" else ("auto", "stdio") for reach in REACHES}
+
 
 def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema that `interlock check --schema` prints."""
     return {
         "$schema": DIALECT,
         "title": "interlock.toml",
         "type": "object",
-        "properties": {key.name: _key(key) for key in TOP.values()}
-        | {section.name: _section(section) for section in SECTIONS.values()},
+        "properties": {key.name: _key_schema(key) for key in TOP.values()}
+        | {section.name: _section_schema(section) for section in SECTIONS.values()},
         "additionalProperties": False,
     }
 
 
-def _section(section: Section) -> dict[str, Any]:
-    table = _table(section.keys)
+def _section_schema(section: Section) -> dict[str, Any]:
+    table = _table_schema(section.keys)
     if section.one_of:
         table["oneOf"] = [{"required": [name]} for name in section.one_of]
     match section.shape:
         case "table":
-            made = table
+            schema = table
         case "list":
-            made = {"type": "array", "items": table}
+            schema = {"type": "array", "items": table}
         case "segments":
-            one_way = {"oneOf": [_reach(reach) for reach in REACHES]}
-            made = {"type": "object", "propertyNames": Segment().schema(), "additionalProperties": table | one_way}
-    return {"description": section.help} | made
+            reaches = {"oneOf": [_reach_schema(reach) for reach in REACHES]}
+            schema = {"type": "object", "propertyNames": Segment().schema(), "additionalProperties": table | reaches}
+    return {"description": section.help} | schema
 
 
-def _table(keys: Mapping[str, Key]) -> dict[str, Any]:
-    made: dict[str, Any] = {
+def _table_schema(keys: Mapping[str, Key]) -> dict[str, Any]:
+    schema: dict[str, Any] = {
         "type": "object",
-        "properties": {key.name: _key(key) for key in keys.values()},
+        "properties": {key.name: _key_schema(key) for key in keys.values()},
         "additionalProperties": False,
     }
     required = [key.name for key in keys.values() if key.required]
-    return made | ({"required": required} if required else {})
+    return schema | ({"required": required} if required else {})
 
 
-def _key(key: Key) -> dict[str, Any]:
-    made = {"description": key.help} | key.kind.schema()
+def _key_schema(key: Key) -> dict[str, Any]:
+    schema = {"description": key.help} | key.kind.schema()
     if key.default is not None:
-        made["default"] = key.default
-    return made | {"examples": [key.example]}
+        schema["default"] = key.default
+    return schema | {"examples": [key.example]}
 
 
-def _reach(reach: str) -> dict[str, Any]:
-    beside = REACHES[reach]
-    apart = [name for name in SECTIONS["servers"].keys if name != reach and name not in beside]
+def _reach_schema(reach: str) -> dict[str, Any]:
+    excluded = [name for name in SECTIONS["servers"].keys if name != reach and name not in SERVER_KEYS[reach]]
     return {
         "required": [reach],
-        "properties": {"transport": {"enum": list(TRANSPORTS[reach])}} | dict.fromkeys(apart, False),
+        "properties": {"transport": {"enum": list(TRANSPORTS[reach])}} | dict.fromkeys(excluded, False),
     }

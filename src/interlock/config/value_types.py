@@ -7,7 +7,6 @@ refuses. `bare` says what text from the environment or a flag means: itself, a T
 import os
 import re
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
@@ -15,13 +14,99 @@ import msgspec
 
 from interlock.ax.protocol.capability import is_semver
 from interlock.ax.protocol.names import OWN_TOOLS, RESERVED_SEGMENTS, SEGMENT_MAX, check_segment, normalise
-from interlock.config.location import WRONG, At, WrongValue
-from interlock.config.problems import nearest, quoted_word
-from interlock.config.references import expand
+from interlock.config.problems import WRONG, At, WrongValue, nearest, quoted_word
 
 _SIZE = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi)?", re.ASCII)
 _UNITS: Final = {None: 1, "Ki": 1024, "Mi": 1024**2, "Gi": 1024**3}
 _SHELL_WORDS: Final = frozenset(("&&", "||", "|", ";", "&", ">", ">>", "<", "2>", "2>&1"))
+
+
+_REFERENCE = re.compile(r"\$\{([^{}]*)\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_KIND = "env:"
+_STORED = "secrets."
+SECRET_REFERENCE: Final = re.compile(r"\$\{secrets\.([A-Za-z][A-Za-z0-9_-]*)\}", re.ASCII)
+SLUG: Final = re.compile(r"(?:[a-z][a-z0-9-]*[a-z0-9]/)?[a-z][a-z0-9-]*[a-z0-9]", re.ASCII)  # AIP-19
+UNSET: Final = "unset"  # in the place of a variable that the environment lacks, in the plan of a server not started
+SLUG_CHARS_MAX: Final = 80
+
+
+def secret_slug(name: str) -> str:
+    """The name a secret is kept under: STRIPE_API_KEY is stripe-api-key (AIP-19)."""
+    return name.lower().replace("_", "-")
+
+
+def is_slug(text: str) -> bool:
+    return SLUG.fullmatch(text) is not None and len(text) <= SLUG_CHARS_MAX
+
+
+def expand(text: str, at: At, *, stored: bool = False) -> str | WrongValue:
+    """`stored`: a secret of the node's own store may stand here."""
+    pieces: list[str] = []
+    end = 0
+    sound = True
+    for match in _REFERENCE.finditer(text):
+        value = _value_of(match[1], at, stored=stored)
+        if isinstance(value, WrongValue):
+            sound = False
+            continue
+        pieces += (text[end : match.start()], match[0] if value is None else value)
+        end = match.end()
+    rest = _REFERENCE.sub("", text)
+    for kind in (_KIND, _STORED):
+        if "${" + kind in rest:
+            return at.wrong(f"{at.name} has '${{{kind}' without the closing brace", f"write ${{{kind}NAME}}")
+    pieces.append(text[end:])
+    return "".join(pieces) if sound else WRONG
+
+
+def _value_of(body: str, at: At, *, stored: bool) -> str | WrongValue | None:
+    """What the reference stands for; None when it stays as it is written."""
+    if body.startswith(_STORED):
+        return _secret_reference_fault(body.removeprefix(_STORED), at, stored=stored)
+    if not body.startswith(_KIND):
+        if _NAME.fullmatch(body):
+            at.warn(
+                f"{at.name} passes {quoted_word('${' + body + '}')} on as it is written",
+                f"to use the environment variable write ${{env:{body}}}",
+            )
+        return None
+    name = body.removeprefix(_KIND)
+    if not _NAME.fullmatch(name):
+        return at.wrong(f"{at.name} names the environment variable {quoted_word(name)}", "write ${env:NAME}")
+    value = at.around.env.get(name)
+    if value is None:
+        return _unset_value(name, at)
+    if value:
+        at.substituted.append(value)
+    return value
+
+
+def _unset_value(name: str, at: At) -> str | WrongValue:
+    """A server whose variable is missing is not started; every other server is."""
+    said, hint = (
+        f"{at.name} needs the environment variable {name}, which is not set",
+        "set it before starting interlock",
+    )
+    if at.table[:1] == ("servers",):
+        at.unset.append(name)
+        if at.around.starting:
+            at.warn(said, f"{hint}; until then this server is not started")
+        return UNSET
+    return at.wrong(said, hint) if at.around.starting else ""
+
+
+def _secret_reference_fault(name: str, at: At, *, stored: bool) -> WrongValue | None:
+    if not SECRET_REFERENCE.fullmatch(f"${{{_STORED}{name}}}") or not is_slug(secret_slug(name)):
+        return at.wrong(
+            f"{at.name} names the secret {quoted_word(name)}", "write ${secrets.NAME}, in letters and digits"
+        )
+    if not stored:
+        return at.wrong(
+            f"{at.name} is no place for ${{secrets.{name}}}",
+            "a stored secret can stand in headers, env and auth.client_secret of a server",
+        )
+    return None
 
 
 class ValueType(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +118,7 @@ class ValueType(msgspec.Struct, frozen=True, kw_only=True):
     def schema(self) -> dict[str, Any]:
         raise NotImplementedError
 
-    def written(self, value: Any) -> Any:
+    def to_toml(self, value: Any) -> Any:
         """A value of the plan as a file holds it."""
         return list(value) if isinstance(value, tuple) else value
 
@@ -204,7 +289,7 @@ class Size(ValueType, frozen=True, kw_only=True):
             ]
         }
 
-    def written(self, value: Any) -> Any:
+    def to_toml(self, value: Any) -> Any:
         unit = next(unit for unit in ("Gi", "Mi", "Ki", None) if value % _UNITS[unit] == 0)
         return value if unit is None else f"{value // _UNITS[unit]}{unit}"
 
@@ -324,70 +409,11 @@ class Command(ValueType, frozen=True, kw_only=True):
         text = {"type": "string", "minLength": 1}
         return {"anyOf": [text, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}
 
-    def written(self, value: Any) -> Any:
+    def to_toml(self, value: Any) -> Any:
         return list(value) or None  # a command is not written as nothing
 
 
-class Record(ValueType, frozen=True, kw_only=True):
-    bare = "toml"
-    what: str  # "an issuer"
-    where: str | None = None  # how a person begins one
-    example: str | None = None  # the same, of one that is written in one line
-    fields: Mapping[str, ValueType]  # every field of `make`
-    beside: Mapping[str, tuple[str, ...]] = {}  # a key -> those it is of no use without
-    make: type[msgspec.Struct]
-
-    def __post_init__(self) -> None:
-        if self.fields.keys() != set(self.make.__struct_fields__):
-            odd = ", ".join(sorted(self.fields.keys() ^ set(self.make.__struct_fields__)))
-            raise TypeError(f"{self.make.__name__} and its fields differ: {odd}")
-
-    @property
-    def needed(self) -> tuple[str, ...]:
-        return tuple(field.name for field in msgspec.structs.fields(self.make) if field.required)
-
-    def read(self, value: object, at: At) -> Any:
-        if not isinstance(value, dict):
-            hint = f"write {self.where} above each one" if self.where is not None else f"for instance {self.example}"
-            return at.must_be("a table", value, hint)
-        read = {name: self._field(name, each, at.inside(name)) for name, each in value.items()}
-        for name in self.needed:
-            if name not in value:
-                read[name] = at.wrong(f"{at.name} needs '{name}'")
-        for name, others in self.beside.items():
-            for other in others:
-                if name in value and other not in value:
-                    read[other] = at.inside(name).wrong(f"'{name}' of {at.name} needs '{other}'")
-        if any(isinstance(each, WrongValue) for each in read.values()):
-            return WRONG
-        return self.make(**read)
-
-    def _field(self, name: str, value: object, at: At) -> Any:
-        kind = self.fields.get(name)
-        if kind is not None:
-            return kind.read(value, at)
-        like = nearest(name, self.fields)
-        hint = f"did you mean '{like}'?" if like else f"known here: {', '.join(self.fields)}"
-        return at.wrong(f"unknown key {quoted_word(name)} of {self.what}", hint)
-
-    def schema(self) -> dict[str, Any]:
-        made: dict[str, Any] = {
-            "type": "object",
-            "properties": {name: kind.schema() for name, kind in self.fields.items()},
-            "required": list(self.needed),
-            "additionalProperties": False,
-        }
-        if self.beside:
-            made["dependentRequired"] = {name: list(others) for name, others in self.beside.items()}
-        return made
-
-    def written(self, value: Any) -> Any:
-        return {
-            name: self.fields[name].written(each) for name, each in msgspec.structs.asdict(value).items() if each != ()
-        }
-
-
-_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 5.6.2
+_HEADER_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # RFC 9110 5.6.2
 HEADER_VALUE: Final = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?", re.ASCII)
 # They frame a message, or repeat what is in it.
 _OF_THE_LINK: Final = re.compile(
@@ -412,7 +438,7 @@ class Headers(ValueType, frozen=True, kw_only=True):
         return read if len(read) == len(value) else WRONG
 
     def _header(self, name: str, text: object, at: At, *, again: bool) -> str | WrongValue:
-        if not re.fullmatch(_NAME, name):
+        if not re.fullmatch(_HEADER_NAME, name):
             return at.wrong(f"{at.name} is not a name a header can have")
         if _OF_THE_LINK.fullmatch(name.lower()):
             return at.wrong(f"{at.name} is a header Interlock writes itself", "leave it out")
@@ -428,6 +454,6 @@ class Headers(ValueType, frozen=True, kw_only=True):
     def schema(self) -> dict[str, Any]:
         return {
             "type": "object",
-            "propertyNames": {"pattern": f"^{_NAME}$"},
+            "propertyNames": {"pattern": f"^{_HEADER_NAME}$"},
             "additionalProperties": {"type": "string"},
         }

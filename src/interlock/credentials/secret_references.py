@@ -2,8 +2,7 @@
 
 from collections.abc import Mapping
 
-from interlock.config.references import SECRET_REFERENCE, secret_slug
-from interlock.config.value_types import HEADER_VALUE
+from interlock.config.value_types import HEADER_VALUE, SECRET_REFERENCE, secret_slug
 from interlock.core.clock import Clock
 from interlock.credentials.errors import Unobtainable
 from interlock.store.sqlite.secrets import Secrets

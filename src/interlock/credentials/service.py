@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from interlock.config.plan import Dial, ServerPlan, Spawn
-from interlock.config.references import is_slug
+from interlock.config.value_types import is_slug
 from interlock.core.addresses import Addresses
 from interlock.core.clock import Clock
 from interlock.credentials.client_registration import ClientIdentity, Clients

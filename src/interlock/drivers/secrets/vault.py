@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.config.references import secret_slug
+from interlock.config.value_types import secret_slug
 from interlock.core.clock import Clock, rfc3339
 from interlock.credentials.errors import Unobtainable
 from interlock.credentials.secret_references import SecretResolver

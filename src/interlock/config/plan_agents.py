@@ -1,0 +1,385 @@
+"""Sections of the plan about agents: [aql], [safety], [rooms], [[room]] and [registry]."""
+
+from typing import Annotated, Any, Final, Literal, get_args
+
+import msgspec
+
+from interlock.aql.protocol.families import MODES, PREFIX, PROFILES, custom_profile
+from interlock.aql.protocol.families import Mode as AqlMode
+from interlock.aql.protocol.limits import RANGES
+from interlock.aql.protocol.limits import Limits as AqlLimits
+from interlock.aql.protocol.model import Category
+from interlock.aql.protocol.tool_operations import OperationRule
+from interlock.config.keys import Key, Record
+from interlock.config.problems import WRONG, At, WrongValue
+from interlock.config.value_types import Choice, Many, Seconds, Size, Table, Text, ValueType, Whole, read_text
+from interlock.rooms.protocol.participants import Privilege
+from interlock.rooms.protocol.settings import RoomSettings
+from interlock.safety.protocol.patterns import PATTERN_CHARS_MAX, Pattern
+from interlock.safety.protocol.policy import AUTO_APPROVE, DENY, REQUIRES_APPROVAL, STEPS_DEFAULT, Mode, Tolerance
+
+# [aql]
+
+_MONTH_S: Final = 30 * 86_400
+SKEW_PLAIN_S: Final = 60  # above, the operator is warned
+_NAME: Final = Text(pattern=r"[a-z][a-z0-9_]*", what="a name of a-z, 0-9 and _")
+OPERATION: Final = Record(
+    make=OperationRule,
+    what="an operation",
+    example='aql = { category = "READ" }',
+    kinds={"name": _NAME, "family": _NAME, "identifiers": Many(item=_NAME)},
+    removed={
+        "read": (
+            "'read' of aql is not available: the node merges nothing into what a tool has stored",
+            'write merge = "upstream" where the tool merges nested objects itself',
+        )
+    },
+)
+_LIMITS: Final = Record(
+    make=AqlLimits,
+    what="the limits of a request",
+    example="limits = { batch_operations = 20 }",
+    kinds={
+        name: (Size if name.endswith("_bytes") else Whole)(low=low, high=high) for name, (low, high) in RANGES.items()
+    },
+)
+_MEMBER: Final = Text(
+    pattern="|".join((*(category.value for category in Category), "[a-z][a-z0-9_]*")),
+    what="a category (CREATE, READ, UPDATE, DELETE, EXECUTE) or the name of an operation",
+)
+
+
+class _ClockSkew(Whole, frozen=True, kw_only=True):
+    """Seconds of clock skew. Warns of a value that keeps tokens valid for long after they expire."""
+
+    def read(self, value: object, at: At) -> Any:
+        skew = super().read(value, at)
+        if isinstance(skew, int) and skew > SKEW_PLAIN_S:
+            at.warn(f"{at.name} = {skew}: confirmation tokens are good so many seconds after they have expired")
+        return skew
+
+
+class _Families(Table, frozen=True, kw_only=True):
+    """Families of operations that together form a profile."""
+
+    def read(self, value: object, at: At) -> Any:
+        families = super().read(value, at)
+        if isinstance(families, WrongValue) or not families:
+            return families
+        profile = custom_profile("custom", families)
+        return at.wrong(f"{at.name}: {profile}") if isinstance(profile, str) else families
+
+
+class _EndpointMode(Choice, frozen=True, kw_only=True):
+    """A mode of the AQL endpoints. The older word `crude` means the semantic mode with that profile."""
+
+    def read(self, value: object, at: At) -> str | WrongValue:
+        if value == "crude":
+            at.warn(f"{at.name} = 'crude' is an older word for 'semantic'", "write semantic")
+            return "semantic"
+        return super().read(value, at)
+
+
+class _ToolPrefix(Text, frozen=True, kw_only=True):
+    """A prefix of tool names, which may be empty."""
+
+    def read(self, value: object, at: At) -> str | WrongValue:
+        if value == "":
+            return ""
+        prefix = super().read(value, at)
+        if isinstance(prefix, str) and PREFIX.fullmatch(prefix) is None:
+            return at.wrong(
+                f"{at.name} must be under 20 of the characters a-z, 0-9 and _, ending in _", "such as github_"
+            )
+        return prefix
+
+
+class AqlTokenPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How long a confirmation token is valid, in seconds, by the danger of its operation."""
+
+    destructive: Annotated[int, Whole(low=1, high=900)] = 300
+    dangerous: Annotated[int, Whole(low=1, high=900)] = 300
+    forbidden: Annotated[int, Whole(low=1, high=300)] = 120
+
+
+class AqlDangerPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How destructive operations are confirmed."""
+
+    enforce: bool = True
+    skew_s: Annotated[int, _ClockSkew(low=0, high=300)] = 0
+    token_s: Annotated[
+        AqlTokenPlan,
+        Record(make=AqlTokenPlan, what="the lives of confirmation tokens", example="token_s = { forbidden = 60 }"),
+    ] = AqlTokenPlan()
+
+
+class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """MCP-AQL: operations behind a few endpoints."""
+
+    mode: Annotated[
+        AqlMode,
+        Key(
+            "What /mcp/aql lists: tools per family, one, or both.",
+            _EndpointMode(values=MODES),
+            example="single",
+            variable="MCP_AQL_ENDPOINT_MODE",
+        ),
+    ] = "semantic"
+    # Measured by bench.tokens: a longer flat list costs more tokens than search, details and call.
+    auto_tokens: Annotated[
+        int,
+        Key(
+            'With surface = "auto": from how many tokens of the flat list on a client gets the AQL surface.',
+            Whole(low=0, high=10_000_000),
+            example=20_000,
+        ),
+    ] = 4000
+    profile: Annotated[
+        str,
+        Key(
+            f"Which families there are: {', '.join(PROFILES)}, or a name of your own with `families`.",
+            _NAME,
+            example="database",
+            variable="MCP_AQL_ENDPOINT_PROFILE",
+        ),
+    ] = "crude"
+    families: Annotated[
+        dict[str, tuple[str, ...]],
+        Key(
+            "Families of your own: the categories and operations of each.",
+            _Families(names=r"[a-z][a-z0-9_]*", names_are="the name of a family", item=Many(item=_MEMBER)),
+            example={"look": ["READ"], "change": ["CREATE", "UPDATE", "DELETE"], "run": ["EXECUTE"]},
+        ),
+    ] = {}
+    tool_prefix: Annotated[
+        str,
+        Key(
+            "What the names of the AQL tools begin with.",
+            _ToolPrefix(empty=True),
+            example="github_",
+            variable="MCP_AQL_TOOL_PREFIX",
+        ),
+    ] = ""
+    execution_idle_s: Annotated[
+        float,
+        Key("After how long without activity an execution has failed.", Seconds(low=1, high=_MONTH_S), example=600),
+    ] = 1800
+    execution_keep_s: Annotated[
+        float,
+        Key("How long an execution that has ended can still be read.", Seconds(low=0, high=_MONTH_S), example=3600),
+    ] = 86_400
+    limits: Annotated[
+        AqlLimits, Key("The limits of requests and answers.", _LIMITS, example={"batch_operations": 20})
+    ] = AqlLimits()
+    danger: Annotated[
+        AqlDangerPlan,
+        Key(
+            "Whether destructive operations need a confirmation token, and how long one is good.",
+            Record(
+                make=AqlDangerPlan, what="the handling of dangerous operations", example="danger = { enforce = false }"
+            ),
+            example={"enforce": False},
+        ),
+    ] = AqlDangerPlan()
+    # AQL-4.6.2-2
+    strict_mode: Annotated[
+        bool, Key("Whether unknown parameters are refused; off only for development.", example=False)
+    ] = True
+    batch: Annotated[bool, Key("Whether several operations can be sent in one call.", example=False)] = True
+    field_selection: Annotated[bool, Key("Whether READ operations take `fields`.", example=False)] = True
+    response_meta: Annotated[bool, Key("Whether every success says how long it took.", example=True)] = False
+
+
+# [safety]
+
+Stage = Literal["outcome", "patterns", "risk", "tolerance"]
+_STEPS: Final = Whole(low=1, high=1_000_000)
+
+
+class _HintPattern(ValueType, frozen=True, kw_only=True):
+    """A pattern over the hints of an agent's steps."""
+
+    def read(self, value: object, at: At) -> str | WrongValue:
+        text = read_text(value, at, "a pattern")
+        if isinstance(text, WrongValue):
+            return WRONG
+        try:
+            Pattern(text)
+        except ValueError as error:
+            return at.wrong(f"{at.name}: {error}")
+        return text
+
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "minLength": 1, "maxLength": PATTERN_CHARS_MAX}
+
+
+_PATTERNS: Final = Many(item=_HintPattern())
+
+
+class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for one agent instead of the settings for all. None: as for all."""
+
+    max_autonomous_steps: Annotated[int | None, _STEPS] = None
+    risk_tolerance: Tolerance | None = None
+    # `deny` and `requires_approval` are added to those for all agents.
+    deny: Annotated[tuple[str, ...], _PATTERNS] = ()
+    requires_approval: Annotated[tuple[str, ...], _PATTERNS] = ()
+    auto_approve: Annotated[tuple[str, ...] | None, _PATTERNS] = None
+    stages: tuple[Stage, ...] | None = None
+    tolerance_relaxes_confirm: bool | None = None
+    preapproved: bool | None = None
+
+
+_AGENTS: Final = Table(
+    names=r"[^\x00-\x1f\x7f]{1,100}",
+    names_are="the name of an agent",
+    item=Record(make=AgentPlan, what="an agent", example='agents.reporter = { risk_tolerance = "conservative" }'),
+)
+
+
+class SafetyPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The execution safety loop (MCP-AQL 8.6 to 8.8)."""
+
+    mode: Annotated[
+        Mode,
+        Key(
+            "Whether reported steps are judged and what was not reported is refused, only judged, only recorded,"
+            " or nothing of it. MCPAQL_SAFETY_LOOP goes first.",
+            example="enforcing",
+            variable="MCPAQL_SAFETY_LOOP",
+        ),
+    ] = "disabled"
+    require: Annotated[
+        tuple[str, ...],
+        Key("Principals that may call nothing outside a monitored execution.", example=["client:coder"]),
+    ] = ()
+    max_autonomous_steps: Annotated[
+        int,
+        Key(
+            "How many steps an agent may take before a person has to agree that it goes on. Reads that are approved"
+            " automatically do not count.",
+            _STEPS,
+            example=10,
+        ),
+    ] = STEPS_DEFAULT
+    risk_tolerance: Annotated[
+        Tolerance, Key("Above which risk an agent pauses: 25, 50 or 75 of 100.", example="conservative")
+    ] = "moderate"
+    deny: Annotated[
+        tuple[str, ...],
+        Key(
+            "Actions that block the agent until a person verifies it. Looked for from every word of a hint.",
+            _PATTERNS,
+            example=["drop_*", "rm -rf*"],
+        ),
+    ] = DENY
+    requires_approval: Annotated[
+        tuple[str, ...], Key("Actions that wait for a person.", _PATTERNS, example=["deploy_*"])
+    ] = REQUIRES_APPROVAL
+    auto_approve: Annotated[
+        tuple[str, ...],
+        Key(
+            "Actions that need no further judgement, where the pattern covers the whole hint.",
+            _PATTERNS,
+            example=["read_*"],
+        ),
+    ] = AUTO_APPROVE
+    stages: Annotated[
+        tuple[Stage, ...], Key("Which stages of the evaluation are on, besides the step limit.", example=["patterns"])
+    ] = ("outcome", "patterns", "risk", "tolerance")
+    progressive_lockout: Annotated[
+        bool, Key("Whether wrong codes beyond the limit make the time to wait longer.", example=False)
+    ] = True
+    tolerance_relaxes_confirm: Annotated[
+        bool, Key("Whether a risk within the tolerance goes on although it is in the tier confirm.", example=True)
+    ] = False
+    preapproved: Annotated[bool, Key("Whether agents start without a person's approval.", example=True)] = False
+    agents: Annotated[
+        dict[str, AgentPlan],
+        Key(
+            "The same for one agent, by its name. Its deny and requires_approval are added to those of all agents.",
+            _AGENTS,
+            example={"reporter": {"risk_tolerance": "conservative"}},
+        ),
+    ] = {}
+
+
+# [rooms] and [[room]]
+
+
+class RoomsPlan(RoomSettings, frozen=True, kw_only=True):
+    """[rooms]: what holds for each room unless its entry says otherwise."""
+
+    auto_create: Annotated[bool, Key("Whether connecting to an unknown topic makes a room of it.", example=True)] = (
+        False
+    )
+
+
+class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One [[room]] entry: a topic, and the settings that are written for it."""
+
+    topic: Annotated[
+        str,
+        Key(
+            "The room's name.",
+            Text(
+                pattern=r"[A-Za-z0-9][A-Za-z0-9._:@~-]{0,127}",
+                what="1 to 128 of the characters A-Z a-z 0-9 . _ : @ ~ -, beginning with a letter or digit",
+            ),
+            example="garden",
+        ),
+    ]
+    written: dict[str, Any] = {}
+
+    def settings(self, rooms: RoomsPlan) -> RoomSettings:
+        return room_settings(rooms, self.written)
+
+
+def room_settings(rooms: RoomsPlan, written: dict[str, Any]) -> RoomSettings:
+    """Return the settings of a room: those of [rooms], replaced by what is written for the room itself."""
+    fields = {field.name: getattr(rooms, field.name) for field in msgspec.structs.fields(RoomSettings)}
+    fields |= written
+    fields["extra_kinds"] = {kind: Privilege(least) for kind, least in fields["extra_kinds"].items()}
+    return RoomSettings(**fields)
+
+
+# [registry]
+
+Enforcement = Literal["reject", "session", "warn", "off"]
+_SURFACE_NAME: Final = r"[a-z][a-z0-9]*(?:_[a-z][a-z0-9]*)*"
+
+
+class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """[registry]: the registry of tool surface names, and what follows when a server does not keep to it."""
+
+    enforce: Annotated[
+        Enforcement,
+        Key(
+            "What becomes of a tool that does not keep to the registered specification of its name: it is refused"
+            " (reject), its server is (session), it is listed with its verdict (warn), or nothing is compared (off)."
+            " Imported registries warn until they are trusted.",
+            example="warn",
+        ),
+    ] = "reject"
+    per_name: Annotated[
+        dict[str, Enforcement],
+        Key(
+            "The same for single names.",
+            Table(names=_SURFACE_NAME, names_are="a surface name", item=Choice(values=get_args(Enforcement))),
+            example={"search": "off"},
+        ),
+    ] = {}
+    routes: Annotated[
+        dict[str, tuple[str, ...]],
+        Key(
+            "Names that are offered without a segment, and the servers that may serve each: the first that is there"
+            " and keeps to the specification.",
+            Table(names=_SURFACE_NAME, names_are="a surface name", item=Many(item=Text())),
+            example={"search": ["a", "b"]},
+        ),
+    ] = {}
+    strict: Annotated[bool, Key("Whether a server without an output schema is refused as well.", example=True)] = False
+    public_read: Annotated[bool, Key("Whether the registry can be read without a credential.", example=True)] = False
+    tools: Annotated[
+        bool, Key("Whether clients are offered names.lookup, .check, .verify and .request.", example=True)
+    ] = False

@@ -1,0 +1,512 @@
+"""Sections of the plan about servers: [servers.SEGMENT], [drivers], [[tool]] and what they are compiled into."""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal, get_args
+
+import msgspec
+
+from interlock.aql.protocol.classification import Trust
+from interlock.aql.protocol.tool_operations import OperationRule
+from interlock.ax.protocol.budget import LIMIT_MAX, Limits
+from interlock.ax.protocol.capability import AuthScope, Availability, Consistency, CostClass, LatencyClass
+from interlock.ax.protocol.transport_classes import PRIVATE_CLASS, TRANSPORT_CLASSES
+from interlock.config.addresses import Protected, Url
+from interlock.config.keys import Key, Record, Secret
+from interlock.config.plan_agents import OPERATION
+from interlock.config.problems import At
+from interlock.config.value_types import (
+    Choice,
+    Command,
+    Headers,
+    Many,
+    Seconds,
+    Size,
+    Table,
+    Text,
+    Version,
+    Whole,
+)
+from interlock.net.protocol.egress import ENTRY
+
+MONTH_S: Final = 31 * 24 * 3600
+MESSAGE_SIZE: Final = Size(low=1024, high=1024**3)
+OAUTH_SCOPE: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 3.3
+# A leading "-" would be an option to the installer, so no package or image may start with one.
+NPM_PACKAGE: Final = r"(?:@[a-z0-9~][a-z0-9._~-]*/)?[a-z0-9~][a-z0-9._~-]*(?:@[0-9A-Za-z^~][0-9A-Za-z.+_-]*)?"
+PYPI_PACKAGE: Final = (
+    r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?(?:\[[A-Za-z0-9][A-Za-z0-9._,-]*\])?(?:==[0-9A-Za-z][0-9A-Za-z.!+_-]*)?"
+)
+DOCKER_IMAGE: Final = r"[A-Za-z0-9][A-Za-z0-9._/:-]*(?:@sha256:[0-9a-f]{64})?"
+TEXT: Final = Text(references=True, empty=True)
+ENVIRONMENT: Final = Table(  # of a program that the node starts
+    names=r"[^=\x00]+",
+    names_are="a name an environment variable can have",
+    item=Text(references=True, empty=True, stored=True),
+    reserved="INTERLOCK_",  # a node started as a server would read them as its own settings
+)
+AMOUNT: Final = Whole(low=0, high=LIMIT_MAX)
+BUDGET: Final = Record(make=Limits, what="a budget", example="budget = { max_calls_per_minute = 60 }", each=AMOUNT)
+
+ToolClass = Literal["read_only", "reversible", "irreversible"]
+Share = Literal["auto", "node", "principal", "session"]
+DialTransport = Literal["auto", "http", "sse"]
+
+# How a server is reached
+
+
+class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a spawned server may touch beside its runtime and its package. `deny` goes before `read` and `write`."""
+
+    home: Path  # its private home; made where it is missing
+    read: tuple[Path, ...] = ()
+    write: tuple[Path, ...] = ()
+    deny: tuple[Path, ...] = ()
+    accepted: dict[Path, Path] = {}  # what declared paths really were when somebody accepted them
+    # Existing absolute paths among the arguments are read and written too (AIP-security-5).
+    from_arguments: bool = False
+    egress: tuple[str, ...] = ()  # host names, "*.NAME" and "*"; empty: no network at all
+    programs: tuple[str, ...] = ()  # what it may start beside its own runtime
+    any_program: bool = False  # it may start whatever it can read
+    passed: tuple[str, ...] = ()  # variables of the node's own environment that it gets
+    memory_mb: int | None = None
+    cpu_ms: int | None = None
+
+
+class Package(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a spawned server's program comes from; its `command` then holds only the arguments."""
+
+    registry: Literal["npm", "pypi"]
+    name: str  # with an optional version: "mcp-server-time==2026.10.19", "@scope/server@1.2.3"
+
+
+class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
+    """A server that is a child process speaking over stdio. `package` is installed first when given."""
+
+    command: tuple[str, ...]  # a driver's may hold ${secrets.NAME}
+    env: dict[str, str] = {}  # may hold ${secrets.NAME}
+    cwd: Path | None = None
+    package: Package | None = None
+    sandbox: SandboxPlan | None = None  # None: it may do whatever the node may
+    serves: str | None = None  # a URL of this machine where the child answers, in place of stdio: a container's port
+
+
+class OAuthPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """How the node gets tokens for one server. Without it, the server's own answers decide."""
+
+    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
+    # The only authorization server that may issue them.
+    issuer: Annotated[str | None, Protected()] = None
+    client_id: Annotated[str | None, Text(references=True)] = None
+    client_secret: Annotated[str | None, Text(references=True, stored=True), Secret.VALUE] = None
+    private_key: Path | None = None
+    # Empty: the scopes that the server asks for.
+    scopes: Annotated[tuple[str, ...], Many(item=Text(pattern=OAUTH_SCOPE, what="an OAuth scope"))] = ()
+    per: Literal["server", "user"] = "server"
+
+
+def _check_oauth(plan: OAuthPlan, at: At) -> bool:
+    has_proof = plan.client_secret is not None or plan.private_key is not None
+    if plan.client_secret is not None and plan.private_key is not None:
+        at.wrong(f"{at.name} has client_secret and private_key", "keep one of them")
+    elif plan.grant == "client_credentials" and (plan.client_id is None or not has_proof):
+        hint = "client_secret, or private_key, is what the node proves itself with"
+        at.wrong(f"{at.name} with client_credentials needs 'client_id' and a proof", hint)
+    elif plan.grant == "client_credentials" and plan.per == "user":
+        at.inside("per").wrong(f"{at.name} with client_credentials belongs to no single user", "leave 'per' out")
+    else:
+        return True
+    return False
+
+
+class Dial(msgspec.Struct, frozen=True, kw_only=True, tag="dial"):
+    """A server reached over HTTP."""
+
+    url: str
+    headers: dict[str, str] = {}  # may hold ${secrets.NAME}
+    query: dict[str, str] = {}  # joins the url when it is dialled; may hold ${secrets.NAME}
+    transport: DialTransport = "auto"
+    auth: OAuthPlan | None = None
+    egress: tuple[str, ...] | None = None  # hosts that may be asked for its sake, as in SandboxPlan; None: any
+
+
+PROGRAMS: Final = ("command", "npm", "pypi")
+REACHES: Final = (*PROGRAMS, "docker", "url")  # the keys of which a server has exactly one
+
+
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a server that do not depend on how it is reached."""
+
+    roots: Annotated[
+        tuple[Path, ...] | None,
+        Key(
+            "The folders it is told as roots, whatever clients say. Default: files, else the folders in args.",
+            example=["~/notes"],
+            goes_with=REACHES,
+        ),
+    ] = None
+    timeout_s: Annotated[
+        float,
+        Key(
+            "How long a call may be silent whose tool declares no latency class. Progress starts it anew.",
+            Seconds(low=1, high=MONTH_S),
+            example=900,
+            goes_with=REACHES,
+        ),
+    ] = 300
+    share: Annotated[
+        Share,
+        Key(
+            "Who uses one process or connection: all (node), a principal, a session. auto: all, until it matters.",
+            example="session",
+            goes_with=REACHES,
+        ),
+    ] = "auto"
+    max_processes: Annotated[
+        int,
+        Key(
+            "How many processes principals or sessions may have of their own.",
+            Whole(low=1, high=10_000),
+            example=4,
+            goes_with=(*PROGRAMS, "docker"),
+        ),
+    ] = 16
+    idle_timeout_s: Annotated[
+        float,
+        Key(
+            "How long the process or connection of a principal or session may be idle until it ends.",
+            Seconds(low=1, high=MONTH_S),
+            example=300,
+            goes_with=REACHES,
+        ),
+    ] = 1800
+    result_bytes: Annotated[
+        int | None,
+        Key(
+            "The largest answer taken from it; a larger one fails its call alone. Default: limits.message_bytes.",
+            MESSAGE_SIZE,
+            example="64Mi",
+            goes_with=REACHES,
+        ),
+    ] = None
+
+
+class ServerEntry(ServerSettings, frozen=True, kw_only=True):
+    """The keys of [servers.SEGMENT] as a person writes them. They are compiled into a ServerPlan."""
+
+    command: Annotated[
+        tuple[str, ...] | None,
+        Key(
+            "A program to start: one string, split like a shell does it, or a list.",
+            Command(),
+            example="python -m my_server",
+        ),
+    ] = None
+    npm: Annotated[
+        str | None,
+        Key(
+            "An npm package to install and start.",
+            Text(pattern=NPM_PACKAGE, what="an npm package", hint='write "@scope/name" or "name@1.2.3"'),
+            example="@modelcontextprotocol/server-memory",
+        ),
+    ] = None
+    pypi: Annotated[
+        str | None,
+        Key(
+            "A PyPI package to install and start.",
+            Text(pattern=PYPI_PACKAGE, what="a PyPI package", hint='write "name" or "name==1.2.3"'),
+            example="mcp-server-time",
+        ),
+    ] = None
+    docker: Annotated[
+        str | None,
+        Key(
+            "A container image to start with docker run.",
+            Text(pattern=DOCKER_IMAGE, what="a container image", hint='write "owner/image:tag"'),
+            example="mcp/fetch",
+        ),
+    ] = None
+    url: Annotated[
+        str | None, Key("A server that is already running.", Url(outward=True), example="https://mcp.example.com/mcp")
+    ] = None
+    args: Annotated[
+        tuple[str, ...],
+        Key(
+            "Arguments of the program. ${env:NAME} is replaced.",
+            Many(item=TEXT),
+            example=["--local-timezone", "Europe/Berlin"],
+            goes_with=(*PROGRAMS, "docker"),
+        ),
+    ] = ()
+    env: Annotated[
+        dict[str, str],
+        Key(
+            "Environment variables of the program. ${env:NAME} and ${secrets.NAME} are replaced.",
+            ENVIRONMENT,
+            example={"LOG_LEVEL": "info"},
+            goes_with=(*PROGRAMS, "docker"),
+        ),
+        Secret.VALUE,
+    ] = {}
+    cwd: Annotated[
+        Path | None, Key("The folder the program starts in. Default: workspace.", example="servers", goes_with=PROGRAMS)
+    ] = None
+    headers: Annotated[
+        dict[str, str],
+        Key(
+            "Headers sent with every request. ${env:NAME} and ${secrets.NAME} are replaced.",
+            Headers(),
+            example={"X-Team": "blue"},
+            goes_with=("url",),
+        ),
+        Secret.VALUE,
+    ] = {}
+    auth: Annotated[
+        OAuthPlan | None,
+        Key(
+            "How OAuth tokens for the server are had. Default: a person agrees on the page the server names.",
+            Record(
+                make=OAuthPlan,
+                what="'auth'",
+                where="[servers.SEGMENT.auth]",
+                needs={"client_secret": ("client_id",), "private_key": ("client_id",)},
+                check=_check_oauth,
+            ),
+            example={"grant": "client_credentials", "client_id": "node", "client_secret": "${secrets.CRM}"},
+            goes_with=("url",),
+        ),
+    ] = None
+    egress: Annotated[
+        tuple[str, ...] | None,
+        Key(
+            "Start it in a sandbox, from which it reaches these hosts and no other. Empty: none.",
+            Many(
+                item=Text(
+                    pattern=ENTRY.pattern,
+                    what="the name of a host, *.NAME or *, with :PORT or without",
+                    hint="without path or network mask",
+                )
+            ),
+            example=["api.example.com"],
+            goes_with=(*PROGRAMS, "docker"),
+        ),
+    ] = None
+    files: Annotated[
+        tuple[Path, ...] | None,
+        Key(
+            "Start it in a sandbox, in which it reads and writes these files and folders beside its own.",
+            example=["~/notes"],
+            goes_with=(*PROGRAMS, "docker"),
+        ),
+    ] = None
+    transport: Annotated[
+        Literal["auto", "http", "sse", "stdio"],
+        Key(
+            "With url: http (streamable), sse (2024-11-05) or auto. A program speaks stdio.",
+            example="auto",
+            goes_with=REACHES,
+        ),
+    ] = "auto"
+    tools: Annotated[
+        dict[str, ToolClass],
+        Key(
+            "What a tool's effect is, by the name the server gives it.",
+            Table(names=r"[^\x00]+", names_are="a tool's name", item=Choice(values=get_args(ToolClass))),
+            example={"delete_file": "irreversible"},
+            goes_with=REACHES,
+        ),
+    ] = {}
+
+
+class ServerPlan(ServerSettings, frozen=True, kw_only=True):
+    """One server: where it is in the namespace, how it is reached and how it is used."""
+
+    segment: str
+    reach: Spawn | Dial
+    classes: dict[str, ToolClass] = {}  # by the name under which the server lists the tool
+    secrets: tuple[str, ...] = ()  # what ${env:NAME} put into `reach`; never shown
+    unset: tuple[str, ...] = ()  # missing environment variables; the server is not started
+
+
+# [drivers]
+
+_ID: Final = r"[a-z0-9][a-z0-9.-]{1,79}"  # AIP-30 and AIP-14 give drivers and contracts the same form
+_HOST: Final = Text(
+    pattern=r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]",
+    what="a host's name or address",
+    hint="without scheme, port and path, for instance mcp.lan",
+)
+_TAGS: Final = Many(
+    item=Text(pattern=r"[a-z0-9][a-z0-9-]{0,63}", what="a policy tag", hint="in lower case, for instance self-hosted")
+)
+_REGION: Final = Text(pattern=r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", what="a region", hint='for instance "EU"')
+_SANDBOXES: Final = Table(names=_ID, names_are="a driver's id", item=Choice(values=("off",)))
+_RESULT_SIZES: Final = Table(names=_ID, names_are="a driver's id", item=MESSAGE_SIZE)
+_PINS: Final = Table(
+    names=_ID,
+    names_are="a contract's id",
+    item=Text(pattern=rf"{_ID}(?:@[0-9]{{1,9}})?", what="a driver's id", hint="for instance filesystem-mcp"),
+)
+
+
+class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Which drivers may serve, by their policy tags (AIP-30): one of `allow` when it names any, none of `deny`."""
+
+    allow: Annotated[tuple[str, ...], _TAGS] = ()
+    deny: Annotated[tuple[str, ...], _TAGS] = ()
+
+
+class DriversPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Servers that are declared as files (AIP-32): where the files lie, and what the operator says beside them."""
+
+    paths: Annotated[
+        tuple[Path, ...],
+        Key(
+            "Further folders of drivers, searched after .drivers in the workspace and the person's own.",
+            example=["/srv/drivers"],
+        ),
+    ] = ()
+    # Computed: <config>/interlock/drivers, which holds the person's drivers for every workspace.
+    own: Path | None = None
+    registration: Annotated[
+        Literal["eager", "lazy"],
+        Key("Whether a driver's server is started and checked at once, or when it is first called.", example="lazy"),
+    ] = "eager"
+    idle_timeout_s: Annotated[
+        float,
+        Key(
+            "After how many seconds without a call a driver's server is stopped.",
+            Seconds(low=1, high=MONTH_S),
+            example=60,
+        ),
+    ] = 300
+    on_mismatch: Annotated[
+        Literal["reject", "drop_binding"],
+        Key(
+            "When a server's tool does not fit its contract: the whole driver is rejected, or only that tool.",
+            example="drop_binding",
+        ),
+    ] = "reject"
+    sandbox: Annotated[
+        dict[str, Literal["off"]],
+        Key(
+            "Drivers that run without a sandbox. It is shown in lists and written to the audit log.",
+            _SANDBOXES,
+            example={"legacy-mcp": "off"},
+        ),
+    ] = {}
+    result_bytes: Annotated[
+        dict[str, int],
+        Key(
+            "The largest answer taken from a driver's server; a larger one fails its call alone.",
+            _RESULT_SIZES,
+            example={"files-mcp": "64Mi"},
+        ),
+    ] = {}
+    insecure_hosts: Annotated[
+        tuple[str, ...],
+        Key("Hosts of remote drivers that may be reached over plain http.", Many(item=_HOST), example=["mcp.lan"]),
+    ] = ()
+    ca_file: Annotated[
+        Path | None, Key("Further CA certificates (PEM) for remote drivers.", example="tls/company-ca.pem")
+    ] = None
+    region: Annotated[
+        str | None, Key("Where this node runs: what the region self-hosted of a driver means.", _REGION, example="EU")
+    ] = None
+    policy: Annotated[
+        PolicyPlan,
+        Key(
+            "Which drivers may serve, by their policy tags: only those with one of allow, none with one of deny.",
+            Record(make=PolicyPlan, what="the policy on drivers", example='policy = { deny = ["third-party-api"] }'),
+            example={"deny": ["third-party-api"]},
+        ),
+    ] = PolicyPlan()
+    pins: Annotated[
+        dict[str, str],
+        Key("The driver that serves a contract, where several could.", _PINS, example={"fs.read": "filesystem-mcp"}),
+    ] = {}
+    trust_workspace: Annotated[
+        bool, Key("Whether drivers of the workspace need no `interlock drivers trust NAME`.", example=True)
+    ] = False
+    allow_unverified_install: Annotated[
+        bool,
+        Key(
+            "Whether a download without a checksum may be installed, and a Python package without a wheel be built.",
+            example=True,
+        ),
+    ] = False
+    npx: Annotated[bool, Key("Whether npm packages are run with npx instead of being installed.", example=True)] = False
+    dev: Annotated[
+        bool, Key("Whether a change that needs a new major version of a driver is only warned of.", example=True)
+    ] = False
+
+
+# [[tool]]
+
+_TRANSPORT: Final = "|".join((*(each.id for each in TRANSPORT_CLASSES), PRIVATE_CLASS))
+
+
+class ToolCapability(msgspec.Struct, frozen=True, kw_only=True):
+    """What a [[tool]] entry may say of a tool's capability in place of its server (MCP-AX 9.1)."""
+
+    latency_class: Annotated[LatencyClass | None, Key("How long a call usually takes.", example="slow")] = None
+    consistency: Annotated[Consistency | None, Key("What a read after a write sees.", example="eventual")] = None
+    mutable: Annotated[bool | None, Key("Whether a call changes anything.", example=False)] = None
+    reversible: Annotated[bool | None, Key("Whether what a call changed can be undone.", example=True)] = None
+    idempotent: Annotated[bool | None, Key("Whether a repeated call changes nothing more.", example=True)] = None
+    transport: Annotated[
+        str | None,
+        Key(
+            "How the tool is reached.",
+            Text(pattern=_TRANSPORT, what="a transport class", hint="such as native, or a private one as x-lora"),
+            example="native",
+        ),
+    ] = None
+    auth_scope: Annotated[AuthScope | None, Key("The scope a caller needs.", example="admin")] = None
+    cost_class: Annotated[CostClass | None, Key("What a call costs.", example="metered")] = None
+    availability: Annotated[Availability | None, Key("When the tool can be called.", example="best_effort")] = None
+    schema_version: Annotated[str | None, Key("Version of the tool's definition.", Version(), example="1.2.0")] = None
+
+
+class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
+    """One [[tool]] entry; the first whose glob matches the qualified name applies."""
+
+    match: Annotated[
+        str, Key("Qualified tool name (glob); the first entry that matches applies.", example="files.write_*")
+    ]
+    capability: dict[str, str | bool] = {}  # what is written of the keys of `ToolCapability`
+    hide: Annotated[bool, Key("Whether clients do not see the tool.", example=True)] = False
+    pin: Annotated[
+        bool,
+        Key(
+            "Whether the tool, once its definition changes, is withheld until an operator accepts the change.",
+            example=True,
+        ),
+    ] = False
+    cost_units: Annotated[
+        int | None,
+        Key("How many units a call costs. Default: what units in [budget] says of its cost_class.", AMOUNT, example=5),
+    ] = None
+    budget: Annotated[
+        Limits | None,
+        Key(
+            "How much of each of these tools may be used, by all callers together.",
+            BUDGET,
+            example={"max_calls_per_minute": 10},
+        ),
+    ] = None
+    # None: decided by where the tool comes from
+    trust: Annotated[
+        Trust | None,
+        Key(
+            "How far the tool's server is trusted (MCP-AQL); a low trust denies dangerous operations.",
+            example="certified",
+        ),
+    ] = None
+    aql: Annotated[
+        OperationRule | None,
+        Key(
+            "What is known of the tool's operation (MCP-AQL): name, category, family, danger and more.",
+            OPERATION,
+            example={"category": "READ"},
+        ),
+    ] = None

@@ -1,0 +1,194 @@
+"""Sections of the plan about the tree of aggregators (MCP-AX): [ax], [degraded] and [devices]."""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from interlock.ax.protocol.transport_classes import PRIVATE_CLASS
+from interlock.config.addresses import SocketUrl
+from interlock.config.keys import AT_ONCE, Key, Record, Secret
+from interlock.config.plan_servers import ENVIRONMENT, MONTH_S
+from interlock.config.problems import At
+from interlock.config.value_types import Command, Many, Seconds, Segment, Text, Whole
+from interlock.devices.protocol.description import DeviceDescription
+from interlock.net.protocol.address_scope import is_loopback
+
+_TREE: Final = Text(pattern=r"[a-z0-9][a-z0-9._-]{0,62}", what="1 to 63 of the characters a-z 0-9 . _ -")
+AUTHORITY: Final = Text(
+    pattern=r"dns:(?=.{1,253}$)(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.)*[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?",
+    what='a DNS name after "dns:"',
+    hint='for instance "dns:edge01.example.com"',
+)
+_URL_GLOBS: Final = Many(
+    item=Text(pattern=r"https?://[!-~]+", what="an http:// or https:// URL, * standing for any part")
+)
+
+
+class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """An aggregator that this node registers with. The next of its tree takes over when it is lost (MCP-AX 13.3)."""
+
+    url: Annotated[str, SocketUrl()]
+    segment: Annotated[str, Segment()]
+    tree: Annotated[str | None, _TREE] = None  # None: the node's own tree
+    secret: Annotated[str | None, Text(references=True), Secret.VALUE] = None  # the subserver token
+    authority: Annotated[str | None, AUTHORITY] = None
+    secure_by: str | None = None  # what protects a link without TLS
+    ca_file: Path | None = None  # CA certificates for the parent; None: those of the system
+    tls_cert: Path | None = None  # the node's own certificate
+    tls_key: Path | None = None
+
+
+def _check_parent(parent: ParentPlan, at: At) -> bool:
+    parts = urlsplit(parent.url)
+    if parts.scheme == "ws" and not is_loopback(parts.hostname or "") and parent.secure_by is None:
+        hint = 'dial wss://, or say secure_by = "why it is secure" if something else protects the way'
+        at.wrong(f"{at.name} is beyond this machine without TLS", hint)
+        return False
+    if parts.scheme == "ws" and (parent.ca_file is not None or parent.tls_cert is not None):
+        at.wrong(f"{at.name} has certificates and dials without TLS", "dial wss://, or leave them out")
+        return False
+    return True
+
+
+_PARENTS: Final = Many(
+    item=Record(
+        make=ParentPlan,
+        what="a parent",
+        where="[[ax.parents]]",
+        needs={"tls_cert": ("tls_key",), "tls_key": ("tls_cert",)},
+        check=_check_parent,
+    )
+)
+
+
+class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A subserver that is started as a child process and registers over its stdio."""
+
+    command: Annotated[tuple[str, ...], Command()]
+    segment: Annotated[str, Segment()]
+    env: Annotated[dict[str, str], ENVIRONMENT, Secret.VALUE] = {}
+
+
+_CHILDREN: Final = Many(item=Record(make=ChildPlan, what="a child", where="[[ax.children]]"))
+
+
+class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
+    tree: Annotated[
+        str, Key("Which tree the node belongs to; within one tree a subserver has one parent.", _TREE, example="plant")
+    ] = "default"
+    parents: Annotated[
+        tuple[ParentPlan, ...],
+        Key(
+            "Aggregators to register with: the first of each tree, and the others as its backups.",
+            _PARENTS,
+            example=[{"url": "wss://hub.example.com/ax", "segment": "edge"}],
+        ),
+        AT_ONCE,
+    ] = ()
+    children: Annotated[
+        tuple[ChildPlan, ...],
+        Key(
+            "Subservers to start as children, which register over their stdio.",
+            _CHILDREN,
+            example=[{"command": "python greenhouse.py", "segment": "greenhouse"}],
+        ),
+        AT_ONCE,
+    ] = ()
+    dial_back: Annotated[
+        tuple[str, ...],
+        Key(
+            "Where the node may connect to when a subserver registers by POST and names its endpoint.",
+            _URL_GLOBS,
+            example=["https://*.example.com/*"],
+        ),
+    ] = ()
+    socket: Annotated[
+        Path | None,
+        Key(
+            "A Unix socket for subservers of this machine; [[access]] says which users may register (uid:1000).",
+            example="/run/interlock/ax.sock",
+        ),
+    ] = None
+    require_proof: Annotated[
+        Literal["mutable", "always", "never"],
+        Key(
+            "For which subservers a claim of authority must be proved: those with mutable tools, all, or none.",
+            example="always",
+        ),
+    ] = "mutable"
+    heartbeat_min_ms: Annotated[
+        int,
+        Key(
+            "The shortest heartbeat interval a subserver may promise, in milliseconds.",
+            Whole(low=10, high=3_600_000),
+            example=1000,
+        ),
+    ] = 100
+    max_hops: Annotated[
+        int, Key("Tools that are more aggregators away are withheld.", Whole(low=1, high=255), example=8)
+    ] = 32
+    notify_per_s: Annotated[
+        int,
+        Key(
+            "How many notifications a second are passed on for one subserver.",
+            Whole(low=1, high=1_000_000),
+            example=500,
+        ),
+    ] = 100
+    notify_buffer: Annotated[
+        int,
+        Key(
+            "How many more wait, before the oldest are dropped and counted.", Whole(low=1, high=1_000_000), example=5000
+        ),
+    ] = 1000
+    transport_classes: Annotated[
+        tuple[str, ...],
+        Key(
+            "Private transport classes that subservers and tools may name.",
+            Many(item=Text(pattern=PRIVATE_CLASS, what='a private class, "x-" and a-z, 0-9, _ and -')),
+            example=["x-lora"],
+        ),
+    ] = ()
+    root_segment: Annotated[
+        str | None,
+        Key("First segment of every qualified name; changing it renames every tool.", Segment(), example="home"),
+    ] = None
+    # AX-5.1-3
+    list_ttl_s: Annotated[
+        float,
+        Key(
+            "How many seconds the tool list of a server that announces no changes stays valid.",
+            Seconds(low=0, high=MONTH_S),
+            example=300,
+        ),
+    ] = 60
+
+
+class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
+    enabled: Annotated[
+        bool, Key("Whether the tools of a lost subserver stay listed, as degraded, for a while.", example=False)
+    ] = True
+    grace_s: Annotated[float, Key("How long they stay.", Seconds(low=0, high=MONTH_S), example=60)] = 300
+
+
+class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """One `.devices/SEGMENT.toml`."""
+
+    segment: str
+    description: DeviceDescription
+    fault: str | None = None  # why the file cannot be used, and where: the device is not opened
+
+
+class DevicesPlan(msgspec.Struct, frozen=True, kw_only=True):
+    mode: Annotated[
+        Literal["aggregate", "on_behalf"],
+        Key(
+            "Where devices are registered: here, as servers of this node (aggregate), or each of them at the parents"
+            " of this node, which speaks and beats for it (on_behalf).",
+            example="on_behalf",
+        ),
+    ] = "aggregate"
+    # Computed: the descriptions in the workspace.
+    described: Annotated[tuple[DevicePlan, ...], AT_ONCE] = ()
