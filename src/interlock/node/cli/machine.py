@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from interlock.config.effective import masked_text
 from interlock.config.load import Loaded, Problem
-from interlock.config.problems import At
 from interlock.config.plan import ServerPlan, Spawn
+from interlock.config.problems import At
 from interlock.config.value_types import SECRET_REFERENCE, secret_slug
 from interlock.process.launch import (
     RESERVED_PREFIX,
