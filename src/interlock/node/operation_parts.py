@@ -123,6 +123,7 @@ def make_operations(
             stores.audit,
             stores.recorder,
         ),
+        metrics=stores.metrics,
         node=node_operations,
         passkeys=approvals.passkeys,
         rooms=RoomOperations(rooms.rooms, stores.audit, stores.recorder, stores.clock),

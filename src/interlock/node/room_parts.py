@@ -13,6 +13,7 @@ from interlock.node.link_parts import LinkParts
 from interlock.node.store_parts import StoreParts
 from interlock.rooms.endpoint.endpoint import RoomsEndpoint
 from interlock.rooms.leases import Leases
+from interlock.rooms.metrics import define_room_metrics
 from interlock.rooms.node_participant import NodeParticipants
 from interlock.rooms.participation import Participation
 from interlock.rooms.room_links import RoomLinks
@@ -34,6 +35,7 @@ def make_room_parts(
     plan: Plan, stores: StoreParts, calls: CallParts, links: LinkParts, fronts: FrontParts
 ) -> RoomParts:
     rooms = Rooms(plan, stores.store, stores.recorder, stores.clock, calls.proposals, stores.replicas)
+    define_room_metrics(stores.metrics, rooms)
     vouching = (fronts.bearers, stores.clock, fronts.certificates)
     endpoint = RoomsEndpoint(plan, stores.tokens, rooms, stores.refusals, *vouching)
     room_links = RoomLinks(

@@ -7,6 +7,7 @@ from interlock.config.plan import Plan
 from interlock.core.addresses import Addresses
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
+from interlock.core.metrics import Metrics
 from interlock.core.node_identity import Identity, adopt_identity, own_identity
 from interlock.core.recorder import Recorder
 from interlock.core.refusal_log import Refusals
@@ -22,6 +23,7 @@ class StoreParts(msgspec.Struct, frozen=True, kw_only=True):
     current: CurrentPlan
     addresses: Addresses
     clock: Clock
+    metrics: Metrics
     identity: Identity
     store: Store  # what replicas of this node share, where there are several
     local: Store  # what is about this machine: the same store, unless others use that too
@@ -58,6 +60,7 @@ def make_store_parts(plan: Plan, clock: Clock) -> StoreParts:
         current=CurrentPlan(plan),
         addresses=Addresses(plan.node),
         clock=clock,
+        metrics=Metrics(),
         identity=own_identity(plan.data),
         store=store,
         local=local,

@@ -5,9 +5,9 @@ from typing import Any
 from msgspec import Raw
 from starlette.responses import Response
 
+from interlock.core.metrics import MEDIA_TYPE
 from interlock.operator.api import EffectiveConfiguration, Status
 from interlock.operator.endpoint import Endpoint, OperatorExchange
-from interlock.operator.operations.room_metrics import MEDIA_TYPE
 from interlock.operator.parameters import IntegerParameter
 from interlock.store.api import AuditPage, AuditRecord
 
@@ -37,9 +37,8 @@ async def read_audit(exchange: OperatorExchange[None]) -> AuditPage[Raw]:
     return await exchange.operations.audit.page(AFTER.read(exchange.request), LIMIT.read(exchange.request))
 
 
-async def tell_metrics(exchange: OperatorExchange[None]) -> Response:
-    operations = exchange.operations
-    return Response(operations.rooms.metrics() + operations.names.metrics(), media_type=MEDIA_TYPE)
+async def get_metrics(exchange: OperatorExchange[None]) -> Response:
+    return Response(exchange.operations.metrics.text(), media_type=MEDIA_TYPE)
 
 
 async def get_openapi(_: OperatorExchange[None]) -> Response:
@@ -58,7 +57,7 @@ ENDPOINTS = (
     Endpoint(
         method="GET",
         path="/metrics",
-        handler=tell_metrics,
+        handler=get_metrics,
         summary="The metrics of rooms and of the registry of names, in the text format of monitoring programs.",
         files=("text/plain",),
     ),

@@ -24,7 +24,6 @@ from interlock.names.api import (
     NameSummary,
     NameVerification,
 )
-from interlock.names.metrics import exposition
 from interlock.names.protocol.model import PUBLIC, Entry
 from interlock.names.protocol.publication import Form, is_overdue, published_entry
 from interlock.names.protocol.records import Proposal, Request
@@ -81,9 +80,6 @@ class NameOperations:
             unconfirmed=due.unconfirmed,
             trouble=self._state.trouble,
         )
-
-    def metrics(self) -> str:
-        return exposition(self._reminders.due())
 
     async def show(self, name: str, *, with_log: bool) -> NameDetails:
         """Raises NotFound where the registry never heard of the name; StoreError."""

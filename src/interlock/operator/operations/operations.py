@@ -5,6 +5,7 @@ import msgspec
 from interlock.access.logins import LoginService
 from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.approvals.views import ApprovalViews
+from interlock.core.metrics import Metrics
 from interlock.operator.operations.agents import AgentOperations
 from interlock.operator.operations.approvers import ApproverOperations
 from interlock.operator.operations.audit import AuditOperations
@@ -38,6 +39,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     links: LinkOperations
     live: LiveOperations
     logins: LoginService
+    metrics: Metrics
     names: NameOperations
     node: NodeOperations
     passkeys: PasskeyService

@@ -7,7 +7,6 @@ import msgspec
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.core.recorder import Recorder
-from interlock.operator.operations.room_metrics import exposition
 from interlock.rooms.api import (
     Demoted,
     Disconnected,
@@ -54,9 +53,6 @@ class RoomOperations:
 
     def list_all(self) -> Rooms:
         return Rooms(rooms=tuple(self._shown(room) for room in self._rooms.by_topic.values()))
-
-    def metrics(self) -> str:
-        return exposition(self._rooms)
 
     async def create(self, topic: str, by: str) -> Room:
         """Raises Refused, StoreError."""
