@@ -17,7 +17,7 @@ DEVICES_MAX: Final = 10_000
 
 
 def device_files(workspace: Path) -> list[Path]:
-    """Raises OSError; a workspace without the folder has none."""
+    """Return the description files of a workspace, sorted. Raise OSError if the folder cannot be read."""
     try:
         found = list((workspace / FOLDER).iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -45,7 +45,7 @@ def read_devices(
 
 
 def read_device_file(file: Path) -> DeviceDescription | tuple[Problem, ...]:
-    """One description, wherever it is."""
+    """Read one description file, wherever it is."""
     findings = Findings()
     layer = file_layer(file, findings, Problem(file=str(file), message="there is no such file"))
     read = read_description(layer.tree) if layer is not None else ()
@@ -75,7 +75,7 @@ def _read(file: Path, settings: Settings, around: ConfigContext, findings: Findi
 
 
 def _read_leniently(file: Path, settings: Settings, around: ConfigContext, findings: Findings) -> DevicePlan | None:
-    """A file that cannot be used keeps no other device from its work."""
+    """Read a file so that a mistake in it stops no other device."""
     own = Findings()
     read = _read(file, settings, around, own)
     problems = own.problems()

@@ -15,7 +15,7 @@ _ARRAYS = {each.field: f"[[{each.name}]]" for each in SECTIONS.values() if each.
 
 
 def differences(old: Plan, new: Plan) -> tuple[str, ...]:
-    """In the order of the plan; servers one by one."""
+    """Return the dotted keys that differ, in the order of the plan; servers one by one."""
     return tuple(_differences(old, new))
 
 
@@ -37,7 +37,7 @@ def _differences(old: Plan, new: Plan) -> Iterator[str]:
 
 
 def as_written(key: str) -> str:
-    """The key as it stands in a file."""
+    """Return a key of the plan as it is written in a file."""
     return _ARRAYS.get(key, key)
 
 
@@ -46,7 +46,7 @@ def section_of(key: str) -> str:
 
 
 def without(new: Plan, keys: tuple[str, ...], old: Plan) -> Plan:
-    """The new plan, with the old values of these keys."""
+    """Return the new plan with the old values of these keys."""
     for key in keys:
         section, _, name = key.partition(".")
         if name:
@@ -62,12 +62,12 @@ class GuardLines(msgspec.Struct, frozen=True, kw_only=True):
     strict: frozenset[str] = frozenset()
 
     def loosened_since(self, before: "GuardLines") -> tuple[str, ...]:
-        """In words, sorted."""
+        """Return in words, sorted, how the guard is looser than before."""
         gone = (f"no longer: {line}" for line in before.strict - self.strict)
         return tuple(sorted((*(self.loose - before.loose), *gone)))
 
     def tightened_by(self, now: "GuardLines") -> "GuardLines":
-        """What is stricter counts at once: to loosen it again is news again."""
+        """Return these lines with every stricter line of `now` added, so that loosening it again is reported again."""
         return GuardLines(loose=self.loose & now.loose, strict=self.strict | now.strict)
 
 
@@ -76,7 +76,7 @@ def guard_lines(plan: Plan) -> GuardLines:
 
 
 def code_channels(lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Those that say where an agent's verification code is sent."""
+    """Return the lines that say where an agent's verification code is sent."""
     return tuple(line for line in lines if line.startswith("approvals."))
 
 

@@ -14,12 +14,12 @@ def home_folder(env: Mapping[str, str]) -> Path:
 
 
 def config_folder(env: Mapping[str, str], platform: str = sys.platform) -> Path:
-    """<config>/interlock."""
+    """Return <config>/interlock."""
     return _folder(env, platform, "XDG_CONFIG_HOME", ".config")
 
 
 def data_folder(env: Mapping[str, str], platform: str = sys.platform) -> Path:
-    """<user data>/interlock."""
+    """Return <user data>/interlock."""
     return _folder(env, platform, "XDG_DATA_HOME", ".local/share")
 
 

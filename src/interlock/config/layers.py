@@ -54,7 +54,7 @@ _SYNTAX: Final[dict[str, tuple[str, str | None]]] = {  # tomllib's words -> ours
 
 
 def file_layer(path: Path, findings: Findings, missing: Problem | None) -> Layer | None:
-    """`missing` is the problem it is when there is no such file; None when there need not be one."""
+    """Read a TOML file. `missing` is reported if there is no such file; None: the file is optional."""
     name = str(path)
     try:
         with open(path, "rb", opener=_open_at_once) as file:
@@ -103,7 +103,7 @@ def file_layer(path: Path, findings: Findings, missing: Problem | None) -> Layer
 
 
 def _open_at_once(path: str, flags: int) -> int:
-    """A pipe is not waited for."""
+    """Open a file without waiting for the other end of a pipe."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -127,7 +127,7 @@ def environment_layer(env: Mapping[str, str], here: Path, findings: Findings) ->
 
 
 def flags_layer(flags: Mapping[str, str], here: Path, findings: Findings) -> Layer:
-    """Flags are named by the dotted key they set: {"data": "...", "node.listen": "..."}."""
+    """Return the layer of the flags, by the dotted key they set: {"data": "...", "node.listen": "..."}."""
     settings: dict[KeyPath, tuple[str, str]] = {}
     for name, text in flags.items():
         section, dot, key = name.partition(".")
@@ -164,7 +164,7 @@ def _text_layer(settings: dict[KeyPath, tuple[str, str]], here: Path, findings: 
 
 
 def _bare(path: KeyPath) -> tuple[Literal["text", "toml", "either"], Any]:
-    """How text for this path is meant, with an example of a value."""
+    """Return how text for this path is understood, with an example of a value."""
     name = str(path[0])
     section = SECTIONS.get(name)
     if section is None:

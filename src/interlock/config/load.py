@@ -40,7 +40,7 @@ def load(
     starting: bool = True,
     lenient: bool = False,
 ) -> Loaded:
-    """`flags` by dotted key: {"data": "...", "node.listen": "..."}. Raises ConfigInvalid.
+    """Read the configuration. Raise ConfigInvalid. `flags` by dotted key: {"data": "...", "node.listen": "..."}.
 
     Without `starting` the plan is not for a node, and what the environment should hold for one may be missing.
     With `lenient` a wrong description of a device is a warning, and a fault of that device alone.
@@ -96,7 +96,7 @@ def load(
 
 
 def _tables(settings: Settings, own: Path, devices: tuple[DevicePlan, ...]) -> dict[str, Any]:
-    """The field of the plan for each section that is a table."""
+    """Return the field of the plan for each section that is a table."""
     written = {each.name: settings.tables.get(each.name, {}) for each in SECTIONS.values() if each.shape == "table"}
     written["drivers"] = written["drivers"] | {"own": own / "drivers"}
     written["devices"] = written["devices"] | {"described": devices}
@@ -105,7 +105,7 @@ def _tables(settings: Settings, own: Path, devices: tuple[DevicePlan, ...]) -> d
 
 
 def _files(path: Path | None, around: ConfigContext) -> tuple[Problem | None, list[Path]]:
-    """The files to read, and what it means when a named one is missing (None: none was named)."""
+    """Return the files to read, and the problem to report if a named one is missing (None: none was named)."""
     by = ""
     variable = around.env.get("INTERLOCK_CONFIG", "")
     if path is None and variable:

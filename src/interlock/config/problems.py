@@ -48,7 +48,7 @@ class ConfigInvalid(Exception):
 
 
 class Findings:
-    """Collects problems and warnings while the configuration is read."""
+    """The problems and warnings collected while the configuration is read."""
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []
@@ -80,7 +80,7 @@ class Findings:
 
 
 def quoted_word(word: str, most: int = SHOWN_MAX) -> str:
-    """A person's own word inside a message: quoted, control characters escaped, cut when long."""
+    """Quote a person's own word for a message: control characters are escaped, a long word is cut."""
     return repr(word if len(word) <= most else word[: most - 1] + "…")
 
 
@@ -93,7 +93,7 @@ _WORD_MAX: Final = 64  # nothing known is longer; comparing more is work for not
 
 
 def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """The known word most like `word`, whatever its case and dashes; None when nothing is like it."""
+    """Return the known word most like `word`, ignoring case and dashes, or None."""
     if len(word) > _WORD_MAX:
         return None
     plain = {_plain(each): each for each in known}
@@ -106,7 +106,7 @@ def _plain(word: str) -> str:
 
 
 class WrongValue:
-    """What reading gives for a value that was refused; the reason is among the findings."""
+    """The result of reading a value that was refused. The reason is among the findings."""
 
 
 WRONG: Final = WrongValue()
@@ -125,7 +125,7 @@ class ConfigContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class At:
-    """One place in one layer. `table` is the part of the path that names the table around it."""
+    """A place in one layer. `table` is the part of the path that names the table around it."""
 
     __slots__ = ("_findings", "around", "layer", "path", "substituted", "table", "unset")
 
@@ -154,7 +154,7 @@ class At:
         return At(*place, path=path, table=self.table, substituted=self.substituted, unset=self.unset)
 
     def enter(self, *parts: str | int) -> "At":
-        """The place as a table of its own, which remembers apart what `${env:NAME}` put into it."""
+        """Return a table inside this place. It collects separately what `${env:NAME}` put into it."""
         path = (*self.path, *parts)
         return At(self.layer, self.around, self._findings, path=path, table=path)
 
@@ -192,7 +192,7 @@ class At:
         self._findings.warning(self.problem(message, hint))
 
     def problem(self, message: str, hint: str | None = None, code: str | None = None) -> Problem:
-        """A complaint about this place, for a fault found after the configuration was read."""
+        """Return a problem at this place, also for a fault found after the configuration was read."""
         file, line = self.layer.locate(self.path)
         return Problem(file=file, line=line, key=dotted_name(self.path) or None, message=message, hint=hint, code=code)
 

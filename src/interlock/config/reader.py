@@ -1,4 +1,4 @@
-"""One layer -> settings: every key checked against the table of keys, whichever layer wins in the end."""
+"""Read the layers of a configuration into settings. Every key is checked, whichever layer wins in the end."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -39,7 +39,7 @@ _OTHER_WORDS: Final = {  # what other programs call our keys
 
 
 class Settings:
-    """What was read so far. A later layer wins: key by key in tables, server by server, whole lists of entries."""
+    """The settings read so far. A later layer wins: key by key in tables, server by server, whole lists of entries."""
 
     def __init__(self) -> None:
         self.top: dict[str, Any] = {}
@@ -135,7 +135,7 @@ class Settings:
 
 
 def read_table(table: dict[str, Any], keys: Mapping[str, Key], at: At) -> dict[str, Any]:
-    """The values that could be read; every other key of the table is among the findings."""
+    """Return the values that could be read. Every other key of the table is reported."""
     values: dict[str, Any] = {}
     for name, value in table.items():
         key = keys.get(name)
@@ -168,8 +168,8 @@ def _entry(section: str, values: dict[str, Any], at: At) -> Any:
 
 def _tool_rule(values: dict[str, Any]) -> ToolRule:
     capability = {name: value for name, value in values.items() if name in ToolCapability.__struct_fields__}
-    said = {name: value for name, value in values.items() if name not in ToolCapability.__struct_fields__}
-    return ToolRule(**said, capability=capability)
+    others = {name: value for name, value in values.items() if name not in ToolCapability.__struct_fields__}
+    return ToolRule(**others, capability=capability)
 
 
 def _unknown(what: str, name: str, known: Iterable[str], at: At) -> None:
@@ -199,9 +199,9 @@ def _hint_for_unknown(name: str, known: list[str], at: At) -> str | None:
 
 
 def anchor_plan(values: dict[str, Any], at: At) -> AnchorPlan | WrongValue:
-    given = [name for name in KEY_SOURCES if name in values]
-    if len(given) != 1:
-        which = f"has {' and '.join(given)}" if given else "has no key"
+    sources = [name for name in KEY_SOURCES if name in values]
+    if len(sources) != 1:
+        which = f"has {' and '.join(sources)}" if sources else "has no key"
         return at.wrong(f"{at.title} {which}", f"give one of {', '.join(KEY_SOURCES)}")
     anchor = AnchorPlan(**values)
     if anchor.passkey is not None and anchor.speaks_for:
@@ -214,7 +214,7 @@ def anchor_plan(values: dict[str, Any], at: At) -> AnchorPlan | WrongValue:
 
 
 def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], at: At) -> ServerPlan | WrongValue:
-    """`written` is the table as it stands in its layer, `values` what of it was read without a problem."""
+    """Compile one [servers.SEGMENT]. `written` is the table in its layer, `values` what of it could be read."""
     reach = _reach(written, at)
     if isinstance(reach, WrongValue):
         return WRONG
@@ -234,12 +234,12 @@ def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], a
 
 
 def _reach(written: dict[str, Any], at: At) -> str | WrongValue:
-    found = [name for name in REACHES if name in written]
-    if len(found) == 1:
-        return found[0]
-    if not found:
+    reaches = [name for name in REACHES if name in written]
+    if len(reaches) == 1:
+        return reaches[0]
+    if not reaches:
         return at.wrong(f"{at.title} does not say how to reach the server", f"give it one of {', '.join(REACHES)}")
-    return at.inside(found[1]).wrong(f"{at.title} has {' and '.join(found)}", "keep one of them")
+    return at.inside(reaches[1]).wrong(f"{at.title} has {' and '.join(reaches)}", "keep one of them")
 
 
 def _misfit(reach: str, name: str, at: At) -> bool:
@@ -296,8 +296,8 @@ def _egress_fault(reach: str, values: dict[str, Any], at: At) -> bool:
 
 
 def _dial(values: dict[str, Any]) -> Dial:
-    given = {name: values[name] for name in ("headers", "transport", "auth") if name in values}
-    return Dial(url=values["url"], **given)
+    settings = {name: values[name] for name in ("headers", "transport", "auth") if name in values}
+    return Dial(url=values["url"], **settings)
 
 
 def _spawn(segment: str, reach: str, values: dict[str, Any]) -> Spawn:
@@ -326,17 +326,17 @@ def _spawn(segment: str, reach: str, values: dict[str, Any]) -> Spawn:
             )
             return Spawn(command=command, env=env)
     return Spawn(
-        command=command, env=env, cwd=values.get("cwd"), package=package, sandbox=_maybe_sandbox(segment, values)
+        command=command, env=env, cwd=values.get("cwd"), package=package, sandbox=_find_sandbox(segment, values)
     )
 
 
 def _container_options(values: dict[str, Any]) -> tuple[str, ...]:
-    """A container is a sandbox already; it is told what else it may have."""
+    """Return the options that limit a container, which is a sandbox already."""
     mounts = tuple(word for path in values.get("files", ()) for word in ("-v", f"{path}:{path}"))
     return ("--network", "none", *mounts) if "egress" in values or "files" in values else ()
 
 
-def _maybe_sandbox(segment: str, values: dict[str, Any]) -> SandboxPlan | None:
+def _find_sandbox(segment: str, values: dict[str, Any]) -> SandboxPlan | None:
     if "egress" not in values and "files" not in values:
         return None
     return SandboxPlan(

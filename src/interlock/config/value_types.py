@@ -32,7 +32,7 @@ SLUG_CHARS_MAX: Final = 80
 
 
 def secret_slug(name: str) -> str:
-    """The name a secret is kept under: STRIPE_API_KEY is stripe-api-key (AIP-19)."""
+    """Return the name under which a secret is stored: STRIPE_API_KEY is stripe-api-key (AIP-19)."""
     return name.lower().replace("_", "-")
 
 
@@ -41,7 +41,7 @@ def is_slug(text: str) -> bool:
 
 
 def expand(text: str, at: At, *, stored: bool = False) -> str | WrongValue:
-    """`stored`: a secret of the node's own store may stand here."""
+    """Replace `${env:NAME}` in a text. `stored`: the text may refer to secrets of the node's store."""
     pieces: list[str] = []
     end = 0
     sound = True
@@ -61,7 +61,7 @@ def expand(text: str, at: At, *, stored: bool = False) -> str | WrongValue:
 
 
 def _value_of(body: str, at: At, *, stored: bool) -> str | WrongValue | None:
-    """What the reference stands for; None when it stays as it is written."""
+    """Return the value of a reference, or None if it stays as it is written."""
     if body.startswith(_STORED):
         return _secret_reference_fault(body.removeprefix(_STORED), at, stored=stored)
     if not body.startswith(_KIND):
@@ -83,7 +83,7 @@ def _value_of(body: str, at: At, *, stored: bool) -> str | WrongValue | None:
 
 
 def _unset_value(name: str, at: At) -> str | WrongValue:
-    """A server whose variable is missing is not started; every other server is."""
+    """Report a missing variable. A server that needs it is not started; every other server is."""
     said, hint = (
         f"{at.name} needs the environment variable {name}, which is not set",
         "set it before starting interlock",
@@ -119,12 +119,12 @@ class ValueType(msgspec.Struct, frozen=True, kw_only=True):
         raise NotImplementedError
 
     def to_toml(self, value: Any) -> Any:
-        """A value of the plan as a file holds it."""
+        """Return a value of the plan as it is written in a file."""
         return list(value) if isinstance(value, tuple) else value
 
 
 def read_text(value: object, at: At, what: str = "a string", *, empty: bool = False) -> str | WrongValue:
-    """A string that a process, a header or a path can carry."""
+    """Return a string that a process, a header or a path can carry."""
     if not isinstance(value, str):
         hint = "put it in quotes" if isinstance(value, int | float) else None
         return at.must_be(what, value, hint)
