@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from interlock.node.loopback import Taken, maybe_twin
+from interlock.node.sockets import Taken, maybe_twin
 
 
 def has_ipv6() -> bool:

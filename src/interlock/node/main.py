@@ -14,8 +14,7 @@ from interlock.fronts.stdio import stdio_front
 from interlock.fronts.stdio_bridge import SOCKET, bridge
 from interlock.node.endpoints import OperatorApp
 from interlock.node.listen import answers
-from interlock.node.node import Node
-from interlock.node.readiness import READY_S
+from interlock.node.node import READY_S, Node
 from interlock.node.reload import Read
 from interlock.node.store_parts import adopt_shared_identity
 from interlock.operator.api import Status

@@ -15,28 +15,125 @@ The parts are made by subject, one module for each: `store_parts`, `approval_par
 `reload_parts`. None of them knows the node.
 """
 
+import asyncio
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
+from interlock.approvals.inbox import Inbox
+from interlock.ax.endpoint.endpoint import AxEndpoint
+from interlock.ax.parents.service import ParentService
+from interlock.ax.registrar import Registrar
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock, SystemClock
 from interlock.core.part import Part, PartStack
+from interlock.dispatch.dispatch import Dispatch
+from interlock.fronts.public import PublicEndpoint
+from interlock.links.keeper import Keeper
 from interlock.names.endpoint.endpoint import NamesEndpoint
 from interlock.names.rejudgement import Rejudgement
 from interlock.node.approval_parts import make_approval_parts
 from interlock.node.call_parts import make_call_parts
 from interlock.node.driver_parts import make_driver_parts
-from interlock.node.endpoints import Endpoints, OperatorApp
+from interlock.node.endpoints import DRAIN_S, Endpoints, OperatorApp
 from interlock.node.front_parts import make_front_parts
 from interlock.node.link_parts import make_link_parts
 from interlock.node.operation_parts import make_operations
-from interlock.node.readiness import Readiness
 from interlock.node.reload import Read, Reload
 from interlock.node.reload_parts import ReloadSteps
 from interlock.node.replica_parts import follow_replicas
 from interlock.node.room_parts import make_room_parts
-from interlock.node.shutdown import Shutdown
 from interlock.node.sockets import Sockets
 from interlock.node.store_parts import make_store_parts
+from interlock.rooms.rooms import Rooms
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+
+READY_S: Final = 3.0  # how long servers that are still connecting are waited for
+
+
+class Readiness:
+    """Whether every link of a node has made its first attempt to connect."""
+
+    def __init__(self, keepers: Mapping[str, Keeper], clock: Clock) -> None:
+        self._keepers = keepers
+        self._clock = clock
+        self._started = clock.now()
+
+    @property
+    def is_settled(self) -> bool:
+        return all(keeper.settled.is_set() for keeper in self._keepers.values())
+
+    def is_ready(self) -> bool:
+        """Return whether every link has made its first attempt. A server that hangs does not delay the others."""
+        return self.is_settled or self._clock.now() - self._started > READY_S
+
+    async def settle(self, seconds: float | None) -> None:
+        """Wait until every link's first attempt has ended, for at most `seconds`."""
+        waits = [asyncio.ensure_future(keeper.settled.wait()) for keeper in self._keepers.values()]
+        if waits:
+            _, pending = await asyncio.wait(waits, timeout=seconds)
+            for wait in pending:
+                wait.cancel()
+
+
+DRAIN_TICK_S: Final = 0.02
+
+
+class Shutdown:
+    """The end of a node's traffic: no new calls, calls under way are answered, streams end in order.
+
+    This is the last part of a node and so the first that is closed: everything a call needs is still open.
+    """
+
+    def __init__(
+        self,
+        *,
+        endpoints: Endpoints | None,
+        public: PublicEndpoint,
+        subservers: AxEndpoint | None,
+        inbox: Inbox,
+        dispatch: Dispatch,
+        parents: ParentService,
+        registrar: Registrar,
+        rooms: Rooms,
+    ) -> None:
+        self._endpoints = endpoints
+        self._public = public
+        self._subservers = subservers
+        self._inbox = inbox
+        self._dispatch = dispatch
+        self._parents = parents
+        self._registrar = registrar
+        self._rooms = rooms
+
+    async def open(self) -> None:
+        """There is nothing to begin."""
+
+    async def close(self) -> None:
+        if self._endpoints is not None:
+            self._endpoints.refuse_new()
+        if self._subservers is not None:
+            self._subservers.stop()
+        self._public.end_streams()
+        self._inbox.end_listening()
+        self._parents.stop_calls()
+        await self.drain()
+        self._public.end_sse()
+        await self._parents.close()
+        self._registrar.hang_up()
+        self._rooms.hang_up()
+        if self._endpoints is not None:
+            await self._endpoints.end()
+
+    async def drain(self) -> None:
+        """Until every call under way is answered, within a bound. A call that waits for a person is not waited for."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DRAIN_S
+        self._dispatch.let_go(Fault(UNAVAILABLE, "unavailable", {"reason": "node_stopping"}))
+        while any(not call.asking for call in self._dispatch.in_flight):
+            if loop.time() > deadline:
+                return
+            await asyncio.sleep(DRAIN_TICK_S)
 
 
 class Node:

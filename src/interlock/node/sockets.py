@@ -1,4 +1,10 @@
-"""The sockets of a node: bound before any server is started, so that a port in use is found first."""
+"""The sockets of a node, bound before any server is started, so that a port in use is found first.
+
+An endpoint on loopback is bound at both addresses of `localhost`. Browsers try ::1 before 127.0.0.1: another user of
+this machine could answer there in place of an endpoint at 127.0.0.1, ask people for their token, and have their
+passkeys sign anything, on what a browser takes for the endpoint's own page. So an endpoint that people reach by that
+name is at both addresses, or at neither.
+"""
 
 import contextlib
 import errno
@@ -6,12 +12,44 @@ import logging
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.config.plan import Plan
 from interlock.core.addresses import Addresses
 from interlock.node.listen import answers, bind, reachable
-from interlock.node.loopback import Taken, maybe_twin
+
+_TWINS: Final = {"127.0.0.1": "::1", "0.0.0.0": "::1", "::1": "127.0.0.1"}  # noqa: S104
+_NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # a machine without IPv6, or without IPv4
+
+
+class Taken(Exception):
+    """The refusal to listen at an address where another program listens."""
+
+
+def maybe_twin(sock: socket.socket) -> socket.socket | None:
+    """A listener at the other address and the same port; None where this machine has no such address, or where the
+    listener is not at `localhost`. Raises Taken."""
+    host, port = sock.getsockname()[:2]
+    other = _TWINS.get(host)
+    if other is None:
+        return None
+    family = socket.AF_INET6 if ":" in other else socket.AF_INET
+    twin: socket.socket | None = None
+    try:
+        twin = socket.socket(family)
+        twin.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        twin.bind((other, port))
+        twin.listen(2048)
+        twin.setblocking(False)
+    except OSError as error:
+        if twin is not None:
+            twin.close()
+        if error.errno in _NO_SUCH_ADDRESS:
+            return None
+        raise Taken(f"{other} port {port}: {error.strerror}") from None
+    return twin
+
 
 log = logging.getLogger("interlock.node")
 
