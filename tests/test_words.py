@@ -16,13 +16,6 @@ SOURCES = ROOT / "src" / "interlock"
 GLOSSARY = ROOT / "docs" / "glossary.md"
 GLOSSARY_WORDS_MAX = 40
 
-MODULES_MAX = 24
-MODULES_MAX_OF = {
-    "surface/cli/verbs": 36,  # one module per verb
-    "surface/operator": 28,  # one module per noun
-    "config": 28,  # one module per section with many keys
-}
-
 # Words of other things than software. Each has a plain word in the glossary; "room" is MCPx's own word.
 METAPHORS = re.compile(
     r"\b(?:doors?|rungs?|floors?|desks?|drawers?|houses?|shelf|shelves|nurser(?:y|ies)|forests?|shops?|wardens?|"
@@ -32,13 +25,35 @@ METAPHORS = re.compile(
 PRONOUNS = re.compile(r"\b(?:whoever|nobody|(?:is|was|be) had)\b", re.IGNORECASE)  # a sentence names who does it
 OTHERS_WORDS = frozenset({"conformance.md", "conformance-suite.md"})  # of the specifications and their suite
 VALUE = re.compile(r"([\"'])\w+\1")  # one quoted word: a name on the wire or in a file, which does not change
-CLEAN_PACKAGES: tuple[str, ...] = (  # of src/interlock, in which no such word is left, as "runtime/links"
-    *("protocol", "hooks", "config", "store", "net", "process", "keys", "packages", "uplink.py"),
-    *("subserver", "aql", "surface"),
-    *(f"runtime/{name}" for name in ("base", "trust", "credentials", "sandbox", "catalog", "access", "approvals")),
-    *("runtime/audience.py", "runtime/fronts"),
-    *("runtime/drivers", "runtime/interop"),
-    *(f"runtime/{name}" for name in ("ax", "parents", "links", "calls", "gate", "dispatch", "node", "operations")),
+CLEAN_PACKAGES: tuple[str, ...] = (  # of src/interlock, in which no such word is left
+    "access",
+    "approvals",
+    "ax",
+    "catalog",
+    "cli",
+    "config",
+    "core",
+    "credentials",
+    "crypto",
+    "devices",
+    "dispatch",
+    "drivers",
+    "fronts",
+    "gate",
+    "guard",
+    "interop",
+    "links",
+    "mcp",
+    "net",
+    "node",
+    "operator",
+    "process",
+    "store",
+    "wire",
+    "aql/protocol",
+    "rooms/protocol",
+    "names/protocol",
+    "sdk/subserver",
 )
 
 PAGES = [
@@ -47,10 +62,10 @@ PAGES = [
 ]
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 SOURCE_PATH = re.compile(
-    r"`((?:src/interlock|tests|spec|bench|examples|protocol|runtime|config|store|net|process|keys|surface)"
-    r"/[\w./-]*)`"
+    r"`((?:src/interlock|tests|spec|bench|examples|protocol|runtime|surface|operator_api|wire|crypto|net|config"
+    r"|store|core|process|access|credentials|guard|links|catalog|approvals|gate|safety|dispatch|fronts|ax|aql|rooms"
+    r"|names|devices|drivers|interop|operator|sdk|node|cli)/[\w./-]*)`"
 )
-PLANNED = frozenset({f"protocol/{name}" for name in ("aql", "rooms", "names", "devices")} | {"store/nats"})
 
 
 def packages() -> list[str]:
@@ -109,8 +124,6 @@ def _anchors(text: str) -> set[str]:
 
 def dead_paths(text: str) -> Iterator[str]:
     for path in SOURCE_PATH.findall(text):
-        if path.rstrip("/") in PLANNED:
-            continue
         places = (ROOT / path, SOURCES / path, SOURCES / f"{path.rstrip('/')}.py")
         if not any(place.exists() for place in places):
             yield path
@@ -132,14 +145,9 @@ def test_a_package_has_a_docstring(package: str) -> None:
     assert ast.get_docstring(ast.parse((SOURCES / package / "__init__.py").read_text(encoding="utf-8")))
 
 
-@pytest.mark.parametrize("package", packages())
-def test_a_folder_is_small_enough_to_read(package: str) -> None:
-    assert len(list((SOURCES / package).glob("*.py"))) <= MODULES_MAX_OF.get(package, MODULES_MAX)
-
-
 def test_the_architecture_draws_every_package_and_no_other() -> None:
     drawn = tree((ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8"))
-    assert drawn == set(packages()) - {"."}, "draw new packages in ARCHITECTURE.md, under Layers"
+    assert drawn == set(packages()) - {"."}, "draw new packages in ARCHITECTURE.md, under Packages"
 
 
 def test_a_tree_is_read_level_by_level() -> None:
@@ -197,6 +205,7 @@ def test_a_planted_dead_link_and_path_are_found() -> None:
         "docs/none.md",
         "docs/glossary.md#none",
     ]
-    assert list(dead_paths("`runtime/guards.py` `runtime/links` `protocol/aql` `tests/test_words.py`")) == [
-        "runtime/guards.py"
+    assert list(dead_paths("`guard/guards.py` `guard/guard.py` `aql/protocol` `tests/test_words.py` `runtime/x`")) == [
+        "guard/guards.py",
+        "runtime/x",
     ]

@@ -72,7 +72,7 @@ def _masked(value: Any, secret: Secret) -> Any:
         case Secret.URL_QUERY:
             return _masked_url(value, ())
         case Secret.URL_PATH:
-            # Whoever knows the path of a webhook can often post to it.
+            # The path of a webhook is often all that is needed to post to it.
             parts = urlsplit(value)
             return f"{parts.scheme}://{parts.netloc}/{MASK}"
         case Secret.URL_LOGIN:

@@ -1,0 +1,1 @@
+"""JOSE, WebAuthn, certificates and signing keys."""

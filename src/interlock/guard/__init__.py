@@ -1,0 +1,1 @@
+"""The guard: the checks that every call passes, in order, and budgets."""

@@ -1,0 +1,1 @@
+"""Libraries that need no node: subservers, room participants and MCP-AQL servers."""

@@ -149,7 +149,7 @@ class Replication(Protocol):
         """Yield every record of a stream after that sequence, from any node, once and in order."""
 
     async def append_new(self, stream: str, records: Sequence[tuple[str, bytes]]) -> list[int]:
-        """Append, in order, the records whose id nobody appended within the last two minutes.
+        """Append, in order, the records whose id no replica appended within the last two minutes.
 
         Return the sequence of each record, or 0 for a record that was left out. If it raises Unavailable, some records
         may have been appended; `follow` shows which.

@@ -1,0 +1,1 @@
+"""JSON-RPC envelopes, canonical JSON and JSON Schema comparison. Pure: values in, values out."""
