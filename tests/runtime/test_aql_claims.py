@@ -56,8 +56,7 @@ def test_the_codes_are_those_of_the_page_and_no_others_are_written() -> None:
     sources = ROOT / "src" / "interlock"
     written = {
         node.value
-        for folder in ("protocol/aql", "runtime", "aql")
-        for path in (sources / folder).rglob("*.py")
+        for path in sources.rglob("*.py")
         if form.search(text := path.read_text("utf-8"))
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and form.fullmatch(node.value)

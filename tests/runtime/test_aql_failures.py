@@ -46,7 +46,7 @@ def templates(path: Path) -> list[str]:
 
 @pytest.mark.req("AQL-C.intro-12")
 def test_no_template_of_a_message_looks_like_a_leak() -> None:
-    folders = ("protocol/aql", "runtime/aql", "runtime/safety", "aql")
+    folders = ("aql", "safety", "sdk/aql")
     modules = [path for folder in folders for path in (SOURCES / folder).rglob("*.py")]
     texts = [(path.name, text) for path in modules for text in templates(path)]
     assert len(texts) > 100

@@ -99,13 +99,13 @@ async def test_a_call_compares_no_ids_and_costs_the_same_however_many_aggregator
             ran, (answer,) = await _cost_of_a_call(node, "sub.x.read")
             assert "result" in answer
             # Definitions that were seen are settled in time of their own, and that may be now.
-            beside = ("store/", "runtime/approvals/")
+            beside = ("store/", "approvals/")
             costs.append({one: times for one, times in ran.items() if not one.startswith(beside)})
             (first, second) = [one for one in below.heard if one.get("method") == "tools/call"]
             for call in (first, second):
                 assert "subtree" not in json.dumps(call)
                 assert not any(one in json.dumps(call) for one in (ids[0], node.node.stores.identity.aggregator_id))
-            assert not [one for one in ran if one.startswith(("protocol/ax/registration/", "runtime/ax/memb"))]
+            assert not [one for one in ran if one.startswith(("ax/protocol/registration/", "ax/memb"))]
     assert costs[0] == costs[1]
     assert costs[0]
 

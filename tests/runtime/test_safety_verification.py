@@ -542,8 +542,8 @@ async def test_disabled_costs_nothing(tmp_path: Path) -> None:
             await here.agent("client:x").passes()
         finally:
             sys.setprofile(None)
-        assert any("/runtime/dispatch/" in one for one in entered)
-        assert [one for one in entered if "/runtime/safety/" in one] == []
+        assert any("/interlock/dispatch/" in one for one in entered)
+        assert [one for one in entered if "/interlock/safety/" in one] == []
         assert here.loop.evaluations == 0 and here.node.calls.safety.watch.is_needed is False
 
 

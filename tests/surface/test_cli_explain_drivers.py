@@ -14,13 +14,13 @@ import interlock
 from interlock.cli.codes import every_code
 
 SOURCE = Path(interlock.__file__).parent
-ROOMS = ("protocol/drivers", "runtime/drivers")
+PACKAGES = ("drivers",)
 DOCUMENTED = SOURCE.parents[1] / "docs" / "driver-files.md"
 
 
 def trees() -> Iterator[tuple[ModuleType, ast.Module]]:
-    for room in ROOMS:
-        for path in sorted((SOURCE / room).rglob("*.py")):
+    for package in PACKAGES:
+        for path in sorted((SOURCE / package).rglob("*.py")):
             name = ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts).removesuffix(".__init__")
             yield importlib.import_module(name), ast.parse(path.read_text(encoding="utf-8"))
 

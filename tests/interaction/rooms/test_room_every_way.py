@@ -159,7 +159,7 @@ async def test_the_same_envelope_of_the_restricted_is_refused_by_post(node: Runn
 @pytest.mark.req("X-3.2-1")
 def test_only_what_was_judged_is_published() -> None:
     """Stored envelopes come from `Room.receive`, which judges them, or from the gateway's own `announce`."""
-    room = ast.parse((SOURCES / "runtime" / "rooms" / "room.py").read_text())
+    room = ast.parse((SOURCES / "rooms" / "room.py").read_text())
     assert _calling(room, "self.timeline.add") == {"receive", "announce", "tell", "_announce"}
     assert _calling(room, "self._refusal") == {"receive"}
     for path in SOURCES.rglob("*.py"):

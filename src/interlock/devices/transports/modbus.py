@@ -18,6 +18,7 @@ from pymodbus import FramerType, ModbusException
 from pymodbus.client import AsyncModbusSerialClient, AsyncModbusTcpClient
 from pymodbus.pdu import DecodePDU, ModbusPDU
 
+from interlock.core.background import BackgroundTasks
 from interlock.devices.protocol.description import DeviceDescription, LinkDescription
 from interlock.devices.protocol.modbus_codec import EXCEPTION, is_answer, split_untrusted
 from interlock.devices.transports.connections import Connections
@@ -52,7 +53,7 @@ class ModbusTransport:
         )
         self._line: ModbusLine | None = None
         self._is_open = False
-        self._executing: set[asyncio.Task[None]] = set()
+        self._executing = BackgroundTasks()
         self._discarded: Counter[str] = Counter()
 
     @property
@@ -67,17 +68,11 @@ class ModbusTransport:
     def send(self, message: bytes) -> None:
         if self._is_open and self._line is not None:
             ends = asyncio.get_running_loop().time() + self._timeout_s
-            task = asyncio.create_task(self._execute(self._line, message, ends))
-            self._executing.add(task)
-            task.add_done_callback(self._executing.discard)
+            self._executing.begin(self._execute(self._line, message, ends), "a Modbus message")
 
     async def close(self) -> None:
         self._is_open = False
-        executing = list(self._executing)
-        for task in executing:
-            task.cancel()
-        if executing:
-            await asyncio.wait(executing)
+        await self._executing.close()
         line, self._line = self._line, None
         if line is not None:
             line.stations.remove(self)

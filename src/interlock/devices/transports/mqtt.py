@@ -18,6 +18,7 @@ import aiomqtt
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from interlock.core.background import BackgroundTasks
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.protocol.json_codec import MESSAGE_BYTES_MAX
 from interlock.devices.protocol.mqtt_topics import is_online, topics_of
@@ -145,7 +146,7 @@ class MqttBroker:
         self._stations: dict[str, MqttTransport] = {}  # by each topic
         self._client: BoundedClient | None = None
         self._watcher: asyncio.Task[None] | None = None
-        self._publishing: set[asyncio.Task[None]] = set()
+        self._publishing = BackgroundTasks()
 
     async def open(self) -> None:
         address = self._address
@@ -183,8 +184,7 @@ class MqttBroker:
         if client is not None:
             with contextlib.suppress(aiomqtt.MqttError, OSError):
                 await client.__aexit__(None, None, None)
-        for task in self._publishing:
-            task.cancel()
+        await self._publishing.close()
 
     async def join(self, station: MqttTransport) -> None:
         """Raises TransportFailed."""
@@ -209,9 +209,7 @@ class MqttBroker:
     def publish(self, topic: str, payload: bytes) -> None:
         if self._client is not None:
             self._client.expect_answer()
-            task = asyncio.create_task(self._publish(self._client, topic, payload))
-            self._publishing.add(task)
-            task.add_done_callback(self._publishing.discard)
+            self._publishing.begin(self._publish(self._client, topic, payload), "an MQTT publication")
 
     async def _publish(self, client: BoundedClient, topic: str, payload: bytes) -> None:
         try:
