@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.rooms.protocol import enforcement
-from interlock.rooms.protocol.enforcement import Asked, rpc_id
+from interlock.rooms.protocol.enforcement import Asked, RateWindow, rpc_id
 from interlock.rooms.protocol.envelope import (
     ENVELOPE_BYTES_MAX,
     V0,
@@ -30,7 +30,6 @@ from interlock.rooms.protocol.participants import (
     matches_any,
     settled_privilege,
 )
-from interlock.rooms.protocol.rates import RateWindow
 from interlock.rooms.protocol.settings import Rates, RoomSettings
 from interlock.rooms.protocol.v0 import as_said, encode_v0
 

@@ -31,7 +31,7 @@ from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import Rooms
-from interlock.rooms.timeline.timeline import Delivery
+from interlock.rooms.timeline import Delivery
 from interlock.safety.codes import ATTEMPTS, FAILURES_MAX, Attempts
 from interlock.store.nats.store import NatsStore
 from interlock.store.ports import Change, Entry, Unavailable

@@ -9,10 +9,10 @@ import pytest
 from inboxes import Hands
 from test_room_tracker import AGENT, HUMAN, Ear, Garden, garden_at
 
-from interlock.rooms.connection import RoomConnection, Wishes
+from interlock.rooms.connections import RoomConnection, Wishes
 from interlock.rooms.protocol.envelope import Envelope
 from interlock.rooms.protocol.participants import Participant, Privilege
-from interlock.rooms.timeline.timeline import ALONE_PER_TURN, Delivery
+from interlock.rooms.timeline import ALONE_PER_TURN, Delivery
 
 
 class Pipe:

@@ -12,7 +12,7 @@ from inboxes import Hands, desk_at
 from interlock.config.plan import Plan, RoomPlan
 from interlock.core.replicas import Replicas
 from interlock.fronts.http_protocol import UPGRADED
-from interlock.rooms.endpoint.endpoint import RoomCaller, RoomsEndpoint
+from interlock.rooms.endpoint import RoomCaller, RoomsEndpoint
 from interlock.rooms.proposals import Proposals
 from interlock.rooms.protocol.participants import Privilege
 from interlock.rooms.rooms import Grant, Rooms

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, cast
 
-from interlock.rooms.leases import Lease, Leases
+from interlock.rooms.connections import Lease, Leases
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.room import Room, Seat

@@ -14,17 +14,15 @@ from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.errors import refusal_of
 from interlock.approvals.protocol.state import Status
 from interlock.core.replicas import Replicas
-from interlock.rooms import fulfilments
-from interlock.rooms.audit import RoomAudit
+from interlock.rooms import proposal_records
 from interlock.rooms.participant_records import ParticipantRecords
 from interlock.rooms.proposals import Proposals
 from interlock.rooms.protocol.envelope import Envelope
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.protocol.settings import RoomSettings
-from interlock.rooms.room import Room
-from interlock.rooms.timeline.history import History
-from interlock.rooms.timeline.timeline import Delivery
+from interlock.rooms.room import Room, RoomAudit
+from interlock.rooms.timeline import Delivery, History
 from interlock.wire.jsonrpc.errors import Fault
 
 AGENT = Participant(id="agent", privilege=Privilege.RESTRICTED)
@@ -177,7 +175,7 @@ async def test_a_request_for_what_was_done_already_is_on_record_as_a_duplicate(t
 async def test_a_target_that_does_not_answer_leaves_the_outcome_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fulfilments, "ANSWER_S", 0.02)
+    monkeypatch.setattr(proposal_records, "ANSWER_S", 0.02)
     async with garden_at(tmp_path, Hands()) as garden:
         await garden.publish("p1")
         await garden.approval("p1")

@@ -9,7 +9,7 @@ import pytest
 
 from interlock.cli.codes import codes_for
 from interlock.fronts import request_head
-from interlock.rooms.endpoint import endpoint
+from interlock.rooms import endpoint
 from interlock.rooms.protocol.errors import Code
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ def test_the_documented_codes_are_those_that_are_refused_with() -> None:
     assert documented() == of_envelopes | at_the_door
     used = "".join(
         path.read_text()
-        for folder in ("rooms/protocol", "rooms", "rooms/endpoint")
+        for folder in ("rooms/protocol", "rooms")
         for path in (SOURCES / folder).glob("*.py")
         if path.name != "errors.py"
     )

@@ -31,7 +31,7 @@ from interlock.node.front_parts import LineFronts
 from interlock.node.listen import EndpointServer
 from interlock.node.sockets import Sockets
 from interlock.operator.operations.operations import Operations
-from interlock.rooms.endpoint.endpoint import RoomsEndpoint
+from interlock.rooms.endpoint import RoomsEndpoint
 
 if TYPE_CHECKING:
     from interlock.access.oauth import AccessTokens

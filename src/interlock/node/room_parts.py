@@ -11,8 +11,8 @@ from interlock.node.call_parts import CallParts
 from interlock.node.front_parts import FrontParts
 from interlock.node.link_parts import LinkParts
 from interlock.node.store_parts import StoreParts
-from interlock.rooms.endpoint.endpoint import RoomsEndpoint
-from interlock.rooms.leases import Leases
+from interlock.rooms.connections import Leases
+from interlock.rooms.endpoint import RoomsEndpoint
 from interlock.rooms.metrics import define_room_metrics
 from interlock.rooms.node_participant import NodeParticipants
 from interlock.rooms.participation import Participation

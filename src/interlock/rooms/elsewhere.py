@@ -19,10 +19,10 @@ from msgspec.structs import replace
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.core.replicas import Replicas
-from interlock.rooms.connection import RoomConnection
+from interlock.rooms.connections import RoomConnection
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
 from interlock.rooms.room import Connected, Room
-from interlock.rooms.timeline.timeline import Delivery
+from interlock.rooms.timeline import Delivery
 from interlock.store.ports import Change, Entry, Store, StoreError
 
 log = logging.getLogger("interlock.rooms")

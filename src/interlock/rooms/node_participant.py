@@ -22,7 +22,7 @@ from interlock.links.handshake import OUR_INFO
 from interlock.mcp.cursor import decode_cursor_untrusted, encode_cursor
 from interlock.mcp.eras import LATEST_LEGACY, Era, negotiate_legacy
 from interlock.mcp.methods import CANCELLED, INITIALIZE, PING, PROGRESS, TOOLS_CALL, TOOLS_LIST
-from interlock.rooms.enclosed import enclose
+from interlock.rooms.participant_link import enclose
 from interlock.rooms.proposals import Proposals
 from interlock.rooms.protocol.enforcement import MCP
 from interlock.rooms.protocol.envelope import Envelope
@@ -30,7 +30,7 @@ from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import Rooms
-from interlock.rooms.timeline.timeline import Delivery
+from interlock.rooms.timeline import Delivery
 from interlock.wire.jsonrpc.codec import (
     decode_object,
     decode_string,

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Raw
 
 from interlock.core.clock import rfc3339
-from interlock.rooms.leases import Leases
+from interlock.rooms.connections import Leases
 from interlock.rooms.proposals import Settled
 from interlock.rooms.protocol.enforcement import CHAT, PROPOSAL
 from interlock.rooms.protocol.envelope import Envelope, decode_untrusted, encode
@@ -22,7 +22,7 @@ from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL
 from interlock.rooms.protocol.secrets import secret_refusal
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import REMOVED_HINT, Rooms
-from interlock.rooms.timeline.history import Stored, within_bytes
+from interlock.rooms.timeline import Stored, within_bytes
 
 READ_MAX: Final = 100
 READ_DEFAULT: Final = 20

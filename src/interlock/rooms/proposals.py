@@ -26,13 +26,17 @@ from interlock.core.clock import Clock
 from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
 from interlock.core.replicas import LEASE_S, Replicas
-from interlock.rooms.audit import RoomAudit
-from interlock.rooms.fulfilments import Fulfilments
-from interlock.rooms.proposal_drafts import HeldTool, ProposalDrafts
-from interlock.rooms.proposal_index import Key, ProposalIndex, Tracked, decider, key_of
-from interlock.rooms.proposal_refusals import (
+from interlock.rooms.proposal_records import (
+    Fulfilments,
+    HeldTool,
+    Key,
+    ProposalDrafts,
+    ProposalIndex,
+    Tracked,
     as_fault,
     as_refusal,
+    decider,
+    key_of,
     refuse_over,
     refuse_own,
     restricted,
@@ -44,7 +48,7 @@ from interlock.rooms.protocol.envelope import Envelope
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.protocol.participants import Participant, Privilege, participant_of
 from interlock.rooms.protocol.proposals import STATUS, Fulfilment, ProposalStatus
-from interlock.rooms.room import Room
+from interlock.rooms.room import Room, RoomAudit
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.errors import BUDGET_EXCEEDED, Fault
 

@@ -7,6 +7,7 @@ from that turn of the loop on.
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 import uuid
 from collections import Counter, deque
@@ -16,21 +17,49 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock, rfc3339_ms
+from interlock.core.clock import Clock, rfc3339, rfc3339_ms
 from interlock.core.feed import Feed
-from interlock.rooms.audit import RoomAudit
+from interlock.core.recorder import Recorder
 from interlock.rooms.participant_records import ParticipantRecords
 from interlock.rooms.protocol import enforcement, gateway_messages
-from interlock.rooms.protocol.enforcement import Asked
+from interlock.rooms.protocol.enforcement import Asked, RateWindow, What
 from interlock.rooms.protocol.envelope import V0, Envelope
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Privilege
-from interlock.rooms.protocol.rates import RateWindow, What
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.protocol.v0 import as_said
-from interlock.rooms.timeline.history import History
-from interlock.rooms.timeline.timeline import Delivery, Timeline
+from interlock.rooms.timeline import Delivery, History, Timeline
+
+_encode = msgspec.json.Encoder().encode
+
+
+class RoomAudit:
+    def __init__(self, recorder: Recorder, clock: Clock) -> None:
+        self._recorder = recorder
+        self._clock = clock
+
+    def add(
+        self, event: str, topic: str, who: str, outcome: str, envelope: Envelope | None = None, **more: Any
+    ) -> None:
+        """`event`: join, leave, publish, refuse, observe, promote, demote, disconnect, create, fulfil, edit."""
+        members: dict[str, Any] = {
+            "at": rfc3339(self._clock.wall()),
+            "who": who,
+            "via": "rooms",
+            "method": f"rooms/{event}",
+            "tool": f"rooms.{topic}",
+            "args_sha256": None if envelope is None else hashlib.sha256(envelope.payload).hexdigest(),
+            "verdict": outcome,
+            "outcome": outcome,
+            "ms": 0.0,
+            "room": topic,
+        }
+        if envelope is not None:
+            members |= {"envelope": envelope.id, "kind": envelope.kind, "correlation_id": envelope.correlation_id}
+        members |= {key: value for key, value in more.items() if value is not None}
+        self._recorder.add_line(_encode(members))
+
 
 log = logging.getLogger("interlock.rooms")
 

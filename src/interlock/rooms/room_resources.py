@@ -14,13 +14,13 @@ from interlock.core.clock import Clock
 from interlock.fronts.audience import Audience
 from interlock.links.link_events import LinkEvents
 from interlock.links.local_link import LocalLink, LocalResource
-from interlock.rooms.membership import RoomMembers
+from interlock.rooms.participant_link import RoomMembers
 from interlock.rooms.participation import InRoom, Participation, Reading
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.room import Room
 from interlock.rooms.room_links import ROOMS
 from interlock.rooms.rooms import Rooms
-from interlock.rooms.timeline.timeline import Delivery
+from interlock.rooms.timeline import Delivery
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
 

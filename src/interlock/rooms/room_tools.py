@@ -16,7 +16,7 @@ from interlock.core.clock import Clock
 from interlock.links.link_events import LinkEvents
 from interlock.links.local_link import LocalLink, LocalTool, ToolResult
 from interlock.rooms import participation as asked
-from interlock.rooms.leases import Leases
+from interlock.rooms.connections import Leases
 from interlock.rooms.participation import Participation
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.room_links import ROOMS

@@ -20,7 +20,6 @@ from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
 from interlock.core.replicas import Replicas
 from interlock.rooms import participant_records
-from interlock.rooms.audit import RoomAudit
 from interlock.rooms.elsewhere import SeatsElsewhere
 from interlock.rooms.participant_records import ParticipantRecords
 from interlock.rooms.proposals import Proposals
@@ -36,8 +35,8 @@ from interlock.rooms.protocol.participants import (
     settled_privilege,
 )
 from interlock.rooms.protocol.settings import RoomSettings
-from interlock.rooms.room import REMOVED, Room, RoomFeeds
-from interlock.rooms.timeline.history import History
+from interlock.rooms.room import REMOVED, Room, RoomAudit, RoomFeeds
+from interlock.rooms.timeline import History
 from interlock.store.ports import Change as StoreChange
 from interlock.store.ports import Store, StoreError
 

@@ -121,7 +121,7 @@ async def come(node: RunningNode, house: House, shown: Certificate | None, topic
 @pytest.mark.req("X-5.1-2", "X-5.1-6")
 async def test_a_client_certificate_is_full_where_the_room_names_it(tmp_path: Path) -> None:
     house = House(tmp_path / "certificates")
-    sooner = {"interlock.rooms.endpoint.endpoint:SWEEP_S": 0.0}
+    sooner = {"interlock.rooms.endpoint:SWEEP_S": 0.0}
     with running_node(
         tmp_path, {}, settings(house, '[auth]\nanonymous = "never"\n') + CERTIFIED, settings=sooner
     ) as node:

@@ -317,7 +317,7 @@ async def test_who_resumes_before_the_oldest_that_is_kept_is_told_of_the_gap(tmp
 
 @pytest.mark.req("X-5.2-2", "X-5.1-1")
 async def test_a_token_past_its_day_opens_no_room_and_ends_who_came_by_it(tmp_path: Path) -> None:
-    sooner = {"interlock.access.tokens:DAY_S": 0.1, "interlock.rooms.endpoint.endpoint:SWEEP_S": 0.0}
+    sooner = {"interlock.access.tokens:DAY_S": 0.1, "interlock.rooms.endpoint:SWEEP_S": 0.0}
     with running_node(tmp_path, {}, ROOMS, settings=sooner) as node:
 
         def issue(name: str, days: int) -> str:

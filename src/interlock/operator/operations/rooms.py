@@ -22,9 +22,9 @@ from interlock.rooms.api import (
     RoomParticipants,
     Rooms,
 )
-from interlock.rooms.connection import RoomConnection as Connection
+from interlock.rooms.connections import RoomConnection as Connection
 from interlock.rooms.elsewhere import Elsewhere, Seated
-from interlock.rooms.observed import Observed, observed_in
+from interlock.rooms.participant_records import Observed, observed_in
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.protocol.participants import Privilege, is_topic
 from interlock.rooms.room import Connected, Seat

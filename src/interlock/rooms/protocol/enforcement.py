@@ -1,11 +1,14 @@
-"""Enforcement: whether an envelope may be published, by its kind and by the privilege of who sends it (MCPx 3.2, 5.3).
+"""Enforcement: which envelopes a participant may publish, and how many (MCPx 3.2, 5.3, 7.3).
 
-It knows kinds, privileges and the settings of a room, and nothing of tools: one kind and privilege give one verdict,
-whatever the payload is (X-2.1-1). The one exception is opted into: with `restricted_replies = "allow"` a restricted
-participant may answer what was asked of it (X-3.1-5).
+Kinds and privileges: one kind and one privilege give one verdict, whatever the payload says (X-2.1-1). Tools are
+unknown here. There is one exception, which a room opts into: with `restricted_replies = "allow"`, a restricted
+participant may answer a request that was sent to it (X-3.1-5).
+
+Rates: how many envelopes a participant may send in a minute. Time is an argument.
 """
 
-from typing import Any, Final
+from collections import deque
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Raw
@@ -13,7 +16,7 @@ from msgspec import Raw
 from interlock.rooms.protocol.envelope import PROTOCOLS, Envelope
 from interlock.rooms.protocol.errors import VIOLATION_MESSAGE, Refusal
 from interlock.rooms.protocol.participants import Privilege
-from interlock.rooms.protocol.settings import RoomSettings
+from interlock.rooms.protocol.settings import Rates, RoomSettings
 from interlock.wire.jsonrpc.surrogates import hide
 
 MCP: Final = "mcp"
@@ -195,3 +198,46 @@ def _maybe_text(raw: Raw | None) -> str | None:
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return value if isinstance(value, str) else None
+
+
+SPAN_S: Final = 60.0
+
+What = Literal["proposals", "chat", "envelopes"]
+
+
+class RateWindow:
+    """The last minute of one participant in one room; it outlives connections."""
+
+    def __init__(self) -> None:
+        self._sent: dict[What, deque[float]] = {"proposals": deque(), "chat": deque(), "envelopes": deque()}
+
+    def refused(self, what: tuple[What, ...], rates: Rates, now: float, id: str) -> Refusal | None:
+        """The refusal of one envelope more; where there is none it is counted."""
+        for one in what:
+            sent, most = self._recent(one, now), getattr(rates, one)
+            if len(sent) >= most:
+                wait_ms = max(1, int((sent[0] + SPAN_S - now) * 1000)) if sent else int(SPAN_S * 1000)
+                said = f"at most {most} {one} a minute; wait {wait_ms} ms"
+                return Refusal("rate_limited", said, {"limit": most, "retry_after_ms": wait_ms}, id)
+        self.count(what, now)
+        return None
+
+    def count(self, what: tuple[What, ...], now: float) -> None:
+        for one in what:
+            self._sent[one].append(now)
+
+    def used(self, now: float) -> dict[What, int]:
+        return {what: len(self._recent(what, now)) for what in self._sent}
+
+    def resets_in(self, now: float) -> float:
+        firsts = [self._recent(what, now)[0] for what in self._sent if self._recent(what, now)]
+        return max(0.0, min(firsts) + SPAN_S - now) if firsts else 0.0
+
+    def is_idle(self, now: float) -> bool:
+        return not any(self._recent(what, now) for what in self._sent)
+
+    def _recent(self, what: What, now: float) -> deque[float]:
+        sent = self._sent[what]
+        while sent and sent[0] <= now - SPAN_S:
+            sent.popleft()
+        return sent

@@ -1,14 +1,16 @@
-"""What a room has published, in its one order: stored first, then told to everyone, and read back.
+"""What a room has published, in one order: stored first, then delivered to everybody, and read back.
 
-Theory of operation. What passed the room's checks is queued, and one writer stores the queue as a batch and then
-delivers it: a sequence number is given by the store, and all connections hear the envelopes in that order. Presence and
-other events of the gateway pass through the same queue without being stored. Where several replicas publish, what is to
-be delivered comes from the store alone, in the order in which every replica hears it (X-10.1-2).
+Theory of operation. Envelopes that passed the checks of the room are queued. One writer stores the queue as a batch and
+then delivers it: the store assigns the sequence numbers, and every connection receives the envelopes in that order.
+Presence and other events of the gateway pass through the same queue but are not stored. When several replicas publish,
+deliveries come from the store alone, in the order in which every replica reads it (X-10.1-2).
 """
 
 import asyncio
 import contextlib
+import hashlib
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
@@ -17,16 +19,159 @@ import msgspec
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.rooms.protocol import gateway_messages
+from interlock.rooms.protocol.enforcement import MCP, Asked, is_request, rpc_id
 from interlock.rooms.protocol.envelope import V0, Envelope, decode_untrusted, encode
 from interlock.rooms.protocol.errors import Refusal
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.protocol.v0 import encode_v0
-from interlock.rooms.timeline.history import History, Stored, stored
-from interlock.rooms.timeline.known_envelopes import KNOWN_MIN, KnownEnvelopes
-from interlock.store.ports import Following, Record, StoreError, Unavailable
+from interlock.store.ports import Following, Record, Store, StoreError, Unavailable
 
 log = logging.getLogger("interlock.rooms")
+
+READ_MAX: Final = 1000  # records in one reading
+TOLD_BYTES: Final = 512 * 1024  # of records in one message
+
+
+class Stored(msgspec.Struct, frozen=True):
+    sequence: int
+    received_at: float
+    data: bytes
+    by: bytes = b""  # which `History.own` appended it
+
+
+class History:
+    def __init__(self, store: Store, topic: str) -> None:
+        self._streams = store.streams
+        self._replication = store.replication
+        self._stream = f"rooms/{topic}"
+        self.own = secrets.token_hex(8).encode()  # marks what is appended here, where others append too
+        self._forgotten = 0  # the store itself keeps the last record of a stream
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other replicas append too: then what is to be delivered comes by `follow` alone."""
+        return self._replication is not None
+
+    async def append(self, accepted: Sequence[tuple[str, float, bytes]]) -> list[int]:
+        """Id, time of receipt and envelope; returns the sequence of each, 0 for an id that another replica took.
+
+        Raises StoreError; then none is kept, or `follow` tells which.
+        """
+        if self._replication is not None:
+            each = [(id, b"%.3f %b\n%b" % (at, self.own, data)) for id, at, data in accepted]
+            return await self._replication.append_new(self._stream, each)
+        last = await self._streams.append(self._stream, [b"%.3f\n%b" % (at, data) for _, at, data in accepted])
+        return list(range(last - len(accepted) + 1, last + 1))
+
+    def follow(self, after: int) -> Following[Record] | None:
+        """What any replica appends; None where there is only one."""
+        return None if self._replication is None else self._replication.follow(self._stream, after)
+
+    async def last(self) -> int:
+        return await self._streams.last(self._stream)
+
+    async def read(self, after: int, upto: int, limit: int = READ_MAX) -> list[Stored]:
+        """Oldest first."""
+        after = max(after, self._forgotten)
+        records = await self._streams.read(self._stream, after, min(limit, max(0, upto - after)))
+        return [stored(record) for record in records if record.sequence <= upto]
+
+    async def trim(self, upto: int) -> None:
+        """Forgets records up to that sequence."""
+        await self._streams.trim(self._stream, upto)
+        self._forgotten = max(upto, self._forgotten)
+
+
+def within_bytes(records: list[Stored], most: int = TOLD_BYTES) -> list[Stored]:
+    """As many of the first as fit into one message; one at least."""
+    size = 0
+    for number, record in enumerate(records):
+        size += len(record.data)
+        if size > most and number:
+            return records[:number]
+    return records
+
+
+def stored(record: Record) -> Stored:
+    """What cannot be read came at no time, and is no envelope."""
+    head, _, data = record.data.partition(b"\n")
+    at, _, by = head.partition(b" ")
+    try:
+        return Stored(record.sequence, float(at), data, by)
+    except ValueError:
+        log.error("the record %d of a room cannot be read", record.sequence)
+        return Stored(record.sequence, 0.0, b"")
+
+
+KNOWN_MIN: Final = 10_000
+
+
+class _Known(msgspec.Struct):
+    digest: bytes
+    sequence: int = 0  # 0: accepted, and not stored yet
+    by: str = ""
+    to: tuple[str, ...] = ()  # of a request
+    rpc_id: bytes = b""
+    answered_by: tuple[str, ...] = ()
+
+
+class KnownEnvelopes:
+    def __init__(self, most: int = KNOWN_MIN) -> None:
+        self._most = max(most, KNOWN_MIN)
+        self._by_id: dict[str, _Known] = {}
+
+    def duplicate(self, envelope: Envelope, sender: str) -> Refusal | None:
+        """The refusal of an id that the room knows."""
+        known = self._by_id.get(envelope.id)
+        if known is None:
+            return None
+        identical = known.digest == _digest(envelope, sender)
+        said = "this id was published before; each envelope has an id of its own"
+        if identical:
+            said = "this envelope was published before: the first one arrived"
+        return Refusal("duplicate_id", said, {"identical": identical}, envelope.id)
+
+    def add(self, envelope: Envelope, sender: str, sequence: int = 0) -> None:
+        known = _Known(_digest(envelope, sender), sequence)
+        if envelope.kind == MCP and envelope.to and is_request(envelope.payload):
+            known.by, known.to, known.rpc_id = sender, envelope.to, rpc_id(envelope.payload)
+        self._by_id[envelope.id] = known
+        asked = self._by_id.get(envelope.correlation_id or "")
+        if asked is not None and envelope.kind == MCP and sender in asked.to and sender not in asked.answered_by:
+            asked.answered_by += (sender,)
+        if len(self._by_id) > self._most:
+            del self._by_id[next(iter(self._by_id))]
+
+    def place(self, id: str, sequence: int) -> None:
+        known = self._by_id.get(id)
+        if known is not None:
+            known.sequence = sequence
+
+    def forget(self, id: str) -> None:
+        self._by_id.pop(id, None)
+
+    def maybe_sequence(self, id: str) -> int | None:
+        known = self._by_id.get(id)
+        return known.sequence if known is not None and known.sequence else None
+
+    def maybe_asked(self, id: str | None, by: str) -> Asked | None:
+        """The request that `id` names, as the one who would answer it sees it."""
+        known = self._by_id.get(id or "")
+        if known is None or not known.to:
+            return None
+        return Asked(known.by, known.to, known.rpc_id, by in known.answered_by)
+
+
+def _digest(envelope: Envelope, sender: str) -> bytes:
+    said = hashlib.sha256()
+    for part in (sender, envelope.kind, envelope.correlation_id or "", *(envelope.to or ())):
+        said.update(part.encode("utf-8", "surrogatepass"))
+        said.update(b"\0")
+    said.update(envelope.payload)
+    said.update(envelope.extra)
+    return said.digest()[:16]
+
 
 DELIVERIES_PER_TURN: Final = 256  # then others have their turn; what one connection hears in a turn is one write
 ALONE_PER_TURN: Final = 4  # of one envelope, with which no other is written: calls of others wait for these only

@@ -1,26 +1,73 @@
-"""The proposals that are tracked, in memory: by room and id, by whose they are, and as a room lists them.
+"""The records behind the tracker of proposals: index, approvals, fulfilments, refusals.
 
-The record of a proposal is its approval in the inbox; here is what the inbox has no place for, gone with the node.
+A proposal's lasting record is its approval in the inbox. The index holds what the inbox has no field for; it is lost
+when the node stops. A fulfilment sends the proposed request once, as the approver; the target's reply ends the
+proposal.
 """
 
 import asyncio
 import logging
+import secrets
 from bisect import bisect_left
+from collections.abc import Callable
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Kind
-from interlock.approvals.protocol.state import Status
-from interlock.core.clock import rfc3339
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source
+from interlock.approvals.protocol.digests import proposal_digest
+from interlock.approvals.protocol.state import Move, Status
+from interlock.ax.protocol.errors import CONFIRMATION_EXPIRED, CONFIRMATION_VOID, SCOPE_DENIED
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock, rfc3339
 from interlock.rooms.protocol import proposals as rules
+from interlock.rooms.protocol.enforcement import MCP
 from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.participants import participant_of
-from interlock.rooms.protocol.proposals import STATUS, ProposalStatus
+from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.participants import OWN, Participant, participant_of
+from interlock.rooms.protocol.proposals import STATUS, ProposalStatus, Proposed
 from interlock.rooms.room import Room
+from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+
+
+def refuse_own(approval: Approval, who: str, principal: str, id: str | None) -> Refusal | None:
+    if who != approval.agent and principal != approval.requested_by:
+        return None
+    return Refusal("self_approval", "a proposal is not carried out by its own proposer", id=id)
+
+
+def refuse_over(approval: Approval, id: str) -> Refusal | None:
+    if approval.status is Status.PENDING:
+        return None
+    status = STATUS[approval.status].value
+    if approval.status is Status.EXPIRED:
+        return Refusal("proposal_expired", "the time of the proposal is over", {"status": status}, id)
+    return Refusal("already_claimed", f"the proposal is {status} already", {"status": status}, id)
+
+
+def as_fault(refusal: Refusal) -> Fault:
+    is_barred = refusal.code in ("self_approval", "privilege_violation")
+    data = {"reason": refusal.code, "detail": refusal.message}
+    return Fault(SCOPE_DENIED if is_barred else CONFIRMATION_VOID, refusal.code, data)
+
+
+def as_refusal(fault: Fault, id: str) -> Refusal:
+    if fault.code == UNAVAILABLE:
+        return Refusal("unavailable", "the inbox cannot be written; nothing was done", id=id)
+    detail = str((fault.data or {}).get("detail", fault.message))
+    return Refusal("proposal_expired" if fault.code == CONFIRMATION_EXPIRED else "already_claimed", detail, id=id)
+
+
+def unknown(proposal_id: str) -> Refusal:
+    return Refusal("unknown_proposal", "no proposal of that id is tracked in this room", id=proposal_id)
+
+
+def restricted(proposal_id: str | None) -> Refusal:
+    return Refusal("privilege_violation", "only full participants decide on proposals", id=proposal_id)
+
 
 log = logging.getLogger("interlock.rooms")
 
@@ -231,3 +278,160 @@ def key_of(approval: Approval) -> Key:
 def decider(decision: Decision) -> str:
     """Who decided, as a principal: the one who proved it, else the one who was asked for no proof."""
     return decision.by if decision.proof is None else f"operator:{decision.proof.anchor}"
+
+
+NONCE_BYTES: Final = 24
+
+
+class HeldTool(Protocol):
+    """A tool of this node, as far as a proposal of a call needs it; `catalog.routes.Route`."""
+
+    @property
+    def qualified(self) -> str: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    @property
+    def is_held(self) -> bool: ...
+
+
+class ProposalDrafts:
+    def __init__(self, inbox: Inbox, clock: Clock, tool: Callable[[str], HeldTool | None]) -> None:
+        """`tool`: one of this node's, by its name."""
+        self._inbox = inbox
+        self._clock = clock
+        self._tool = tool
+
+    def make(
+        self, room: Room, envelope: Envelope, proposed: Proposed, principal: str, received_at: float | None
+    ) -> Approval:
+        to = envelope.to or ()
+        target = to[0] if len(to) == 1 else None
+        name, params = proposed.tool, proposed.params
+        own = self._tool(name) if target == OWN and name is not None else None
+        place = f"rooms.{room.topic}.{target or '*'}"
+        began = self._clock.wall() if received_at is None else received_at
+        shown = b"null" if params is None else bytes(params)
+        return self._inbox.draft(
+            Kind.PROPOSAL,
+            Source.ROOMS,
+            requested_by=principal,
+            tool=own.qualified if own is not None else f"{place}.{name}" if name is not None else place,
+            digest=proposal_digest(room.topic, envelope.id, envelope.sender, target, proposed.method, shown),
+            agent=envelope.sender,
+            room=room.topic,
+            proposal_id=envelope.id,
+            target=target,
+            method=proposed.method,
+            params=params,
+            tool_digest=own.digest if own is not None else None,
+            nonce=secrets.token_urlsafe(NONCE_BYTES),
+            reason=proposed.reason,
+            expires_at=began + room.settings.proposal_ttl_s,
+        )
+
+    def is_held(self, approval: Approval) -> bool:
+        """Whether what is proposed is a call of this node's that the gate holds."""
+        tool = self._tool(approval.tool) if approval.target == OWN else None
+        return tool is not None and tool.is_held
+
+
+ANSWER_S: Final = 300.0  # how long the answer of a target may take; then it is not known what happened
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    approval_id: str
+    target: str
+    rpc_id: bytes
+    timer: asyncio.TimerHandle
+    is_gates: bool = False  # the gate uses the approval, and ends it
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """How a fulfilment went."""
+
+    approval_id: str
+    end: Move
+    outcome: str
+    is_gates: bool  # which is told the end itself
+
+
+class Fulfilments:
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox
+        self._claims: dict[str, _Claim] = {}  # by the id of the envelope
+        self._work = BackgroundTasks()
+
+    async def close(self) -> None:
+        for claim in self._claims.values():
+            claim.timer.cancel()
+        await self._work.close()
+
+    def __contains__(self, envelope_id: str | None) -> bool:
+        return envelope_id in self._claims
+
+    def begin(self, envelope_id: str, approval_id: str, target: str, rpc_id: bytes, *, is_gates: bool = False) -> None:
+        timer = asyncio.get_running_loop().call_later(ANSWER_S, self._on_silence, envelope_id)
+        self._claims[envelope_id] = _Claim(approval_id, target, rpc_id, timer, is_gates)
+
+    def maybe_released(self, envelope_id: str) -> str | None:
+        """The approval with which the gate releases the call of this fulfilment, where it holds it."""
+        claim = self._claims.get(envelope_id)
+        return claim.approval_id if claim is not None and claim.is_gates else None
+
+    async def send(
+        self, room: Room, approval: Approval, who: Participant, principal: str, *, is_gates: bool
+    ) -> Envelope | Refusal | Fault:
+        """What was proposed, as it was proposed. With `is_gates` the gate uses the approval, else it is used here."""
+        if not is_gates:
+            used = await self._inbox.use(approval.id)
+            if isinstance(used, Fault):
+                return used
+            approval = used
+        stamp, target = room.stamp(), approval.target or ""
+        envelope = Envelope(
+            id=stamp.id,
+            ts=stamp.ts,
+            kind=MCP,
+            sender=who.id,  # X-4.2.1-1
+            to=(target,),
+            correlation_id=approval.proposal_id,
+            payload=rules.fulfilment_payload(approval.method or "", approval.params, stamp.id),
+        )
+        self.begin(envelope.id, approval.id, target, b'"%b"' % stamp.id.encode(), is_gates=is_gates)
+        published: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+
+        def settle(failed: Refusal | None) -> None:
+            if not published.done():
+                published.set_result(failed)
+
+        refusal = room.receive(envelope, who, principal, settle) or await published
+        if refusal is None:
+            return envelope
+        self._forget(envelope.id)
+        if is_gates:
+            await self._inbox.void(approval.id, refusal.code)
+        else:
+            await self._inbox.finish(approval.id, Move.FAIL, refusal.code)
+        return refusal
+
+    def take_answer(self, envelope: Envelope) -> Answered | None:
+        """What it ends; None where it is no answer."""
+        id = envelope.correlation_id or ""
+        claim = self._claims.get(id)
+        end = None if claim is None else rules.maybe_end(envelope.payload, claim.rpc_id)
+        if claim is None or end is None or envelope.sender != claim.target:
+            return None
+        self._forget(id)
+        return Answered(claim.approval_id, *end, claim.is_gates)
+
+    def _forget(self, envelope_id: str) -> None:
+        claim = self._claims.pop(envelope_id, None)
+        if claim is not None:
+            claim.timer.cancel()
+
+    def _on_silence(self, envelope_id: str) -> None:
+        claim = self._claims.pop(envelope_id, None)
+        if claim is not None and not claim.is_gates:
+            self._work.begin(self._inbox.finish(claim.approval_id, Move.LOSE, "the target did not answer"))

@@ -30,7 +30,7 @@ from interlock.fronts.request_head import HeadInspector
 from interlock.fronts.shown_certificate import maybe_shown
 from interlock.fronts.trusted_proxies import TrustedProxies, address_of, source_of
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.rooms.connection import RoomConnection, Wishes
+from interlock.rooms.connections import RoomConnection, Wishes
 from interlock.rooms.protocol.envelope import PROTOCOLS, V0, V01, decode_untrusted, maybe_moment
 from interlock.rooms.protocol.errors import Refusal as EnvelopeRefusal
 from interlock.rooms.protocol.errors import violation_error
@@ -53,11 +53,12 @@ from interlock.rooms.rooms import (
     SHUTDOWN,
     Rooms,
 )
-from interlock.rooms.timeline.history import within_bytes
+from interlock.rooms.timeline import within_bytes
 from interlock.store.ports import StoreError
 
 if TYPE_CHECKING:
     from interlock.approvals.trust.client_certificates import Certificates
+
 
 PREFIX: Final = "/v0/"
 TICKET_S: Final = 30.0

@@ -1,1 +1,0 @@
-"""The front of participants of rooms: their WebSocket and the paths below /v0."""
