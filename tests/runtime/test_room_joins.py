@@ -14,8 +14,9 @@ from interlock.core.replicas import Replicas
 from interlock.fronts.http_protocol import UPGRADED
 from interlock.rooms.endpoint import RoomCaller, RoomsEndpoint
 from interlock.rooms.proposals import Proposals
-from interlock.rooms.protocol.participants import Privilege
+from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.rooms import Grant, Rooms
+from interlock.rooms.timeline import Delivery
 
 PLAN = Plan(workspace=Path(), data=Path(), room=(RoomPlan(topic="pair", written={"max_participants": 2}),))
 
@@ -108,6 +109,55 @@ async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_
         }
         assert closed.count(4403) == 2  # those of a
         assert room.has_place("a") and not room.has_place("c")
+        await rooms.close()
+
+
+class TickingClock(Hands):
+    """A clock on which some time passes between two readings, as on a busy machine."""
+
+    def wall(self) -> float:
+        self.pass_(0.001)
+        return super().wall()
+
+
+class Present:
+    """A connection to a room that notes which privilege its participant was given."""
+
+    id, since, is_here, can_answer = "present", 0, True, True
+
+    def __init__(self) -> None:
+        self.privileges: asyncio.Queue[str] = asyncio.Queue()
+
+    def deliver(self, delivery: Delivery) -> None:
+        payload = msgspec.json.decode(delivery.envelope.payload)
+        if payload.get("event") == "privilege_changed":
+            self.privileges.put_nowait(payload["newPrivilege"])
+
+    def close(self, code: int, reason: str) -> None: ...
+
+
+@pytest.mark.req("X-10.3-1")
+@pytest.mark.parametrize("granted_s", [-1.0, 0.002, 0.003, 0.004, 0.005, 0.006, 0.007, 0.008])
+async def test_a_timed_promotion_always_ends(tmp_path: Path, granted_s: float) -> None:
+    """Also if its time is over before it is stored, or passes between two readings of the clock."""
+    clock = TickingClock()
+    made: list[Rooms] = []
+
+    def make(desk: Any) -> None:
+        replicas = Replicas(desk.store, clock)
+        proposals = Proposals(desk.inbox, desk.recorder, clock, lambda _: None, replicas)
+        made.append(Rooms(PLAN, desk.store, desk.recorder, clock, proposals, replicas))
+
+    async with desk_at(tmp_path, clock, made=make):
+        (rooms,) = made
+        await rooms.open()
+        room, present = rooms.by_topic["pair"], Present()
+        room.join(present, Participant(id="ada", privilege=Privilege.RESTRICTED), "room:ada", "test")
+        until = clock.wall() + granted_s
+        await rooms.change_privilege(room, "ada", Privilege.FULL, "admin", until=until)
+        async with asyncio.timeout(5):
+            assert [await present.privileges.get() for _ in range(2)] == ["full", "restricted"]
+        assert room.seats["ada"].participant.privilege is Privilege.RESTRICTED
         await rooms.close()
 
 

@@ -125,7 +125,9 @@ class Rooms:
         self.proposals.load()
         await self.records.open()
         for entry in await self._store.kv.entries(GRANTS, now):
-            self._keep(entry.key, msgspec.json.decode(entry.value, type=Grant))
+            grant = self._grants[entry.key] = msgspec.json.decode(entry.value, type=Grant)
+            if not self._is_over(grant):  # nobody is here yet from whom an expired grant would take something back
+                self._schedule_end(entry.key, grant)
         for entry in await self._store.kv.entries(CREATED, now):
             self._created[entry.key] = msgspec.json.decode(entry.value, type=Created)
         for entry in await self._store.kv.entries(JOINS, now):
@@ -435,22 +437,30 @@ class Rooms:
         timer = self._ends.pop(key, None)
         if timer is not None:
             timer.cancel()
-        if grant.until is not None and not self._is_over(grant):
-            left_s = min(max(0.0, grant.until - self._clock.wall()), GRANT_LOOK_S)
-            self._ends[key] = asyncio.get_running_loop().call_later(left_s, self._look_at_end, key, grant)
+        self._schedule_end(key, grant)
 
-    def _look_at_end(self, key: str, grant: Grant) -> None:
-        """A grant that is over takes back what it gave to one that is here."""
+    def _schedule_end(self, key: str, grant: Grant) -> None:
+        """Schedule the end of a grant that has one, also if its time is already over.
+
+        Whether it is over is decided only when the timer fires. A grant may expire while it is written to the store,
+        and a timer may fire a moment early; if the time was also judged here, such a grant would never end.
+        """
+        if grant.until is not None:
+            left_s = min(max(0.0, grant.until - self._clock.wall()), GRANT_LOOK_S)
+            self._ends[key] = asyncio.get_running_loop().call_later(left_s, self._end_if_over, key, grant)
+
+    def _end_if_over(self, key: str, grant: Grant) -> None:
+        """Take back what an expired grant gave to a participant that is here."""
         if not self._is_over(grant):
-            self._keep(key, grant)
+            self._schedule_end(key, grant)
             return
         del self._ends[key]
         topic, _, participant = key.partition("\n")
         room = self.by_topic.get(topic)
         if room is not None and grant.before is not None and room.set_privilege(participant, grant.before, GATEWAY):
             event = "promote" if grant.before is Privilege.FULL else "demote"
-            said = "the time of an admin's decision is over"
-            self.audit.add(event, topic, GATEWAY, "ok", participant=participant, reason=said)
+            reason = "the time of an admin's decision is over"
+            self.audit.add(event, topic, GATEWAY, "ok", participant=participant, reason=reason)
 
     def open_topics(self) -> tuple[str, ...]:
         """X-6.1-2: where everyone is full without more."""
