@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -745,31 +744,6 @@ async def test_a_pattern_that_does_not_cover_a_server_shows_none_of_its_resource
     assert bool(json.loads(view.page("resources/list", Era.MODERN, "").items)) is covered
     assert bool(view.find_resource("file:///x")) is covered
     assert covered <= bool(view.tools)
-
-
-# The code
-
-
-CUTS = re.compile(r"""\.(?:r?split|r?partition)\(\s*["']\.["']""")
-
-
-@pytest.mark.req("AX-2-3", "AX-7.2-2")
-async def test_no_route_is_got_by_cutting_up_a_name() -> None:
-    """Dots are cut where a server's list is read (`names.read_dotted`), never on the way of a call."""
-    folders = [
-        SOURCE / name for name in ("core", "guard", "dispatch", "fronts", "links", "catalog", "gate", "ax", "mcp")
-    ]
-    assert all(folder.is_dir() for folder in folders)
-    modules = [path for folder in folders for path in folder.rglob("*.py")]
-    # The command line and the reader of names split what people and servers wrote; neither is on the path of a call.
-    modules = [path for path in modules if "cli" not in path.parts and path != SOURCE / "ax/protocol/names.py"]
-    # A JWS is three parts that are joined by dots.
-    modules = [path for path in modules if path.name not in ("jws_proof.py", "relay.py")]
-    assert [path for path in modules if CUTS.search(path.read_text("utf-8"))] == []
-    for package in ("dispatch", "fronts", "guard", "gate"):
-        for path in (SOURCE / package).rglob("*.py"):
-            assert "read_dotted" not in path.read_text("utf-8")
-    assert "read_dotted" not in (SOURCE / "links/link.py").read_text("utf-8")
 
 
 async def test_after_other_rules_each_list_is_taken_anew_and_clients_are_told() -> None:
