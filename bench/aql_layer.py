@@ -25,6 +25,7 @@ from bench.guards import CALLS, GUARDED, META, Nobody, make_way
 from bench.measure import Spread, spread
 from interlock.aql.adapter import AqlAdapter
 from interlock.aql.native_operations import NativeOperations
+from interlock.aql.operation_names import LiveOperationNames
 from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.aql.surface import AqlSurface
 from interlock.config.plan import Plan
@@ -102,7 +103,9 @@ async def _measure(turns: int) -> dict[str, list[float]]:
     plan = Plan(workspace=Path(), data=Path())
     loop: Any = _LoopOff()
     nobody: Any = Nobody()
-    adapter = AqlAdapter(CurrentPlan(plan), dispatch._catalog, NativeOperations(), nobody, SystemClock(), loop, None)
+    current, native, catalog = CurrentPlan(plan), NativeOperations(), dispatch._catalog
+    names = LiveOperationNames(current, catalog.live, native)
+    adapter = AqlAdapter(current, catalog, native, names, nobody, SystemClock(), loop, None)
     surface = AqlSurface(dispatch, adapter, "single")
     every = {FLAT: _Turn(dispatch, caller, sink, b'"server__echo"', msgspec.json.encode(PARAMS))}
     for kind, text in _requests().items():

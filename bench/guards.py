@@ -19,7 +19,7 @@ from bench.measure import Spread, spread
 from interlock.ax.protocol.budget import LIMIT_MAX, Limits
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.hop_metadata import Offer
-from interlock.catalog.catalog import Catalog
+from interlock.catalog.catalog import Catalog, LiveNamespace
 from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, Principal, ViewKey
@@ -139,12 +139,13 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
     link.stand(LinkState.READY, None)
     node_plan = Plan(workspace=Path(), data=Path())
     budgets = Budgets(PLENTY, clock, enforced=kind == BUDGETED)
-    route_check = RouteCheck(lambda: catalog.namespace)
+    live = LiveNamespace(None)
+    route_check = RouteCheck(live)
     gate: Any = nobody  # nothing is held
     availability = AvailabilityCheck(node_plan.limits.calls_in_flight, {})
     current, agent = CurrentPlan(node_plan), AgentCheck(gate)
     guard = make_guard(route_check, availability, budgets, gate, gate, current, agent, lambda call, route: None)
-    catalog = Catalog(node_plan, lambda kinds: None, checks_for=guard.checks_for)
+    catalog = Catalog(node_plan, lambda kinds: None, live=live, checks_for=guard.checks_for)
     item = {"name": Raw(b'"echo"'), "inputSchema": Raw(schema)}
     item["annotations"] = Raw(b'{"readOnlyHint":true}')
     await catalog.stock(link, Listing(tools=Items(items=(("echo", item),), digest=b"x")))

@@ -382,7 +382,7 @@ async def test_an_unknown_caller_asks_nobody_by_way_of_a_hop_below_either(tmp_pa
         route = find_tool(here, "plant.fire")
         assert route is not None
         below = msgspec.structs.replace(route, gate=GateRule(hold=None, relays=True), gated=True)
-        check = RouteCheck(lambda: here.node.calls.catalog.namespace)
+        check = RouteCheck(here.node.calls.catalog.live)
         assert check.applies_to(below)
         asked.running.route = below
         refused = check.check(asked.running, route.link)

@@ -13,29 +13,23 @@ from msgspec import Raw
 from interlock.aql.lifted_servers import LiftedServers
 from interlock.aql.loop_operations import LoopOperations
 from interlock.aql.native_operations import NativeOperations
-from interlock.aql.operation_index import INTROSPECTION, Entry, OperationIndex, OperationNames
+from interlock.aql.operation_index import INTROSPECTION, Entry, OperationIndex
+from interlock.aql.operation_names import LiveOperationNames, OperationNames
 from interlock.aql.protocol.classification import Classified
-from interlock.aql.protocol.envelope import Warn, failed, tool_result
-from interlock.aql.protocol.errors import Failure
+from interlock.aql.protocol.envelope import Warn
 from interlock.aql.protocol.families import LOOP_PROFILE, PROFILES, Endpoints, Mode, Profile, custom_profile
 from interlock.aql.protocol.model import SPEC_VERSION, Operation, TypeDeclaration, reserved_names
 from interlock.aql.protocol.protocol_types import protocol_types
-from interlock.aql.protocol.requests import Batch, Request, read_item, read_request
-from interlock.aql.protocol.validation import Arguments, Validator
 from interlock.aql.tokens import confirmation_tokens, token_lives
 from interlock.catalog.catalog import Catalog, Namespace
 from interlock.catalog.routes import Route
 from interlock.config.plan import Plan
-from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, ViewKey
-from interlock.core.calls.check import Refuse
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.recorder import Recorder
 from interlock.dispatch.dispatch import Dispatch
-from interlock.guard.checks.arguments import refuse_input
 from interlock.links.link import Link
-from interlock.mcp.eras import MODERN
 from interlock.safety.executions import STDIO
 from interlock.wire.jsonrpc.codec import maybe_string
 
@@ -54,27 +48,27 @@ class AqlAdapter:
         current: CurrentPlan,
         catalog: Catalog,
         native: NativeOperations,
+        names: LiveOperationNames,
         recorder: Recorder,
         clock: Clock,
         loop: LoopOperations,
         dispatch: Dispatch | None = None,
     ) -> None:
-        """`dispatch`: by which AQL servers below are asked for their operations."""
+        """`dispatch` sends the questions to AQL servers below for their operations; None: they are not asked."""
         self._current = current
+        self._names = names
         self._catalog = catalog
         self._native = native
         self.recorder = recorder
         self.clock = clock
         self.tokens = confirmation_tokens(clock, recorder, current.plan.aql.danger)
-        self.lifted = LiftedServers(dispatch, self.forget_indexes)
+        self.lifted_servers = LiftedServers(dispatch, names.lifted)
         self.loop = loop
-        self._made: dict[str, str] = {}
         self._entries: dict[tuple[Route, str], Entry] = {}
-        self._names: tuple[Namespace, int, OperationNames] | None = None
         self._indexes: dict[ViewKey, tuple[Namespace, int, OperationIndex]] = {}
         self._plan = current.plan
-        self._judged: Plan | None = None  # whose rules were held against the tools
         self._endpoints: dict[Mode, tuple[Plan, Endpoints]] = {}
+        names.lifted.changed.subscribe(lambda _: self._forget_indexes())
 
     @property
     def plan(self) -> Plan:
@@ -84,31 +78,14 @@ class AqlAdapter:
         plan = self._current.plan
         if plan is not self._plan:
             self._plan = plan
-            self._entries.clear()
-            self._names = None
-            self._indexes.clear()
+            self._forget_indexes()
             self.tokens.change_lives(token_lives(plan.aql.danger))
 
-    def forget_indexes(self) -> None:
+    def _forget_indexes(self) -> None:
         self._entries.clear()
-        self._names = None
         self._indexes.clear()
 
     # Operations
-
-    def names(self) -> OperationNames:
-        namespace = self._catalog.namespace
-        kept = self._names
-        if kept is None or kept[0] is not namespace or kept[1] != self._native.version:
-            if len(self._made) > 2 * sum(len(items.tools) for items in namespace.link_items) + ENTRIES_SPARE:
-                self._made.clear()
-            found = OperationNames(namespace, self._native, self._plan, self._made)
-            if self._judged is not self._plan and len(found.by_tool) > 1:  # one is the node's own
-                self._judged = self._plan
-                for match in found.unmatched:
-                    log.warning('[[tool]] match = "%s" matches no tool that is listed now', match)
-            kept = self._names = (namespace, self._native.version, found)
-        return kept[2]
 
     def index(self, caller: Caller) -> OperationIndex:
         self._refresh_plan()
@@ -126,7 +103,7 @@ class AqlAdapter:
         self._indexes[key] = made
 
     def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
-        names = self.names()
+        names = self._names.names()
         routes = namespace.view(caller.key).tool_routes
         entries = [Entry("introspect", native=INTROSPECTION, plan=self._plan)]
         entries += [
@@ -136,22 +113,17 @@ class AqlAdapter:
         ]
         if len(self._entries) > 2 * len(names.by_tool) + ENTRIES_SPARE:
             self._entries.clear()
-        self.lifted.look(routes)
+        self.lifted_servers.look(routes)
         for route in routes:
-            lifted, name = self.lifted.operations(route), names.by_tool[route.qualified]
+            lifted, name = self._names.lifted.operations(route), names.by_tool[route.qualified]
             if lifted is None:
                 entries.append(self._entry(names, route, name))
             else:
                 for upstream, one in lifted.items():
                     entries.append(
-                        self._entry(names, route, self.lifted.name(route, upstream, names.taken), one, upstream)
+                        self._entry(names, route, self._names.lifted.name(route, upstream, names.taken), one, upstream)
                     )
         return OperationIndex(entries, names.doubled)
-
-    def lifted_names(self, route: Route) -> Mapping[str, str]:
-        """The names here of the operations behind a tool, by those that its server has for them; empty: a tool."""
-        taken = self.names().taken
-        return {each: self.lifted.name(route, each, taken) for each in self.lifted.operations(route) or ()}
 
     def _entry(
         self,
@@ -170,33 +142,17 @@ class AqlAdapter:
 
     def classified(self, route: Route) -> tuple[str, Classified] | None:
         """The operation of a tool and how its category was found; None: an AQL server's own operations stand for it."""
-        names = self.names()
+        names = self._names.names()
         name = names.by_tool.get(route.qualified)
-        if name is None or self.lifted.operations(route) is not None:
+        if name is None or self._names.lifted.operations(route) is not None:
             return None
         return name, self._entry(names, route, name).classification.classified
-
-    def maybe_refusal(self, call: Call, route: Route) -> Refuse | None:
-        """What the AQL server behind a tool would refuse for its parameters, before a person is asked about it."""
-        operations = self.lifted.operations(route)
-        if operations is None:
-            return None
-        aql = self.plan.aql
-        read = read_request(call.params.get("arguments"), aql.limits)
-        for one in map(read_item, read.items) if isinstance(read, Batch) else (read,):
-            wrong: Arguments | Failure | None = one if isinstance(one, Failure) else None
-            if isinstance(one, Request) and one.operation in operations:
-                wrong = Validator(operations[one.operation]).validate(one, strict=aql.strict_mode)
-            if isinstance(wrong, Failure):
-                is_modern = call.caller.era is MODERN
-                return refuse_input(call, tool_result(failed(wrong), is_error=False, is_modern=is_modern))
-        return None
 
     def look_below(self, link: Link) -> None:
         """Ask a server that has come for its operations, where calls of them are held: they are then judged first."""
         routes = self._catalog.tool_routes(link)
         if any(route.is_held for route in routes):
-            self.lifted.look(routes)
+            self.lifted_servers.look(routes)
 
     # What introspection shows beside operations
 

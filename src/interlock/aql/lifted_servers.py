@@ -8,20 +8,19 @@ It is asked through the dispatcher, as any caller would ask, once per listing of
 import asyncio
 import logging
 import re
-from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
+from interlock.aql.lifted_operations import LiftedOperations
 from interlock.aql.protocol.model import Category, Operation, Parameter, Returns, is_name
 from interlock.aql.protocol.results import maybe_envelope_data, read_result
-from interlock.aql.protocol.tool_names import snake, suffixed
+from interlock.aql.protocol.tool_names import snake
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller, Principal, view_key
-from interlock.core.feed import Feed
 from interlock.dispatch.dispatch import Dispatch
 from interlock.mcp.eras import LATEST_MODERN, Era
 from interlock.mcp.methods import META_CAPABILITIES, META_VERSION
@@ -53,15 +52,12 @@ class _Answer:
 
 
 class LiftedServers:
-    """By endpoint tool: the operations behind it; none of them where another tool of the server has them."""
+    """Asks the servers that look like AQL servers, and writes their operations into `operations`."""
 
-    def __init__(self, dispatch: Dispatch | None, on_change: Callable[[], None]) -> None:
+    def __init__(self, dispatch: Dispatch | None, operations: LiftedOperations) -> None:
         """`dispatch` None: nothing is asked, and nothing lifted."""
         self._dispatch = dispatch
-        self._on_change = on_change
-        self._by_route: dict[Route, Mapping[str, Operation]] = {}  # by the name that the server has for it
-        self._times: Mapping[str, int] = {}  # how many operations would have a name
-        self.changed = Feed[None]()
+        self._operations = operations
         self._asked: dict[str, frozenset[Route]] = {}  # by segment: the tools it had when it was asked
         self._tasks = BackgroundTasks()
 
@@ -72,16 +68,6 @@ class LiftedServers:
     async def settle(self) -> None:
         """Until those that are asked have answered, or for as long as a client waits for a list."""
         await self._tasks.finish(SETTLE_S)
-
-    def operations(self, route: Route) -> Mapping[str, Operation] | None:
-        """By the name that the server has for each. None: an ordinary tool."""
-        return self._by_route.get(route)
-
-    def name(self, route: Route, upstream: str, taken: Container[str]) -> str:
-        """Of an operation here. One that something else has too names neither (C.map-3)."""
-        name = self._by_route[route][upstream].name
-        is_doubled = name in taken or self._times[name] > 1
-        return suffixed(name, f"{route.qualified}.{upstream}") if is_doubled else name
 
     def look(self, routes: Sequence[Route]) -> None:
         """Ask the servers among these that look like AQL servers and were not asked yet."""
@@ -117,13 +103,8 @@ class LiftedServers:
                     made = _declaration(name, details, owner, kinds)
                     if made is not None:
                         found[owner][name] = made
-            for old in [each for each in self._by_route if each.link.segment == segment]:
-                del self._by_route[old]
-            self._by_route.update(found)
-            self._times = Counter(one.name for several in self._by_route.values() for one in several.values())
             log.info("link %s: an AQL server; %d operations lifted", segment, sum(map(len, found.values())))
-            self._on_change()
-            self.changed.publish(None)
+            self._operations.replace(segment, found)
             return
 
     async def _listed(self, route: Route) -> list[Any] | None:

@@ -7,20 +7,18 @@ what only details and calls need (parameters, types, a compiled schema) is made 
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Final
 
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.native_operations import NativeOperation, NativeOperations
+from interlock.aql.native_operations import NativeOperation
 from interlock.aql.protocol.classification import Endangered, Treatment, Trust, least_trust, treatment
 from interlock.aql.protocol.introspection import DECLARATION
-from interlock.aql.protocol.model import Category, Danger, Operation, reserved_names
+from interlock.aql.protocol.model import Category, Danger, Operation
 from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.aql.protocol.suggestions import KNOWN_MAX, folded, nearest, ranked
-from interlock.aql.protocol.tool_names import operation_name, suffixed
 from interlock.aql.protocol.tool_operations import (
     CONFIRMATION_PARAMETER,
     NO_RULE,
@@ -31,7 +29,6 @@ from interlock.aql.protocol.tool_operations import (
     lifted_danger,
 )
 from interlock.aql.protocol.validation import Validator
-from interlock.catalog.catalog import EVERYTHING, Namespace
 from interlock.catalog.routes import Route
 from interlock.config.plan import Plan, ToolRule
 from interlock.mcp.items import maybe_value
@@ -234,49 +231,3 @@ class OperationIndex:
     def danger_levels(self) -> dict[str, str]:
         """Operations that need confirmation, with their level."""
         return {entry.name: entry.danger.level.word for entry in self.entries if entry.danger.level >= 2}
-
-
-class OperationNames:
-    """Tools as operations, over the whole namespace: a name is the same for every caller (C.map-1 to -3)."""
-
-    def __init__(self, namespace: Namespace, native: NativeOperations, plan: Plan, made: dict[str, str]) -> None:
-        """`made`: qualified name -> operation name, kept between snapshots."""
-        routes = namespace.view(EVERYTHING).tool_routes
-        self.rules: dict[str, ToolRule] = {}
-        given: dict[str, str] = {}
-        for route in routes:
-            name = made.get(route.qualified)
-            if name is None:
-                name = made[route.qualified] = operation_name(route.qualified)
-            rule = _rule(plan.tools, route.qualified) if plan.tools else None
-            if rule is not None:
-                self.rules[route.qualified] = rule
-                if rule.aql is not None and rule.aql.name is not None:
-                    name = rule.aql.name
-            given[route.qualified] = name
-        sharing: dict[str, list[str]] = {}
-        for qualified, name in given.items():
-            sharing.setdefault(name, []).append(qualified)
-        taken = reserved_names() | {one.declaration.name for one in native}
-        self.by_tool: dict[str, str] = {}
-        self.doubled: dict[str, list[str]] = {}
-        for name, tools in sharing.items():
-            if len(tools) == 1 and name not in taken:  # AQL-8.5.4-1, AQL-6.2-1
-                self.by_tool[tools[0]] = name
-                continue
-            for qualified in tools:
-                self.by_tool[qualified] = suffixed(name, qualified)
-            self.doubled[name] = [self.by_tool[qualified] for qualified in tools]
-        self._ruled = plan.tools
-        self.taken = frozenset((*taken, *self.by_tool.values(), *self.doubled))
-
-    @property
-    def unmatched(self) -> list[str]:
-        """Of the rules about operations those that no tool is matched by first."""
-        used = set(map(id, self.rules.values()))
-        about = [rule for rule in self._ruled if rule.aql is not None or rule.trust is not None]
-        return [rule.match for rule in about if id(rule) not in used]
-
-
-def _rule(rules: Iterable[ToolRule], qualified: str) -> ToolRule | None:
-    return next((rule for rule in rules if fnmatchcase(qualified, rule.match)), None)

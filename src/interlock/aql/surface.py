@@ -190,7 +190,7 @@ class AqlSurface:
         if isinstance(deliver, Delivery):
             deliver.serve(entry)
         if request.operation == INTROSPECT:
-            if self.adapter.lifted.is_asking:
+            if self.adapter.lifted_servers.is_asking:
                 call = self._new(asked, INTROSPECT)
                 self._native.answer_later(call, self._introspect_settled(caller, request), deliver)
                 return call
@@ -226,7 +226,7 @@ class AqlSurface:
 
     async def _introspect_settled(self, caller: Caller, request: Request) -> Answered:
         """When the AQL servers below have said what they have: a first list shows operations, not their tools."""
-        await self.adapter.lifted.settle()
+        await self.adapter.lifted_servers.settle()
         return self._introspect(caller, request)
 
     def _introspect(self, caller: Caller, request: Request) -> Answered:

@@ -482,6 +482,19 @@ class Namespace:
         return tuple(route for route in routes if route.qualified not in self.clashing and not route.is_refused)
 
 
+class LiveNamespace:
+    """The snapshot in effect. Made before the catalog that replaces it, so that checks and names can read it."""
+
+    __slots__ = ("current",)
+
+    def __init__(self, root_segment: str | None) -> None:
+        self.current = Namespace(0, (), root_segment, {}, ShownTools())
+
+    def find_tool(self, name: str) -> Route | None:
+        """Return the tool of this qualified name, also if no client may see it."""
+        return self.current.view(EVERYTHING).find_tool(name)
+
+
 class ListUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What came of taking over a list. `refused`: the registration ends with this (MCP-AX 4.3)."""
 
@@ -497,13 +510,18 @@ class Catalog:
         on_change: Callable[[frozenset[str]], None],
         on_metadata: Callable[[frozenset[str]], None] = lambda kinds: None,
         *,
+        live: LiveNamespace | None = None,
         checks_for: ChecksFor,
         rulings: Rulings = NO_RULINGS,
         redefined: Feed[tuple[ChangedDefinition, ...]] | None = None,
         surfaces: Surfaces = NO_SURFACES,
     ) -> None:
-        """Told are the kinds of lists; `on_metadata` where only what MCP-AX says of the tools changed."""
+        """Start with an empty namespace. Both callbacks get the kinds of lists that changed.
+
+        `on_metadata`: only what MCP-AX says about the tools changed. `live`: replaced whenever an offer changes.
+        """
         self._plan = plan
+        self.live = live or LiveNamespace(plan.ax.root_segment)
         self._checks_for = checks_for
         self._rulings = rulings
         self._surfaces = surfaces
@@ -516,9 +534,12 @@ class Catalog:
         self._sorted: list[LinkItems] = []
         self._clashes = AliasCollisions()
         self._stocking: dict[object, Link] = {}
-        self._shown = ShownTools()
-        self.namespace = Namespace(0, (), plan.ax.root_segment, {}, self._shown)
+        self._shown = self.live.current.shown
         self._said = 0  # how often an operator said something else of the tools
+
+    @property
+    def namespace(self) -> Namespace:
+        return self.live.current
 
     def has_segment(self, segment: str) -> bool:
         return segment in self._link_items
@@ -619,7 +640,7 @@ class Catalog:
 
     def _renew(self) -> None:
         former, root, clashing = self.namespace, self._plan.ax.root_segment, self._clashes.withheld
-        self.namespace = Namespace(
+        self.live.current = Namespace(
             former.version + 1,
             tuple(self._sorted),
             root,

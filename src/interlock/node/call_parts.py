@@ -8,7 +8,8 @@ from interlock.approvals.views import ApprovalViews
 from interlock.aql.adapter import AqlAdapter
 from interlock.aql.loop_operations import LoopOperations
 from interlock.aql.native_operations import NativeOperations
-from interlock.catalog.catalog import EVERYTHING, Catalog
+from interlock.aql.operation_names import LiveOperationNames
+from interlock.catalog.catalog import Catalog, LiveNamespace
 from interlock.catalog.routes import ChangedDefinition
 from interlock.config.plan import Plan
 from interlock.core.feed import Feed
@@ -49,6 +50,7 @@ class CallParts(msgspec.Struct, frozen=True, kw_only=True):
     agent_check: AgentCheck
     link_events: NodeLinkEvents
     native_operations: NativeOperations
+    operation_names: LiveOperationNames
     loop_operations: LoopOperations
     aql: AqlAdapter
     proposals: Proposals
@@ -59,6 +61,9 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     inbox, passkeys, definitions = approvals.inbox, approvals.passkeys, approvals.definitions
     keepers: dict[str, Keeper] = {}
     audience = Audience(keepers)
+    live = LiveNamespace(plan.ax.root_segment)
+    native = NativeOperations()
+    operation_names = LiveOperationNames(stores.current, live, native)
     gate = Gate(
         inbox,
         approvals.anchors,
@@ -71,16 +76,9 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         granted=GrantedCalls(approvals.grants, inbox, clock),
     )
     budgets = Budgets(plan.budget.limits, clock, enforced=is_limited(plan))
-    route_check = RouteCheck(lambda: catalog.namespace)
+    route_check = RouteCheck(live)
     availability = AvailabilityCheck(plan.limits.calls_in_flight, keepers)
-    safety = make_safety_parts(
-        plan,
-        stores,
-        approvals,
-        lambda: catalog.namespace,
-        lambda route: aql.names().by_tool.get(route.qualified),
-        lambda route: aql.lifted_names(route),  # noqa: PLW0108  # it is made below
-    )
+    safety = make_safety_parts(plan, stores, approvals, live, operation_names)
     agent_check = AgentCheck(safety.watch)
     guard = make_guard(
         route_check,
@@ -90,7 +88,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         approvals.anchors,
         stores.current,
         agent_check,
-        lambda call, route: aql.maybe_refusal(call, route),  # noqa: PLW0108
+        operation_names.find_refusal,
     )
     safety.loop.changed.subscribe(lambda _: guard.watch(is_needed=safety.watch.is_needed))
     redefined = Feed[tuple[ChangedDefinition, ...]]()
@@ -99,6 +97,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         plan,
         audience.lists_changed,
         audience.metadata_changed,
+        live=live,
         checks_for=guard.checks_for,
         rulings=definitions,
         redefined=redefined,
@@ -108,18 +107,16 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     def is_current(approval: Approval) -> bool:
         """A tool that is not listed now may come back as it was."""
         is_call = approval.kind is Kind.CALL
-        route = catalog.namespace.view(EVERYTHING).find_tool(approval.tool) if is_call else None
+        route = live.find_tool(approval.tool) if is_call else None
         return route is None or route.digest == approval.tool_digest
 
     def find_ways_out(approval: Approval) -> tuple[str, ...]:
         is_call = approval.kind is Kind.CALL
-        route = catalog.namespace.view(EVERYTHING).find_tool(approval.tool) if is_call else None
+        route = live.find_tool(approval.tool) if is_call else None
         return () if route is None else ways_out(route, approval.id)
 
     driver_decisions = DriverDecisions()
-    proposals = Proposals(
-        inbox, stores.recorder, clock, lambda name: catalog.namespace.view(EVERYTHING).find_tool(name), stores.replicas
-    )
+    proposals = Proposals(inbox, stores.recorder, clock, live.find_tool, stores.replicas)
     deciding = DecisionService(
         inbox,
         clock,
@@ -150,10 +147,11 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         latency_meta=plan.mcp.latency_meta,
     )
     client_tasks = AskedTasks()
-    native = NativeOperations()
     loop_operations = LoopOperations(safety.loop, safety.verification, native)
-    aql = AqlAdapter(stores.current, catalog, native, stores.recorder, clock, loop_operations, dispatch)
-    aql.lifted.changed.subscribe(lambda _: safety.loop.names.forget())
+    aql = AqlAdapter(
+        stores.current, catalog, native, operation_names, stores.recorder, clock, loop_operations, dispatch
+    )
+    operation_names.lifted.changed.subscribe(lambda _: safety.loop.names.forget())
     task_updates = TaskNews(dispatch.tasks, client_tasks)
     return CallParts(
         keepers=keepers,
@@ -191,6 +189,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
             on_ready=aql.look_below,
         ),
         native_operations=native,
+        operation_names=operation_names,
         loop_operations=loop_operations,
         aql=aql,
         proposals=proposals,

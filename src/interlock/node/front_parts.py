@@ -165,7 +165,13 @@ def _surfaces(
     aql = AqlSurface(calls.dispatch, calls.aql, mode)
     single = AqlSurface(calls.dispatch, calls.aql, "single")
     alone = LoopAdapter(
-        stores.current, calls.catalog, calls.native_operations, stores.recorder, stores.clock, calls.loop_operations
+        stores.current,
+        calls.catalog,
+        calls.native_operations,
+        calls.operation_names,
+        stores.recorder,
+        stores.clock,
+        calls.loop_operations,
     )
     safety = AqlSurface(calls.dispatch, alone, mode)
     return Surfaces(

@@ -1,10 +1,9 @@
 """The execution safety loop of a node: its stores, the loop itself, and the watch over calls."""
 
-from collections.abc import Callable
-
 import msgspec
 
-from interlock.catalog.catalog import Namespace
+from interlock.aql.operation_names import LiveOperationNames
+from interlock.catalog.catalog import LiveNamespace
 from interlock.config.plan import Plan
 from interlock.node.approval_parts import ApprovalParts
 from interlock.node.store_parts import StoreParts
@@ -13,7 +12,7 @@ from interlock.safety.audit import SafetyAudit
 from interlock.safety.challenges import TOOL_PREFIX, Challenges
 from interlock.safety.codes import Attempts
 from interlock.safety.executions import Executions
-from interlock.safety.grants import CallableNames, LiftedNames, OperationName
+from interlock.safety.grants import CallableNames
 from interlock.safety.loop import SafetyLoop
 from interlock.safety.verification import Verification
 from interlock.safety.watch import Watch
@@ -34,9 +33,8 @@ def make_safety_parts(
     plan: Plan,
     stores: StoreParts,
     approvals: ApprovalParts,
-    namespace: Callable[[], Namespace],
-    operation: OperationName,
-    lifted: LiftedNames,
+    live: LiveNamespace,
+    names: LiveOperationNames,
 ) -> SafetyParts:
     kv, clock, codes = stores.store.kv, stores.clock, approvals.codes
     challenges = Challenges(approvals.inbox, codes, clock)
@@ -46,7 +44,7 @@ def make_safety_parts(
         blocks=Blocks(kv, clock),
         executions=Executions(stores.local.kv, clock, KEEP_S),
         challenges=challenges,
-        names=CallableNames(namespace, operation, lifted),
+        names=CallableNames(live, names.find_name, names.lifted_names),
         audit=SafetyAudit(stores.recorder, clock),
         has_channel=lambda name: (
             (approvals.notifier.shows_codes and approvals.guard_changes.may_send_codes)

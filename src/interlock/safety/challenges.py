@@ -99,8 +99,11 @@ class Challenges:
         reason = "An agent asks to start. Approval lets it run; each of its steps is still judged."
         return await self._raise(Kind.START, execution, reason=reason, factors=(), shown=shown)
 
-    def ask_soon(self, execution: Execution, held: HeldOperation, on_refused: Callable[[str], None]) -> str:
-        """The id of the approval that the inbox is about to have. `on_refused`: it cannot have it."""
+    def ask_soon(self, execution: Execution, held: HeldOperation, on_refused: Callable[[str, str], None]) -> str:
+        """Return the id of the approval that the inbox is about to get.
+
+        `on_refused` is called with the id and the reason if the inbox does not take it.
+        """
         shown = {"element_name": execution.name, "operation": held.operation, "params": held.params}
         reason = f"An agent calls {held.operation}, which is {held.danger}. Approval lets this very call run."
         draft = self._draft(
@@ -115,7 +118,7 @@ class Challenges:
                 self._asking.pop(draft.id, None)
             if isinstance(raised, Fault):
                 self._codes.forget(draft.id)
-                on_refused(raised.message)
+                on_refused(draft.id, raised.message)
 
         self._asking[draft.id] = self._work.begin(ask(), "safety")
         return draft.id

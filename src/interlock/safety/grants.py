@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from msgspec import Raw
 
-from interlock.catalog.catalog import Namespace
+from interlock.catalog.catalog import LiveNamespace, Namespace
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, ViewKey
@@ -74,10 +74,10 @@ class Grant:
 class CallableNames:
     """Every name that a caller could call something by. Made once per namespace and kind of caller."""
 
-    def __init__(self, namespace: Callable[[], Namespace], operation: OperationName, lifted: LiftedNames) -> None:
-        """`namespace`: as it is now. `operation`: the name of a tool's operation on the AQL surfaces. `lifted`: of an
-        AQL server's tool, the names of the operations behind it, by those that the server has for them."""
-        self._namespace = namespace
+    def __init__(self, live: LiveNamespace, operation: OperationName, lifted: LiftedNames) -> None:
+        """`operation` returns the name of a tool's operation on the AQL surfaces. `lifted` returns the names of the
+        operations behind a tool of an AQL server, by the names that the server has for them."""
+        self._live = live
         self._operation = operation
         self._lifted = lifted
         self._known: dict[ViewKey, tuple[Namespace, frozenset[str]]] = {}
@@ -87,7 +87,7 @@ class CallableNames:
         self._known.clear()
 
     def of(self, caller: Caller) -> frozenset[str]:
-        namespace = self._namespace()
+        namespace = self._live.current
         view = namespace.view(caller.key)
         found = self._known.get(view.key)
         if found is not None and found[0] is namespace:
@@ -112,7 +112,7 @@ class CallableNames:
             return CallNames(self.of_route(call.route), self._of_lifted(call, call.route))
         route = None
         if call.method == PROMPTS_GET:
-            route = self._namespace().view(call.caller.key).find_prompt(call.target)
+            route = self._live.current.view(call.caller.key).find_prompt(call.target)
         if route is not None:
             return CallNames(self.of_route(route))
         return CallNames(frozenset((normalise(call.target), normalise(plain_uri(call.target)))))

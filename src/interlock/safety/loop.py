@@ -283,21 +283,21 @@ class SafetyLoop:
         return execution.held.is_released(held)
 
     def hold(self, execution: Execution, held: HeldOperation) -> str:
-        """The id of the approval that the operation waits for."""
+        """Return the id of the approval that the operation waits for."""
         id = execution.held.maybe_waiting(held)
         if id is not None and self.challenges.is_waiting(id):
             return id
         if id is not None:
             execution.held.settle(id, is_yes=False)
 
-        def on_refused(why: str) -> None:
-            execution.held.settle(asked, is_yes=False)
+        def on_refused(approval_id: str, why: str) -> None:
+            execution.held.settle(approval_id, is_yes=False)
             execution.tell(NotificationType.ERROR, f"Nobody could be asked about {held.operation}: {why}", held.at)
 
-        asked = self.challenges.ask_soon(execution, held, on_refused)
-        execution.held.wait(asked, held)
-        self.record(execution, "hold", "held", approval=asked, operation=held.operation, level=held.level)
-        return asked
+        approval_id = self.challenges.ask_soon(execution, held, on_refused)
+        execution.held.wait(approval_id, held)
+        self.record(execution, "hold", "held", approval=approval_id, operation=held.operation, level=held.level)
+        return approval_id
 
     # Judging
 

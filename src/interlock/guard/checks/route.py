@@ -3,13 +3,12 @@
 The names a caller sees are the names it may call: the view of the namespace is the one predicate.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from interlock.ax.protocol.errors import SCOPE_DENIED, refusal
-from interlock.catalog.catalog import SCOPES, Namespace
+from interlock.catalog.catalog import SCOPES, LiveNamespace
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink, CallRoute
 from interlock.core.calls.caller import Caller, Principal, ViewKey, view_key
@@ -29,9 +28,8 @@ class RouteCheck:
     name = "route and scope"
     is_common = False
 
-    def __init__(self, namespace: Callable[[], Namespace]) -> None:
-        """`namespace`: as it is now."""
-        self._namespace = namespace
+    def __init__(self, live: LiveNamespace) -> None:
+        self._live = live
 
     def applies_to(self, route: Route) -> bool:
         """Being listed is decided by the caller's view, before there is a call. What is left: unknown callers."""
@@ -42,12 +40,12 @@ class RouteCheck:
         return _NO_PERSON_TO_ASK if _has_no_person_to_ask(call.route, call.caller.principal) else None
 
     def maybe_route(self, key: ViewKey, name: str) -> Route | None:
-        return self._namespace().view(key).find_tool(name)
+        return self._live.current.view(key).find_tool(name)
 
     def unlisted(self, caller: Caller, name: str) -> Fault:
         """The refusal of a name that leads nowhere. A parent is told apart what is not there and what its scope, or
         our child's, does not reach (MCP-AX 10.2)."""
-        namespace = self._namespace()
+        namespace = self._live.current
         if caller.hop is None:
             return not_found_fault(namespace.view(caller.key).near_names(name))
         beyond = any(name in items.out_of_scope for items in namespace.link_items)
@@ -66,7 +64,7 @@ class RouteCheck:
 
     def explain(self, route: Route, caller: Principal) -> Verdict:
         key = view_key(caller, only=None, names="auto", declares_extension=False)
-        namespace = self._namespace()
+        namespace = self._live.current
         if self.maybe_route(key, route.qualified) is not None:
             if _has_no_person_to_ask(route, caller):
                 return self._verdict("refuse", "scope_denied: an unknown caller has no person to ask")

@@ -1,0 +1,131 @@
+"""The names of operations over the whole namespace, and what an AQL server below would refuse.
+
+Made before the guard, the safety loop and the dispatcher, which all read names. What AQL servers below offer is asked
+through the dispatcher (`lifted_servers`) and written into `lifted`, which publishes each change.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Final
+
+from interlock.aql.lifted_operations import LiftedOperations
+from interlock.aql.native_operations import NativeOperations
+from interlock.aql.protocol.envelope import failed, tool_result
+from interlock.aql.protocol.errors import Failure
+from interlock.aql.protocol.model import reserved_names
+from interlock.aql.protocol.requests import Batch, Request, read_item, read_request
+from interlock.aql.protocol.tool_names import operation_name, suffixed
+from interlock.aql.protocol.validation import Arguments, Validator
+from interlock.catalog.catalog import EVERYTHING, LiveNamespace, Namespace
+from interlock.catalog.routes import Route
+from interlock.config.plan import Plan, ToolRule
+from interlock.core.calls.call import Call
+from interlock.core.calls.check import Refuse
+from interlock.core.current_plan import CurrentPlan
+from interlock.guard.checks.arguments import refuse_input
+from interlock.mcp.eras import MODERN
+
+log = logging.getLogger("interlock.aql")
+
+ENTRIES_SPARE: Final = 1000  # names kept beyond twice the number of tools, so that a server may come and go
+
+
+class OperationNames:
+    """Tools as operations, over the whole namespace: a name is the same for every caller (C.map-1 to -3)."""
+
+    def __init__(self, namespace: Namespace, native: NativeOperations, plan: Plan, made: dict[str, str]) -> None:
+        """`made`: qualified name -> operation name, kept between snapshots."""
+        routes = namespace.view(EVERYTHING).tool_routes
+        self.rules: dict[str, ToolRule] = {}
+        given: dict[str, str] = {}
+        for route in routes:
+            name = made.get(route.qualified)
+            if name is None:
+                name = made[route.qualified] = operation_name(route.qualified)
+            rule = _rule(plan.tools, route.qualified) if plan.tools else None
+            if rule is not None:
+                self.rules[route.qualified] = rule
+                if rule.aql is not None and rule.aql.name is not None:
+                    name = rule.aql.name
+            given[route.qualified] = name
+        sharing: dict[str, list[str]] = {}
+        for qualified, name in given.items():
+            sharing.setdefault(name, []).append(qualified)
+        taken = reserved_names() | {one.declaration.name for one in native}
+        self.by_tool: dict[str, str] = {}
+        self.doubled: dict[str, list[str]] = {}
+        for name, tools in sharing.items():
+            if len(tools) == 1 and name not in taken:  # AQL-8.5.4-1, AQL-6.2-1
+                self.by_tool[tools[0]] = name
+                continue
+            for qualified in tools:
+                self.by_tool[qualified] = suffixed(name, qualified)
+            self.doubled[name] = [self.by_tool[qualified] for qualified in tools]
+        self._ruled = plan.tools
+        self.taken = frozenset((*taken, *self.by_tool.values(), *self.doubled))
+
+    @property
+    def unmatched(self) -> list[str]:
+        """Of the rules about operations those that no tool is matched by first."""
+        used = set(map(id, self.rules.values()))
+        about = [rule for rule in self._ruled if rule.aql is not None or rule.trust is not None]
+        return [rule.match for rule in about if id(rule) not in used]
+
+
+def _rule(rules: Iterable[ToolRule], qualified: str) -> ToolRule | None:
+    return next((rule for rule in rules if fnmatchcase(qualified, rule.match)), None)
+
+
+class LiveOperationNames:
+    """The names of all operations as they are now, and the operations of AQL servers below."""
+
+    def __init__(self, current: CurrentPlan, live: LiveNamespace, native: NativeOperations) -> None:
+        self._current = current
+        self._live = live
+        self._native = native
+        self.lifted = LiftedOperations()
+        self._name_by_tool: dict[str, str] = {}  # qualified name -> operation name, kept between snapshots
+        self._names: tuple[Namespace, int, Plan, OperationNames] | None = None
+        self._checked: Plan | None = None  # the plan whose rules were compared with the tools
+
+    def names(self) -> OperationNames:
+        namespace, version, plan = self._live.current, self._native.version, self._current.plan
+        cached = self._names
+        if cached is not None and cached[0] is namespace and cached[1] == version and cached[2] is plan:
+            return cached[3]
+        if len(self._name_by_tool) > 2 * sum(len(items.tools) for items in namespace.link_items) + ENTRIES_SPARE:
+            self._name_by_tool.clear()
+        names = OperationNames(namespace, self._native, plan, self._name_by_tool)
+        # With one tool, only the node's own are listed: the servers are still connecting.
+        if self._checked is not plan and len(names.by_tool) > 1:
+            self._checked = plan
+            for match in names.unmatched:
+                log.warning('[[tool]] match = "%s" matches no tool that is listed now', match)
+        self._names = (namespace, version, plan, names)
+        return names
+
+    def find_name(self, route: Route) -> str | None:
+        """Return the name of a tool's operation."""
+        return self.names().by_tool.get(route.qualified)
+
+    def lifted_names(self, route: Route) -> Mapping[str, str]:
+        """Return the names here of the operations behind a tool, by the server's names. Empty for an ordinary tool."""
+        taken = self.names().taken
+        return {each: self.lifted.name(route, each, taken) for each in self.lifted.operations(route) or ()}
+
+    def find_refusal(self, call: Call, route: Route) -> Refuse | None:
+        """Return what the AQL server behind a tool would refuse, so that no person is asked about such a call."""
+        operations = self.lifted.operations(route)
+        if operations is None:
+            return None
+        aql = self._current.plan.aql
+        request = read_request(call.params.get("arguments"), aql.limits)
+        for item in map(read_item, request.items) if isinstance(request, Batch) else (request,):
+            outcome: Arguments | Failure | None = item if isinstance(item, Failure) else None
+            if isinstance(item, Request) and item.operation in operations:
+                outcome = Validator(operations[item.operation]).validate(item, strict=aql.strict_mode)
+            if isinstance(outcome, Failure):
+                is_modern = call.caller.era is MODERN
+                return refuse_input(call, tool_result(failed(outcome), is_error=False, is_modern=is_modern))
+        return None
