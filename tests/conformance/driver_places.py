@@ -14,7 +14,7 @@ from tests.conformance import toolbox
 
 from interlock.config.plan import DriversPlan
 from interlock.drivers.install.install import install
-from interlock.drivers.install.outcome import Installed, Locked
+from interlock.drivers.install.installation import Installation, Installed, Locked
 from interlock.drivers.protocol.model import Driver
 from interlock.process.child import Child
 from interlock.process.stderr import StderrRing
@@ -43,16 +43,16 @@ async def installed(wanted: Driver, env: dict[str, str] | None = None, record: s
     kept = HOME / f"{record or wanted.key}.json"
     lock = msgspec.json.decode(kept.read_bytes(), type=Locked) if kept.exists() else None
     node = {"PATH": f"{tools_of_node()}:{os.environ['PATH']}"}
-    outcome = await install(
+    installation = Installation(
         wanted,
         packages=HOME / "packages",
         folder=HOME,
-        lock=lock,
         progress=lambda _: None,
         reaper=None,
         settings=DriversPlan(),
         environment=dict(os.environ) | node | (env or {}),
     )
+    outcome = await install(installation, lock)
     if not isinstance(outcome, Installed):
         pytest.skip(f"{wanted.id} CANNOT BE INSTALLED, it is not shown: {outcome.reason}")
     kept.write_bytes(msgspec.json.encode(outcome.lock))

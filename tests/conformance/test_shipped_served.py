@@ -21,8 +21,7 @@ from tests.conformance.test_shipped_servers import declared
 from tests.interaction.harness import RunningNode, running_node, wait_for
 
 from interlock.core.clock import SystemClock
-from interlock.drivers.install.locks import Locks
-from interlock.drivers.install.outcome import Locked
+from interlock.drivers.install.installation import Locked, Locks
 from interlock.store.sqlite.secrets import Secrets
 from interlock.store.sqlite.store import SqliteStore
 

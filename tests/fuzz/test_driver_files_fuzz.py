@@ -13,7 +13,7 @@ from tests.scale import many
 from interlock.drivers.protocol.files.contract import read_contract
 from interlock.drivers.protocol.files.driver import check_published, read_driver
 from interlock.drivers.protocol.files.inventory import read_secrets
-from interlock.drivers.protocol.model import Reading
+from interlock.drivers.protocol.problems import Reading
 
 DRIVER: dict[str, Any] = {
     "name": "Files",

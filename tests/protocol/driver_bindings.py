@@ -9,7 +9,8 @@ from driver_texts import as_contract, as_driver, binding, contract, driver
 from interlock.drivers.protocol.binding.checks import check_binding
 from interlock.drivers.protocol.binding.contract_fit import unfit
 from interlock.drivers.protocol.binding.match import Bound, match
-from interlock.drivers.protocol.model import Binding, Contract, Driver, Problem
+from interlock.drivers.protocol.model import Binding, Contract, Driver
+from interlock.drivers.protocol.problems import Problem
 
 DRAFT_07 = {"$schema": "http://json-schema.org/draft-07/schema#"}
 DRAFT_2020_12 = {"$schema": "https://json-schema.org/draft/2020-12/schema"}

@@ -7,7 +7,8 @@ import yaml
 from interlock.drivers.protocol.files.contract import read_contract
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.inventory import read_secrets
-from interlock.drivers.protocol.model import Contract, Driver, Problem, Reading, Secrets
+from interlock.drivers.protocol.model import Contract, Driver, Secrets
+from interlock.drivers.protocol.problems import Problem, Reading
 
 MISSING: Any = object()
 

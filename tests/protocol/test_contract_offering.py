@@ -16,7 +16,8 @@ from interlock.drivers.protocol.binding.listed_tool import (
     qualified_name,
     tool_item,
 )
-from interlock.drivers.protocol.model import Contract, Problem
+from interlock.drivers.protocol.model import Contract
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.gate.protocol.policy import says_its_effect
 from interlock.mcp import items

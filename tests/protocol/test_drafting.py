@@ -20,7 +20,7 @@ from interlock.drivers.protocol.authoring.draft import (
 from interlock.drivers.protocol.binding.effects import effects_of, maybe_question, proposed_class
 from interlock.drivers.protocol.binding.match import Bound, match
 from interlock.drivers.protocol.files.contract import read_contract
-from interlock.drivers.protocol.model import Problem
+from interlock.drivers.protocol.problems import Problem
 
 DRAFT_07 = "http://json-schema.org/draft-07/schema#"
 ENTITIES = {

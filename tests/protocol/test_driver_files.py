@@ -12,17 +12,11 @@ from interlock.drivers.protocol.files import schema_problems
 from interlock.drivers.protocol.files.driver import check_published, read_driver
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.schemas.mcp import EXTENSION_KEYS
-from interlock.drivers.protocol.model import (
-    Docker,
-    Driver,
-    HealthCheck,
-    Mapped,
-    Npm,
-    Pypi,
-    Remote,
-    ResultParse,
-    ServerConnection,
-)
+from interlock.drivers.protocol.kinds.docker import Docker
+from interlock.drivers.protocol.kinds.npm import Npm
+from interlock.drivers.protocol.kinds.pypi import Pypi
+from interlock.drivers.protocol.kinds.remote import Remote
+from interlock.drivers.protocol.model import Driver, HealthCheck, Mapped, ResultParse, ServerConnection
 
 EXAMPLES = Path(__file__).parent / "aip32_examples"
 PUBLISHED = ["specification", "filesystem-mcp", "postgres-mcp", "acme-remote-mcp", "github-mcp"]

@@ -15,7 +15,7 @@ from interlock.drivers.protocol.files.frontmatter import (
     VALUES_MAX,
     read_frontmatter,
 )
-from interlock.drivers.protocol.model import Problem
+from interlock.drivers.protocol.problems import Problem
 
 HOSTILE_S_MAX = 20.0  # a parser that grows with the square of the depth takes minutes for these
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from driver_texts import as_driver, binding, driver, remote, told
 
-from interlock.drivers.protocol.model import Problem
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.selection.compatibility import changes_of_identity
 
 

@@ -6,8 +6,12 @@ import msgspec
 import pytest
 from driver_texts import MISSING, as_driver, driver, remote, told
 
-from interlock.drivers.protocol.files.schemas.mcp import SERVER_KEYS
-from interlock.drivers.protocol.model import Binary, Driver, Npm, Pypi, Remote, RemoteAuth
+from interlock.drivers.protocol.kinds import SERVERS
+from interlock.drivers.protocol.kinds.binary import Binary
+from interlock.drivers.protocol.kinds.npm import Npm
+from interlock.drivers.protocol.kinds.pypi import Pypi
+from interlock.drivers.protocol.kinds.remote import Remote, RemoteAuth
+from interlock.drivers.protocol.model import Driver
 
 KINDS: dict[str, dict[str, Any]] = {
     "binary": {"kind": "binary", "path": "/usr/local/bin/mcp-filesystem"},
@@ -179,11 +183,11 @@ def test_the_auth_of_a_remote_server_is_read() -> None:
 @pytest.mark.parametrize(
     ("server", "pointer", "named"),
     [
-        ({"path": "x"}, "/server/kind", SERVER_KEYS),
-        ({"kind": "python", "package": "x"}, "/server/kind", SERVER_KEYS),
-        ({"kind": "npm", "url": "https://x"}, "/server/package", SERVER_KEYS["npm"]),
-        ({"kind": "remote", "package": "x"}, "/server/url", SERVER_KEYS["remote"]),
-        ({"kind": "docker"}, "/server/image", SERVER_KEYS["docker"]),
+        ({"path": "x"}, "/server/kind", SERVERS),
+        ({"kind": "python", "package": "x"}, "/server/kind", SERVERS),
+        ({"kind": "npm", "url": "https://x"}, "/server/package", SERVERS["npm"].keys),
+        ({"kind": "remote", "package": "x"}, "/server/url", SERVERS["remote"].keys),
+        ({"kind": "docker"}, "/server/image", SERVERS["docker"].keys),
     ],
 )
 def test_a_server_is_one_shape_and_its_fault_one_message(server: dict[str, Any], pointer: str, named: Any) -> None:

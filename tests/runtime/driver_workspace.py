@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from interlock.config.plan import DriversPlan, Plan
-from interlock.drivers.protocol.model import Problem
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.selection.requirements import Machine
 from interlock.drivers.workspace.declaration import Declaration, Declared
 from interlock.drivers.workspace.scan import scan_workspace

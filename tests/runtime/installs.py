@@ -14,7 +14,7 @@ from tests.protocol.driver_texts import as_driver, driver
 from interlock.config.plan import DriversPlan
 from interlock.drivers.install.commands import Caged
 from interlock.drivers.install.install import install
-from interlock.drivers.install.outcome import Installed, InstallFailed, Locked
+from interlock.drivers.install.installation import Installation, Installed, InstallFailed, Locked
 from interlock.drivers.protocol.model import Driver
 
 
@@ -50,18 +50,18 @@ class Place:
     async def install(
         self, wanted: Driver, lock: Locked | None = None, settings: DriversPlan | None = None
     ) -> Installed | InstallFailed:
-        return await install(
+        installation = Installation(
             wanted,
             packages=self.packages,
             folder=self.folder,
             workspace=self.workspace,
-            lock=lock,
             progress=self.said.append,
             reaper=None,
             settings=settings or DriversPlan(),
             environment=self.env,
             caged=self.caged,
         )
+        return await install(installation, lock)
 
     async def done(self, wanted: Driver, lock: Locked | None = None, settings: DriversPlan | None = None) -> Installed:
         outcome = await self.install(wanted, lock, settings)

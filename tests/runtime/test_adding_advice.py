@@ -6,7 +6,7 @@ import pytest
 
 from interlock.drivers.add.advice import advice
 from interlock.drivers.add.trial import TrialResult
-from interlock.drivers.install.outcome import Installed, Locked
+from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.interfaces import DriverState
 from interlock.process.stderr_summary import words_of
 

@@ -13,8 +13,8 @@ from tests.runtime import fake_docker
 from tests.runtime.installs import Place, declared, program
 
 from interlock.config.plan import DriversPlan
-from interlock.drivers.install.containers import remove_leftover_containers
-from interlock.drivers.install.install import difference, with_another_port
+from interlock.drivers.install.installation import difference
+from interlock.drivers.kinds.docker import remove_leftover_containers, with_another_port
 from interlock.drivers.protocol.model import Driver
 from interlock.process.child import Child
 from interlock.process.stderr import StderrRing

@@ -10,7 +10,7 @@ import pytest
 from tests.runtime.installs import Files, declared, program, serving
 
 from interlock.drivers.install.commands import plain_runner
-from interlock.drivers.install.outcome import Installed, Locked
+from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.protocol.model import Driver, HealthCheck
 from interlock.drivers.provider.health_probe import exec_health, http_health
 from interlock.process.run import Ran

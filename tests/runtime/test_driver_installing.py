@@ -14,9 +14,14 @@ from tests.protocol.driver_texts import as_driver, driver, told
 from tests.runtime.installs import Place, declared, output, program
 
 from interlock.config.plan import DriversPlan
-from interlock.drivers.install.install import difference, packages_of, remove_packages, request_digest
-from interlock.drivers.install.locks import Locks
-from interlock.drivers.install.outcome import Locked
+from interlock.drivers.install.installation import (
+    Locked,
+    Locks,
+    difference,
+    packages_of,
+    remove_packages,
+    request_digest,
+)
 from interlock.process.child import Child
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import Damaged

@@ -15,7 +15,8 @@ from interlock.core.store_backends import build_store
 from interlock.drivers.contracts.table import ContractTable
 from interlock.drivers.interfaces import DriverState, Lease
 from interlock.drivers.protocol.errors import DriverError
-from interlock.drivers.protocol.model import Binding, Problem
+from interlock.drivers.protocol.model import Binding
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.registry.registry import Registry
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.trust_store import Memory, Trusted

@@ -10,14 +10,14 @@ from tests.contract.package_sources import Registry, Shelf, needs_node, registry
 from tests.runtime.installs import Place, declared, program
 
 from interlock.drivers.install.commands import plain_runner
-from interlock.drivers.install.outcome import Installed, InstallFailed, Locked
+from interlock.drivers.install.installation import Installed, InstallFailed, Locked
 from interlock.drivers.install.version_check import (
     VersionFits,
     VersionMismatch,
     check_version,
     install_checked,
-    names_package,
 )
+from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.model import Driver
 from interlock.process.run import Ran
 
@@ -164,7 +164,8 @@ def package(kind: str, name: str, cmd: str, range: str = ">=0.5", **more: Any) -
 )
 def test_a_command_that_names_the_package_is_known(wanted: Driver, named: bool) -> None:
     assert wanted.version_check is not None
-    assert names_package(tuple(wanted.version_check.cmd.split()), wanted) is named
+    words = tuple(wanted.version_check.cmd.split())
+    assert kind_of(wanted.server).names_package(wanted.server, words) is named
 
 
 @pytest.mark.req("AIP-30.version-2")

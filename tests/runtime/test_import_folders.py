@@ -9,11 +9,11 @@ import pytest
 from interlock.config.plan import Spawn
 from interlock.drivers.add.add import AddResult, NotAdded
 from interlock.drivers.add.trial import TrialResult
-from interlock.drivers.install.outcome import Installed, Locked
+from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
-from interlock.drivers.provider.server_plan import compile_server_plan
 from interlock.drivers.workspace.imported_folder import WorkspaceUnusable
 from interlock.interop.client_discovery import Machine, read_source
 from interlock.interop.importer import ImportRequest, Report, carry_out, collect_sources, plan
@@ -355,7 +355,7 @@ def test_a_default_is_used_where_the_host_has_no_value(monkeypatch: pytest.Monke
     installed = Installed(command=("x",), version=None, lock=Locked(asked="", method="present"))
 
     def env() -> dict[str, str]:
-        reach = compile_server_plan(driver, installed, folder=tmp_path, data=tmp_path).reach
+        reach = kind_of(driver.server).compile_plan(driver, installed, folder=tmp_path, data=tmp_path).reach
         assert isinstance(reach, Spawn)
         return dict(reach.env)
 

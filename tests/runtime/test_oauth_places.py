@@ -13,8 +13,8 @@ from interlock.core.clock import SystemClock
 from interlock.credentials.authorization_server import AuthorizationServers
 from interlock.credentials.errors import NoOAuth, Unobtainable
 from interlock.credentials.protocol.www_authenticate import Challenge
-from interlock.drivers.install.outcome import Installed, Locked
-from interlock.drivers.provider.server_plan import compile_server_plan
+from interlock.drivers.install.installation import Installed, Locked
+from interlock.drivers.kinds import kind_of
 from interlock.net.fetch import Fetcher, FetchFailed, scope_of_url
 from interlock.net.protocol.address_scope import Scope
 
@@ -163,7 +163,7 @@ def test_the_hosts_of_a_remote_driver_are_those_it_lists_and_its_own(tmp_path: P
         declared = driver_texts.as_driver(data).value
         assert declared is not None
         installed = Installed(command=(), version=None, lock=Locked(asked="", method="present"))
-        reach = compile_server_plan(declared, installed, folder=tmp_path, data=tmp_path).reach
+        reach = kind_of(declared.server).compile_plan(declared, installed, folder=tmp_path, data=tmp_path).reach
         assert isinstance(reach, Dial)
         return reach.egress
 

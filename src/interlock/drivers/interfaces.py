@@ -11,7 +11,8 @@ from typing import Any, Final, Protocol
 from interlock.core.calls.caller import Caller
 from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.errors import DriverError
-from interlock.drivers.protocol.model import Binding, Driver, Problem
+from interlock.drivers.protocol.model import Binding, Driver
+from interlock.drivers.protocol.problems import Problem
 from interlock.links.listing import Listing
 from interlock.links.server_link import ServerLink
 

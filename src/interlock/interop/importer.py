@@ -14,6 +14,7 @@ import msgspec
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE
+from interlock.drivers.protocol.kinds import SERVERS
 from interlock.drivers.workspace.imported_folder import (
     RECORD_FILE,
     Folder,
@@ -231,16 +232,8 @@ def _secrets(planned: Planned, keep: Keep | None) -> tuple[SecretReport, ...]:
 
 def start_command(server: Mapping[str, Any]) -> tuple[str, ...]:
     """The command that a start would run, or the address it would dial, with placeholders for secrets."""
-    match server["kind"]:
-        case "remote":
-            return (server["url"],)
-        case "npm":
-            return ("npx", server["package"], *server.get("args", ()))
-        case "pypi":
-            return ("uvx", server["package"], *server.get("args", ()))
-        case "docker":
-            return ("docker", "run", server["image"], *server.get("args", ()))
-    return (server["path"], *server.get("args", ()))
+    kind = SERVERS[server["kind"]]
+    return (*kind.launcher, server[kind.keys[0]], *server.get("args", ()))
 
 
 def _body(planned: Planned) -> str:

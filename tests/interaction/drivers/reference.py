@@ -20,8 +20,7 @@ from tests.interaction.harness import RunningNode, running_node, wait_for
 
 from interlock.core.clock import SystemClock
 from interlock.core.store_backends import build_store
-from interlock.drivers.install.locks import Locks
-from interlock.drivers.install.outcome import Locked
+from interlock.drivers.install.installation import Locked, Locks
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.model import Driver
 

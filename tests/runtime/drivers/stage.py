@@ -16,7 +16,7 @@ from tests.protocol.driver_texts import as_contract, as_driver, as_secrets, bind
 from interlock.config.load import load
 from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.core.clock import SystemClock
-from interlock.drivers.install.outcome import Installed, InstallFailed, Locked
+from interlock.drivers.install.installation import Installed, InstallFailed, Locked
 from interlock.drivers.protocol.files.inventory import secret_for
 from interlock.drivers.protocol.model import Contract, Driver
 from interlock.drivers.provider.environment import DriverEnvironment

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
-from interlock.drivers.install.outcome import Attempt, InstallFailed
+from interlock.drivers.install.installation import Attempt, InstallFailed
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.provider import keeper as keeping

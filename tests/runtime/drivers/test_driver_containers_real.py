@@ -20,7 +20,7 @@ import pytest
 from tests.runtime.drivers.stage import SERVER, Stage, settled, staged, until
 from tests.runtime.installs import Place
 
-from interlock.drivers.install.outcome import Installed, InstallFailed
+from interlock.drivers.install.installation import Installed, InstallFailed
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.model import Driver
 

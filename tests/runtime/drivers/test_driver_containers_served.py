@@ -10,7 +10,7 @@ from tests.runtime.drivers.stage import SERVER, alive, settled, staged, until
 from tests.runtime.installs import Place
 from tests.runtime.test_driver_containers import Client
 
-from interlock.drivers.install.outcome import Installed, InstallFailed
+from interlock.drivers.install.installation import Installed, InstallFailed
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.model import Driver
 

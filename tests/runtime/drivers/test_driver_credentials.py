@@ -19,11 +19,11 @@ from tests.runtime.drivers.scripted import Scripted
 from tests.runtime.drivers.stage import AheadClock, Stage, asked, caller, lent, settled, staged, until
 
 from interlock.config.plan import Spawn
-from interlock.drivers.install.outcome import Installed, Locked
+from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.provider.provider import DriverProvider
-from interlock.drivers.provider.server_plan import compile_server_plan
 from interlock.drivers.provider.tenant_processes import InstanceLease
 
 ONCE: dict[str, Any] = {"connection_options": {"max_retries": 0, "timeout_ms": 5000}}
@@ -347,7 +347,7 @@ def test_the_places_of_the_login_state_may_be_read_and_written_in_the_sandbox(tm
     value = as_driver(driver(auth={"state": {"paths": ["./state", "/var/acme"]}})).value
     assert value is not None
     installed = Installed(command=("x",), version="1", lock=Locked(asked="", method="present"))
-    reach = compile_server_plan(value, installed, folder=tmp_path, data=tmp_path).reach
+    reach = kind_of(value.server).compile_plan(value, installed, folder=tmp_path, data=tmp_path).reach
     assert isinstance(reach, Spawn)
     assert reach.sandbox is not None
     assert {tmp_path / "state", Path("/var/acme")} <= {*reach.sandbox.write}

@@ -10,11 +10,11 @@ from tests.protocol.driver_texts import as_driver, driver
 from tests.runtime.drivers.stage import Stage, alive, asked, caller, lent, settled, staged, until
 
 from interlock.config.plan import Spawn
-from interlock.drivers.install.outcome import Installed, Locked
+from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.provider import tenant_processes
-from interlock.drivers.provider.server_plan import compile_server_plan
 
 KEY = "driven-mcp@1"
 
@@ -58,7 +58,9 @@ def test_each_tenant_has_a_private_home(tmp_path: Path) -> None:
     installed = Installed(command=("/bin/true",), version=None, lock=Locked(asked="", method="present"))
     homes = set()
     for who in (None, "ada", "bob"):
-        plan = compile_server_plan(read.value, installed, folder=tmp_path, data=tmp_path, who=who)
+        plan = kind_of(read.value.server).compile_plan(
+            read.value, installed, folder=tmp_path, data=tmp_path, tenant=who
+        )
         assert isinstance(plan.reach, Spawn)
         assert plan.reach.sandbox is not None
         homes.add(plan.reach.sandbox.home)

@@ -20,12 +20,12 @@ from interlock.config.plan import Plan, SandboxPlan, Spawn
 from interlock.drivers.add.advice import advice
 from interlock.drivers.add.trial import Say, TrialResult, TrialRunner
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.authoring.proposal import Known
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
-from interlock.drivers.protocol.model import Problem, Remote
-from interlock.drivers.provider.server_plan import compile_server_plan
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.host_facts import this_machine
 from interlock.drivers.workspace.scan import DRAFT_FILE, DRIVERS, FoundFolder, Root, mark_of, scan_workspace
@@ -165,11 +165,11 @@ def sandbox_of(plan: Plan, declared: Declared, stood: TrialResult) -> dict[str, 
     driver, installed = declared.driver, stood.installed
     if driver is None or installed is None:
         return {}
-    if isinstance(driver.server, Remote):
+    if driver.server.confinement == "elsewhere":
         return {"kind": "none", "reason": "it runs elsewhere"}
     if plan.drivers.sandbox.get(driver.id) == "off":
         return {"kind": "off", "reason": "drivers.sandbox turns it off"}
-    reach = compile_server_plan(driver, installed, folder=declared.folder, data=plan.data).reach
+    reach = kind_of(driver.server).compile_plan(driver, installed, folder=declared.folder, data=plan.data).reach
     sandbox = reach.sandbox if isinstance(reach, Spawn) else None
     if sandbox is None:
         return {"kind": "container", "egress": list(driver.network.egress) if driver.network is not None else []}

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from interlock.drivers.add.trial import TrialResult
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.protocol.kinds import SERVERS
 
 NOTHING: Final = "nothing was written"
 
@@ -29,11 +30,6 @@ _NO_PACKAGE: Final = re.compile(
     re.IGNORECASE,
 )
 _NO_PROGRAM: Final = re.compile(r"^present: .*(does not exist|is not executable|no program )")
-_OF_MCP: Final = re.compile(
-    r"cannot import name .* from '?mcp[.' ]|No module named '?mcp\b|module 'mcp[\w.]*' has no attribute"
-    r"|'(Server|FastMCP|MCPServer|ServerSession|RequestContext|NotificationOptions)' object has no attribute"
-    r"|type object '\w+' has no attribute .*mcp"
-)
 _STARTED: Final = re.compile(
     r"spawn (?P<node>[\w.+-]+) ENOENT|No such file or directory: '(?P<python>[\w.+-]+)'"
     r"|(?:^|\s)(?P<shell>[\w.+-]+): (?:command )?not found"
@@ -53,13 +49,13 @@ def advice(stood: TrialResult, server: Mapping[str, Any], beside: Sequence[str] 
         return f"it tried to reach {place}, which its sandbox does not allow: --egress {place} allows it"
     if stood.state is DriverState.UNAUTHED:
         return "--secret NAME, or --header 'Authorization=Bearer …', gives it a credential; it is kept in the store"
-    if server.get("kind") == "remote":
+    if server.get("kind") in SERVERS and SERVERS[server["kind"]].confinement == "elsewhere":
         return f"check the address, and that an MCP server answers there; {NOTHING}"
     return f"{_of_start(' | '.join(stood.last_words), server, beside)}; {NOTHING}"
 
 
 def _of_install(reason: str, kind: str) -> str:
-    registry = {"npm": "the npm registry", "pypi": "PyPI", "docker": "the registry of images"}.get(kind)
+    registry = SERVERS[kind].registry_name if kind in SERVERS else None
     if registry is None or _NO_PROGRAM.search(reason):
         return "there is no such program here: install it, or write its path"
     if _UNREACHABLE.search(reason):
@@ -75,8 +71,9 @@ def _of_start(words: str, server: Mapping[str, Any], beside: Sequence[str]) -> s
     for each in server.get("args", ()):
         if each.startswith("/") and each in words and not Path(each).exists():
             return f"{each} is not there: check the path"
-    if server.get("kind") == "pypi" and _OF_MCP.search(words) and not beside:
-        return "it was made for an older mcp package: --with 'mcp<2' installs that beside it"
+    kind = SERVERS.get(str(server.get("kind")))
+    if kind is not None and (advice := kind.advise_on_start(words, has_extra_packages=bool(beside))) is not None:
+        return advice
     if (found := _STARTED.search(words)) is not None:
         name = found["node"] or found["python"] or found["shell"]
         return f"it may not start {name}: --program {name} allows it"

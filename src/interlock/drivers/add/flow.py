@@ -15,7 +15,7 @@ from interlock.drivers.add.add import AddResult, NotAdded, add, known_contracts,
 from interlock.drivers.add.trial import Say, TrialRunner
 from interlock.drivers.protocol.authoring.proposal import Composed, Proposal, compose, propose
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE
-from interlock.drivers.protocol.model import Problem
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.workspace.imported_folder import read_folder
 
 Agree = Callable[[tuple[Proposal, ...]], Awaitable[tuple[Proposal, ...]]]

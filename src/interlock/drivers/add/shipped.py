@@ -12,10 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.drivers.kinds import kind_of
+from interlock.drivers.kinds.kind import HOMES
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
-from interlock.drivers.protocol.model import Driver, Npm, Pypi, Remote
-from interlock.drivers.provider.server_plan import HOMES
+from interlock.drivers.protocol.kinds.server import LocalServer
+from interlock.drivers.protocol.model import Driver
 from interlock.interop.protocol.convert.inventory_text import PENDING
 
 _TEMPLATE: Final = "/workspace"
@@ -35,17 +37,20 @@ def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | 
     person said: install, sandbox.exec, and hosts in network.egress are left as they are."""
     asked = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), DRIVER_FILE).value
     shipped = _for(asked) if asked is not None else None
-    if asked is None or shipped is None or isinstance(asked.server, Remote) or isinstance(shipped.server, Remote):
+    if asked is None or shipped is None:
+        return None
+    server_asked, server_shipped = asked.server, shipped.server
+    if not isinstance(server_asked, LocalServer) or not isinstance(server_shipped, LocalServer):
         return None
     home = node_data.absolute() / HOMES / asked.id
     server, made = dict(data["server"]), dict(data)
     what: list[str] = []
-    env = {name: _at(home, value) for name, value in shipped.server.env.items() if name not in asked.server.env}
+    env = {name: _at(home, value) for name, value in server_shipped.env.items() if name not in server_asked.env}
     if env:
         server["env"] = {**server.get("env", {}), **env}
         what += env
-    if shipped.server.args and not asked.server.args and _TEMPLATE not in shipped.server.args:
-        server["args"] = [_at(home, each) for each in shipped.server.args]
+    if server_shipped.args and not server_asked.args and _TEMPLATE not in server_shipped.args:
+        server["args"] = [_at(home, each) for each in server_shipped.args]
         what.append(" ".join(server["args"]))
     made["server"] = server
     beside = [each for entry in shipped.install for each in entry.options.get("with", ())]
@@ -71,7 +76,7 @@ def known_hosts(data: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _for(asked: Driver) -> Driver | None:
-    if not isinstance(asked.server, Npm | Pypi):
+    if _package(asked) is None:
         return None
     for folder in sorted((files("interlock") / "shipped" / "drivers").iterdir(), key=lambda each: each.name):
         file = folder / DRIVER_FILE
@@ -82,12 +87,8 @@ def _for(asked: Driver) -> Driver | None:
 
 
 def _package(driver: Driver) -> tuple[str, str] | None:
-    match driver.server:
-        case Npm(package=package):
-            return "npm", package
-        case Pypi(package=package):
-            return "pypi", package.partition("[")[0].lower().replace("_", "-").replace(".", "-")
-    return None
+    name = kind_of(driver.server).package_name(driver.server)
+    return None if name is None else (driver.server.kind, name)
 
 
 def _at(home: Path, text: str) -> str:

@@ -20,9 +20,9 @@ from interlock.core.clock import SystemClock
 from interlock.core.recorder import Entry, Recorder
 from interlock.core.store_backends import build_audit, build_store
 from interlock.credentials.service import CredentialService
-from interlock.drivers.install.outcome import Installed
+from interlock.drivers.install.installation import Installed
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.model import Problem
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.provider.factory import ProviderFactory
 from interlock.drivers.workspace.declaration import Declared
 from interlock.links.connected_link import ConnectedLink

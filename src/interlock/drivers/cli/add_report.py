@@ -13,7 +13,7 @@ from interlock.cli.terminal.text import count, one_line
 from interlock.drivers.add.flow import WrapResult
 from interlock.drivers.api import DriverSummary
 from interlock.drivers.protocol.authoring.proposal import SUGGESTED, Proposal
-from interlock.drivers.protocol.model import Problem
+from interlock.drivers.protocol.problems import Problem
 
 
 def with_classes(proposals: Sequence[Proposal], said: Mapping[str, ToolClass], *, accept: bool) -> tuple[Proposal, ...]:

@@ -19,7 +19,7 @@ from interlock.drivers.protocol.files.driver import DRIVER_FILE, check_published
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE, read_secrets
 from interlock.drivers.protocol.files.server_json import SERVER_JSON
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.protocol.model import Problem as Found
+from interlock.drivers.protocol.problems import Problem as Found
 from interlock.drivers.protocol.selection.compatibility import changes_of_identity, manifest_of
 from interlock.drivers.workspace.declaration import Declaration, Declared
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file

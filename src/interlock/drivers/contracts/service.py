@@ -23,7 +23,8 @@ from interlock.drivers.contracts.link import ContractLink
 from interlock.drivers.contracts.table import ContractTable
 from interlock.drivers.contracts.unbound_items import ExposedItems, Exposure, expose
 from interlock.drivers.protocol.binding.listed_tool import Offered, offer
-from interlock.drivers.protocol.model import Driver, Problem
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.selection.resolver import DriverResolution, SelectionPolicy
 from interlock.guard.guard import Guard
 from interlock.links.link_events import LinkEvents

@@ -15,7 +15,8 @@ import msgspec
 from interlock.drivers.interfaces import Provider
 from interlock.drivers.protocol.binding import resource_refs as refs
 from interlock.drivers.protocol.binding.listed_tool import exposed_item
-from interlock.drivers.protocol.model import Driver, Problem, Prompt
+from interlock.drivers.protocol.model import Driver, Prompt
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.links.listing import Items
 from interlock.mcp.items import Item

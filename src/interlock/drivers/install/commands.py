@@ -12,8 +12,6 @@ from pathlib import Path
 
 from interlock.config.plan import SandboxPlan
 from interlock.core.clock import Clock
-from interlock.drivers.install.outcome import Installed
-from interlock.drivers.protocol.model import Binary, Driver
 from interlock.process.launch import child_environment
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.run import ChildStartFailed, Ran, run
@@ -62,14 +60,6 @@ def words_of(command: str) -> tuple[str, ...]:
         return tuple(shlex.split(command))
     except ValueError as error:
         raise CommandFailed("has a quotation without an end") from error
-
-
-def own_program(words: tuple[str, ...], driver: Driver, installed: Installed) -> tuple[str, ...]:
-    """The server's own program, where the command names it as server.path does: it may be on no PATH."""
-    server = driver.server
-    if isinstance(server, Binary) and words and words[0] in {server.path, Path(server.path).name}:
-        return (*installed.command, *words[1:])
-    return words
 
 
 async def run_command(words: tuple[str, ...], timeout_ms: int, running: CommandRunner) -> Ran:

@@ -1,40 +1,24 @@
-"""Servers that are container images: docker or podman pulls them, and one composed command runs them.
+"""The client of a container engine, docker or podman: it pulls, finds and removes on behalf of the node.
 
-In: a driver of kind docker. Out: an image fixed by its digest, and the words before server.args. Values of environment
-variables never stand in these words, which every local user can read: `-e NAME` makes the engine's client take them
-from its own environment (AIP-server-6). So names that the client itself obeys cannot be a server's. The container is
-the sandbox of such a server, and a network that cannot be kept to network.egress is refused.
+How a container is run is in `interlock.drivers.kinds.docker`.
 """
 
 import asyncio
 import os
 import re
-import secrets
 import shutil
-import socket
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
-from interlock.drivers.protocol.model import Docker, Driver
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.run import ChildStartFailed, Ran, run
 
 ENGINES: Final = ("docker", "podman")  # in this order, the first on the PATH
 PULL_LIMIT_S: Final = 600.0
 ANSWER_LIMIT_S: Final = 30.0
-LABEL: Final = "dev.interlock.driver"  # by these people find the containers of a driver,
-NODE_LABEL: Final = "dev.interlock.node"
-RUN_LABEL: Final = "dev.interlock.run"  # and by this we those of one life of it
 
-# By these the client is told which engine to speak to, which files to trust and what to load into itself.
-_CLIENTS_OWN = re.compile(
-    r"(?:_?CONTAINERS?|DOCKER|BUILDX|BUILDKIT|PODMAN|XDG|LD|DYLD)_.*|STORAGE_(?:DRIVER|OPTS)|LISTEN_(?:FDS|PID|FDNAMES)"
-    r"|PATH|HOME|TMPDIR|NOTIFY_SOCKET|REGISTRY_AUTH_FILE|GLIBC_TUNABLES|BASH_.*|SHELLOPTS|GODEBUG|INTERLOCK_.*",
-    re.ASCII,
-)
 _PASSED_TO_CLIENT: Final = re.compile(
     r"DOCKER_(?:HOST|CONTEXT|CONFIG|CERT_PATH|TLS|TLS_VERIFY|API_VERSION)|CONTAINER_(?:HOST|CONNECTION|SSHKEY)"
     r"|CONTAINERS_.*|XDG_(?:RUNTIME_DIR|CONFIG_HOME|DATA_HOME)",
@@ -42,8 +26,6 @@ _PASSED_TO_CLIENT: Final = re.compile(
 )
 _CONTAINER = re.compile(r"[0-9a-f]{12,64}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-_VOLUME = re.compile(r"(?P<source>[^:]+):(?P<target>/[^:]*)(?::(?P<options>[A-Za-z,]+))?")
-_SOCKETS: Final = ("docker.sock", "podman.sock", "containerd.sock", "crio.sock")
 
 
 class ContainerRefused(Exception):
@@ -139,94 +121,3 @@ def find_engine(environment: Mapping[str, str], reaper: OrphanReaper | None) -> 
         if found is not None:
             return Engine(found, environment, reaper)
     raise ContainerRefused("install_failed", "neither docker nor podman is on the PATH; install one of them")
-
-
-async def remove_leftover_containers(command: Sequence[str], reaper: OrphanReaper | None) -> int:
-    """Remove the containers that a composed command has started and left, once no client of theirs runs any more."""
-    label = next((word for word in command if word.startswith(f"{RUN_LABEL}=")), None)
-    return 0 if label is None else await Engine(command[0], os.environ, reaper).remove(label)
-
-
-def free_port() -> int:
-    """A port of the loopback that nothing listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def container_command(
-    program: str,
-    driver: Driver,
-    image: str,
-    *,
-    node: str,
-    data: Path,
-    host_port: int | None = None,
-    is_open: bool = False,
-) -> tuple[str, ...]:
-    """The words before server.args. `is_open`: the operator lets this driver run without a sandbox."""
-    server = driver.server
-    if not isinstance(server, Docker):
-        raise TypeError("only a server of kind docker runs in a container")
-    # AIP-server-6
-    words = [program, "run", "-i", "--rm", "--init", "--pull", "never", "--security-opt", "no-new-privileges"]
-    for label in (f"{LABEL}={driver.key}", f"{NODE_LABEL}={node}", f"{RUN_LABEL}={secrets.token_hex(8)}"):
-        words += ["--label", label]
-    for name in environment_names(driver):
-        words += ["-e", name]  # AIP-server-6
-    words += _network(driver, host_port is not None, is_open)
-    if host_port is not None:
-        words += ["-p", f"127.0.0.1:{host_port}:{server.port}"]  # AIP-server-6
-    for volume in server.volumes:
-        words += ["-v", _volume(volume, data)]
-    if server.cwd is not None:
-        words += ["-w", server.cwd]
-    return (*words, image)
-
-
-def environment_names(driver: Driver) -> tuple[str, ...]:
-    """Every name the container is given, once. Raises ContainerRefused for one that the client would obey."""
-    names = dict.fromkeys(getattr(driver.server, "env", {}))
-    if driver.sandbox is not None and driver.sandbox.env is not None:
-        names |= dict.fromkeys((*driver.sandbox.env.passed, *driver.sandbox.env.set))
-    for name in names:
-        if _CLIENTS_OWN.fullmatch(name):
-            raise ContainerRefused(
-                "install_failed",
-                f"{name} would be obeyed by the client of the container engine itself; "
-                "set it in the image, or give the server another name for it",
-            )
-    return tuple(names)
-
-
-def _network(driver: Driver, is_served: bool, is_open: bool) -> Sequence[str]:
-    """AIP-security-2, -3: what cannot be held to the list is refused."""
-    egress = driver.network.egress if driver.network is not None else ()
-    if is_open or "*" in egress:
-        return ()
-    if not egress and not is_served:  # AIP-security-2
-        return ("--network", "none")
-    what = "a container that serves HTTP" if is_served else "a container with a list of hosts in network.egress"
-    raise ContainerRefused(
-        "sandbox_unavailable",
-        f"{what} needs a network, and the engine's cannot be held to that list; "
-        f"write egress: ['*'] if any host may be reached, or let the operator set drivers.sandbox {driver.id} = off",
-    )
-
-
-def _volume(text: str, data: Path) -> str:
-    found = _VOLUME.fullmatch(text)
-    if found is None or not set((found["options"] or "").split(",")) <= {"", "ro", "rw", "z", "Z"}:
-        raise ContainerRefused("install_failed", "an entry of server.volumes is none; write /host/path:/path:ro")
-    source = found["source"]
-    if not source.startswith("/"):
-        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", source):
-            return text  # a volume that the engine keeps
-        raise ContainerRefused("install_failed", "a folder in server.volumes is not absolute; write /host/path:/path")
-    real = Path(source).resolve()
-    if real.name in _SOCKETS or data.resolve().is_relative_to(real) or real.is_relative_to(data.resolve()):
-        raise ContainerRefused(
-            "install_failed",
-            f"{source} in server.volumes would give the container the engine or the node itself; remove it",
-        )
-    return f"{real}{text.removeprefix(source)}"  # not a link that may lead elsewhere when it is mounted

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from interlock.drivers.install.outcome import INSTALL_FAILED, PATH_ESCAPE
+from interlock.drivers.install.installation import INSTALL_FAILED, PATH_ESCAPE
 
 
 class NoProgram(Exception):

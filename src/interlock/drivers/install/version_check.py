@@ -6,7 +6,6 @@ package of an npm or PyPI server, the version is that of the package and nothing
 interrupted, so a process of its own does it and is ended with the time limit.
 """
 
-import re
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -16,21 +15,14 @@ import msgspec
 from interlock.drivers.install.commands import (
     CommandFailed,
     CommandRunner,
-    own_program,
     plain_runner,
     run_command,
     words_of,
 )
-from interlock.drivers.install.outcome import (
-    VERSION_MISMATCH,
-    Attempt,
-    Installed,
-    InstallFailed,
-    Note,
-)
+from interlock.drivers.install.installation import VERSION_MISMATCH, Attempt, Installed, InstallFailed, Note
+from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.files.versions import parse_version, satisfies, semantic
-from interlock.drivers.protocol.model import Driver, Npm, Pypi, VersionCheck
-from interlock.process.packages.references import normalised_name
+from interlock.drivers.protocol.model import Driver, VersionCheck
 
 SEARCHED_BYTES_MAX: Final = 16 * 1024  # a version stands near the start of what is printed
 _SEARCH: Final = (
@@ -58,37 +50,20 @@ async def check_version(
         return None
     try:
         words = words_of(check.cmd)
-        if names_package(words, driver) and installed.version is not None:  # AIP-30.version-2
+        kind = kind_of(driver.server)
+        if kind.names_package(driver.server, words) and installed.version is not None:  # AIP-30.version-2
             note = Note(
                 code="version_from_package",
                 message=f"the version is that of the installed package, {installed.version}; the command was not run",
             )
             return _compare_version(check, semantic(installed.version), note)
-        ran = await run_command(own_program(words, driver, installed), check.timeout_ms, running)
+        ran = await run_command(kind.resolve_program(driver.server, words, installed), check.timeout_ms, running)
         if ran.returncode != 0:  # AIP-30.version-2
             return VersionMismatch(reason=f"the command {ran.reason}; correct version_check.cmd")
         version = await _version_text(check, ran.stdout)
     except CommandFailed as error:
         return VersionMismatch(reason=f"the command {error}; correct version_check.cmd")
     return _compare_version(check, version, None)
-
-
-def names_package(words: tuple[str, ...], driver: Driver) -> bool:
-    """AIP-30.version-2: `npx PACKAGE --version`, `uvx --from PACKAGE NAME`, or the package's own program."""
-    server = driver.server
-    if isinstance(server, Npm):
-        return any(_without_version(word) == server.package for word in words)
-    if isinstance(server, Pypi):
-        own = normalised_name(server.package.partition("[")[0])
-        return any(normalised_name(re.split(r"==|\[|@", word)[0]) == own for word in words) or words[:1] == (
-            server.entry,
-        )
-    return False
-
-
-def _without_version(word: str) -> str:
-    """@scope/name@1.2 -> @scope/name."""
-    return word[:1] + word[1:].partition("@")[0]
 
 
 async def _version_text(check: VersionCheck, stdout: bytes) -> str:

@@ -7,159 +7,20 @@ silent.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Literal
 
 import msgspec
 
+from interlock.drivers.protocol.kinds.server import Server, Transport
+from interlock.drivers.protocol.problems import Places
 from interlock.drivers.protocol.server_name import exposed_segment
 
-Value = TypeVar("Value")
 JsonObject = Mapping[str, Any]
 
-Severity = Literal["error", "warning", "note"]
-Transport = Literal["stdio", "sse", "http"]
 CostClass = Literal["trivial", "metered", "expensive"]
 Isolation = Literal["driver", "tenant", "user"]
 
 PROCESSES_MAX: Final = 16  # AIP-tenant-2
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Where, what, and what to do. An error keeps the file from being used; a warning becomes an error with --strict;
-    a note never does. Values out of the file are not repeated, for any of them may be a secret."""
-
-    file: str
-    line: int | None = None
-    field: str = ""  # a JSON pointer: /server/env/TOKEN; empty: the whole file
-    code: str
-    message: str
-    hint: str
-    severity: Severity = "error"
-    schema: str | None = None  # the schema that says so: AIP-30, AIP-32, AIP-14, AIP-19
-
-    def __str__(self) -> str:
-        place = self.file if self.line is None else f"{self.file}:{self.line}"
-        field = f"{self.field}: " if self.field else ""
-        return f"{place}: {field}{self.message}; {self.hint} [{self.code}]"
-
-
-class Reading(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
-    """One file as read: its value unless there is an error, and everything to be said about it, errors first."""
-
-    value: Value | None = None
-    problems: tuple[Problem, ...] = ()
-
-    @property
-    def errors(self) -> tuple[Problem, ...]:
-        return tuple(each for each in self.problems if each.severity == "error")
-
-    @property
-    def warnings(self) -> tuple[Problem, ...]:
-        return tuple(each for each in self.problems if each.severity == "warning")
-
-    def strict(self) -> "Reading[Value]":
-        """With every warning an error."""
-        if not self.warnings:
-            return self
-        raised = [
-            msgspec.structs.replace(each, severity="error") if each.severity == "warning" else each
-            for each in self.problems
-        ]
-        return Reading(problems=tuple(raised))
-
-    @property
-    def notes(self) -> tuple[Problem, ...]:
-        return tuple(each for each in self.problems if each.severity == "note")
-
-
-class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """On which line each field of one file stands, for a fault that is found in it later."""
-
-    file: str
-    lines: Mapping[str, int] = {}  # JSON pointer -> line, counted from 1
-
-    def line(self, pointer: str) -> int | None:
-        """The line of the field, or of the nearest one around it that is written."""
-        while pointer not in self.lines:
-            if not pointer:
-                return None
-            pointer = pointer.rpartition("/")[0]
-        return self.lines[pointer]
-
-    def problem(
-        self,
-        pointer: str,
-        code: str,
-        message: str,
-        hint: str,
-        *,
-        severity: Severity = "error",
-        schema: str | None = None,
-    ) -> Problem:
-        return Problem(
-            file=self.file,
-            line=self.line(pointer),
-            field=pointer,
-            code=code,
-            message=message,
-            hint=hint,
-            severity=severity,
-            schema=schema,
-        )
-
-
-class Binary(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="binary"):
-    path: str
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = {}
-    cwd: str | None = None
-
-
-class Npm(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="npm"):
-    package: str  # the name alone; the pin, from @ or from version, is `version`
-    version: str | None = None
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = {}
-    cwd: str | None = None
-    entry: str | None = None
-
-
-class Pypi(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="pypi"):
-    package: str  # with its extras, without the pin
-    version: str | None = None
-    entry: str  # the console script, or "-m module"
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = {}
-    cwd: str | None = None
-    runner: Literal["auto", "uvx", "pipx", "venv"] = "auto"
-
-
-class Docker(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="docker"):
-    image: str
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = {}
-    cwd: str | None = None
-    port: int | None = None
-    path: str = "/mcp"
-    volumes: tuple[str, ...] = ()
-
-
-class RemoteAuth(msgspec.Struct, frozen=True, kw_only=True):
-    type: Literal["none", "bearer", "header", "oauth", "mtls"]
-    secret: str | None = None
-    header: str | None = None
-    scopes: tuple[str, ...] = ()
-    client_id: str | None = None
-
-
-class Remote(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="remote"):
-    url: str
-    headers: Mapping[str, str] = {}
-    query: Mapping[str, str] = {}
-    auth: RemoteAuth | None = None
-
-
-Server = Binary | Npm | Pypi | Docker | Remote
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,8 @@ from interlock.config.problems import nearest
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.binding.hook_entry import Entry
 from interlock.drivers.protocol.binding.match import Bound, match
-from interlock.drivers.protocol.model import Binding, Contract, Driver, Problem
+from interlock.drivers.protocol.model import Binding, Contract, Driver
+from interlock.drivers.protocol.problems import Problem
 from interlock.links.link import ServerFacts
 from interlock.links.listing import Listing
 from interlock.wire.jsonrpc.codec import decode_value

@@ -9,7 +9,7 @@ from interlock.config.plan import Dial, DriversPlan
 from interlock.core.calls.caller import Caller
 from interlock.credentials.secret_references import SecretResolver
 from interlock.credentials.token import TokenHolder
-from interlock.drivers.install.outcome import Installed, InstallFailed
+from interlock.drivers.install.installation import Installed, InstallFailed
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.provider.context import tenant_of, user_of
 from interlock.drivers.secrets.vault import Vault

@@ -13,13 +13,12 @@ from interlock.core.recorder import Recorder
 from interlock.credentials.service import CredentialService
 from interlock.drivers.install.commands import CommandRunner, plain_runner, sandboxed_runner
 from interlock.drivers.install.install import install
-from interlock.drivers.install.locks import Locks
-from interlock.drivers.install.outcome import Installed, InstallFailed
+from interlock.drivers.install.installation import Installation, Installed, InstallFailed, Locks
 from interlock.drivers.install.version_check import install_checked
+from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.provider.environment import DriverEnvironment
 from interlock.drivers.provider.provider import DriverProvider, OnChanged, OnStep
-from interlock.drivers.provider.server_plan import compile_server_plan
 from interlock.drivers.secrets.vault import Vault
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.tamper_check import TamperCheck
@@ -103,11 +102,10 @@ class ProviderFactory:
         lock = None if self._anew else await self._locks.get(driver.key)
 
         async def installer(anew: bool) -> Installed | InstallFailed:
-            return await install(
+            installation = Installation(
                 driver,
                 packages=self._connector_parts.packages,
                 folder=folder,
-                lock=None if anew else lock,
                 progress=say,
                 reaper=self._connector_parts.reaper,
                 settings=plan.drivers,
@@ -115,6 +113,7 @@ class ProviderFactory:
                 node=plan.node.name,
                 caged=None if plan.drivers.sandbox.get(driver.id) == "off" else caged,
             )
+            return await install(installation, None if anew else lock)
 
         def caged(sandbox: SandboxPlan) -> CommandRunner:
             connector_parts = self._connector_parts
@@ -139,7 +138,7 @@ class ProviderFactory:
         """The runner of a driver's commands: in the same sandbox as its server."""
         plan, connector_parts = self._plan(), self._connector_parts
         is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"
-        made = compile_server_plan(
+        made = kind_of(driver.server).compile_plan(
             driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed, real_paths=real_paths
         )
         if isinstance(made.reach, Spawn) and made.reach.sandbox is not None:

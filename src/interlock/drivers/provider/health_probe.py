@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from interlock.drivers.install.commands import CommandFailed, CommandRunner, own_program, run_command, words_of
-from interlock.drivers.install.outcome import Installed
-from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe, Remote
+from interlock.drivers.install.commands import CommandFailed, CommandRunner, run_command, words_of
+from interlock.drivers.install.installation import Installed
+from interlock.drivers.kinds import kind_of
+from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe
 from interlock.net.http.client import Failure, Headers, HttpClient
 from interlock.net.protocol.address_scope import Scope, is_loopback, scope_of
 from interlock.net.protocol.egress import Permit, names_this_machine, permits, port_of
@@ -25,7 +26,7 @@ _OK_MIN, _OK_MAX = 200, 299  # where expect_status is not written
 
 async def exec_health(driver: Driver, check: HealthCheck, installed: Installed, running: CommandRunner) -> str | None:
     try:
-        words = own_program(words_of(check.cmd or ""), driver, installed)
+        words = kind_of(driver.server).resolve_program(driver.server, words_of(check.cmd or ""), installed)
         ran = await run_command(words, check.timeout_ms, running)
     except CommandFailed as error:
         return f"the health check {error}"
@@ -88,7 +89,8 @@ async def _probe(driver: Driver, probe: HttpProbe, insecure_hosts: Collection[st
 
 def _is_own_address(driver: Driver, host: str) -> bool:
     """The server's own address needs no entry where there is no list (AIP-security-4)."""
-    return driver.network is None and isinstance(driver.server, Remote) and urlsplit(driver.server.url).hostname == host
+    address = driver.server.address
+    return driver.network is None and address is not None and urlsplit(address).hostname == host
 
 
 class _StatusSink:

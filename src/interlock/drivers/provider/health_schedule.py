@@ -11,7 +11,7 @@ from typing import Final
 from interlock.config.plan import DriversPlan, Spawn
 from interlock.core.clock import Clock
 from interlock.drivers.install.commands import CommandRunner, plain_runner, sandboxed_runner
-from interlock.drivers.install.outcome import Installed
+from interlock.drivers.install.installation import Installed
 from interlock.drivers.protocol.model import Driver, HealthCheck
 from interlock.drivers.provider.health_probe import exec_health, http_health
 from interlock.drivers.provider.keeper import DriverKeeper

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import msgspec
 
+from interlock.drivers.kinds.kind import HOMES
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import Binding, Driver
 from interlock.drivers.provider.environment import DriverEnvironment
 from interlock.drivers.provider.hook_process import HookFailed, HookPlan, HookProcess
 from interlock.drivers.provider.hooks import DriverHooks, load_hooks
-from interlock.drivers.provider.server_plan import HOMES
 from interlock.process.launch import ChildStartFailed
 from interlock.process.sandbox.errors import SandboxFailed
 

@@ -16,7 +16,8 @@ from interlock.drivers.protocol.binding.results import upstream_error
 from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
-from interlock.drivers.protocol.model import Driver, Problem
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.provider.hook_process import HookFailed, HookProcess
 
 log = logging.getLogger("interlock.drivers")

@@ -7,14 +7,13 @@ from typing import Protocol
 import msgspec
 
 from interlock.config.plan import Dial
-from interlock.drivers.install.install import with_another_port
-from interlock.drivers.install.outcome import Installed
+from interlock.drivers.install.installation import Installed
+from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.model import Driver, Secret
 from interlock.drivers.protocol.selection.login_expiry import maybe_detector
 from interlock.drivers.provider.environment import DriverEnvironment
 from interlock.drivers.provider.keeper import DriverKeeper
 from interlock.drivers.provider.link import DriverLink
-from interlock.drivers.provider.server_plan import compile_server_plan, may_be_oauth
 from interlock.drivers.secrets.vault import DriverRevealer
 from interlock.drivers.workspace.tamper_check import TamperCheck
 from interlock.links.connected_link import ConnectedLink
@@ -69,19 +68,19 @@ class KeeperFactory:
 
     def make(self, installed: Installed, connector_parts: ConnectorParts, who: str | None) -> DriverKeeper:
         environment, driver, events = self._environment, self._driver, self._events
-        plan = compile_server_plan(
+        plan = kind_of(driver.server).compile_plan(
             driver,
-            installed if who is None else with_another_port(installed),
+            installed,
             folder=self._folder,
             data=environment.data,
-            who=who,
+            tenant=who,
             is_sandboxed=environment.plan.sandbox.get(driver.id) != "off",
             real_paths=self._real_paths,
         )
         plan = msgspec.structs.replace(plan, result_bytes=environment.plan.result_bytes.get(driver.id))
         revealer = DriverRevealer(environment.vault, driver, self._inventory, self._own_secrets, self._contracts, who)
         holder = None
-        if isinstance(plan.reach, Dial) and may_be_oauth(driver):
+        if isinstance(plan.reach, Dial) and driver.server.accepts_oauth:
             holder = environment.holder_for(plan.segment, plan.reach, revealer)
         return DriverKeeper(
             lambda link_events: DriverLink(

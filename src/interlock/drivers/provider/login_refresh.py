@@ -12,7 +12,7 @@ from typing import Final
 from interlock.config.plan import DriversPlan
 from interlock.core.clock import Clock
 from interlock.drivers.install.commands import CommandRunner
-from interlock.drivers.install.outcome import Installed
+from interlock.drivers.install.installation import Installed
 from interlock.drivers.protocol.model import Driver, HealthCheck, HttpProbe, Refresh
 from interlock.drivers.provider.health_probe import exec_health, http_health
 

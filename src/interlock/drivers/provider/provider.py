@@ -16,13 +16,14 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller
 from interlock.core.link_state import LinkState
 from interlock.drivers.api import RunningServer
-from interlock.drivers.install.containers import ContainerRefused, remove_leftover_containers
-from interlock.drivers.install.outcome import Installed
+from interlock.drivers.install.installation import Installed
 from interlock.drivers.interfaces import UNHEALTHY, DriverState, Hooks, Provider
+from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.protocol.files.driver import ENTRY
-from interlock.drivers.protocol.model import Binding, Contract, Docker, Driver, Problem, Remote, Secret
+from interlock.drivers.protocol.model import Binding, Contract, Driver, Secret
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.provider.contract_check import Verdict, check, greeting_warnings
 from interlock.drivers.provider.environment import DriverEnvironment
 from interlock.drivers.provider.health_schedule import HealthSchedule
@@ -154,15 +155,9 @@ class DriverProvider:
             await instances.stop()
         if self._hook_loader is not None:
             await self._hook_loader.stop()
-        if isinstance(self.driver.server, Docker) and self.installed is not None:
-            await self._remove_containers(self.installed)
-
-    async def _remove_containers(self, installed: Installed) -> None:
-        """AIP-server-6: a client that had to be killed leaves its container behind."""
-        try:
-            await remove_leftover_containers(installed.command, self._environment.connector_parts.reaper)
-        except ContainerRefused as refused:
-            log.warning("driver %s: its containers cannot be looked for: %s", self.driver.segment, refused)
+        if self.installed is not None:
+            reaper = self._environment.connector_parts.reaper
+            await kind_of(self.driver.server).clean_up(self.driver, self.installed, reaper)
 
     async def _begin(self) -> None:
         try:
@@ -249,10 +244,10 @@ class DriverProvider:
             lambda who: self._keepers.make(installed, self._connector_parts, who),
             environment.keepers,
             environment.connector_parts.clock,
-            None if isinstance(driver.server, Remote) else environment.connector_parts.room,
+            None if driver.server.address is not None else environment.connector_parts.room,
             most=driver.interlock.max_processes,
             # AIP-transport-3
-            idle_s=None if driver.connection.keepalive or isinstance(driver.server, Remote) else idle_s,
+            idle_s=None if driver.connection.keepalive or driver.server.address is not None else idle_s,
             one_by_one=bool(driver.interlock.client_capabilities),
         )
 
@@ -362,8 +357,7 @@ class DriverProvider:
             self._stand(DriverState.REJECTED, UNSUPPORTED, reason)
         else:
             code = failure.code if failure is not None else None
-            usual = "upstream_error" if isinstance(self.driver.server, Remote) else "tool_unavailable"
-            self._stand(DriverState.UNAVAILABLE, code or usual, reason)
+            self._stand(DriverState.UNAVAILABLE, code or kind_of(self.driver.server).failure_code, reason)
         self.settled.set()
 
     def _unauth(self, code: str, reason: str | None) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from interlock.core.clock import Clock
-from interlock.drivers.install.outcome import Installed
+from interlock.drivers.install.installation import Installed
 from interlock.drivers.protocol.model import Contract
 from interlock.store.ports import KeyValue, StoreError
 

@@ -30,11 +30,12 @@ from interlock.drivers.api import (
     SwitchedDriver,
     UnreadableDriver,
 )
-from interlock.drivers.install.install import remove_packages
+from interlock.drivers.install.installation import remove_packages
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.binding.listed_tool import qualified_name
 from interlock.drivers.protocol.files.driver_checks import is_egress
-from interlock.drivers.protocol.model import Contract, Problem
+from interlock.drivers.protocol.model import Contract
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.registry.registry import Registry
 from interlock.drivers.registry.trust_requests import folder_view

@@ -11,7 +11,7 @@ from interlock.core.recorder import Recorder
 from interlock.credentials.service import CredentialService
 from interlock.dispatch.dispatch import Dispatch
 from interlock.drivers.contracts.lazy import LazyContracts
-from interlock.drivers.install.locks import Locks
+from interlock.drivers.install.installation import Locks
 from interlock.drivers.provider.factory import ProviderFactory
 from interlock.drivers.registry.contract_tests import ExampleRunner
 from interlock.drivers.registry.operations import DriverService

@@ -15,9 +15,7 @@ from interlock.config.plan import Plan
 from interlock.core.operator_errors import Refused
 from interlock.drivers.add.trial import TrialResult, TrialRunner
 from interlock.drivers.api import DriverUpdate, SwitchedDriver
-from interlock.drivers.install.install import difference
-from interlock.drivers.install.locks import Locks
-from interlock.drivers.install.outcome import Locked
+from interlock.drivers.install.installation import Locked, Locks, difference
 from interlock.drivers.registry.registry import Registry
 from interlock.drivers.workspace.declaration import Declared
 from interlock.store.ports import Damaged

@@ -13,11 +13,12 @@ from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import Refused
 from interlock.drivers.api import Acceptance, Binding, ServedContract
 from interlock.drivers.api import Problem as ProblemView
+from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.model import Binding as DriverBinding
-from interlock.drivers.protocol.model import Contract, Driver, Problem, Secret
+from interlock.drivers.protocol.model import Contract, Driver, Secret
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.folder import read_folder
-from interlock.drivers.workspace.sandbox_paths import declared_paths
 from interlock.drivers.workspace.scan import FoundFolder, mark_of
 from interlock.drivers.workspace.trust_store import Trusted
 
@@ -31,8 +32,7 @@ def problem_view(problem: Problem) -> ProblemView:
 
 
 def server_kind(driver: Driver) -> str:
-    kind: str = msgspec.to_builtins(driver.server)["kind"]
-    return kind
+    return driver.server.kind
 
 
 def declared_facts(one: Declared, driver: Driver) -> JsonObject:
@@ -64,7 +64,7 @@ def _sandbox(one: Declared, driver: Driver) -> JsonObject | None:
     """The block with the real paths in it, and those that the file opens elsewhere: a login's state, arguments."""
     block: JsonObject = msgspec.to_builtins(driver.sandbox) if driver.sandbox is not None else {}
     fs: dict[str, list[str]] = {}
-    for each in declared_paths(driver, one.folder):
+    for each in kind_of(driver.server).declared_paths(driver, one.folder):
         fs.setdefault(each.use, []).append(str(one.real_paths.get(each.path, each.real)))
     return ({**block, "fs": fs} if fs else block) or None
 

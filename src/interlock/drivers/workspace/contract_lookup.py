@@ -15,7 +15,8 @@ from interlock.drivers.protocol.binding.checks import check_binding
 from interlock.drivers.protocol.binding.contract_fit import UNAVAILABLE, unfit
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import ENTRY
-from interlock.drivers.protocol.model import Binding, Contract, Driver, Problem, Reading
+from interlock.drivers.protocol.model import Binding, Contract, Driver
+from interlock.drivers.protocol.problems import Problem, Reading
 from interlock.drivers.workspace.declaration import Parsed, same
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.drivers.workspace.scan import TOOLS, Stat, inside, maybe_stat

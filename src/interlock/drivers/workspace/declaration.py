@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.model import Contract, Driver, Places, Problem, Reading, Secret, Secrets
+from interlock.drivers.protocol.model import Contract, Driver, Secret, Secrets
+from interlock.drivers.protocol.problems import Places, Problem, Reading
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.drivers.workspace.scan import Root
 

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from interlock.drivers.protocol.files.frontmatter import FILE_BYTES_MAX
-from interlock.drivers.protocol.model import Problem
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.workspace.scan import (
     DRIVER_FILE,
     FILES_MAX,

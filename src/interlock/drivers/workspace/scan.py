@@ -13,7 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.drivers.protocol.model import Problem
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.server_name import exposed_segment
 
 DRIVER_FILE: Final = "DRIVER.md"

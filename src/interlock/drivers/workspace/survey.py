@@ -15,6 +15,8 @@ import msgspec
 from interlock.approvals.protocol.folder_digest import folder_digest
 from interlock.config.plan import Plan
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.kinds import kind_of
+from interlock.drivers.kinds.kind import DeclaredPath
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
 from interlock.drivers.protocol.files.driver_checks import escapes
@@ -29,16 +31,8 @@ from interlock.drivers.protocol.files.inventory import (
 from interlock.drivers.protocol.files.placeholders import USER_CONTEXT
 from interlock.drivers.protocol.files.runner_block import runner_faults
 from interlock.drivers.protocol.files.server_json import SERVER_JSON
-from interlock.drivers.protocol.model import (
-    Binary,
-    Contract,
-    Driver,
-    Network,
-    Problem,
-    Reading,
-    Secret,
-    Secrets,
-)
+from interlock.drivers.protocol.model import Contract, Driver, Network, Secret, Secrets
+from interlock.drivers.protocol.problems import Problem, Reading
 from interlock.drivers.protocol.selection.history import successor_problems
 from interlock.drivers.protocol.selection.requirements import UNMET, Machine, unmet, unverified_tags
 from interlock.drivers.protocol.selection.secret_access import is_for_users_alone
@@ -46,7 +40,6 @@ from interlock.drivers.protocol.selection.secret_hints import UNDECLARED
 from interlock.drivers.workspace.contract_lookup import CONFLICT, ContractLookup
 from interlock.drivers.workspace.declaration import Declaration, Declared, Parsed, same
 from interlock.drivers.workspace.folder import Folder, FolderUnreadable, read_file, read_folder
-from interlock.drivers.workspace.sandbox_paths import DeclaredPath, declared_paths
 from interlock.drivers.workspace.scan import TOOLS, FoundFolder, ScanResult, Stat, inside
 from interlock.drivers.workspace.trust_store import Remembered
 from interlock.drivers.workspace.ungranted_secrets import ungranted_secrets
@@ -125,7 +118,7 @@ class Surveyor:
         problems += unmet(driver, self._machine)
         problems += self._history(driver, remembered)
         hosts = remembered.allowed.get(driver.id, ())
-        opened = tuple(declared_paths(driver, parsed.path))
+        opened = tuple(kind_of(driver.server).declared_paths(driver, parsed.path))
         if self._plan.drivers.sandbox.get(driver.id) != "off":
             problems += self._escapes(driver, opened)
         made = msgspec.structs.replace(
@@ -168,9 +161,9 @@ class Surveyor:
             if prompt.skill_ref and not escapes(prompt.skill_ref):
                 place = f"/prompts/{index}/skill_ref"
                 yield from self._name_problems(driver, parsed, place, prompt.skill_ref, "skill_ref_invalid")
-        server = driver.server
-        if isinstance(server, Binary) and "/" in server.path and not server.path.startswith("/"):
-            path = parsed.path / server.path
+        program = driver.server.relative_program
+        if program is not None:
+            path = parsed.path / program
             if not self._is_near(path, parsed):
                 hint = "write an absolute path, or one inside the workspace"
                 yield driver.places.problem("/server/path", "path_escape", "the program is outside", hint)

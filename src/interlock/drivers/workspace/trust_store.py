@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from interlock.core.clock import Clock
-from interlock.drivers.install.locks import BUCKET as LOCKS
+from interlock.drivers.install.installation import LOCKS
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.selection.compatibility import Manifest, manifest_of
 from interlock.drivers.protocol.selection.history import keep, recall

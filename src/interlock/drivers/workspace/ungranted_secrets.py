@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import msgspec
 
 from interlock.drivers.protocol.files.inventory import default_slug
-from interlock.drivers.protocol.model import Driver, Problem, Secret
+from interlock.drivers.protocol.model import Driver, Secret
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.selection.secret_access import USER, maybe_granted_by
 from interlock.drivers.protocol.selection.secret_hints import UNDECLARED, UNGRANTED, lines_to_describe, lines_to_grant
 from interlock.drivers.workspace.declaration import Declared

@@ -18,7 +18,8 @@ from interlock.drivers.protocol.binding.effects import effects_of
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
-from interlock.drivers.protocol.model import Contract, Driver, Problem
+from interlock.drivers.protocol.model import Contract, Driver
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.wire.jsontext.pointer import quoted
 from interlock.wire.schemas.dialects import to_2020_12

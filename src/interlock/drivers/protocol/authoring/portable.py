@@ -4,20 +4,17 @@ In and out goes the frontmatter as data. What has an equal without us is written
 and named, by its dotted key. Nothing is made laxer: an approval that only this node understands becomes one that asks.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
 from interlock.drivers.protocol.binding.effects import GATE, UNANNOTATED
-from interlock.drivers.protocol.files.schemas.mcp import PUBLISHED_SERVER_KEYS
+from interlock.drivers.protocol.kinds import SERVERS
 
 OWN: Final = "interlock"
-UVX: Final = "uvx"
 
 _RISK_IRREVERSIBLE: Final = 3
-_PIN = re.compile(r"(?P<name>.+?)==(?P<version>[^=]+)")
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +28,7 @@ def driver_upstream(data: Mapping[str, Any]) -> Upstream:
     lost: list[str] = []
     changed: list[str] = []
     found = {key: value for key, value in data.items() if key != "sandbox"}
-    found["server"] = _server(data["server"], lost, changed)
+    found["server"] = SERVERS[data["server"]["kind"]].publish(data["server"], lost, changed)
     if "sandbox" in data:
         lost.append("sandbox")
     found["implements"] = [
@@ -53,38 +50,6 @@ def contract_upstream(data: Mapping[str, Any]) -> Upstream:
         found["approval"] = "always" if irreversible else "on-mutate"
         changed.append("approval")
     return Upstream(data=found, lost=tuple(lost), changed=tuple(changed))
-
-
-def _server(block: Mapping[str, Any], lost: list[str], changed: list[str]) -> dict[str, Any]:
-    if block["kind"] == "pypi":
-        return _pypi(block, lost, changed)
-    found = {key: value for key, value in block.items() if key in PUBLISHED_SERVER_KEYS}
-    if block["kind"] == "docker":
-        found.pop("path", None)  # in a docker block this is the path of a URL, and ours
-    lost += [f"server.{key}" for key in block if key not in found and key != "version"]
-    version = block.get("version")
-    if block["kind"] == "npm" and isinstance(version, str):
-        if "@" not in found["package"][1:]:
-            found["package"] = f"{found['package']}@{version}"
-        changed.append("server.version")
-    elif version is not None:
-        lost.append("server.version")
-    return found
-
-
-def _pypi(block: Mapping[str, Any], lost: list[str], changed: list[str]) -> dict[str, Any]:
-    """There is no Python shape: the program is uvx, and the package one of its arguments."""
-    package = str(block["package"])
-    pinned = _PIN.fullmatch(package)
-    name, version = (pinned["name"], pinned["version"]) if pinned is not None else (package, block.get("version"))
-    entry = str(block.get("entry", name.partition("[")[0]))
-    program = ["python", *entry.split(" ", 1)] if entry.startswith("-m ") else [entry]
-    wanted = name if version is None else f"{name}=={version}"
-    changed.append("server.kind")
-    lost += [f"server.{key}" for key in ("cwd", "runner") if key in block]
-    found: dict[str, Any] = {"kind": "binary", "path": UVX}
-    found["args"] = ["--from", wanted, *program, *block.get("args", ())]
-    return found | ({"env": block["env"]} if "env" in block else {})
 
 
 def _installs(entries: list[Any], lost: list[str]) -> list[Any]:

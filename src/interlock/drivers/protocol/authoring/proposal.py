@@ -25,7 +25,8 @@ from interlock.drivers.protocol.files.contract import TOOL_FILE
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
-from interlock.drivers.protocol.model import Contract, Problem
+from interlock.drivers.protocol.model import Contract
+from interlock.drivers.protocol.problems import Problem
 from interlock.wire.jsontext.pointer import quoted
 
 OWN_TOOLS: Final = "tools"  # the folder of a driver's own contracts

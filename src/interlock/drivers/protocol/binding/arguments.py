@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from interlock.drivers.protocol.errors import DriverError
-from interlock.drivers.protocol.model import Binding, Contract, Driver, Mapped, Problem
+from interlock.drivers.protocol.model import Binding, Contract, Driver, Mapped
+from interlock.drivers.protocol.problems import Problem
 from interlock.wire.jsontext.pointer import pointer_step, quoted
 from interlock.wire.schemas.shapes import Shape, Side
 

@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 from interlock.drivers.protocol.binding.arguments import check_mapping
 from interlock.drivers.protocol.files.reading_checks import check_reading
-from interlock.drivers.protocol.model import Binding, Contract, Driver, Problem
+from interlock.drivers.protocol.model import Binding, Contract, Driver
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.result_pattern import Pattern, read_pattern
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from interlock.drivers.protocol.binding.arguments import declared_names
 from interlock.drivers.protocol.files.versions import satisfies
-from interlock.drivers.protocol.model import Binding, Contract, Driver, JsonObject, Problem
+from interlock.drivers.protocol.model import Binding, Contract, Driver, JsonObject
+from interlock.drivers.protocol.problems import Problem
 from interlock.wire.jsontext.pointer import quoted
 from interlock.wire.schemas.shapes import Side
 

@@ -12,7 +12,8 @@ import msgspec
 
 from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.protocol.files.driver import ENTRY
-from interlock.drivers.protocol.model import Driver, Problem
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.problems import Problem
 from interlock.wire.jsontext.pointer import quoted
 
 MESSAGE_CHARS_MAX: Final = 4096

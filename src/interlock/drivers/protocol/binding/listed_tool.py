@@ -15,7 +15,8 @@ from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass, is_semver
 from interlock.ax.protocol.hop_metadata import CAPABILITY
 from interlock.ax.protocol.names import check_segment, normalise
 from interlock.drivers.protocol.binding.effects import GATE, UNANNOTATED, effects_of
-from interlock.drivers.protocol.model import Contract, Problem
+from interlock.drivers.protocol.model import Contract
+from interlock.drivers.protocol.problems import Problem
 from interlock.wire.jsontext.pointer import quoted
 
 CONTRACT_KEY: Final = "dev.interlock/contract"  # AIP-tools-16

@@ -18,7 +18,8 @@ from interlock.drivers.protocol.binding.hook_entry import Entry
 from interlock.drivers.protocol.binding.outputs import UNLISTED, settle
 from interlock.drivers.protocol.binding.results import Mode, Reader
 from interlock.drivers.protocol.errors import DriverError
-from interlock.drivers.protocol.model import Binding, Contract, Driver, Problem, Severity
+from interlock.drivers.protocol.model import Binding, Contract, Driver
+from interlock.drivers.protocol.problems import Problem, Severity
 from interlock.drivers.protocol.result_path import Path, read_path
 from interlock.wire.jsontext.pointer import pointer_step, quoted
 from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict, differs, includes, together

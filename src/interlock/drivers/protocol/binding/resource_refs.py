@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 from interlock.drivers.protocol.errors import DriverError
-from interlock.drivers.protocol.model import Driver, Problem
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.problems import Problem
 from interlock.mcp import uri_templates as templates
 
 PREFIX: Final = "mcp_"  # AIP-resources-2

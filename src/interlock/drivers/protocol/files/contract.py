@@ -9,16 +9,8 @@ from interlock.ax.protocol.names import is_qualified
 from interlock.drivers.protocol.files import schema_problems
 from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
 from interlock.drivers.protocol.files.schemas.reference import REFERENCE, REFERENCE_URI
-from interlock.drivers.protocol.files.server_block import FileFindings
-from interlock.drivers.protocol.model import (
-    Contract,
-    ContractExample,
-    ContractRequires,
-    DriverConstraints,
-    Problem,
-    Reading,
-    Retry,
-)
+from interlock.drivers.protocol.model import Contract, ContractExample, ContractRequires, DriverConstraints, Retry
+from interlock.drivers.protocol.problems import FileFindings, Problem, Reading
 from interlock.wire.jsontext.pointer import pointer_step, quoted
 from interlock.wire.schemas.validators import rewritten
 

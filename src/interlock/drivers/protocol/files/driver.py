@@ -15,12 +15,14 @@ from interlock.drivers.protocol.files import schema_problems
 from interlock.drivers.protocol.files.driver_checks import check_driver
 from interlock.drivers.protocol.files.durations import duration_s
 from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
-from interlock.drivers.protocol.files.schemas.mcp import EXTENSION_KEYS, SCHEMA, SERVER_KEYS
+from interlock.drivers.protocol.files.schemas.mcp import EXTENSION_KEYS, SCHEMA
 from interlock.drivers.protocol.files.schemas.universal import KINDS
 from interlock.drivers.protocol.files.schemas.universal import SCHEMA as UNIVERSAL
-from interlock.drivers.protocol.files.server_block import FileFindings, read_server, secrets_taken
+from interlock.drivers.protocol.files.server_block import read_server, secrets_taken
 from interlock.drivers.protocol.files.server_json import server_from_json
 from interlock.drivers.protocol.files.versions import protocol_version
+from interlock.drivers.protocol.kinds import SERVERS
+from interlock.drivers.protocol.kinds.server import Server
 from interlock.drivers.protocol.model import (
     Auth,
     Binding,
@@ -33,18 +35,16 @@ from interlock.drivers.protocol.model import (
     Mapped,
     Narrowing,
     Network,
-    Problem,
     Prompt,
-    Reading,
     Requires,
     Resource,
     ResultParse,
     Retry,
     Sandbox,
-    Server,
     ServerConnection,
     VersionCheck,
 )
+from interlock.drivers.protocol.problems import FileFindings, Problem, Reading
 from interlock.wire.jsontext.pointer import pointer_step, quoted
 
 DRIVER_FILE: Final = "DRIVER.md"
@@ -151,10 +151,10 @@ def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
     elif field == "/server" and "server" not in data:
         hint = "add server with kind and what it needs, or a server.json beside this file"
     elif field == "/server/kind":  # AIP-server-9
-        hint = f"write one of {', '.join(SERVER_KEYS)}"
+        hint = f"write one of {', '.join(SERVERS)}"
     elif field.startswith("/server/"):  # AIP-server-9; with another kind, nothing but the kind is wrong
         kind = data["server"]["kind"]
-        hint = f"kind {kind} takes {', '.join(SERVER_KEYS[kind])}; the first of them is required"
+        hint = f"kind {kind} takes {', '.join(SERVERS[kind].keys)}; the first of them is required"
     elif field.startswith("/implements/") and "/metadata" in field:
         index = field.split("/")[2]
         entries = data.get("implements")

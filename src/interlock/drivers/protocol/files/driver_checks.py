@@ -6,9 +6,9 @@ from urllib.parse import urlsplit
 
 from interlock.drivers.protocol.files.reading_checks import check_reading
 from interlock.drivers.protocol.files.runner_block import runner_faults
-from interlock.drivers.protocol.files.server_block import FileFindings
 from interlock.drivers.protocol.files.versions import PROTOCOL_VERSIONS, is_range
-from interlock.drivers.protocol.model import Driver, Install, Remote
+from interlock.drivers.protocol.model import Driver, Install
+from interlock.drivers.protocol.problems import FileFindings
 from interlock.net.protocol.egress import ENTRY, permits, port_of
 from interlock.wire.jsontext.pointer import quoted
 from interlock.wire.schemas.bounds import PATTERN_CHARS_MAX
@@ -116,7 +116,7 @@ def _extensions(driver: Driver, found: FileFindings) -> None:
 
 
 def _check_installation(driver: Driver, found: FileFindings) -> None:
-    if driver.install and isinstance(driver.server, Remote):  # AIP-server-7
+    if driver.install and driver.server.address is not None:  # AIP-server-7
         found.say("/install", "install_ignored", "a remote server is not installed", "remove install", "warning")
         return
     for index, entry in enumerate(driver.install):
@@ -211,7 +211,7 @@ def _auth(driver: Driver, found: FileFindings) -> None:
 
 def _say_unsent(driver: Driver, found: FileFindings, place: str, name: str) -> None:
     """A name of the login's state says that a secret is needed, and not where it goes."""
-    if isinstance(driver.server, Remote):
+    if driver.server.address is not None:
         message = f"{quoted(name)} is not sent to the server: nothing says in which header"
         hint = f"write server.auth: {{type: bearer, secret: {name}}}, or ${{secrets.{name}}} in server.headers"
         found.say(place, "state_env_unused", message, hint, "warning")
@@ -245,9 +245,9 @@ def _egress(driver: Driver, found: FileFindings) -> None:
             found.say(
                 f"/network/egress/{index}", "egress_open", "any public host can be reached", "name the hosts", "warning"
             )
-    if not isinstance(driver.server, Remote):
+    if driver.server.address is None:
         return
-    host, port = _place(driver.server.url)
+    host, port = _place(driver.server.address)
     if "/network/egress" not in driver.places.lines:  # AIP-security-4
         found.say(
             "/server/url", "egress_implied", f"{host} is reached because the url says so", "nothing to do", "note"

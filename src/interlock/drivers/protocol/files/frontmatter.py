@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.model import Places, Problem, Reading
+from interlock.drivers.protocol.problems import Places, Problem, Reading
 from interlock.wire.jsontext.pointer import pointer_step, quoted
 
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024  # a body with pictures in it; the caller need not read more than this plus one

@@ -1,6 +1,7 @@
 """Checks of result_extract and result_parse in themselves (AIP-extract-3 and -8), which need no contract."""
 
-from interlock.drivers.protocol.model import Binding, Places, Problem
+from interlock.drivers.protocol.model import Binding
+from interlock.drivers.protocol.problems import Places, Problem
 from interlock.drivers.protocol.result_path import PathFault, read_path
 from interlock.drivers.protocol.result_pattern import read_pattern
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.drivers.protocol.files.frontmatter import Frontmatter
-from interlock.drivers.protocol.model import Problem
+from interlock.drivers.protocol.problems import Problem
 from interlock.wire.jsontext.pointer import pointer_step, quoted
 from interlock.wire.schemas.bounds import is_bounded
 

@@ -9,13 +9,14 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.files.server_block import TRANSPORTS, FileFindings
+from interlock.drivers.protocol.kinds import SERVERS
+from interlock.drivers.protocol.problems import FileFindings
 
 SERVER_JSON: Final = "server.json"
 BYTES_MAX: Final = 256 * 1024
 
 _CODE = "server_json_invalid"
-_REGISTRIES: Final = {"npm": "npm", "pypi": "pypi", "oci": "docker"}
+_KINDS: Final = {each.registry_type: each for each in SERVERS.values() if each.registry_type is not None}
 _REMOTES: Final = {"streamable-http": "http", "sse": "sse"}
 
 
@@ -32,7 +33,7 @@ def server_from_json(data_untrusted: bytes, transport: Any, found: FileFindings)
         return data
     if "packages" in data or "remotes" in data:
         for server in _runnable(data):
-            if not isinstance(transport, str) or transport in TRANSPORTS[server["kind"]]:
+            if not isinstance(transport, str) or transport in SERVERS[server["kind"]].transports:
                 return server
         _refuse(
             found,
@@ -61,7 +62,7 @@ def _runnable(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _from_package(package: Mapping[str, Any]) -> dict[str, Any] | None:
-    kind = _REGISTRIES.get(str(package.get("registryType")))
+    kind = _KINDS.get(str(package.get("registryType")))
     identifier = package.get("identifier")
     env = _settings(package.get("environmentVariables"))
     args = _arguments(package.get("packageArguments"))
@@ -72,9 +73,9 @@ def _from_package(package: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     if package.get("runtimeArguments"):
         return None
-    server: dict[str, Any] = {"kind": kind, "image" if kind == "docker" else "package": identifier}
+    server: dict[str, Any] = {"kind": kind.kind, kind.keys[0]: identifier}
     version = package.get("version")
-    if isinstance(version, str) and kind != "docker":
+    if isinstance(version, str) and "version" in kind.keys:
         server["version"] = version
     return server | ({"env": env} if env else {}) | ({"args": args} if args else {})
 

@@ -5,29 +5,16 @@ its Manifest, small enough to be kept (`history`).
 """
 
 import re
-from typing import Final
-from urllib.parse import urlsplit
 
 import msgspec
 
 from interlock.drivers.protocol.files.versions import CALENDAR_MAJOR_MIN
-from interlock.drivers.protocol.model import (
-    Binary,
-    Docker,
-    Driver,
-    Narrowing,
-    Npm,
-    Problem,
-    Pypi,
-    Remote,
-    Server,
-    Severity,
-)
+from interlock.drivers.protocol.model import Driver, Narrowing
+from interlock.drivers.protocol.problems import Problem, Severity
 
 CODE = "major_bump_required"  # AIP-identity-1
 
 _MAJOR = re.compile(r"[^0-9]*([0-9]{1,9})(?![0-9])")
-_SOURCE_FIELDS: Final = {"npm": "package", "pypi": "package", "docker": "image", "remote": "url"}
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,15 +31,15 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest_of(driver: Driver) -> Manifest:
-    kind, source, pinned = _source(driver.server)
+    server = driver.server
     return Manifest(
         key=driver.key,
         version=driver.version,
         protocol_version=driver.protocol_version,
         transport=driver.transport,
-        kind=kind,
-        source=source,
-        pinned=pinned,
+        kind=server.kind,
+        source=server.source,
+        pinned=server.pinned_version,
         narrowing={_reference(each.tool): each.schema_narrowing for each in driver.implements},
     )
 
@@ -80,7 +67,7 @@ def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> tuple
     if before.kind != now.kind:  # AIP-identity-2
         refuse("/server/kind", "server.kind")
     elif before.source != now.source:  # AIP-identity-2
-        field = _SOURCE_FIELDS[now.kind]
+        field = changed.server.keys[0]
         refuse(f"/server/{field}", f"server.{field}")
     elif (majors := _pinned_majors(before, now)) is not None and majors[0] != majors[1]:  # AIP-identity-2
         calendar = min(majors) >= CALENDAR_MAJOR_MIN
@@ -90,26 +77,6 @@ def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> tuple
         if was is not None and was != binding.schema_narrowing:  # AIP-30.implements-4
             refuse(f"{binding.pointer}/schema_narrowing", "schema_narrowing")
     return tuple(found)
-
-
-def _source(server: Server) -> tuple[str, str | None, str | None]:
-    match server:
-        case Npm():
-            return "npm", server.package, server.version
-        case Pypi():
-            return "pypi", server.package, server.version
-        case Docker():
-            return "docker", _image_name(server.image), None
-        case Remote():
-            return "remote", urlsplit(server.url).hostname, None
-        case Binary():
-            return "binary", None, None
-
-
-def _image_name(image: str) -> str:
-    name = image.partition("@")[0]
-    folder, slash, last = name.rpartition("/")
-    return folder + slash + last.partition(":")[0]
 
 
 def _reference(tool: str) -> str:

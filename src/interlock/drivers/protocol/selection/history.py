@@ -3,7 +3,8 @@
 
 import msgspec
 
-from interlock.drivers.protocol.model import Driver, Problem
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.selection.compatibility import Manifest, changes_of_identity, manifest_of
 
 _DECODER = msgspec.json.Decoder(Manifest)

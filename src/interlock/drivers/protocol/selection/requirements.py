@@ -9,7 +9,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.drivers.protocol.model import Driver, Problem, Remote
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.problems import Problem
 from interlock.net.protocol.address_scope import Scope, maybe_scope
 
 UNMET: Final = "requirement_unmet"  # AIP-30.front-5
@@ -53,10 +54,10 @@ def _problem(driver: Driver, key: str, message: str) -> Problem:
 
 def unverified_tags(driver: Driver) -> tuple[Problem, ...]:
     """AIP-security-12: a server on somebody else's host is not self-hosted, whatever its file says."""
-    server = driver.server
-    if not isinstance(server, Remote) or SELF_HOSTED not in driver.policy_tags:  # AIP-security-12
+    address = driver.server.address
+    if address is None or SELF_HOSTED not in driver.policy_tags:  # AIP-security-12
         return ()
-    host = urlsplit(server.url).hostname or ""
+    host = urlsplit(address).hostname or ""
     if is_near(host):  # AIP-security-12
         return ()
     index = driver.policy_tags.index(SELF_HOSTED)

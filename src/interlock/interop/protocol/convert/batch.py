@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from interlock.drivers.protocol.kinds import SERVERS
 from interlock.interop.protocol.convert.draft import Wishes, draft_entry, refusal
 from interlock.interop.protocol.convert.entry import Surroundings
 from interlock.interop.protocol.model import DriverDraft, Entry, Note
@@ -112,7 +113,11 @@ def batch(
 def asks_for_hosts(planned: Planned) -> bool:
     """A new program, of which it was not said what it may reach."""
     data = planned.draft.data
-    return planned.standing is None and data["server"]["kind"] != "remote" and not data["network"]["egress"]
+    return (
+        planned.standing is None
+        and SERVERS[data["server"]["kind"]].confinement != "elsewhere"
+        and not data["network"]["egress"]
+    )
 
 
 def with_hosts(planned: Planned, hosts: Sequence[str]) -> Planned | Note:

@@ -14,6 +14,7 @@ import msgspec
 from interlock.drivers.protocol.files.credential_scan import holds_token
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.kinds import SERVERS
 from interlock.interop.protocol.convert.entry import Cannot, Surroundings, Translator
 from interlock.interop.protocol.convert.file_access import Sandboxing
 from interlock.interop.protocol.convert.inventory_text import PENDING
@@ -92,8 +93,9 @@ def _server(entry: Entry, work: Translator, sandboxing: Sandboxing) -> tuple[dic
         work.notes.append(carried)
     passed = [*entry.env_passed, *found.passed]
     block = dict(found.server)
-    work.hands_on = block["kind"] != "docker"
-    if block["kind"] == "docker" and entry.server is None:
+    is_container = SERVERS[block["kind"]].confinement == "container"
+    work.hands_on = not is_container
+    if is_container and entry.server is None:
         env, passed = _of_container(env, found, work)
     return _spawn_block(entry, block, env, passed, work, sandboxing), "stdio"
 
@@ -127,7 +129,7 @@ def _spawn_block(
     for name in entry.env_unset:
         values[name] = work.secrets.ask(f"env.{name}", name, f"{name} of {entry.name}.")
     cwd = work.fixed(entry.cwd, "cwd") if entry.cwd is not None else None
-    if block["kind"] != "docker":
+    if SERVERS[block["kind"]].confinement == "sandbox":
         sandboxing.look_at(args, values, script=block["kind"] == "binary" and is_interpreter(block["path"]))
     block |= {"volumes": volumes} if volumes else {}
     block |= {"args": args} if args else {}
@@ -175,10 +177,11 @@ def _frontmatter(
         "transport": transport,
         "implements": [],
     }
-    if server["kind"] != "remote":  # the address of one is itself an allowance
+    confinement = SERVERS[server["kind"]].confinement
+    if confinement != "elsewhere":  # the address of one is itself an allowance
         data["network"] = {"egress": list(entry.egress or ())}
     sandbox = sandboxing.block(work.environment_passed, work.environment_defaults)
-    data |= {"sandbox": sandbox} if sandbox and server["kind"] not in {"remote", "docker"} else {}
+    data |= {"sandbox": sandbox} if sandbox and confinement == "sandbox" else {}
     data |= {"connection_options": {"timeout_ms": entry.connect_timeout_ms}} if entry.connect_timeout_ms else {}
     data |= {"timeout_override_ms": entry.call_timeout_ms} if entry.call_timeout_ms else {}
     data |= {"install": [dict(each) for each in entry.install]} if entry.install else {}

@@ -7,6 +7,7 @@ from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.placeholders import SECRET
 from interlock.interop.protocol.model import Entry, FileReading, Note, PersonInput
 from interlock.interop.protocol.read.fields import names, text, texts
+from interlock.interop.protocol.read.server_reference import PACKAGED
 
 
 def read_driver_entry(data_untrusted: bytes) -> FileReading:
@@ -36,7 +37,7 @@ def _entry(identifier: str, data: Mapping[str, Any], server: Mapping[str, Any]) 
     path = text(server.get("path"))
     if server.get("kind") == "binary" and path is not None:
         command = (path, *args)
-    elif server.get("kind") in {"npm", "pypi", "docker"}:
+    elif server.get("kind") in PACKAGED:
         block = {key: value for key, value in server.items() if key not in {"env", "cwd"}}
     elif url is None:
         return Entry(name=identifier, refused=Note(code="unsupported", text="its kind of server is not known here"))

@@ -5,15 +5,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from interlock.drivers.protocol.kinds import SERVERS
 from interlock.interop.protocol.model import Entry
 from interlock.interop.protocol.read.launchers import classify_command, is_interpreter, program_name
 
-KINDS: Final = {"npm": "package", "pypi": "package", "docker": "image"}
+PACKAGED: Final = {each.kind: each for each in SERVERS.values() if each.registry_type is not None}
 _ADDRESS: Final = re.compile(r"https?://\S+", re.I)
 _EMPTY_WORDS: Final = frozenset(("mcp", "server", "servers", "modelcontextprotocol"))
 _HOST_WORDS: Final = frozenset(("mcp", "api", "www", "app", "server"))
-_NPM_PIN: Final = re.compile(r"(?<=.)@[^/@]*$")
-_PYPI_REST: Final = re.compile(r"[\[=<>!~;@ ].*", re.DOTALL)
 
 
 class UnknownReference(Exception):
@@ -54,10 +53,10 @@ def _what(reference: str | None, args: tuple[str, ...]) -> tuple[str, dict[str, 
             raise UnknownReference("a server at an address takes no arguments")
         return name_of_address(reference), {"url": reference, "transport": "http"}
     kind, colon, named = reference.partition(":")
-    if colon and kind in KINDS:
+    if colon and kind in PACKAGED:
         if not named:
-            raise UnknownReference(f"{reference} names no {KINDS[kind]}")
-        server = {"kind": kind, KINDS[kind]: named, "args": list(args)}
+            raise UnknownReference(f"{reference} names no {PACKAGED[kind].keys[0]}")
+        server = {"kind": kind, PACKAGED[kind].keys[0]: named, "args": list(args)}
         return name_of_package(kind, named), {"server": server}
     if reference.startswith("@"):
         raise UnknownReference(f"{reference} looks like an npm package, which is written npm:{reference}")
@@ -72,16 +71,7 @@ def _what(reference: str | None, args: tuple[str, ...]) -> tuple[str, dict[str, 
 
 def name_of_package(kind: str, named: str) -> str:
     """filesystem of @modelcontextprotocol/server-filesystem, git of mcp-server-git."""
-    match kind:
-        case "npm":
-            plain = _NPM_PIN.sub("", named)
-            scope, _, last = plain.rpartition("/")
-        case "docker":
-            plain = named.partition("@")[0]
-            scope, _, last = plain.rpartition("/")
-            last = last.partition(":")[0]
-        case _:
-            scope, last = "", _PYPI_REST.sub("", named)
+    scope, last = PACKAGED[kind].name_parts(named)
     return _without_empty_words(last) or _without_empty_words(scope) or last
 
 
@@ -98,8 +88,8 @@ def name_of_address(address: str) -> str:
 def name_of_command(command: Sequence[str]) -> str:
     server = classify_command(tuple(command)).server
     kind = server.get("kind")
-    if kind in KINDS:
-        return name_of_package(kind, server[KINDS[kind]])
+    if kind in PACKAGED:
+        return name_of_package(kind, server[PACKAGED[kind].keys[0]])
     program = program_name(command[0])
     if is_interpreter(command[0]):
         rest = list(command[1:])

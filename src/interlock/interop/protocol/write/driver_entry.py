@@ -12,7 +12,9 @@ import msgspec
 
 from interlock.drivers.protocol.files.inventory import secret_for
 from interlock.drivers.protocol.files.placeholders import SECRET
-from interlock.drivers.protocol.model import Binary, Docker, Driver, Npm, Pypi, Remote, Secrets
+from interlock.drivers.protocol.kinds.remote import Remote
+from interlock.drivers.protocol.kinds.server import LocalServer
+from interlock.drivers.protocol.model import Driver, Secrets
 from interlock.interop.protocol.clients import Client
 from interlock.interop.protocol.write.client_entry import http_entry, stdio_entry
 
@@ -59,21 +61,8 @@ def _entry(driver: Driver, client: Client, name: str, filled: Callable[[str], st
             url += ("&" if "?" in url else "?") + pairs
         headers = {key: filled(value) for key, value in server.headers.items()}
         return http_entry(client, name, url, headers, sse=driver.transport == "sse")
+    if not isinstance(server, LocalServer):
+        raise TypeError(f"a server of kind {server.kind} is neither dialled nor started")
     env = {key: filled(value) for key, value in server.env.items()}
-    args = [filled(each) for each in server.args]
-    match server:
-        case Binary():
-            command = [server.path, *args]
-        case Npm():
-            pinned = server.package if server.version is None else f"{server.package}@{server.version}"
-            words = ["-p", pinned, server.entry] if server.entry else [pinned]
-            command = ["npx", "-y", *words, *args]
-        case Pypi():
-            pinned = server.package if server.version is None else f"{server.package}=={server.version}"
-            plain = server.package == server.entry
-            command = ["uvx", pinned, *args] if plain else ["uvx", "--from", pinned, *server.entry.split(" "), *args]
-        case Docker():
-            volumes = [word for each in server.volumes for word in ("-v", each)]
-            passed = [word for each in env for word in ("-e", each)]
-            command = ["docker", "run", "-i", "--rm", *volumes, *passed, server.image, *args]
+    command = server.client_command([filled(each) for each in server.args], list(env))
     return stdio_entry(client, name, command, env)

@@ -9,7 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from interlock.drivers.protocol.files.placeholders import SECRET
-from interlock.drivers.protocol.model import Binary, Docker, Driver, Npm, Pypi, Remote
+from interlock.drivers.protocol.kinds.remote import Remote
+from interlock.drivers.protocol.kinds.server import LocalServer
+from interlock.drivers.protocol.model import Driver
 
 SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
 DESCRIPTION_CHARS_MAX: Final = 100
@@ -27,7 +29,8 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
 def registry_description(driver: Driver, written: Mapping[str, Any], name: str | None = None) -> Described | None:
     """`written`: the frontmatter, for what is lost. None: a program of this machine is in no registry."""
     server = driver.server
-    if isinstance(server, Binary):
+    package = server.registry_package() if isinstance(server, LocalServer) else None
+    if package is None and not isinstance(server, Remote):
         return None
     text = " ".join(driver.description.split())
     data: dict[str, Any] = {
@@ -39,8 +42,8 @@ def registry_description(driver: Driver, written: Mapping[str, Any], name: str |
     }
     if isinstance(server, Remote):
         data["remotes"] = [_remote(server, driver.transport)]
-    else:
-        data["packages"] = [_package(server)]
+    elif isinstance(server, LocalServer) and package is not None:
+        data["packages"] = [_package(server, package)]
     lost = [key for key in written if key not in _KEPT and key != "auth"]
     block = written.get("server", {})
     lost += [f"server.{key}" for key in ("cwd", "entry", "runner", "port", "path", "auth") if key in block]
@@ -60,24 +63,11 @@ def _remote(server: Remote, transport: str) -> dict[str, Any]:
     return found | ({"headers": headers} if headers else {})
 
 
-def _package(server: Npm | Pypi | Docker) -> dict[str, Any]:
-    match server:
-        case Npm():
-            found: dict[str, Any] = {"registryType": "npm", "identifier": server.package}
-        case Pypi():
-            found = {"registryType": "pypi", "identifier": server.package}
-        case Docker():
-            found = {"registryType": "oci", "identifier": server.image}
-    if not isinstance(server, Docker) and server.version is not None and server.version != "latest":
-        found["version"] = server.version
-    found["transport"] = {"type": "stdio"}
-    if isinstance(server, Docker) and server.volumes:
-        found["runtimeHint"] = "docker"
-        found["runtimeArguments"] = [{"type": "named", "name": "-v", "value": each} for each in server.volumes]
+def _package(server: LocalServer, package: dict[str, Any]) -> dict[str, Any]:
     arguments = [_argument(each) for each in server.args]
     variables = [_setting(name, value) for name, value in server.env.items()]
-    found |= {"packageArguments": arguments} if arguments else {}
-    return found | ({"environmentVariables": variables} if variables else {})
+    package |= {"packageArguments": arguments} if arguments else {}
+    return package | ({"environmentVariables": variables} if variables else {})
 
 
 def _argument(text: str) -> dict[str, Any]:

@@ -5,18 +5,12 @@ Both leave `server` open where the published one does. Which server a transport 
 cannot say about itself, is checked in `driver`.
 """
 
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from interlock.drivers.protocol.files.schemas.universal import STRING_MAP, STRINGS, closed_object
-
-SERVER_KEYS: Final[dict[str, tuple[str, ...]]] = {  # the first is required
-    "binary": ("path", "args", "env", "cwd"),  # AIP-server-1
-    "npm": ("package", "version", "entry", "args", "env", "cwd"),
-    "pypi": ("package", "version", "entry", "runner", "args", "env", "cwd"),
-    "docker": ("image", "port", "path", "volumes", "args", "env", "cwd"),
-    "remote": ("url", "headers", "query", "auth"),
-}
-PUBLISHED_SERVER_KEYS: Final = frozenset({"kind", "path", "package", "image", "url", "args", "env"})
+from interlock.drivers.protocol.kinds import SERVERS
+from interlock.drivers.protocol.kinds.server import PUBLISHED_KEYS, LocalServer, Server
 
 _TEXT = {"type": "string"}
 _PROMPT = closed_object(  # AIP-front-5
@@ -50,68 +44,45 @@ _SHARED: dict[str, Any] = {
 }
 
 
-def _server(kinds: dict[str, str], of_a_kind: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """One shape, chosen by kind, so that a fault is said of that shape alone (AIP-server-9)."""
+def _server_schema(
+    servers: Iterable[type[Server]], optional: Callable[[type[Server]], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the schema of the server block: one shape, chosen by kind, so that errors are about that shape alone
+    (AIP-server-9)."""
+    servers = tuple(servers)
     return {
         "type": "object",
         "required": ["kind"],
-        "properties": {"kind": {"enum": list(kinds)}},
+        "properties": {"kind": {"enum": [each.kind for each in servers]}},
         "allOf": [
             {
-                "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
-                "then": {"required": [needed], "properties": {needed: _TEXT} | of_a_kind.get(kind, {})},
+                "if": {"properties": {"kind": {"const": each.kind}}, "required": ["kind"]},
+                "then": {"required": [each.keys[0]], "properties": {each.keys[0]: _TEXT} | optional(each)},
             }
-            for kind, needed in kinds.items()
+            for each in servers
         ],
     }
 
 
-_SPAWNED: dict[str, Any] = {"args": STRINGS, "env": STRING_MAP}
-_EXTENDED = {
-    **_SPAWNED,
-    "cwd": _TEXT,
-    "version": _TEXT,
-    "entry": _TEXT,
-    "runner": {"enum": ["auto", "uvx", "pipx", "venv"]},
-    "port": {"type": "integer", "minimum": 1, "maximum": 65535},
-    "path": _TEXT,
-    "volumes": STRINGS,
-}
-_REMOTE = {
-    "headers": STRING_MAP,
-    "query": STRING_MAP,
-    "auth": {
-        **closed_object(
-            ["type"],
-            type={"enum": ["none", "bearer", "header", "oauth", "mtls"]},
-            secret=_TEXT,
-            header=_TEXT,
-            scopes=STRINGS,
-            client_id=_TEXT,
-        ),
-        "allOf": [
-            {
-                "if": {"properties": {"type": {"enum": ["bearer", "header"]}}, "required": ["type"]},
-                "then": {"required": ["secret"]},
-            },
-            {
-                "if": {"properties": {"type": {"const": "header"}}, "required": ["type"]},
-                "then": {"required": ["header"]},
-            },
-        ],
-    },
-}
-_NEEDED = {kind: keys[0] for kind, keys in SERVER_KEYS.items()}
+def _published_keys(server: type[Server]) -> dict[str, Any]:
+    return {"args": STRINGS, "env": STRING_MAP} if issubclass(server, LocalServer) else {}
+
+
+def _own_keys(server: type[Server]) -> dict[str, Any]:
+    """Return the schemas of the optional keys. A key of another local kind, which is ignored, must have its type."""
+    if not issubclass(server, LocalServer):
+        return server.schema
+    return {
+        key: schema for each in SERVERS.values() if issubclass(each, LocalServer) for key, schema in each.schema.items()
+    }
+
 
 PUBLISHED: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["kind", "server", "transport"],
     "properties": {
         **_SHARED,
-        "server": _server(
-            {kind: needed for kind, needed in _NEEDED.items() if kind != "pypi"},
-            {"binary": _SPAWNED, "npm": _SPAWNED, "docker": _SPAWNED},
-        ),
+        "server": _server_schema((each for each in SERVERS.values() if each.is_published), _published_keys),
         "implements": {
             "type": "array",
             "items": {
@@ -192,10 +163,7 @@ SCHEMA: Final[dict[str, Any]] = {
     "required": ["kind", "server", "transport"],  # AIP-front-1 to -3
     "properties": {
         **_SHARED,
-        "server": _server(
-            _NEEDED,
-            {"binary": _EXTENDED, "npm": _EXTENDED, "pypi": _EXTENDED, "docker": _EXTENDED, "remote": _REMOTE},
-        ),
+        "server": _server_schema(SERVERS.values(), _own_keys),
         "implements": {
             "type": "array",
             "items": {
@@ -219,6 +187,10 @@ SCHEMA: Final[dict[str, Any]] = {
 EXTENSION_KEYS: Final[tuple[str, ...]] = (  # AIP-front-11
     *(f"metadata.interlock.{key}" for key in DRIVER_EXTENSIONS["properties"]),
     "sandbox",
-    *(f"server.{key}" for key in ("version", "cwd", "entry", "runner", "headers", "query", "auth", "port", "volumes")),
+    *(
+        f"server.{key}"
+        for key in dict.fromkeys(key for each in SERVERS.values() for key in each.keys)
+        if key not in PUBLISHED_KEYS
+    ),
     *(f"implements[].metadata.interlock.{key}" for key in BINDING_EXTENSIONS["properties"]),
 )

@@ -1,0 +1,204 @@
+"""Servers of kind docker: a container that docker or podman runs from an image fixed by its digest.
+
+Values of environment variables are never words of the command, which every local user can read: `-e NAME` makes the
+engine's client take them from its own environment (AIP-server-6). Names that the client itself obeys are therefore
+refused. The container is the sandbox of the server. A network that cannot be limited to network.egress is refused.
+"""
+
+import logging
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from interlock.config.plan import ServerPlan, Spawn
+from interlock.drivers.install.containers import ContainerRefused, Engine
+from interlock.drivers.install.installation import Installation, Installed, MethodFailed, MethodResult
+from interlock.drivers.kinds.kind import DeclaredPath, ServerKind
+from interlock.drivers.protocol.kinds.docker import Docker
+from interlock.drivers.protocol.model import Driver, Install
+from interlock.process.orphan_reaper import OrphanReaper
+
+log = logging.getLogger("interlock.drivers")
+
+LABEL: Final = "dev.interlock.driver"  # by these people find the containers of a driver,
+NODE_LABEL: Final = "dev.interlock.node"
+RUN_LABEL: Final = "dev.interlock.run"  # and by this we those of one life of it
+
+# By these the client is told which engine to speak to, which files to trust and what to load into itself.
+_CLIENTS_OWN = re.compile(
+    r"(?:_?CONTAINERS?|DOCKER|BUILDX|BUILDKIT|PODMAN|XDG|LD|DYLD)_.*|STORAGE_(?:DRIVER|OPTS)|LISTEN_(?:FDS|PID|FDNAMES)"
+    r"|PATH|HOME|TMPDIR|NOTIFY_SOCKET|REGISTRY_AUTH_FILE|GLIBC_TUNABLES|BASH_.*|SHELLOPTS|GODEBUG|INTERLOCK_.*",
+    re.ASCII,
+)
+_VOLUME = re.compile(r"(?P<source>[^:]+):(?P<target>/[^:]*)(?::(?P<options>[A-Za-z,]+))?")
+_SOCKETS: Final = ("docker.sock", "podman.sock", "containerd.sock", "crio.sock")
+
+
+class DockerKind(ServerKind[Docker]):
+    def implied_methods(self, server: Docker) -> tuple[Install, ...]:
+        return (Install(method="docker", options={"image": server.image}),)  # AIP-30.install-1
+
+    async def complete(self, server: Docker, installation: Installation, brought: MethodResult) -> Installed:
+        if brought.image is None:
+            raise MethodFailed(f"this does not bring the image {server.image}")
+        driver, engine = installation.driver, installation.engine
+        port = free_port() if driver.transport == "http" else None
+        command = container_command(
+            engine.program,
+            driver,
+            brought.image.reference,
+            node=installation.node,
+            data=installation.data,
+            host_port=port,
+            is_open=driver.id in installation.settings.sandbox,
+        )
+        return Installed(
+            command=command,
+            version=None,
+            lock=brought.lock,
+            env=engine.env,
+            url=None if port is None else f"http://127.0.0.1:{port}{server.path}",
+            notes=brought.notes,
+        )
+
+    def compile_plan(
+        self,
+        driver: Driver,
+        installed: Installed,
+        *,
+        folder: Path,
+        data: Path,
+        tenant: str | None = None,
+        is_sandboxed: bool = True,
+        real_paths: Mapping[Path, Path] = MappingProxyType({}),
+    ) -> ServerPlan:
+        """Return the plan of a container: its own sandbox and working directory, and a port of its own."""
+        plan = super().compile_plan(
+            driver, with_another_port(installed), folder=folder, data=data, tenant=tenant, is_sandboxed=False
+        )
+        assert isinstance(plan.reach, Spawn)  # noqa: S101  (a container is started)
+        return msgspec.structs.replace(plan, reach=msgspec.structs.replace(plan.reach, cwd=None))
+
+    def declared_paths(self, driver: Driver, folder: Path) -> Iterator[DeclaredPath]:
+        assert isinstance(driver.server, Docker)  # noqa: S101  (the table of kinds says so)
+        for index, volume in enumerate(driver.server.volumes):
+            source = volume.partition(":")[0]
+            if source.startswith("/"):
+                yield DeclaredPath(place=f"/server/volumes/{index}", use="write", path=Path(source))
+
+    async def clean_up(self, driver: Driver, installed: Installed, reaper: OrphanReaper | None) -> None:
+        """Remove containers whose client had to be killed (AIP-server-6)."""
+        try:
+            await remove_leftover_containers(installed.command, reaper)
+        except ContainerRefused as refused:
+            log.warning("driver %s: its containers cannot be looked for: %s", driver.segment, refused)
+
+
+def with_another_port(installed: Installed) -> Installed:
+    """The same container, served on another free port of the loopback: every process needs its own."""
+    if installed.url is None:
+        return installed
+    before = installed.url.partition("//")[2].partition("/")[0]
+    after = f"127.0.0.1:{free_port()}"
+    command = tuple(
+        f"{after}{word.removeprefix(before)}" if word.startswith(f"{before}:") else word for word in installed.command
+    )
+    return msgspec.structs.replace(installed, command=command, url=installed.url.replace(before, after, 1))
+
+
+async def remove_leftover_containers(command: Sequence[str], reaper: OrphanReaper | None) -> int:
+    """Remove the containers that a composed command has started and left, once no client of theirs runs any more."""
+    label = next((word for word in command if word.startswith(f"{RUN_LABEL}=")), None)
+    return 0 if label is None else await Engine(command[0], os.environ, reaper).remove(label)
+
+
+def free_port() -> int:
+    """A port of the loopback that nothing listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def container_command(
+    program: str,
+    driver: Driver,
+    image: str,
+    *,
+    node: str,
+    data: Path,
+    host_port: int | None = None,
+    is_open: bool = False,
+) -> tuple[str, ...]:
+    """The words before server.args. `is_open`: the operator lets this driver run without a sandbox."""
+    server = driver.server
+    if not isinstance(server, Docker):
+        raise TypeError("only a server of kind docker runs in a container")
+    # AIP-server-6
+    words = [program, "run", "-i", "--rm", "--init", "--pull", "never", "--security-opt", "no-new-privileges"]
+    for label in (f"{LABEL}={driver.key}", f"{NODE_LABEL}={node}", f"{RUN_LABEL}={secrets.token_hex(8)}"):
+        words += ["--label", label]
+    for name in environment_names(driver):
+        words += ["-e", name]  # AIP-server-6
+    words += _network(driver, host_port is not None, is_open)
+    if host_port is not None:
+        words += ["-p", f"127.0.0.1:{host_port}:{server.port}"]  # AIP-server-6
+    for volume in server.volumes:
+        words += ["-v", _volume(volume, data)]
+    if server.cwd is not None:
+        words += ["-w", server.cwd]
+    return (*words, image)
+
+
+def environment_names(driver: Driver) -> tuple[str, ...]:
+    """Every name the container is given, once. Raises ContainerRefused for one that the client would obey."""
+    names = dict.fromkeys(getattr(driver.server, "env", {}))
+    if driver.sandbox is not None and driver.sandbox.env is not None:
+        names |= dict.fromkeys((*driver.sandbox.env.passed, *driver.sandbox.env.set))
+    for name in names:
+        if _CLIENTS_OWN.fullmatch(name):
+            raise ContainerRefused(
+                "install_failed",
+                f"{name} would be obeyed by the client of the container engine itself; "
+                "set it in the image, or give the server another name for it",
+            )
+    return tuple(names)
+
+
+def _network(driver: Driver, is_served: bool, is_open: bool) -> Sequence[str]:
+    """AIP-security-2, -3: what cannot be held to the list is refused."""
+    egress = driver.network.egress if driver.network is not None else ()
+    if is_open or "*" in egress:
+        return ()
+    if not egress and not is_served:  # AIP-security-2
+        return ("--network", "none")
+    what = "a container that serves HTTP" if is_served else "a container with a list of hosts in network.egress"
+    raise ContainerRefused(
+        "sandbox_unavailable",
+        f"{what} needs a network, and the engine's cannot be held to that list; "
+        f"write egress: ['*'] if any host may be reached, or let the operator set drivers.sandbox {driver.id} = off",
+    )
+
+
+def _volume(text: str, data: Path) -> str:
+    found = _VOLUME.fullmatch(text)
+    if found is None or not set((found["options"] or "").split(",")) <= {"", "ro", "rw", "z", "Z"}:
+        raise ContainerRefused("install_failed", "an entry of server.volumes is none; write /host/path:/path:ro")
+    source = found["source"]
+    if not source.startswith("/"):
+        if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", source):
+            return text  # a volume that the engine keeps
+        raise ContainerRefused("install_failed", "a folder in server.volumes is not absolute; write /host/path:/path")
+    real = Path(source).resolve()
+    if real.name in _SOCKETS or data.resolve().is_relative_to(real) or real.is_relative_to(data.resolve()):
+        raise ContainerRefused(
+            "install_failed",
+            f"{source} in server.volumes would give the container the engine or the node itself; remove it",
+        )
+    return f"{real}{text.removeprefix(source)}"  # not a link that may lead elsewhere when it is mounted

@@ -1,0 +1,200 @@
+"""`ServerKind`: what a node does with servers of one kind, from installation to the plan of a running process.
+
+Reading and comparing server blocks is pure and lives in `interlock.drivers.protocol.kinds`. A server plan holds
+placeholders where secrets belong: they are filled in when the server starts, and nothing of a caller goes into a plan
+(AIP-security-8).
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import ClassVar, Final, Generic, Literal, TypeVar
+
+import msgspec
+
+from interlock.config.plan import SandboxPlan, ServerPlan, Spawn
+from interlock.drivers.install.installation import Installation, Installed, MethodResult
+from interlock.drivers.protocol.files.runner_block import runner_limits
+from interlock.drivers.protocol.kinds.server import LocalServer, Server
+from interlock.drivers.protocol.model import Driver, FileAccess, Install, Network, Sandbox
+from interlock.process.orphan_reaper import OrphanReaper
+
+HOMES: Final = "homes"
+
+Use = Literal["read", "write", "deny"]
+ServerT = TypeVar("ServerT", bound=Server)
+
+
+class DeclaredPath(msgspec.Struct, frozen=True, kw_only=True):
+    """A path of this machine that a driver file opens to its server."""
+
+    place: str  # in DRIVER.md, as a JSON pointer
+    use: Use
+    path: Path
+    is_implied: bool = False  # an argument, and granted only if it may follow from one (AIP-security-5)
+
+    @property
+    def real(self) -> Path:
+        return Path(os.path.realpath(self.path))
+
+
+class ServerKind(Generic[ServerT]):
+    """What a node does with servers of one kind. The methods have no state and take the server block."""
+
+    # The code of a server that cannot be reached and gives no code itself.
+    failure_code: ClassVar[str] = "tool_unavailable"
+
+    # Install
+
+    def implied_methods(self, server: ServerT) -> tuple[Install, ...]:
+        """Return the methods of installation that the kind implies if the driver has no install block."""
+        return ()
+
+    def pin_package(self, server: ServerT, method: str, package: str) -> str:
+        """Return `package`, which `method` installs, with the version that the server block pins it to.
+
+        Raises MethodFailed if the two name different versions.
+        """
+        return package
+
+    async def complete(self, server: ServerT, installation: Installation, brought: MethodResult) -> Installed:
+        """Return the command that runs the server from what a method of installation brought.
+
+        Raises MethodFailed, PackageUnavailable, ContainerRefused, OSError.
+        """
+        raise NotImplementedError
+
+    def find_present(self, server: ServerT, installation: Installation) -> Installed | None:
+        """Return the command if the server needs no installation; None: it does. Raises MethodFailed."""
+        return None
+
+    def package_name(self, server: ServerT) -> str | None:
+        """Return the normalised name of the package, by which the shipped driver of a package is found."""
+        return None
+
+    # Run
+
+    def names_package(self, server: ServerT, words: tuple[str, ...]) -> bool:
+        """Tell whether a command runs the package itself: its version is then known without a start."""
+        return False
+
+    def resolve_program(self, server: ServerT, words: tuple[str, ...], installed: Installed) -> tuple[str, ...]:
+        """Return the words of a command of the driver file with the server's own program replaced by its path."""
+        return words
+
+    def compile_plan(
+        self,
+        driver: Driver,
+        installed: Installed,
+        *,
+        folder: Path,
+        data: Path,
+        tenant: str | None = None,
+        is_sandboxed: bool = True,
+        real_paths: Mapping[Path, Path] = MappingProxyType({}),
+    ) -> ServerPlan:
+        """Return the plan by which a keeper starts or dials the server.
+
+        `folder` holds DRIVER.md, and relative paths start there. `tenant` is the tenant or user that the process is
+        for. `real_paths` are the targets of the driver's paths when it was accepted.
+        """
+        server = driver.server
+        if not isinstance(server, LocalServer):
+            raise NotImplementedError
+        place = partial(path_of, folder)
+        # Homes lie beside each other: whoever can write around a home could replace it with a link.
+        home = data / HOMES / (driver.id if tenant is None else f"{driver.id}+{_short_digest(tenant)}")
+        sandbox = _sandbox_plan(driver, installed, home, place, real_paths) if is_sandboxed else None
+        return ServerPlan(
+            segment=segment_of(driver, tenant),
+            reach=Spawn(
+                command=(*installed.command, *server.args),
+                env={**installed.env, **_default_environment(driver.sandbox), **server.env},
+                cwd=None if server.cwd is None else place(server.cwd),
+                sandbox=sandbox,
+                serves=installed.url,
+            ),
+            roots=_find_roots(driver, place),
+        )
+
+    def declared_paths(self, driver: Driver, folder: Path) -> Iterator[DeclaredPath]:
+        """Yield the paths of this machine that the driver file opens to its server. Blocks on the disk."""
+        fs = (driver.sandbox.fs if driver.sandbox is not None else None) or FileAccess()
+        uses: tuple[tuple[Use, tuple[str, ...]], ...] = (("read", fs.read), ("write", fs.write), ("deny", fs.deny))
+        for use, paths in uses:
+            for index, each in enumerate(paths):
+                yield DeclaredPath(place=f"/sandbox/fs/{use}/{index}", use=use, path=path_of(folder, each))
+        for index, each in enumerate(driver.auth.state.paths if driver.auth is not None else ()):
+            yield DeclaredPath(place=f"/auth/state/paths/{index}", use="write", path=path_of(folder, each))
+        args = driver.server.args if driver.sandbox is None and isinstance(driver.server, LocalServer) else ()
+        for index, each in enumerate(args):
+            path = Path(each)
+            if path.is_absolute() and os.path.lexists(path):
+                yield DeclaredPath(place=f"/server/args/{index}", use="write", path=path, is_implied=True)
+
+    async def clean_up(self, driver: Driver, installed: Installed, reaper: OrphanReaper | None) -> None:
+        """Remove what processes of the server left behind, once none of them runs."""
+
+
+def segment_of(driver: Driver, tenant: str | None) -> str:
+    """Return the segment of the keeper. No segment of a configured or registered server contains an '@'."""
+    return driver.key if tenant is None else f"{driver.key}+{_short_digest(tenant)}"
+
+
+def path_of(folder: Path, text: str) -> Path:
+    """Return a path of the file: relative to the folder of DRIVER.md, without `..`."""
+    return Path(os.path.normpath(folder / Path(text).expanduser()))
+
+
+def _short_digest(tenant: str) -> str:
+    return sha256(tenant.encode()).hexdigest()[:8]
+
+
+def _default_environment(sandbox: Sandbox | None) -> dict[str, str]:
+    """Return the variables that the sandbox block sets.
+
+    A variable that is both passed and set is a default: the host's value wins (AIP-import-7).
+    """
+    if sandbox is None or sandbox.env is None:
+        return {}
+    passed = {name for name in sandbox.env.passed if name in os.environ}
+    return {name: value for name, value in sandbox.env.set.items() if name not in passed}
+
+
+def _find_roots(driver: Driver, place: Callable[[str], Path]) -> tuple[Path, ...] | None:
+    """Return the roots that the file declares; None: the folders among the arguments, as for the sandbox."""
+    if driver.sandbox is None:
+        return None
+    fs = driver.sandbox.fs
+    return tuple(map(place, (*fs.read, *fs.write) if fs is not None else ()))
+
+
+def _sandbox_plan(
+    driver: Driver,
+    installed: Installed,
+    home: Path,
+    place: Callable[[str], Path],
+    real_paths: Mapping[Path, Path],
+) -> SandboxPlan:
+    block = driver.sandbox or Sandbox()
+    fs = block.fs or FileAccess()
+    network = driver.network or block.network or Network()
+    limits = runner_limits(driver.runner)
+    login_state = tuple(place(path) for path in driver.auth.state.paths) if driver.auth is not None else ()
+    return SandboxPlan(
+        home=home,
+        from_arguments=driver.sandbox is None,
+        read=(*installed.reads, *map(place, fs.read)),
+        write=(*installed.writes, *map(place, fs.write), *login_state),
+        deny=tuple(map(place, fs.deny)),
+        accepted=dict(real_paths),
+        egress=network.egress,
+        programs=block.exec.spawn if block.exec is not None else (),
+        any_program=block.exec is not None and block.exec.allow,
+        passed=block.env.passed if block.env is not None else (),
+        memory_mb=limits.memory_mb,
+        cpu_ms=limits.cpu_ms,
+    )

@@ -1,0 +1,108 @@
+"""Problems in the files of a driver: what is wrong, where it is written and what to do about it."""
+
+from collections.abc import Mapping
+from typing import Generic, Literal, TypeVar
+
+import msgspec
+
+Value = TypeVar("Value")
+Severity = Literal["error", "warning", "note"]
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Where, what, and what to do. An error keeps the file from being used; a warning becomes an error with --strict;
+    a note never does. Values out of the file are not repeated, for any of them may be a secret."""
+
+    file: str
+    line: int | None = None
+    field: str = ""  # a JSON pointer: /server/env/TOKEN; empty: the whole file
+    code: str
+    message: str
+    hint: str
+    severity: Severity = "error"
+    schema: str | None = None  # the schema that says so: AIP-30, AIP-32, AIP-14, AIP-19
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}:{self.line}"
+        field = f"{self.field}: " if self.field else ""
+        return f"{place}: {field}{self.message}; {self.hint} [{self.code}]"
+
+
+class Reading(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
+    """One file as read: its value unless there is an error, and everything to be said about it, errors first."""
+
+    value: Value | None = None
+    problems: tuple[Problem, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Problem, ...]:
+        return tuple(each for each in self.problems if each.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Problem, ...]:
+        return tuple(each for each in self.problems if each.severity == "warning")
+
+    def strict(self) -> "Reading[Value]":
+        """With every warning an error."""
+        if not self.warnings:
+            return self
+        raised = [
+            msgspec.structs.replace(each, severity="error") if each.severity == "warning" else each
+            for each in self.problems
+        ]
+        return Reading(problems=tuple(raised))
+
+    @property
+    def notes(self) -> tuple[Problem, ...]:
+        return tuple(each for each in self.problems if each.severity == "note")
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """On which line each field of one file stands, for a fault that is found in it later."""
+
+    file: str
+    lines: Mapping[str, int] = {}  # JSON pointer -> line, counted from 1
+
+    def line(self, pointer: str) -> int | None:
+        """The line of the field, or of the nearest one around it that is written."""
+        while pointer not in self.lines:
+            if not pointer:
+                return None
+            pointer = pointer.rpartition("/")[0]
+        return self.lines[pointer]
+
+    def problem(
+        self,
+        pointer: str,
+        code: str,
+        message: str,
+        hint: str,
+        *,
+        severity: Severity = "error",
+        schema: str | None = None,
+    ) -> Problem:
+        return Problem(
+            file=self.file,
+            line=self.line(pointer),
+            field=pointer,
+            code=code,
+            message=message,
+            hint=hint,
+            severity=severity,
+            schema=schema,
+        )
+
+
+class FileFindings:
+    """Collects what is wrong in one file."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.problems: list[Problem] = []
+
+    def say(self, pointer: str, code: str, message: str, hint: str, severity: Severity = "error") -> None:
+        self.problems.append(self.places.problem(pointer, code, message, hint, severity=severity))
+
+    @property
+    def refused(self) -> bool:
+        return any(each.severity == "error" for each in self.problems)
