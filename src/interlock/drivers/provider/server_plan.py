@@ -1,6 +1,5 @@
 """How a driver's server is greeted: capabilities, protocol versions, the era it spoke last, trusted authorities."""
 
-
 import asyncio
 from pathlib import Path
 from typing import Final
