@@ -105,7 +105,7 @@ class ServerKind(Generic[ServerT]):
         if not isinstance(server, LocalServer):
             raise NotImplementedError
         place = partial(path_of, folder)
-        # Homes lie beside each other: whoever can write around a home could replace it with a link.
+        # Every home has the same parent. A server that could write to it could replace another home with a link.
         home = data / HOMES / (driver.id if tenant is None else f"{driver.id}+{_short_digest(tenant)}")
         sandbox = _sandbox_plan(driver, installed, home, place, real_paths) if is_sandboxed else None
         return ServerPlan(
