@@ -154,10 +154,10 @@ class Place:
             "handles": len(self.parking._handles),
             "in flight": len(self.node.calls.dispatch.in_flight),
             "on links": sum(isinstance(p, Call) for link in links for p in link.in_flight.values()),
-            "suspended": sum(len(link.suspended) for link in links),
-            "suspended by principal": sum(len(link.suspended.principals) for link in links),
+            "suspended": sum(len(link.waiting.suspended) for link in links),
+            "suspended by principal": sum(len(link.waiting.suspended.principals) for link in links),
             "booked": sum(link.booked for link in links),
-            "questions": sum(len(link._asks) for link in links),
+            "questions": sum(len(link.questions._open) for link in links),
             "principals": len(self.parking._of),
             "bytes": self.parking._bytes,
         }

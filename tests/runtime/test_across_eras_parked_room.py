@@ -114,7 +114,7 @@ async def test_a_server_that_takes_its_question_back_is_at_work_again_and_its_ti
     arguments, said = await park(here, "taken time", *taken, name="old__impatient")
     link = here.node.calls.keepers["old"].link
     here.call("old__open", {"gate": "taken time"})
-    await here.until(lambda: not link.suspended)
+    await here.until(lambda: not link.waiting.suspended)
     assert link.booked >= 1
     here.clock.ahead += 1
     error = await here.again("old__impatient", arguments, said).error()

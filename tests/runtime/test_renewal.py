@@ -52,7 +52,7 @@ async def here(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]
 @pytest.fixture
 def link(here: Place, monkeypatch: pytest.MonkeyPatch) -> ServerLink:
     link = here.node.calls.keepers["web"].link
-    monkeypatch.setattr(link, "renewable", True)
+    monkeypatch.setattr(link.failed, "can_renew_credential", True)
     return link
 
 
@@ -83,7 +83,7 @@ async def test_a_parked_call_that_is_refused_is_lost_and_the_others_are_sent_aga
 ) -> None:
     renewal = renewed_by(here, link, monkeypatch, granted)
     arguments, said = await park(here, "parked", name="web__interview")
-    parked = link.suspended.first()
+    parked = link.waiting.suspended.first()
     assert parked is not None
     other = gated(here, "beside a parked one")
     link.on_undelivered(parked, REFUSED)

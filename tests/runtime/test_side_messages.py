@@ -18,9 +18,10 @@ from tests.servers.start import raw, serving
 
 from interlock.core.calls.call import Pending
 from interlock.links import side_requests
-from interlock.links.noise import UNASKED_PER_S, Noise
+from interlock.links.connected_link import UNSOLICITED_PER_S, Noise
 from interlock.links.pipes import HttpPipe, StdioPipe, Trouble, Undelivered, _Exchange
 from interlock.links.server_link import ServerLink
+from interlock.links.server_questions import ServerQuestions
 from interlock.net.paced_delivery import PER_TURN
 from interlock.process.child import Child
 from interlock.process.launch import child_environment
@@ -165,7 +166,7 @@ async def test_what_a_server_says_unasked_is_taken_in_small_turns_and_up_to_a_li
     """A stream of a call's own: nothing else would slow it down."""
     link = link_of(here, "web")
     monkeypatch.setattr(link, "_clock", SimpleNamespace(now=lambda: 1e9, wall=link._clock.wall))  # one second for all
-    monkeypatch.setattr(link, "respond", lambda *_: None)
+    monkeypatch.setattr(ServerQuestions, "respond", lambda *_: None)
     heard: list[bytes] = []
     take = link.on_message
     monkeypatch.setattr(link, "on_message", lambda data, origin: heard.append(data) or take(data, origin))
@@ -173,20 +174,20 @@ async def test_what_a_server_says_unasked_is_taken_in_small_turns_and_up_to_a_li
     stream = _Exchange(link.pipe)
     stream.on_stream(200, [])
     said = json.dumps({"jsonrpc": "2.0", **CHATTER[kind]})
-    stream.on_chunk(f"data: {said}\n\n".encode() * (2 * UNASKED_PER_S))
+    stream.on_chunk(f"data: {said}\n\n".encode() * (2 * UNSOLICITED_PER_S))
     turns = [len(heard)]
-    for _ in range(2 * UNASKED_PER_S):
+    for _ in range(2 * UNSOLICITED_PER_S):
         await asyncio.sleep(0)
         turns.append(len(heard))
     stream.abort()
     link.noise._since = 0.0
     assert max(later - sooner for sooner, later in itertools.pairwise([0, *turns])) <= PER_TURN
-    assert len(heard) == UNASKED_PER_S
+    assert len(heard) == UNSOLICITED_PER_S
 
 
 async def test_many_receivers_of_one_notification_count_as_more() -> None:
     noise = Noise()
     for _ in range(10):
-        assert noise.count_unasked(1e9) is None
+        assert noise.count_unsolicited(1e9) is None
         noise.count_receivers(1000)
-    assert noise.count_unasked(1e9) == 1.0
+    assert noise.count_unsolicited(1e9) == 1.0

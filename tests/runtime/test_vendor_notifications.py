@@ -1,6 +1,7 @@
 """Whom does a server's own notification concern that belongs to no call, and how many are too many?"""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 from msgspec import Raw
@@ -8,8 +9,8 @@ from msgspec import Raw
 from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.fronts.audience import VENDOR_BYTES_MAX, Audience
 from interlock.fronts.server_info import capabilities
+from interlock.links.connected_link import RECEIVERS_PER_NOTIFICATION, UNSOLICITED_PER_S, Noise
 from interlock.links.link import ServerFacts
-from interlock.links.noise import TOLD_PER_NOTIFICATION, UNASKED_PER_S, Noise
 from interlock.mcp.eras import Era
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.jsonrpc.messages import Notification
@@ -28,10 +29,7 @@ class Link:
         self.noise = Noise()
         self.client = client
         self.owner = owner
-        self._principals = set(principals)
-
-    def principals(self) -> set[str]:
-        return self._principals
+        self.waiting = SimpleNamespace(principals=set(principals))
 
 
 class Member:
@@ -48,7 +46,7 @@ async def told(link: Any, *members: Any, with_tasks: tuple[str, ...] = (), sees:
     audience = Audience({})
     audience.members.update(members)
     audience.vendor_notification(link, EVENT, set(with_tasks), lambda caller, link: sees)
-    assert audience.untold_notifications == (not any(one.heard for one in members) and len(link.principals()) > 1)
+    assert audience.untold_notifications == (not any(one.heard for one in members) and len(link.waiting.principals) > 1)
     return [len(one.heard) for one in members]
 
 
@@ -85,9 +83,9 @@ async def test_what_is_large_is_told_to_no_client() -> None:
 
 async def test_a_server_with_many_clients_is_read_the_more_slowly() -> None:
     audience, link = Audience({}), Link()
-    audience.members.update(Member("a") for _ in range(TOLD_PER_NOTIFICATION * UNASKED_PER_S))
+    audience.members.update(Member("a") for _ in range(RECEIVERS_PER_NOTIFICATION * UNSOLICITED_PER_S))
     audience.vendor_notification(link, EVENT, set(), lambda caller, link: True)  # type: ignore[arg-type]
-    assert link.noise.count_unasked(0.5) is not None
+    assert link.noise.count_unsolicited(0.5) is not None
 
 
 class View:

@@ -121,7 +121,7 @@ class DeviceLink(ConnectedLink):
             self._answer_later(pending, _error(_TOOLS_ONLY))
 
     def cancel(self, pending: Pending, reason: str) -> None:
-        if self._no_longer(pending.upstream_id) is not None and isinstance(pending.handle, Request):
+        if self.waiting.pop(pending.upstream_id) is not None and isinstance(pending.handle, Request):
             self.device.abandon(pending.handle)
 
     def _register(self, pending: Pending) -> None:
@@ -154,7 +154,7 @@ class DeviceLink(ConnectedLink):
         asyncio.get_running_loop().call_soon(self._answer, pending, response)
 
     def _answer(self, pending: Pending, response: Response) -> None:
-        if self._no_longer(pending.upstream_id) is not None:
+        if self.waiting.pop(pending.upstream_id) is not None:
             pending.on_response(response, self.era)
 
 

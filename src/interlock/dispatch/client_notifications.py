@@ -43,7 +43,7 @@ class ClientNotifications:
         link = _maybe_meant(caller, self._view(caller.key))
         if link is None or self._is_too_much():
             return
-        link.pass_on(notification)
+        link.forward_notification(notification)
         at, said = self._clock.wall(), notification.params or None
         who, via = caller.principal.name, caller.via
         self._recorder.add((at, who, via, method[:128], link.segment, said, "admitted", "ok", 0.0, None))

@@ -92,12 +92,12 @@ class AskedTasks:
         members: dict[str, Any] = decode_object(request.params) or {}
         task = self.maybe(link, maybe_string(members.get("taskId")) or "")
         if task is None or not self._expect(link, request, task.caller, task):
-            link.respond(request.id, b'"error":' + error_body(TASK_UNKNOWN))
+            link.questions.respond(request.id, b'"error":' + error_body(TASK_UNKNOWN))
             return
         members["taskId"] = task.theirs
         sink = origin.sink if isinstance(origin, Call) and origin.caller is task.caller else None
         asking = Background(task.caller, sink)
-        link.entrust(Request(request.id, request.method, Raw(encode_value(members))), asking)
+        link.questions.ask_client(Request(request.id, request.method, Raw(encode_value(members))), asking)
 
     def on_answer(self, link: ConnectedLink, upstream_id: bytes, payload: bytes, their: Rename) -> bytes:
         """The payload of a client's answer, with the ids its server knows."""

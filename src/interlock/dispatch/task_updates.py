@@ -139,9 +139,9 @@ class TaskNews(TaskEvents):
         if not isinstance(asking, str) and as_task:
             asking = self._asked.expect(link, request, asking.caller) or asking
         if isinstance(asking, str):
-            link.respond(request.id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, asking)))
+            link.questions.respond(request.id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, asking)))
         else:
-            link.entrust(Request(request.id, request.method, params), asking)
+            link.questions.ask_client(Request(request.id, request.method, params), asking)
         return True
 
     def _find_asking(
@@ -149,7 +149,7 @@ class TaskNews(TaskEvents):
     ) -> tuple[Asking | str, Raw]:
         """On whose behalf the server asks, or why no client can be asked; and the params as that client knows them."""
         if theirs is None:
-            pending = link.whose(origin)
+            pending = link.find_call(origin)
             return (pending, params) if isinstance(pending, Call) else (_WHOSE, params)
         asked = self._asked.maybe(link, theirs)
         if asked is not None:
@@ -166,7 +166,9 @@ class TaskNews(TaskEvents):
         return _OfTask(self, task, call.caller, call.sink), named
 
     def hold(self, task: Task, link: Asked, request: Request, asking: Background) -> None:
-        wanted = {of: [one for one in held if of.link.awaits(one[0].id, one[1])] for of, held in self._held.items()}
+        wanted = {
+            of: [one for one in held if of.link.questions.is_open(one[0].id, one[1])] for of, held in self._held.items()
+        }
         self._held = {of: held for of, held in wanted.items() if held}
         held = self._held.setdefault(task, [])
         size = len(request.params) + sum(len(one.params) for kept in self._held.values() for one, _ in kept)
@@ -179,8 +181,8 @@ class TaskNews(TaskEvents):
     def on_result_asked(self, call: TaskAsking) -> None:
         link = call.task.link
         for request, asking in self._held.pop(call.task, ()):
-            if link.awaits(request.id, asking):
-                link.entrust(request, _OfTask(self, call.task, call.caller, call.sink))
+            if link.questions.is_open(request.id, asking):
+                link.questions.ask_client(request, _OfTask(self, call.task, call.caller, call.sink))
 
     def on_task_answer(self, link: ConnectedLink, upstream_id: bytes, payload: bytes) -> bytes:
         return self._asked.on_answer(link, upstream_id, payload, lambda ours: self._their(link, ours))

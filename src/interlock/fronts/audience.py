@@ -245,7 +245,7 @@ class Audience:
             for member in self._owners(link):
                 member.on_log(params)
             return
-        callers = link.principals() | with_tasks
+        callers = link.waiting.principals | with_tasks
         if len(callers) > 1:
             self.unplaced_logs += 1
             return
@@ -259,7 +259,7 @@ class Audience:
     ) -> None:
         """Tells the members that see the server and are of its era, unless it may belong to another principal's call
         or task. That, and what is large, is only counted."""
-        concerned = link.principals() | with_tasks
+        concerned = link.waiting.principals | with_tasks
         if link.owner is not None:
             concerned = {link.owner}
         told = [
@@ -295,9 +295,9 @@ class Audience:
             if capability in member.caller.capabilities and (asking := Background(member.caller)).reachable
         ]
         if len(able) == 1:
-            link.entrust(request, able[0])
+            link.questions.ask_client(request, able[0])
         elif capability == "roots":
-            link.respond_roots(request)
+            link.questions.respond_roots(request)
         return len(able) == 1 or capability == "roots"
 
     def elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:

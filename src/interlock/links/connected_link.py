@@ -1,25 +1,25 @@
-"""A link to a server over a pipe: messages out under our own ids, answers back to the calls that wait for them.
+"""A link to a server over a pipe: requests go out under ids of this link, answers go to the calls that wait for them.
 
-Theory of operation. The link is shared by all clients. Every request sent has an id of this link, and what waits for
-the answer is in one of these places, never in two:
+Theory of operation. All clients share the link. Every request gets an id of this link and waits in one of these places,
+never in two:
 
-    in_flight   sent, the server works on it (calls, and our own inquiries)
-    suspended   the server asked its client something; it takes no room and has no deadline until the answer
-    _to_resend  the server forgot our session before it read the call; sent again once greeted
-    refused     the server refused our credential; sent again by the keeper once there is another
+    waiting.in_flight          sent, the server works on it (calls, and inquiries of the node)
+    waiting.suspended          the server asked the client something
+    failed (to be resent)      the server forgot the session before it read the call; sent again after the next greeting
+    failed.refused             the server refused our credential; sent again once there is another
 
-`on_message` finds the request by its id. A message without one (a log line, a request of the server) belongs to the
-call whose stream it came on; on a pipe shared by all it must be plain whose it is (`whose`), or it is dropped. What a
-server asks is in `_asks` until its client has answered, the server withdraws it, or the call ends.
+`on_message` finds the request by its id. Messages without the id of a request go to `questions` (requests of the server
+to its clients) or `notifications`. They belong to the call on whose stream they arrived; on a pipe that all calls share
+it must be clear which call they are for (`find_call`).
 
-The link renames nothing (the route did), writes what the server's era wants (`request_meta`), and tells its keeper
-about everything it did not ask for. Its life (connecting, listing, coming back) is the keeper's: `pipe` is None while
-there is no connection. A keeper that lost it calls `fail_all`, so that no call waits in vain.
+The link renames nothing (the route did), writes `_meta` as the era of the server wants it (`rewrite_meta`), and tells
+its keeper about everything it did not ask for. The keeper connects and reconnects it: `pipe` is None while there is no
+connection, and a keeper that lost the connection calls `fail_all`, so that no call waits in vain.
 """
 
 import asyncio
 import logging
-import os
+import re
 from typing import Any, Final
 
 from msgspec import Raw
@@ -27,39 +27,20 @@ from msgspec import Raw
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.config.plan import Dial, Spawn
 from interlock.core.calls.call import Call, CallFactory, Inquiry, Outcome, Pending
-from interlock.core.calls.caller import Asking, Caller
+from interlock.core.calls.caller import Caller
 from interlock.core.calls.noted_sink import add_note
-from interlock.core.calls.refusals import BUSY
 from interlock.core.clock import Clock
 from interlock.guard.guard import Admitted
+from interlock.links.failed_requests import FailedRequests
 from interlock.links.link import Link, ServerFacts
 from interlock.links.link_events import LinkEvents
-from interlock.links.listen_request import is_told_first, maybe_acknowledged, subscription_id
-from interlock.links.lost_fault import LostFault, lost_fault, unauthorised_fault
-from interlock.links.noise import BANNER_MAX, GARBAGE_MAX, Noise, maybe_answer_id
 from interlock.links.pipes import HttpPipe, Pipe, Trouble, Undelivered
-from interlock.links.request_meta import rewrite_meta
-from interlock.links.waiting_calls import SuspendedCalls, maybe_speaking
-from interlock.mcp.eras import BATCH_VERSION, LATEST_MODERN, MODERN
-from interlock.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS, crossing_keys
-from interlock.mcp.methods import (
-    ACKNOWLEDGED,
-    CANCELLED,
-    ELICITATION_COMPLETE,
-    LOG_MESSAGE,
-    META_TASK,
-    PING,
-    PROGRESS,
-    PROMPTS_CHANGED,
-    RESOURCE_UPDATED,
-    RESOURCES_CHANGED,
-    ROOTS_LIST,
-    TASK_NEWS,
-    TASK_STATUS,
-    TOOLS_CHANGED,
-    is_vendor_method,
-)
-from interlock.mcp.roots import encode_roots, hold_answers_untrusted, hold_roots_untrusted
+from interlock.links.server_notifications import ServerNotifications
+from interlock.links.server_questions import ServerQuestions
+from interlock.links.waiting_requests import WaitingRequests
+from interlock.mcp.eras import BATCH_VERSION, LATEST_MODERN, MODERN, Era
+from interlock.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, UNCHANGED_KEYS, crossing_keys, stamp_modern
+from interlock.mcp.methods import CANCELLED, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_TASK
 from interlock.mcp.tasks import offers_tasks
 from interlock.process.sandbox.denied_host import DeniedHost
 from interlock.wire.jsonrpc.batch import is_batch, parts_untrusted
@@ -71,15 +52,7 @@ from interlock.wire.jsonrpc.codec import (
     encode_request,
     encode_value,
 )
-from interlock.wire.jsonrpc.errors import (
-    INTERNAL_ERROR,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    CodecError,
-    Fault,
-    error_body,
-    for_legacy,
-)
+from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, error_body
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large, result_too_large
 from interlock.wire.jsonrpc.pieces import LargeParams, call_pieces
@@ -88,24 +61,65 @@ log = logging.getLogger("interlock.links")
 
 MODERN_HEAD: Final = b"mcp-protocol-version: %b\r\n" % LATEST_MODERN.encode()
 ID_DIGITS_MAX: Final = 18  # of a request of ours
-ONE_FOR_ALL: Final = frozenset(("stdio", "websocket"))  # no request has a stream of its own that could be closed
-_RESULT: Final = b'"result":'
+SHARED_STREAM_TRANSPORTS: Final = frozenset(("stdio", "websocket"))  # no request has a stream that could be closed
 DENIED_MAX: Final = 64  # hosts that are kept to be shown
-_SOMETHING_DENIED: Final = (
+BATCH_MAX: Final = 1000  # messages of one batch of a server: they are all handled at once, and others wait
+GARBAGE_MAX: Final = 1000  # messages of one connection that are not JSON-RPC, before it is given up
+BANNER_MAX: Final = 100  # the same before the greeting: a banner is shorter (AIP-transport-6)
+UNSOLICITED_PER_S: Final = 1000  # messages, before reading stops for the rest of the second
+RECEIVERS_PER_NOTIFICATION: Final = 10  # that cost as much as one notification more
+
+_EGRESS_DENIED: Final = (
     "Interlock: egress_denied: this server wanted to reach a host that it may not while this call was under way;"
     " interlock links logs {} names it"
 )
-BATCH_MAX: Final = 1000  # messages of one batch of a server
-CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_CHANGED: "resources"}
+_LOOKS_LIKE_ANSWER: Final = re.compile(rb'\s*\{(?=.{0,64}"jsonrpc")(?!.{0,300}"method")', re.DOTALL)
+_ANSWER_ID: Final = re.compile(rb'"id"\s*:\s*([0-9]{1,18})\b')
+
+
+class Noise:
+    """Limits on what one connection may send unasked: bytes that are no message, and notifications."""
+
+    __slots__ = ("_garbage", "_since", "_unsolicited", "garbage_max", "total")
+
+    def __init__(self) -> None:
+        self.total = 0  # messages that are not JSON-RPC, over all connections
+        self.garbage_max = BANNER_MAX
+        self._garbage = 0
+        self._unsolicited = 0
+        self._since = 0.0
+
+    def begin(self, garbage_max: int) -> None:
+        """Start counting again, for a new connection or one that was greeted."""
+        self._garbage, self.garbage_max = 0, garbage_max
+
+    def count_garbage(self) -> bool:
+        """Count a message that is not JSON-RPC. Return whether the connection has sent too many of them."""
+        self.total += 1
+        self._garbage += 1
+        return self._garbage > self.garbage_max
+
+    def count_unsolicited(self, now: float) -> float | None:
+        """Count a message. Return for how many seconds nothing more should be read, or None."""
+        if now - self._since >= 1.0:
+            self._since, self._unsolicited = now, 0
+        self._unsolicited += 1
+        return max(0.0, 1.0 - (now - self._since)) if self._unsolicited >= UNSOLICITED_PER_S else None
+
+    def count_receivers(self, count: int) -> None:
+        """Count the clients to which one notification was passed on."""
+        self._unsolicited += count // RECEIVERS_PER_NOTIFICATION
 
 
 class ConnectedLink(Link):
+    """A link to an MCP server over a pipe."""
+
     session = b""
     unset: tuple[str, ...] = ()  # environment variables that it needs and the node does not have
-    reach: Spawn | Dial | None = None  # where the node finds the server; None: it comes to the node
-    result_bytes: int | None = None  # of what the server may answer; None: limits.message_bytes
-    owner: str | None = None  # the one principal whose own process or session it is; None: it is shared
-    client: Caller | None = None  # the one session whose own it is
+    reach: Spawn | Dial | None = None  # where the node finds the server; None: the server connects to the node
+    result_bytes: int | None = None  # limit for an answer of the server; None: limits.message_bytes
+    owner: str | None = None  # the only principal that may use the process or session; None: it is shared
+    client: Caller | None = None  # the only session that may use it
 
     def __init__(
         self,
@@ -120,28 +134,23 @@ class ConnectedLink(Link):
     ) -> None:
         super().__init__(segment, events, clock, kind=kind, transport=transport, offer=offer)
         self.pipe: Pipe | None = None
-        self.in_flight: dict[int, Pending] = {}
-        self.suspended = SuspendedCalls()
+        self.waiting = WaitingRequests()
+        self.in_flight = self.waiting.in_flight  # the same dict: every call looks at it twice
+        self.questions = ServerQuestions(self)
+        self.notifications = ServerNotifications(self)
+        self.failed = FailedRequests(self, clock)
         self.noise = Noise()
         self.restarts = 0
         self.stray = 0  # answers no call waits for
-        self.unsent = 0  # messages of ours that ask nothing and did not arrive
         self.pid: int | None = None
         self.connection = 0  # counts greetings: what a server remembers may end with one
-        self.renewable = False  # whether we can get another credential when the server refuses ours
-        self.refused: list[tuple[Call, Undelivered]] = []
-        self.denied: dict[str, DeniedHost] = {}  # hosts that this start of its server wanted to reach and may not
-        self.doubled: dict[bytes, dict[int, int]] | None = None  # resource -> updates told by each of two subscriptions
+        self.denied: dict[str, DeniedHost] = {}  # hosts that the server, since it started, wanted to reach and may not
         self._vendor_meta = vendor_meta
         self._last_id = 0
-        self._unsent_told = 0  # of `unsent` when the link was last greeted
-        self._asks: dict[bytes, Asking] = {}  # the server's questions under way, and on whose behalf each is
-        self._roots_asked: set[bytes] = set()  # of these, the ones for roots
-        self._to_resend: list[Call] = []
 
     @property
     def suspended_count(self) -> int:
-        return len(self.suspended)
+        return len(self.waiting.suspended)
 
     @property
     def is_connected(self) -> bool:
@@ -149,7 +158,7 @@ class ConnectedLink(Link):
 
     @property
     def sandboxed(self) -> bool | None:
-        """None for a server that somebody else started."""
+        """Return whether the server runs in a sandbox, or None if the node did not start it."""
         return self.reach.sandbox is not None if isinstance(self.reach, Spawn) else None
 
     @property
@@ -157,13 +166,14 @@ class ConnectedLink(Link):
         tasks = self.events.tasks
         return tasks.call_type if self.own is None or self.own.is_whole else tasks.per_user_call_type
 
-    # What goes out
+    # Sending
 
     def send(self, admitted: Admitted[Call]) -> None:
         call = admitted.command
         pipe = self.pipe
         if pipe is None:
-            call.on_failed(self._lost_fault("the link went away before the call was sent", "not_sent"), Outcome.LOST)
+            fault = self.failed.build_fault("the link went away before the call was sent", "not_sent")
+            call.on_failed(fault, Outcome.LOST)
             return
         self._last_id = uid = self._last_id + 1
         call.upstream_id = uid
@@ -173,7 +183,7 @@ class ConnectedLink(Link):
         if self.modern:
             head = call.head
             if "inputResponses" in params:
-                self._hold_answers(call)
+                self.questions.limit_answers(call)
             if call.caller.era is not MODERN or not UNCHANGED_KEYS.issuperset(call.meta):
                 self._rewrite_meta(call, uid)
         else:
@@ -187,122 +197,81 @@ class ConnectedLink(Link):
             return
         call.handle = pipe.send(encode_call(uid, call.method, params), head, call)
 
-    def _hold_answers(self, call: Call) -> None:
-        given = call.params["inputResponses"]
-        answers, held = hold_answers_untrusted(given, self.allowed_folders(), os.path.realpath)
-        call.params["inputResponses"] = answers
-        if held:
-            self.events.on_client_roots(self, call.caller, held)
-
-    def allowed_folders(self) -> tuple[str, ...]:
-        """The folders that the operator lets the server hear of, without symlinks."""
-        return ()
-
     def _rewrite_meta(self, call: Call, uid: int) -> None:
         task = self.events.tasks.named_for(self, call.caller, call.meta[META_TASK]) if META_TASK in call.meta else None
         rewrite_meta(call, uid, modern=self.modern, vendor=self._vendor_meta, task=task)
 
-    def ask(self, method: str, params: dict[str, Any], head: bytes = b"") -> Inquiry:
-        """A question of our own. Await `inquiry.future`; `forget` it when you give up."""
-        inquiry = Inquiry()
-        self.attach(inquiry, method, params, head)
-        return inquiry
-
-    def attach(self, pending: Pending, method: str, params: dict[str, Any], head: bytes = b"") -> None:
-        self._last_id = uid = self._last_id + 1
-        pending.upstream_id = uid
-        if self.pipe is None:
-            pending.on_failed(self._lost_fault("the link is not connected", "not_sent"), Outcome.LOST)
-            return
-        self.in_flight[uid] = pending
-        message = encode_request(b"%d" % uid, method.encode(), encode_value(params) if params else b"")
-        pending.handle = self.pipe.send(message, head, pending)
-
-    def notify(self, method: str, params: dict[str, Any] | None = None, head: bytes = b"") -> None:
-        if self.pipe is not None:
-            body = encode_value(params) if params else b""
-            self.pipe.send(encode_notification(encode_value(method)[1:-1], body), head, None)
-
-    def pass_on(self, notification: Notification) -> None:
-        """A client's notification of a vendor's own kind."""
-        params = decode_object(notification.params) if notification.params else {}
-        if params is None:
-            return
-        meta = decode_object(params["_meta"]) if "_meta" in params else None
-        if meta is not None:
-            kept = crossing_keys(meta, vendor=self._vendor_meta)
-            params["_meta"] = Raw(encode_value({**kept, **{key: meta[key] for key in ERA_KEYS if key in meta}}))
-        self.notify(notification.method, params, MODERN_HEAD if self.modern else b"")
-
     def send_again(self, call: Call) -> None:
-        """The same call in its next round, once what brought the last answer is done: a new id, a new deadline."""
+        """Send a call in its next round, with a new id and a new deadline, after the last answer was handled."""
         if self.pipe is not None:
-            self.pipe.abort(call.handle)  # a stream that lingers after its answer says nothing about the next round
-        asyncio.get_running_loop().call_soon(self._send_next, call)
+            # A stream that lingers after its answer says nothing about the next round.
+            self.pipe.abort(call.handle)
+        asyncio.get_running_loop().call_soon(self._send_next_round, call)
 
-    def _send_next(self, call: Call) -> None:
+    def _send_next_round(self, call: Call) -> None:
         if not call.done and call.ticket is not None:
             call.forwarded = self._clock.now()
             if call.timeout_s is not None:
                 call.deadline = call.forwarded + call.timeout_s
             self.send(call.ticket)
 
-    def respond(self, upstream_id: bytes, payload: bytes) -> None:
-        for_roots = upstream_id in self._roots_asked
-        call = self._close_question(upstream_id)
-        if for_roots and call is not None and payload.startswith(_RESULT):
-            payload = self._held_roots(call, Raw(payload[len(_RESULT) :]))
-        if call is not None and call.caller.asker is not None:
-            call.asking -= 1
-            call.progressed = True
-        if self.pipe is not None:
-            payload = self.events.tasks.on_task_answer(self, upstream_id, payload)
-            self.pipe.send(b'{"jsonrpc":"2.0","id":%b,%b}' % (upstream_id, payload), b"", None)
+    def ask(self, method: str, params: dict[str, Any], head: bytes = b"") -> Inquiry:
+        """Send a request of the node itself. Await `inquiry.future`, and `cancel` it when you give up."""
+        inquiry = Inquiry()
+        self.attach(inquiry, method, params, head)
+        return inquiry
 
-    def _held_roots(self, asking: Asking, answer: Raw) -> bytes:
-        result, held = hold_roots_untrusted(answer, self.allowed_folders(), os.path.realpath)
-        if held:
-            self.events.on_client_roots(self, asking.caller, held)
-        return _RESULT + bytes(result)
+    def attach(self, pending: Pending, method: str, params: dict[str, Any], head: bytes = b"") -> None:
+        """Send a request whose answer goes to `pending`."""
+        self._last_id = uid = self._last_id + 1
+        pending.upstream_id = uid
+        if self.pipe is None:
+            pending.on_failed(self.failed.build_fault("the link is not connected", "not_sent"), Outcome.LOST)
+            return
+        self.in_flight[uid] = pending
+        message = encode_request(b"%d" % uid, method.encode(), encode_value(params) if params else b"")
+        pending.handle = self.pipe.send(message, head, pending)
+
+    def has_sent(self, upstream_id: int) -> bool:
+        """Return whether an id is that of a request that was sent over this link, answered or not."""
+        return 0 < upstream_id <= self._last_id
+
+    def notify(self, method: str, params: dict[str, Any] | None = None, head: bytes = b"") -> None:
+        if self.pipe is not None:
+            body = encode_value(params) if params else b""
+            self.pipe.send(encode_notification(encode_value(method)[1:-1], body), head, None)
+
+    def forward_notification(self, notification: Notification) -> None:
+        """Send a vendor-specific notification of a client to the server."""
+        params = decode_object(notification.params) if notification.params else {}
+        if params is None:
+            return
+        meta = decode_object(params["_meta"]) if "_meta" in params else None
+        if meta is not None:
+            crossing = crossing_keys(meta, vendor=self._vendor_meta)
+            params["_meta"] = Raw(encode_value({**crossing, **{key: meta[key] for key in ERA_KEYS if key in meta}}))
+        self.notify(notification.method, params, MODERN_HEAD if self.modern else b"")
 
     def cancel(self, pending: Pending, reason: str) -> None:
-        """Tell the server that no call waits any more: close the stream, and notify where it is legacy or shared."""
-        if self._no_longer(pending.upstream_id) is None or self.pipe is None:
+        """Tell the server that no call waits any more: close the stream, and notify a legacy or shared one."""
+        if self.waiting.pop(pending.upstream_id) is None or self.pipe is None:
             return
-        if not self.modern or self.transport in ONE_FOR_ALL:
+        if not self.modern or self.transport in SHARED_STREAM_TRANSPORTS:
             self.notify(CANCELLED, {"requestId": pending.upstream_id, "reason": reason})
         self.pipe.abort(pending.handle)
-        # Its open questions end with it, unanswered: a refusal that overtakes the cancellation could be acted upon.
-        if isinstance(pending, Call) and pending.dialogue is not None:
-            for upstream_id in pending.dialogue.questions:
-                if self._asks.get(upstream_id) is pending:
-                    self._withdraw(upstream_id, RAW_EMPTY)
+        if isinstance(pending, Call):
+            self.questions.withdraw_of(pending)
 
     def suspend(self, call: Call) -> None:
-        if self.in_flight.pop(call.upstream_id, None) is not None:
-            self.suspended.add(call)
+        self.waiting.suspend(call)
 
     def resume(self, call: Call) -> None:
-        if self.suspended.pop(call.upstream_id) is not None:
-            self.in_flight[call.upstream_id] = call
+        self.waiting.resume(call)
 
-    def _no_longer(self, uid: int) -> Pending | None:
-        return self.in_flight.pop(uid, None) or self.suspended.pop(uid)
-
-    @property
-    def in_use(self) -> bool:
-        """Whether anybody would lose something if it ended now."""
-        return bool(self.in_flight or self.suspended or self.booked)
-
-    def principals(self) -> set[str]:
-        """Whose calls are under way here."""
-        calls = {pending.caller.principal.name for pending in self.in_flight.values() if isinstance(pending, Call)}
-        return calls | self.suspended.principals
-
-    # What comes in
+    # Receiving (PipeOwner)
 
     def waits(self, origin: Pending) -> bool:
-        return origin.upstream_id in self.in_flight or origin.upstream_id in self.suspended
+        return origin.upstream_id in self.waiting
 
     def on_session(self, session: bytes) -> None:
         self.session = session
@@ -311,7 +280,7 @@ class ConnectedLink(Link):
         try:
             message = decode_untrusted(data)
         except CodecError as error:
-            if self._has_batches and is_batch(data):
+            if self.facts is not None and self.facts.version == BATCH_VERSION and is_batch(data):
                 return self._on_batch(data, origin)
             self._on_garbage(data, error)
             return False
@@ -319,7 +288,7 @@ class ConnectedLink(Link):
             try:
                 pending = self.in_flight.pop(int(message.id))
             except KeyError:
-                self._on_early_response(message)
+                self._on_other_response(message)
                 return False
             except ValueError:
                 self._drop(message)
@@ -332,300 +301,119 @@ class ConnectedLink(Link):
             self._on_request(message, origin)
         return False
 
-    @property
-    def _has_batches(self) -> bool:
-        return self.facts is not None and self.facts.version == BATCH_VERSION
-
     def _on_batch(self, data: bytes, origin: Pending | None) -> bool:
         try:
-            parts = parts_untrusted(data)
+            messages = parts_untrusted(data)
         except CodecError as error:
             self._on_garbage(data, error)
             return False
-        if len(parts) > BATCH_MAX:  # they are all handled at once, and others wait
+        if len(messages) > BATCH_MAX:
             self._on_garbage(data, CodecError(INVALID_REQUEST, f"a batch of more than {BATCH_MAX} messages"))
             return False
         is_answered = False
-        for part in parts:
-            if is_batch(part):
-                self._on_garbage(part, CodecError(INVALID_REQUEST, "a batch inside a batch"))
-            elif self.on_message(part, origin):
+        for message in messages:
+            if is_batch(message):
+                self._on_garbage(message, CodecError(INVALID_REQUEST, "a batch inside a batch"))
+            elif self.on_message(message, origin):
                 is_answered = True
         return is_answered
 
-    def _on_early_response(self, response: Response) -> None:
-        """The server did not wait for its client's answer; or no call waits."""
-        call = self.suspended.pop(int(response.id))
+    def _on_other_response(self, response: Response) -> None:
+        """Take a response that came before the client answered the server's question, or that answers nothing."""
+        call = self.waiting.suspended.pop(int(response.id))
         if call is None:
             self._drop(response)
         else:
             call.on_response(response, self.era)
 
     def _drop(self, response: Response) -> None:
-        """The response answers no request of ours."""
+        """Count a response that answers no request of this link."""
         self.stray += 1
-        self._count_unasked()
+        self._count_unsolicited()
         if self.stray == 1:
-            said = str(response.id[:40], "utf-8", "replace")
-            log.info("link %s: an answer to no request, id %s; more are counted", self.name, said)
+            answered_id = str(response.id[:40], "utf-8", "replace")
+            log.info("link %s: an answer to no request, id %s; more are counted", self.name, answered_id)
 
     def _on_notification(self, message: Notification, origin: Pending | None) -> None:
-        self._count_unasked()
-        self._take_notification(message, origin)
-
-    def _take_notification(self, message: Notification, origin: Pending | None) -> None:
-        method = message.method
-        if method == PROGRESS:
-            params = decode_object(message.params)
-            try:
-                token = int(bytes(params[PROGRESS_TOKEN])) if params else 0
-            except (KeyError, ValueError):
-                return
-            pending = self.in_flight.get(token)
-            if pending is not None and params is not None:
-                pending.on_progress(params)
-            elif params is not None and self.tasks:
-                self.events.tasks.on_task_progress(self, token, params)
-        elif method == LOG_MESSAGE:
-            if self.tasks and self.events.tasks.on_task_log(self, message.params):
-                return
-            pending = self.whose(origin)
-            if pending is not None:
-                pending.on_log(message.params)
-            else:
-                self.events.on_log(self, message.params)
-        elif method in CHANGES:
-            if not self._is_old_news(message.params):
-                self.events.on_changed(self, CHANGES[method])
-        elif method == RESOURCE_UPDATED:
-            doubled = self.doubled
-            if not self._is_old_news(message.params) and (
-                doubled is None or is_told_first(message.params, origin, doubled)
-            ):
-                self.events.on_resource_updated(self, message.params)
-        elif method == ELICITATION_COMPLETE:
-            self.events.on_elicitation_complete(self, message.params)
-        elif method == CANCELLED:
-            params = decode_object(message.params) or {}
-            self._withdraw(bytes(params.get("requestId", b"")), message.params)
-        elif method == (TASK_NEWS if self.modern else TASK_STATUS):
-            self.events.tasks.on_task_status(self, message.params)
-        elif method == ACKNOWLEDGED:
-            listener = maybe_acknowledged(self.in_flight, message.params, origin)
-            if listener is not None:
-                listener.on_acknowledged(message.params)
-            else:
-                self.events.on_acknowledged(self, message.params)
-        elif is_vendor_method(method):
-            pending = self.whose(origin)
-            if isinstance(pending, Call):
-                pending.on_vendor_notification(message, self.era)
-            else:
-                self.events.on_vendor_notification(self, message)
-
-    def _is_old_news(self, params: Raw) -> bool:
-        """Told on a subscription that was replaced: the newer one tells it as well."""
-        named = subscription_id(params) if self.modern else None
-        return named is not None and 0 < named <= self._last_id and named not in self.in_flight
+        self._count_unsolicited()
+        self.notifications.deliver(message, origin)
 
     def _on_request(self, request: Request, origin: Pending | None) -> None:
-        self._count_unasked()
-        if request.method == PING:
-            self.respond(request.id, b'"result":{}')
-            return
-        if self.modern:
-            self._refuse(request, "a 2026-07-28 server sends no requests")
-            return
-        if request.method == ROOTS_LIST and self.owner is None:
-            self.on_asked(request.method, in_call=False)
-            self.respond_roots(request)  # one client's roots must not move what all others reach
-            return
-        if self.events.tasks.on_task_request(self, request, origin):
-            return
-        self.on_asked(request.method, in_call=isinstance(origin, Call))
-        pending = self.whose(origin)
-        if isinstance(pending, Call):
-            self.entrust(request, pending)
-        elif not self.events.on_orphan_request(self, request):
-            self._refuse(request, "the client this is for cannot be told from others with calls under way")
+        self._count_unsolicited()
+        self.questions.receive(request, origin)
 
-    def on_asked(self, method: str, *, in_call: bool) -> None:
-        """The server asks a client. `in_call`: that of the call on whose stream it asks; else nothing but the calls
-        under way says which."""
-
-    def respond_roots(self, request: Request) -> None:
-        """The operator's folders, whatever clients have."""
-        self.respond(request.id, _RESULT + encode_roots(self.allowed_folders()))
-
-    def entrust(self, request: Request, asking: Asking) -> None:
-        """Let a client be asked; its answer comes back as `respond`."""
-        fault = self.events.on_question(self, asking)
-        if fault is not None:
-            self.respond(request.id, b'"error":' + error_body(for_legacy(fault)))
-            return
-        self._asks[request.id] = asking
-        if request.method == ROOTS_LIST:
-            self._roots_asked.add(request.id)
-        if isinstance(asking, Call):
-            asking.open_dialogue().questions += (request.id,)
-        asking.on_request(self, request)
-
-    def awaits(self, upstream_id: bytes, asking: Asking) -> bool:
-        """Whether the server still wants this answer."""
-        return self._asks.get(upstream_id) is asking
-
-    def _refuse(self, request: Request, why: str) -> None:
-        self.respond(request.id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, why)))
-
-    def whose(self, origin: Pending | None) -> Pending | None:
-        """Whose call an unsolicited message belongs to. HTTP tells; on a shared pipe it has to be plain."""
-        if isinstance(origin, Call):
-            return origin
-        principals = self.principals()
-        if self.tasks and self.events.tasks.of_others(self, principals):
-            return None  # a task of theirs may be speaking
-        calls = [pending for pending in self.in_flight.values() if isinstance(pending, Call)]
-        return maybe_speaking(calls, self.suspended, principals)
-
-    def _count_unasked(self) -> None:
-        pause_s = self.noise.count_unasked(self._clock.now())
+    def _count_unsolicited(self) -> None:
+        pause_s = self.noise.count_unsolicited(self._clock.now())
         if pause_s is not None and self.pipe is not None:
             self.pipe.throttle(pause_s)
 
+    def find_call(self, origin: Pending | None) -> Pending | None:
+        """Return the call that a message without an id belongs to, or None if that is not clear.
+
+        `origin`: the request on whose stream the message arrived, if the transport tells.
+        """
+        if isinstance(origin, Call):
+            return origin
+        if self.tasks and self.events.tasks.of_others(self, self.waiting.principals):
+            # The message may be about a task of another principal.
+            return None
+        return self.waiting.find_speaking_call()
+
+    # What servers may ask for, which subclasses decide
+
+    def allowed_folders(self) -> tuple[str, ...]:
+        """Return the folders that the operator allows the server to know as roots, without symlinks."""
+        return ()
+
+    def on_asked(self, method: str, *, in_call: bool) -> None:
+        """Note that the server asks a client. `in_call`: it asks on the stream of a call."""
+
+    # Failing
+
     def _on_garbage(self, data: bytes, error: CodecError) -> None:
-        """Noise is skipped and counted. An unreadable answer still belongs to a call, which must not time out."""
+        """Count noise and skip it. A call that an unreadable answer seems to belong to fails at once."""
         is_too_much = self.noise.count_garbage()
-        uid = maybe_answer_id(data)
-        origin = self.in_flight.get(uid) or self.suspended.get(uid)
+        origin = self.waiting.get(find_answer_id(data))
         if origin is not None:
             self.on_undelivered(origin, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
         elif is_too_much:
             self.on_pipe_lost(f"it sent more than {self.noise.garbage_max} messages that are not JSON-RPC")
 
-    # What goes wrong
-
-    def on_oversized(self, found: Oversized, origin: Pending | None) -> None:
-        """The call that a message over the limit answers fails; a question gets an error; the rest is noted."""
-        pending = self._no_longer(_number(found.id)) if found.kind is MessageKind.RESPONSE else None
+    def on_oversized(self, oversized: Oversized, origin: Pending | None) -> None:
+        """Fail the call that a message over the limit answers, or answer a question with an error."""
+        is_response = oversized.kind is MessageKind.RESPONSE
+        pending = self.waiting.pop(_request_id(oversized.id)) if is_response else None
         if pending is not None:
-            pending.on_failed(result_too_large(found.limit), Outcome.ERROR)
-        elif found.kind is MessageKind.REQUEST:
-            self.respond(found.id, b'"error":' + error_body(message_too_large(found.limit)))
-        log.warning("link %s: a message over %d bytes was left out (%s)", self.name, found.limit, found.kind.value)
-        if found.kind is MessageKind.UNKNOWN and self.noise.count_garbage():
+            pending.on_failed(result_too_large(oversized.limit), Outcome.ERROR)
+        elif oversized.kind is MessageKind.REQUEST:
+            self.questions.respond(oversized.id, b'"error":' + error_body(message_too_large(oversized.limit)))
+        log.warning(
+            "link %s: a message over %d bytes was left out (%s)", self.name, oversized.limit, oversized.kind.value
+        )
+        if oversized.kind is MessageKind.UNKNOWN and self.noise.count_garbage():
             self.on_pipe_lost(f"it sent more than {self.noise.garbage_max} messages that are not JSON-RPC")
 
     def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None:
-        if what.trouble is Trouble.UNAUTHORISED:
-            if self.renewable and isinstance(origin, Call) and self._may_be_renewed(origin):
-                self._no_longer(origin.upstream_id)
-                origin.renewed = True
-                self.refused.append((origin, what))  # not looked at by the server: it may be sent again
-                origin = None
-            self.events.on_unauthorised(self, what)
-        elif what.trouble is Trouble.SESSION_LOST:
-            self.events.on_session_lost(self)
-        elif what.trouble is Trouble.UNREACHABLE:
-            self.events.on_unreachable(self)
-        if origin is None:
-            self._note_unsent(what)
-            return
-        if self._no_longer(origin.upstream_id) is None:
-            return
-        match what.trouble:
-            case Trouble.SESSION_LOST if isinstance(origin, Call) and origin.ticket is not None:
-                self._to_resend.append(origin)  # refused before it was looked at: sent again once greeted
-            case Trouble.SESSION_LOST if isinstance(origin, Call):
-                self.lose(origin, what)
-            case Trouble.UNAUTHORISED if isinstance(origin, Call) and origin.ticket is None:
-                self.lose(origin, what)
-            case Trouble.MALFORMED if isinstance(origin, Call):
-                fault = Fault(INTERNAL_ERROR, "the server's answer cannot be used", {"reason": "malformed_answer"})
-                origin.on_failed(fault, Outcome.ERROR)
-            case Trouble.TOO_LARGE:
-                origin.on_failed(result_too_large(what.limit), Outcome.ERROR)
-            case Trouble.BUSY:
-                origin.on_failed(BUSY, Outcome.REFUSED)
-            case Trouble.UNAUTHORISED:
-                origin.on_failed(unauthorised_fault(what), Outcome.ERROR)
-            case Trouble.LOST | Trouble.MALFORMED:
-                origin.on_failed(self._lost_fault(what.detail, "unknown", what), Outcome.LOST)
-            case Trouble.REFUSED if what.status >= 500:  # it failed in the middle, or a proxy did not wait for it
-                origin.on_failed(self._lost_fault(what.detail, "unknown", what), Outcome.LOST)
-            case _:
-                origin.on_failed(self._lost_fault(what.detail, "not_sent", what), Outcome.LOST)
-
-    def _may_be_renewed(self, call: Call) -> bool:
-        """A call without a ticket was parked: the server has had it, and it is never sent again."""
-        return call.ticket is not None and not call.renewed and self.waits(call)
-
-    def lose(self, call: Call, what: Undelivered) -> None:
-        """The server had it and will not answer it any more."""
-        call.on_failed(self._lost_fault(what.detail, "unknown", what), Outcome.LOST)
-
-    def _note_unsent(self, what: Undelivered) -> None:
-        """An answer, a cancellation or a notice of ours did not arrive; no call waits for it, so it is logged."""
-        if self.unsent == self._unsent_told:
-            log.warning("link %s: a message was not delivered: %s; more are counted", self.name, what.detail)
-        self.unsent += 1
-
-    def on_host_denied(self, denied: DeniedHost) -> None:
-        """The sandbox kept the server from a host: the call that waits is told. Where several wait, none is told of the
-        host, which may be another's matter."""
-        if len(self.denied) < DENIED_MAX:
-            self.denied.setdefault(denied.place, denied)
-        call = self.whose(None)
-        if isinstance(call, Call):
-            call.sink = add_note(call.sink, f"Interlock: {denied.text}")
-            return
-        for call in self.in_flight.values():
-            if isinstance(call, Call):
-                call.sink = add_note(call.sink, _SOMETHING_DENIED.format(self.name))
+        self.failed.take(origin, what)
 
     def on_pipe_lost(self, reason: str) -> None:
         self.events.on_pipe_lost(self, reason)
 
-    def fail_all(self, reason: str) -> None:
-        """The connection is gone: everybody waiting is told, and every question to a client is taken back."""
-        self.noise.begin(BANNER_MAX)
-        waiting: list[Pending] = [*self.in_flight.values(), *self.suspended.pop_all()]
-        self.in_flight = {}
-        for pending in waiting:
-            pending.on_failed(self._lost_fault(reason, "unknown"), Outcome.LOST)
-        to_resend, self._to_resend = self._to_resend, []
-        for call in to_resend:
-            call.on_failed(self._lost_fault(reason, "not_sent"), Outcome.LOST)
-        refused, self.refused = self.refused, []
-        for call, _ in refused:
-            call.on_failed(self._lost_fault(reason, "not_sent"), Outcome.LOST)
-        for upstream_id in list(self._asks):
-            self._withdraw(upstream_id, RAW_EMPTY)
+    def on_host_denied(self, denied: DeniedHost) -> None:
+        """Add a note to the waiting call that the sandbox kept the server from a host.
 
-    def _withdraw(self, upstream_id: bytes, params: Raw) -> None:
-        """The server no longer wants this answer, or is no longer there."""
-        call = self._close_question(upstream_id)
-        if call is None:
+        If several calls wait, none of them learns the host: it may be another client's business.
+        """
+        if len(self.denied) < DENIED_MAX:
+            self.denied.setdefault(denied.place, denied)
+        call = self.find_call(None)
+        if isinstance(call, Call):
+            call.sink = add_note(call.sink, f"Interlock: {denied.text}")
             return
-        if call.caller.asker is not None:
-            call.asking -= 1
-            call.caller.asker.withdraw(self, upstream_id, params)
-        elif isinstance(call, Call):
-            call.handler.withdraw_question(call, upstream_id)
+        for call in self.waiting.calls_in_flight:
+            call.sink = add_note(call.sink, _EGRESS_DENIED.format(self.name))
 
-    def _close_question(self, upstream_id: bytes) -> Asking | None:
-        """On whose behalf a question was asked that is open no more."""
-        asking = self._asks.pop(upstream_id, None)
-        self._roots_asked.discard(upstream_id)
-        if isinstance(asking, Call) and asking.dialogue is not None:
-            dialogue = asking.dialogue
-            dialogue.questions = tuple(one for one in dialogue.questions if one != upstream_id)
-        return asking
-
-    def _lost_fault(self, detail: str, outcome: str, what: Undelivered | None = None) -> LostFault:
-        wall, retry_after_ms = self._clock.wall(), self.retry_after_ms
-        return lost_fault(detail, outcome, wall=wall, retry_after_ms=retry_after_ms, what=what, reason=self.gone)
-
-    # What the keeper says
+    # Commands of the keeper
 
     def greeted(self, facts: ServerFacts) -> None:
         super().greeted(facts)
@@ -635,13 +423,65 @@ class ConnectedLink(Link):
         self.call_type = self.task_call_type if makes_others else Call
         self.connection += 1
         self.noise.begin(GARBAGE_MAX)
-        self._unsent_told = self.unsent
-        to_resend, self._to_resend = self._to_resend, []
-        for call in to_resend:
-            if not call.done and call.ticket is not None:
-                self.send(call.ticket)
+        self.failed.resend()
+
+    def fail_all(self, reason: str) -> None:
+        """End every call and withdraw every question, because the connection is gone."""
+        self.noise.begin(BANNER_MAX)
+        self.failed.fail_all(reason)
+        self.questions.withdraw_all()
 
 
-def _number(answered: bytes) -> int:
-    """The id of a request of ours; 0 for whatever else a server may answer."""
+def find_answer_id(data: bytes) -> int:
+    """Return the id of the request that unreadable bytes seem to answer, or 0."""
+    match = _ANSWER_ID.search(data, 0, 256) if _LOOKS_LIKE_ANSWER.match(data) is not None else None
+    return int(match[1]) if match is not None else 0
+
+
+def _request_id(answered: bytes) -> int:
+    """Return the id of a request of ours, or 0 for anything else that a server may answer."""
     return int(answered) if answered.isdigit() and len(answered) <= ID_DIGITS_MAX else 0
+
+
+def rewrite_meta(call: Call, upstream_id: int, *, modern: bool, vendor: bool, task: Any) -> None:
+    """Write `call.params["_meta"]` as the server of the call may read it, in the terms of its era.
+
+    `modern`: the server's era. `vendor`: whether keys that MCP does not know are passed on. `task`: the task that the
+    call says it belongs to, as the server knows it.
+    """
+    if not call.meta:
+        if modern:
+            call.params["_meta"] = call.caller.stamped()
+        else:
+            call.params.pop("_meta", None)
+        return
+    meta: dict[str, Raw] = {}
+    if not ERA_KEYS.issuperset(call.meta):
+        meta = crossing_keys(call.meta, vendor=vendor)
+        if task is not None:
+            meta[META_TASK] = Raw(encode_value(task))
+    if modern:
+        _stamp(call, meta)
+    elif call.caller.era is Era.MODERN and call.hold is None and bytes(call.meta[META_CAPABILITIES]) != b"{}":
+        # The link is shared and declared what any client may have; this says what the client of this call can do. A
+        # call that a person approves carries nothing beside what was shown.
+        meta[META_CAPABILITIES] = call.meta[META_CAPABILITIES]
+    if call.progress_token is not None:
+        meta[PROGRESS_TOKEN] = Raw(b"%d" % upstream_id)
+    if meta:
+        call.params["_meta"] = meta
+    else:
+        call.params.pop("_meta", None)
+
+
+def _stamp(call: Call, meta: dict[str, Raw]) -> None:
+    caller = call.caller
+    if caller.era is not Era.MODERN:
+        caller.stamp(meta)
+        return
+    stamp_modern(
+        meta,
+        capabilities=call.meta[META_CAPABILITIES],
+        client=call.meta.get(META_CLIENT),
+        log_level=call.meta.get(META_LOG_LEVEL),
+    )

@@ -13,8 +13,8 @@ from msgspec import Raw
 from interlock import __version__
 from interlock.core.calls.call import Inquiry
 from interlock.links.connected_link import MODERN_HEAD, ConnectedLink
+from interlock.links.failed_requests import LostFault
 from interlock.links.link import ServerFacts
-from interlock.links.lost_fault import LostFault
 from interlock.links.pipes import Trouble, Undelivered
 from interlock.mcp.eras import LATEST_MODERN, LEGACY_VERSIONS, MODERN_VERSIONS, Era
 from interlock.mcp.methods import (

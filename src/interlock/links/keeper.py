@@ -38,11 +38,11 @@ from interlock.credentials.token import Denied, TokenHolder
 from interlock.drivers.protocol.server_name import settings_place
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectFailed, Connector, ConnectorParts, Loss
+from interlock.links.failed_requests import LostFault
 from interlock.links.handshake import MODERN_META, PROBE_S, modern_head
 from interlock.links.link_events import LinkEvents, PassedOnEvents
 from interlock.links.listing import FIELD, LIST_S, Items, ListFailed, Listing, read_list
 from interlock.links.log_level import LogLevel
-from interlock.links.lost_fault import LostFault
 from interlock.links.pipes import HttpPipe, Pipe, Undelivered
 from interlock.links.subscriptions import Subscriptions, has
 from interlock.links.task_subscription import TaskListening
@@ -134,7 +134,7 @@ class Keeper(PassedOnEvents):
         self._renewal = Renewal(link, holder, connector_parts.clock, self.probe) if holder is not None else None
         self._renewals = 0
         if holder is not None:
-            link.renewable = True
+            link.failed.can_renew_credential = True
             holder.subscribe(self._on_credential)
         self._attempts = 0
         self._began = -inf  # of the last attempt
@@ -210,7 +210,7 @@ class Keeper(PassedOnEvents):
     def is_busy(self) -> bool:
         """Whether a call, task or subscription would be lost if it ended now. Our own listening does not count."""
         link = self.link
-        if link.booked or link.suspended or self.subscriptions.uris or link.events.tasks.of_others(link, set()):
+        if link.booked or link.waiting.suspended or self.subscriptions.uris or link.events.tasks.of_others(link, set()):
             return True
         return any(isinstance(pending, Call) for pending in link.in_flight.values())
 
@@ -352,7 +352,7 @@ class Keeper(PassedOnEvents):
         """The server refuses our credential, and calls may be waiting for another."""
         if self._renewal is not None:
             probing = self._probing is not None and not self._probing.done()
-            if self.link.refused or (self._usable.is_set() and not probing):
+            if self.link.failed.refused or (self._usable.is_set() and not probing):
                 self._renewal.begin(what)
         elif what.status == 401:
             self.probe()

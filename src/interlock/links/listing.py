@@ -10,8 +10,8 @@ from msgspec import Raw
 
 from interlock.ax.protocol.unlisted import Unlisted, maybe_unlisted_untrusted
 from interlock.links.connected_link import ConnectedLink
+from interlock.links.failed_requests import LostFault
 from interlock.links.handshake import MODERN_META, modern_head
-from interlock.links.lost_fault import LostFault
 from interlock.links.pipes import Trouble, Undelivered
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST

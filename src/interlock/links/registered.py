@@ -28,15 +28,16 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import LinkState
 from interlock.guard.budgets import Account
 from interlock.guard.guard import Admitted
-from interlock.links.connected_link import CHANGES, ConnectedLink
+from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts
+from interlock.links.failed_requests import LostFault
 from interlock.links.handshake import MODERN_META, GreetingFailed, modern_head
 from interlock.links.keeper import Keeper, StockCatalog
 from interlock.links.link import ServerFacts
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import LIST_S, Listing
-from interlock.links.lost_fault import LostFault
 from interlock.links.pipes import PipeOwner, Trouble, Undelivered
+from interlock.links.server_notifications import CHANGES
 from interlock.mcp.eras import LATEST_LEGACY, Era
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS
 from interlock.mcp.methods import (
@@ -190,7 +191,7 @@ class RegisteredLink(ConnectedLink):
         if message.method in (HEARTBEAT, DEREGISTER):
             self._registrar.on_ax_notification(self, message)
             return
-        self._count_unasked()
+        self._count_unsolicited()
         if not self.registration.register.notifications and message.method not in CHANGES:
             self.unwanted += 1
             return
@@ -199,7 +200,7 @@ class RegisteredLink(ConnectedLink):
 
     def _on_news(self, message: Notification) -> None:
         """Progress of a call, or what became of a task: held to the rate like the others, and coalesced above it."""
-        self._count_unasked()
+        self._count_unsolicited()
         named = (decode_object(message.params) or {}).get(_NEWS[message.method])
         if named is None:
             self.stray += 1
@@ -225,7 +226,7 @@ class RegisteredLink(ConnectedLink):
             if named is None or self._maybe_progressing(bytes(named)) is None:
                 self._gate.count_lost()  # the answer overtook what waited
                 return
-        self._take_notification(Notification(notice.method, notice.params), None)
+        self.notifications.deliver(Notification(notice.method, notice.params), None)
 
     def _let_through(self, released: Release) -> None:
         for one in released:
@@ -236,13 +237,13 @@ class RegisteredLink(ConnectedLink):
             elif one.method in _NEWS:
                 self._tell_news(one)
             elif one.method in _PLAIN:
-                self._take_notification(Notification(one.method, one.params), None)
+                self.notifications.deliver(Notification(one.method, one.params), None)
             else:
                 marked = prefix(one, self.segment, aggregator=self.offer.is_aggregator)
                 if marked is None:
                     self.stray += 1
                 elif marked.method == LOG_MESSAGE:
-                    self._take_notification(Notification(marked.method, marked.params), None)
+                    self.notifications.deliver(Notification(marked.method, marked.params), None)
                 else:
                     self._registrar.on_notice(self, marked)
 

@@ -16,7 +16,7 @@ from msgspec import Raw
 from interlock.core.calls.refusals import degraded_fault
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import MODERN_META, modern_head
-from interlock.links.listen_request import Listener
+from interlock.links.server_notifications import Listener
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import LISTEN, SUBSCRIBE, UNSUBSCRIBE
 from interlock.wire.jsonrpc.codec import decode_object
@@ -178,7 +178,7 @@ class Subscriptions:
                 self._listen()
 
     def ended(self, listener: Listener, why: Response | Fault) -> None:
-        refused = isinstance(why, Response) and bool(why.error) and not listener.heard
+        refused = isinstance(why, Response) and bool(why.error) and not listener.is_acknowledged
         if listener is self._current:
             self._current = None
         elif listener is self._next:
@@ -232,15 +232,17 @@ class Subscriptions:
             self._link.cancel(old, "replaced")
         else:
             self._lingering += 1
-            self._link.doubled = {} if self._link.doubled is None else self._link.doubled
+            self._link.notifications.update_counts = (
+                {} if self._link.notifications.update_counts is None else self._link.notifications.update_counts
+            )
             asyncio.get_running_loop().call_later(LINGER_S, self._let_go, old)
 
     def _let_go(self, old: Listener) -> None:
         self._link.cancel(old, "replaced")
         self._lingering -= 1
         if not self._lingering:
-            self._link.doubled = None
-        for told in (self._link.doubled or {}).values():
+            self._link.notifications.update_counts = None
+        for told in (self._link.notifications.update_counts or {}).values():
             told.pop(old.upstream_id, None)
 
     def _listen_if_idle(self) -> None:

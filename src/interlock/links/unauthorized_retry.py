@@ -56,20 +56,20 @@ class Renewal:
         except Exception:
             log.exception("link %s: its credential could not be renewed", self._link.name)
         finally:
-            refused, self._link.refused = self._link.refused, []
+            refused, self._link.failed.refused = self._link.failed.refused, []
             self._held.update((call, None) for call, _ in refused)
             self._give_up()
 
     async def _settle_all(self, what: Undelivered) -> None:
         waiting: dict[Undelivered, list[Call]] = {what: []}
         while waiting:
-            refused, self._link.refused = self._link.refused, []
+            refused, self._link.failed.refused = self._link.failed.refused, []
             self._held = {call: None for call, _ in refused}
             for call, why in refused:
                 waiting.setdefault(why, []).append(call)
             for why, calls in waiting.items():
                 await self._settle(why, calls)
-            waiting = {why: [] for _, why in self._link.refused}
+            waiting = {why: [] for _, why in self._link.failed.refused}
 
     async def _settle(self, what: Undelivered, calls: list[Call]) -> None:
         sent_at = max((call.started for call in calls), default=self._clock.now())
@@ -82,7 +82,7 @@ class Renewal:
                 elif call.ticket is not None:
                     self._link.send(call.ticket)
                 else:
-                    self._link.lose(call, what)
+                    self._link.failed.lose(call, what)
             self._held.pop(call, None)
         if denied is not None and denied.standing:
             self._doubt()

@@ -22,10 +22,11 @@ from interlock.core.calls.call import Call, Outcome, Pending
 from interlock.core.calls.check import CheckNumber, Refuse, Release
 from interlock.core.calls.refusals import HELD
 from interlock.core.clock import Clock, rfc3339
-from interlock.links.connected_link import CHANGES, ID_DIGITS_MAX, ConnectedLink
+from interlock.links.connected_link import ID_DIGITS_MAX, ConnectedLink
 from interlock.links.link import ServerFacts
 from interlock.links.link_events import LinkEvents
 from interlock.links.pipes import Trouble, Undelivered
+from interlock.links.server_notifications import CHANGES
 from interlock.mcp.eras import Era
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import CANCELLED, PROGRESS
@@ -290,7 +291,7 @@ class ParticipantLink(ConnectedLink):
 
     def cancel(self, pending: Pending, reason: str) -> None:
         """The one that asked takes it back."""
-        if self._no_longer(pending.upstream_id) is not None and isinstance(self.pipe, RoomPipe):
+        if self.waiting.pop(pending.upstream_id) is not None and isinstance(self.pipe, RoomPipe):
             params = encode_value({"requestId": pending.upstream_id, "reason": reason})
             self.pipe.take_back(encode_notification(CANCELLED.encode(), params), pending)
 
@@ -309,11 +310,11 @@ class ParticipantLink(ConnectedLink):
     def _on_response(self, response: Response, envelope: Envelope) -> None:
         said = response.id
         uid = int(said) if said.isdigit() and len(said) <= ID_DIGITS_MAX else 0
-        pending = self.in_flight.get(uid) or self.suspended.get(uid)
+        pending = self.in_flight.get(uid) or self.waiting.suspended.get(uid)
         if pending is None or pending.handle != envelope.correlation_id:
             self.stray += 1  # another's answer, a second one, or one that came too late
             return
-        self._no_longer(uid)
+        self.waiting.pop(uid)
         pending.on_response(response, self.era)
 
     def _on_unreadable(self, envelope: Envelope, error: CodecError) -> None:
@@ -326,8 +327,8 @@ class ParticipantLink(ConnectedLink):
     def on_refused(self, origin: Pending | None, refused: Refusal) -> None:
         """The room did not publish it."""
         if origin is None:
-            self._note_unsent(Undelivered(Trouble.REFUSED, refused.message))
-        elif self._no_longer(origin.upstream_id) is not None:
+            self.failed.count_undelivered(Undelivered(Trouble.REFUSED, refused.message))
+        elif self.waiting.pop(origin.upstream_id) is not None:
             origin.on_failed(fault_of(refused), Outcome.REFUSED)
 
 

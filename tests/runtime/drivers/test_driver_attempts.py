@@ -18,8 +18,8 @@ from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.provider import keeper as keeping
 from interlock.drivers.provider import provider as provider_module
 from interlock.links import connector
+from interlock.links.failed_requests import LostFault
 from interlock.links.keeper import backoff_s
-from interlock.links.lost_fault import LostFault
 from interlock.process import start_limits
 
 

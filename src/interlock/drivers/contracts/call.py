@@ -34,7 +34,7 @@ from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.provider.context import context_of
 from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.guard.guard import Admitted
-from interlock.links.lost_fault import LostFault
+from interlock.links.failed_requests import LostFault
 from interlock.links.server_link import ServerLink
 from interlock.mcp.capabilities import may_be_asked
 from interlock.mcp.eras import MODERN, Era

@@ -16,8 +16,8 @@ from interlock.drivers.protocol.model import Driver, HealthCheck
 from interlock.drivers.provider.health_probe import exec_health, http_health
 from interlock.drivers.provider.keeper import DriverKeeper
 from interlock.links.connector import ConnectorParts
+from interlock.links.failed_requests import LostFault
 from interlock.links.handshake import MODERN_META, modern_head
-from interlock.links.lost_fault import LostFault
 from interlock.links.server_link import ServerLink
 from interlock.mcp.methods import DISCOVER, PING
 from interlock.wire.jsonrpc.errors import Fault

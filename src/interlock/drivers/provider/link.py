@@ -56,7 +56,9 @@ class DriverLink(ServerLink):
 
     def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None:
         # An OAuth login may get another token: it has not expired before its holder says so.
-        if self._detector is not None and not (self.renewable and what.trouble is Trouble.UNAUTHORISED):
+        if self._detector is not None and not (
+            self.failed.can_renew_credential and what.trouble is Trouble.UNAUTHORISED
+        ):
             headers = (*what.headers, *((b"www-authenticate", said) for said in what.challenges))
             self._look(Detected(status=what.status, headers=headers, exception=_NAMES[what.trouble]))
         super().on_undelivered(origin, what)

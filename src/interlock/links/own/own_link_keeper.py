@@ -63,7 +63,9 @@ class OwnKeeper(Keeper):
     @property
     def idle_s(self) -> float:
         """Since the last call began, while none is under way."""
-        return 0.0 if self.is_serving or self.link.suspended else self._connector_parts.clock.now() - self.used_at
+        return (
+            0.0 if self.is_serving or self.link.waiting.suspended else self._connector_parts.clock.now() - self.used_at
+        )
 
     @property
     def is_usable(self) -> bool:

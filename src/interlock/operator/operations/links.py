@@ -147,7 +147,7 @@ class LinkOperations:
             restarts=link.restarts,
             stray=link.stray,  # answers no call waited for
             stdout_noise=link.noise.total,  # what it sent that is no message
-            unsent=link.unsent,  # answers, cancellations and notices of ours that did not arrive
+            unsent=link.failed.undelivered,  # answers, cancellations and notices of ours that did not arrive
             pid=link.pid,
             sandbox=link.sandboxed,
             denied=_denied_hosts(links),

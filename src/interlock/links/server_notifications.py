@@ -1,0 +1,186 @@
+"""The notifications of a server: which call, subscription or part of the node each one is for."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import Raw
+
+from interlock.core.calls.call import Call, Outcome, Pending
+from interlock.core.calls.caller import Asked
+from interlock.links.link_part import LinkPart
+from interlock.mcp.eras import Era
+from interlock.mcp.meta import PROGRESS_TOKEN
+from interlock.mcp.methods import (
+    ACKNOWLEDGED,
+    CANCELLED,
+    ELICITATION_COMPLETE,
+    LOG_MESSAGE,
+    META_SUBSCRIPTION,
+    PROGRESS,
+    PROMPTS_CHANGED,
+    RESOURCE_UPDATED,
+    RESOURCES_CHANGED,
+    TASK_NEWS,
+    TASK_STATUS,
+    TOOLS_CHANGED,
+    is_vendor_method,
+)
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
+from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.jsonrpc.messages import Notification, Request, Response
+
+if TYPE_CHECKING:
+    from interlock.links.connected_link import ConnectedLink
+
+CHANGES: Final = {TOOLS_CHANGED: "tools", PROMPTS_CHANGED: "prompts", RESOURCES_CHANGED: "resources"}
+
+
+class ListenerOwner(Protocol):
+    def acknowledged(self, listener: "Listener", honoured: frozenset[str]) -> None:
+        """Note that the server listens. `honoured`: the resources whose updates it will report."""
+
+    def ended(self, listener: "Listener", why: Response | Fault) -> None:
+        """Note that the subscription is over. `why`: the server's answer, or how the connection failed."""
+
+
+class Listener:
+    """One open `subscriptions/listen` request at a 2026-07-28 server. Its owner decides what follows when it ends."""
+
+    def __init__(self, owner: ListenerOwner, uris: frozenset[str]) -> None:
+        self.upstream_id = 0
+        self.handle: object = None
+        self.uris = uris
+        self.is_acknowledged = False
+        self._owner = owner
+
+    def on_acknowledged(self, params: Raw) -> None:
+        if not self.is_acknowledged:
+            self.is_acknowledged = True
+            self._owner.acknowledged(self, _honoured_uris(params))
+
+    def on_response(self, response: Response, era: Era) -> None:
+        self._owner.ended(self, response)
+
+    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
+        self._owner.ended(self, fault)
+
+    def on_progress(self, params: dict[str, Raw]) -> None:
+        pass
+
+    def on_log(self, params: Raw) -> None:
+        pass
+
+    def on_request(self, link: Asked, request: Request) -> None:
+        pass
+
+
+class ServerNotifications(LinkPart):
+    """Delivers each notification of one server to the call it belongs to, or as an event of the link.
+
+    A notification without an id belongs to the call on whose stream it arrived. On a pipe that all calls share it must
+    be clear which call that is (`ConnectedLink.find_call`); otherwise it goes to the link's events.
+    """
+
+    __slots__ = ("update_counts",)
+
+    def __init__(self, link: "ConnectedLink") -> None:
+        super().__init__(link)
+        # While a subscription and its successor are both open: resource -> updates reported by each of the two.
+        self.update_counts: dict[bytes, dict[int, int]] | None = None
+
+    def deliver(self, message: Notification, origin: Pending | None) -> None:
+        """Deliver a notification. `origin`: the request on whose stream it arrived, if the transport tells."""
+        link, method, params = self.link, message.method, message.params
+        if method == PROGRESS:
+            self._deliver_progress(params)
+        elif method == LOG_MESSAGE:
+            if link.tasks and link.events.tasks.on_task_log(link, params):
+                return
+            call = link.find_call(origin)
+            if call is not None:
+                call.on_log(params)
+            else:
+                link.events.on_log(link, params)
+        elif method in CHANGES:
+            if not self._is_replaced(params):
+                link.events.on_changed(link, CHANGES[method])
+        elif method == RESOURCE_UPDATED:
+            if not self._is_replaced(params) and self._is_first_report(params, origin):
+                link.events.on_resource_updated(link, params)
+        elif method == ELICITATION_COMPLETE:
+            link.events.on_elicitation_complete(link, params)
+        elif method == CANCELLED:
+            question_id = (decode_object(params) or {}).get("requestId", b"")
+            link.questions.withdraw(bytes(question_id), params)
+        elif method == (TASK_NEWS if link.modern else TASK_STATUS):
+            link.events.tasks.on_task_status(link, params)
+        elif method == ACKNOWLEDGED:
+            listener = find_acknowledged(link.in_flight, params, origin)
+            if listener is not None:
+                listener.on_acknowledged(params)
+            else:
+                link.events.on_acknowledged(link, params)
+        elif is_vendor_method(method):
+            call = link.find_call(origin)
+            if isinstance(call, Call):
+                call.on_vendor_notification(message, link.era)
+            else:
+                link.events.on_vendor_notification(link, message)
+
+    def _deliver_progress(self, raw_params: Raw) -> None:
+        link, params = self.link, decode_object(raw_params)
+        if params is None:
+            return
+        try:
+            token = int(bytes(params[PROGRESS_TOKEN]))
+        except (KeyError, ValueError):
+            return
+        pending = link.in_flight.get(token)
+        if pending is not None:
+            pending.on_progress(params)
+        elif link.tasks:
+            link.events.tasks.on_task_progress(link, token, params)
+
+    def _is_replaced(self, params: Raw) -> bool:
+        """Return whether a subscription that was replaced reports this: its successor reports it as well."""
+        link = self.link
+        listener_id = find_subscription_id(params) if link.modern else None
+        return listener_id is not None and link.has_sent(listener_id) and listener_id not in link.in_flight
+
+    def _is_first_report(self, params: Raw, origin: Pending | None) -> bool:
+        """Return whether an update is new, and not the same update reported by the other of two subscriptions."""
+        if self.update_counts is None:
+            return True
+        listener_id = find_subscription_id(params) or (origin.upstream_id if origin is not None else 0)
+        counts = self.update_counts.setdefault(bytes((decode_object(params) or {}).get("uri", b"")), {})
+        counts[listener_id] = counts.get(listener_id, 0) + 1
+        return counts[listener_id] > max((count for id, count in counts.items() if id != listener_id), default=0)
+
+
+def find_subscription_id(params: Raw) -> int | None:
+    """Return the id of the `subscriptions/listen` request that a notification names."""
+    meta = decode_object((decode_object(params) or {}).get("_meta", Raw(b"{}"))) or {}
+    try:
+        return int(bytes(meta[META_SUBSCRIPTION]))
+    except (KeyError, ValueError):
+        return None
+
+
+def find_acknowledged(in_flight: Mapping[int, Pending], params: Raw, origin: Pending | None) -> Listener | None:
+    """Return the listener that is acknowledged: by its stream, else by its id, else the only one that waits."""
+    if isinstance(origin, Listener):
+        return origin
+    if origin is not None:
+        return None
+    listener_id = find_subscription_id(params)
+    if listener_id is not None:
+        pending = in_flight.get(listener_id)
+        return pending if isinstance(pending, Listener) else None
+    waiting = [each for each in in_flight.values() if isinstance(each, Listener) and not each.is_acknowledged]
+    return waiting[0] if len(waiting) == 1 else None
+
+
+def _honoured_uris(params: Raw) -> frozenset[str]:
+    granted = decode_object((decode_object(params) or {}).get("notifications", Raw(b"{}"))) or {}
+    uris = decode_array(granted.get("resourceSubscriptions", Raw(b"[]"))) or []
+    return frozenset(uri for raw in uris if (uri := maybe_string(raw)) is not None)
