@@ -19,7 +19,7 @@ from bench import surfaces
 from interlock.core.clock import SystemClock
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit
-from interlock.names.protocol.model import Entry, Revision, Status
+from interlock.names.protocol.entry import Entry, Revision, Status
 from interlock.names.protocol.publication import Form, Publication, publish
 from interlock.names.publisher import Publisher
 from interlock.names.state import RegistryState

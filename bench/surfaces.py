@@ -13,10 +13,9 @@ import msgspec
 from msgspec import Raw
 
 from interlock.catalog.surface import LIST_STEPS_MAX
-from interlock.names.protocol.judgement import SurfaceVerdict
-from interlock.names.protocol.lookalikes import Lookalikes
-from interlock.names.protocol.model import Entry, Revision, Status
-from interlock.names.protocol.policy import SurfacePolicy
+from interlock.names.protocol.entry import Entry, Revision, Status
+from interlock.names.protocol.grammar import Lookalikes
+from interlock.names.protocol.judgement import SurfacePolicy, SurfaceVerdict
 from interlock.names.surface_check import SurfaceChecks, UndecidedPair
 from interlock.wire.schemas.digest import schema_digest
 from interlock.wire.schemas.effort import Effort

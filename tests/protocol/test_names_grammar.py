@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.names.protocol.grammar import (
+    Lookalikes,
     covers,
     is_handle,
     is_lookalike,
@@ -16,7 +17,6 @@ from interlock.names.protocol.grammar import (
     length_warnings,
     maybe_name_fault,
 )
-from interlock.names.protocol.lookalikes import Lookalikes
 
 # The draft's section 4.2, as a parser: each rule takes a text and gives what may be left of it.
 ALPHA, DIGIT = frozenset("abcdefghijklmnopqrstuvwxyz"), frozenset("0123456789")

@@ -10,11 +10,10 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.names.initial import initial_steps
-from interlock.names.protocol.model import Entry, Revision, Status
-from interlock.names.protocol.publication import Form, Publication, publish
-from interlock.names.protocol.published_registry import BadDocument, read_published_untrusted
-from interlock.names.protocol.specification import schema_digest
+from interlock.names.protocol.criteria import schema_digest
+from interlock.names.protocol.entry import Entry, Revision, Status
+from interlock.names.protocol.publication import BadDocument, Form, Publication, publish, read_published_untrusted
+from interlock.names.state import initial_steps
 
 SCHEMA = Raw(b'{"type":"object","properties":{"q":{"type":"string"}}}')
 

@@ -7,10 +7,19 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from interlock.names.protocol.claims import NO_CLAIM, Claim, read_claim
-from interlock.names.protocol.judgement import Judgement, Specification, SurfaceVerdict, absent_verdict, judge
-from interlock.names.protocol.model import Entry, Revision, Status
-from interlock.names.protocol.policy import VERIFIED, SurfacePolicy
+from interlock.names.protocol.entry import Entry, Revision, Status
+from interlock.names.protocol.judgement import (
+    NO_CLAIM,
+    VERIFIED,
+    Claim,
+    Judgement,
+    Specification,
+    SurfacePolicy,
+    SurfaceVerdict,
+    absent_verdict,
+    judge,
+    read_claim,
+)
 from interlock.wire.schemas.digest import normalised, schema_digest
 from interlock.wire.schemas.effort import Effort
 

@@ -14,16 +14,13 @@ from interlock.approvals.protocol.approval import Approval
 from interlock.approvals.protocol.state import Status
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked, Verified
-from interlock.names.actions import NamesActions
+from interlock.names.actions import ControllerChanges, NamesActions, Sightings
 from interlock.names.actors import Actor
-from interlock.names.changes import ControllerChanges
-from interlock.names.document_watch import DocumentWatch
-from interlock.names.protocol.model import Entry
-from interlock.names.protocol.records import Proposal, Request, Retrieval
-from interlock.names.reminders import Reminders
-from interlock.names.request_decisions import RequestDecisions
-from interlock.names.requests import RequestService
-from interlock.names.sightings import Sightings
+from interlock.names.documents import DocumentWatch
+from interlock.names.protocol.entry import Entry
+from interlock.names.protocol.registry import Proposal, Request, Retrieval
+from interlock.names.requests import RequestDecisions, RequestService
+from interlock.names.reviews import Reminders
 from interlock.names.state import RegistryState
 from interlock.store.sqlite.names_log import SqliteNamesLog
 from interlock.wire.jsonrpc.errors import Fault

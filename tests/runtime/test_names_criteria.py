@@ -12,8 +12,8 @@ from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.core.operator_errors import Refused
 from interlock.names.actors import Actor
 from interlock.names.protocol.criteria import judge_proposal, outcome_of
-from interlock.names.protocol.life import RequestState
-from interlock.names.protocol.model import Status as EntryStatus
+from interlock.names.protocol.entry import RequestState
+from interlock.names.protocol.entry import Status as EntryStatus
 from interlock.names.protocol.registry import Registry
 from interlock.wire.jsonrpc.errors import Fault
 

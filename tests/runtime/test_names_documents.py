@@ -11,7 +11,7 @@ import pytest
 from interlock.core.clock import SystemClock
 from interlock.names import documents as documents_module
 from interlock.names.documents import DOCUMENT_BYTES_MAX, DocumentFetcher
-from interlock.names.protocol.references import read_reference
+from interlock.names.protocol.criteria import read_reference
 from interlock.net.fetch import Fetcher, FetchFailed
 from interlock.net.protocol.address_scope import Scope
 

@@ -10,17 +10,17 @@ from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.state import Status as ApprovalStatus
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.names.actors import Actor
-from interlock.names.protocol.life import (
+from interlock.names.protocol.entry import (
     ENTRY_MOVES,
     REQUEST_MOVES,
     EntryMove,
     RequestState,
+    Status,
     free_on,
     review_due,
     withdrawable_on,
 )
-from interlock.names.protocol.model import Status
-from interlock.names.protocol.records import Retrieval
+from interlock.names.protocol.registry import Retrieval
 from interlock.wire.jsonrpc.errors import Fault
 
 

@@ -16,16 +16,15 @@ from tests.runtime.registries import ACME, ARGUMENTS, RETURNS, ZEBRA, NamesHere,
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.state import Status
 from interlock.core.operator_errors import NotFound, Refused
-from interlock.names import actions, initial
+from interlock.names import actions, state
 from interlock.names.actors import Actor
-from interlock.names.initial import initial_steps
-from interlock.names.protocol.life import RequestState
-from interlock.names.protocol.model import Entry
-from interlock.names.protocol.model import Status as EntryStatus
+from interlock.names.protocol.entry import Entry, RequestState
+from interlock.names.protocol.entry import Status as EntryStatus
 from interlock.names.protocol.publication import Publication, publish, published_entry
-from interlock.names.protocol.records import BadStep, Evidence, Proposal, Step, decode_step
+from interlock.names.protocol.registry import BadStep, Evidence, Proposal, Step, decode_step
 from interlock.names.publisher import Publisher
 from interlock.names.requests import request_digest
+from interlock.names.state import initial_steps
 from interlock.store.sqlite.names_log import NAMES_FILE
 from interlock.wire.jsonrpc.errors import Fault
 
@@ -119,14 +118,14 @@ async def test_what_lacks_a_field_or_has_another_status_is_no_record(here: Names
 def test_the_status_of_initial_entries_is_what_their_file_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: EntryStatus
 ) -> None:
-    told = json.loads(initial._FILE.read_text())
+    told = json.loads(state._FILE.read_text())
     (tmp_path / "initial.json").write_text(json.dumps(told | {"status": status.value}))
-    monkeypatch.setattr(initial, "_FILE", tmp_path / "initial.json")
-    steps = initial.initial_steps.__wrapped__()
+    monkeypatch.setattr(state, "_FILE", tmp_path / "initial.json")
+    steps = state.initial_steps.__wrapped__()
     assert [step.entry.status for step in steps if step.entry is not None] == [status] * 4
     (tmp_path / "initial.json").write_text(json.dumps(told | {"status": status.value.lower()}))
     with pytest.raises(msgspec.ValidationError):
-        initial.initial_steps.__wrapped__()
+        state.initial_steps.__wrapped__()
 
 
 @pytest.mark.req("REG-4.1-10")

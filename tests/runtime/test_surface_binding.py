@@ -11,7 +11,7 @@ from tests.runtime.still import House, Leaf, house, move, still, tool, turns
 
 from interlock.core.operator_errors import NotFound
 from interlock.names.protocol.publication import Publication, publish
-from interlock.names.protocol.records import Step
+from interlock.names.protocol.registry import Step
 from interlock.names.state import Change
 from interlock.store.sqlite.names_log import NAMES_FILE
 

@@ -38,13 +38,10 @@ from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Items, Listing
 from interlock.links.server_link import ServerLink
 from interlock.mcp.eras import Era
-from interlock.names.protocol.judgement import SchemaPair, SurfaceVerdict
-from interlock.names.protocol.lookalikes import Lookalikes
-from interlock.names.protocol.model import Entry, Status
-from interlock.names.protocol.policy import SurfacePolicy
-from interlock.names.surface_check import Pin, SurfaceChecks
-from interlock.names.surface_pins import SurfacePins
-from interlock.names.surface_questions import SurfaceQuestions
+from interlock.names.protocol.entry import Entry, Status
+from interlock.names.protocol.grammar import Lookalikes
+from interlock.names.protocol.judgement import SchemaPair, SurfacePolicy, SurfaceVerdict
+from interlock.names.surface_check import Pin, SurfaceChecks, SurfacePins, SurfaceQuestions
 
 EVERYTHING = ViewKey(scope="admin", dotted=True)
 BAD = with_property(ARGUMENT, query=INTEGER)

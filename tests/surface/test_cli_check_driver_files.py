@@ -11,7 +11,7 @@ from driver_files import contract, driver, text, write
 from program import Inline, Interlock
 from tests.interaction.names.old_registry import entry, register
 
-from interlock.names.protocol.model import Status
+from interlock.names.protocol.entry import Status
 
 
 @pytest.fixture

@@ -1,1 +1,3 @@
-"""The registry of names of this node: its log, requests and their decisions, changes by controllers, publication."""
+"""The registry of tool surface names of this node: its log, requests and decisions, changes by controllers,
+publication.
+"""

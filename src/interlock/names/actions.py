@@ -1,24 +1,266 @@
-"""Every action on the registry by its name: what the CLI, the operator API, HTTP and MCP have in common.
+"""Actions on the registry of names, each by its name: what the CLI, the operator API, HTTP and MCP have in common.
 
-In: who acts, the action, the name or prefix it is about, and its body as JSON. Out: what it came to, or Refused.
+An action takes the actor, the name or prefix it is about, and a JSON body. It returns what changed, or raises Refused.
+A change controller can deprecate, withdraw and transfer an entry, confirm that it stays public, and consent to the use
+of a prefix. `Sightings` remembers which servers of this node offer a name, because a name with implementations cannot
+be withdrawn (REG-7.3-4).
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Raw
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
-from interlock.core.operator_errors import Refused
-from interlock.names.actors import Actor
-from interlock.names.changes import ControllerChanges
-from interlock.names.protocol.criteria import criteria_document
-from interlock.names.protocol.model import NO_SCHEMA, PUBLIC, Entry
-from interlock.names.protocol.records import Consent, Evidence, Implementation, Proposal, Request
-from interlock.names.protocol.specification import has_schema
+from interlock.core.clock import Clock
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.names.actors import Actor, check_controller, step_by
+from interlock.names.api import NameCheck, NameCriterion, NameFinding, NameVerification
+from interlock.names.protocol.criteria import criteria_document, has_schema
+from interlock.names.protocol.entry import (
+    ENTRY_MOVES,
+    NO_SCHEMA,
+    PUBLIC,
+    SEEN_DAYS,
+    Entry,
+    EntryMove,
+    Status,
+    is_day,
+    withdrawable_on,
+)
+from interlock.names.protocol.grammar import is_name
+from interlock.names.protocol.judgement import VERIFIED, Specification, absent_verdict, judge, read_claim
+from interlock.names.protocol.registry import (
+    TEXT_CHARS_MAX,
+    Consent,
+    Evidence,
+    Finding,
+    Implementation,
+    Proposal,
+    Registry,
+    Request,
+    Step,
+    Transfer,
+)
 from interlock.names.requests import RequestService
-from interlock.names.state import RegistryState, own_entry
+from interlock.names.state import Change, RegistryState, own_entry
+from interlock.store.ports import KeyValue
+from interlock.wire.jsonrpc.codec import decode_object
+from interlock.wire.schemas.effort import Effort, EffortSpent
+
+SEEN_BUCKET: Final = "names-seen"
+_DAY_S: Final = 86_400.0
+
+Offered = Iterable[tuple[str, str]]  # the name as its server has it, and the segment of the server
+
+
+class Sightings:
+    def __init__(self, state: RegistryState, kv: KeyValue, clock: Clock) -> None:
+        self._state = state
+        self._kv = kv
+        self._clock = clock
+        self._offered: Callable[[], Offered] = tuple
+
+    def provide(self, offered: Callable[[], Offered]) -> None:
+        """What the servers of this node offer now, once there is a catalog."""
+        self._offered = offered
+
+    async def note(self) -> None:
+        """Remembers who offers a registered name now. Raises StoreError."""
+        now = self._clock.wall()
+        for name, segments in self._registered_offers().items():
+            for segment in segments:
+                day = msgspec.json.encode(self._state.today)
+                await self._kv.put(SEEN_BUCKET, f"{name} {segment}", day, now, ttl_s=SEEN_DAYS * _DAY_S)
+
+    async def of(self, name: str) -> list[str]:
+        """The servers that offered the name lately, each with the day. Raises StoreError."""
+        await self.note()
+        found = await self._kv.entries(SEEN_BUCKET, self._clock.wall())
+        own = [one for one in found if one.key.startswith(f"{name} ")]
+        return [f"{one.key.removeprefix(f'{name} ')} ({msgspec.json.decode(one.value)})" for one in own]
+
+    def under(self, prefix: str) -> dict[str, str]:
+        """Names under a prefix that servers offer now, registered or not, with one server each."""
+        return {name: segment for name, segment in self._offered() if name.startswith(prefix)}
+
+    def _registered_offers(self) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for name, segment in self._offered():
+            if self._state.entry(name) is not None:
+                found.setdefault(name, set()).add(segment)
+        return found
+
+
+REASON_CHARS_MAX: Final = TEXT_CHARS_MAX
+_LOOKED: Final = "an operator of the node has looked at it"
+
+
+class ControllerChanges:
+    """All raise NotFound, Refused and StoreError."""
+
+    def __init__(self, state: RegistryState, sightings: Sightings) -> None:
+        self._state = state
+        self._sightings = sightings
+
+    async def deprecate(self, actor: Actor, name: str, successor: str = "") -> Entry:
+        if successor and not is_name(successor):
+            raise Refused("name_syntax", "the successor is no surface name")
+        today = self._state.today
+        return await self._move(
+            actor,
+            name,
+            EntryMove.DEPRECATE,
+            lambda entry: replace(entry, deprecated_on=today, successor=successor or None, review_due=None),
+        )
+
+    async def reinstate(self, actor: Actor, name: str) -> Entry:
+        """Back to Active, which clears the period of deprecation."""
+        return await self._move(
+            actor, name, EntryMove.REINSTATE, lambda entry: replace(entry, deprecated_on=None, successor=None)
+        )
+
+    async def withdraw(self, actor: Actor, name: str) -> Entry:
+        """After twelve months of deprecation, and without a known implementation. No one can shorten that."""
+        today = self._state.today
+        seen = await self._sightings.of(name)
+
+        def check(entry: Entry) -> Entry:
+            day = withdrawable_on(entry.deprecated_on or today)
+            if entry.status is not Status.DEPRECATED or today < day:  # REG-7.3-3
+                raise Refused("deprecation_too_short", f"{name} can be withdrawn on {day} at the earliest")
+            left = [one.who for one in self._state.registry.remaining_implementations(name)]
+            left += seen
+            if left:  # REG-7.3-4
+                raise Refused("implementations_remain", f"{name} is implemented by {', '.join(left)}", {"by": left})
+            return replace(entry, withdrawn_on=today)
+
+        return await self._move(actor, name, EntryMove.WITHDRAW, check)
+
+    async def transfer(self, actor: Actor, name: str, to: str) -> Entry:
+        """Offered by the controller, done when the other side asks for the same: both have to agree."""
+        state = self._state
+
+        def decide(registry: Registry) -> Change:
+            entry = own_entry(registry, name)
+            if not to.strip() or to == entry.change_controller:
+                raise Refused("bad_controller", "say to which other controller")
+            step = step_by(actor, state.now, "transfer", name)
+            if registry.transfers.get(name) == Transfer(surface_name=name, to=to):
+                check_controller(actor, registry.controller(to), registry)
+                entry = replace(entry, change_controller=to)
+                return Change((replace(step, entry=entry),), entry)
+            check_controller(actor, registry.controller(entry.change_controller), registry)
+            if not registry.controller(to).is_proven:
+                raise Refused(
+                    "unknown_controller", f"no one acts for {to} yet; it has to have an entry of its own first"
+                )
+            offered = replace(step, what="offer_transfer", transfer=Transfer(surface_name=name, to=to))
+            return Change((offered,), entry)
+
+        entry: Entry = await state.change(decide)
+        return entry
+
+    async def confirm_public(self, actor: Actor, name: str) -> Entry:
+        """The controller, or an operator of this node, has looked and wants it public still (REG-8.4-2)."""
+        state = self._state
+
+        def decide(registry: Registry) -> Change:
+            entry = own_entry(registry, name)
+            if entry.authentication_scope != PUBLIC:
+                raise Refused("not_public", f"{name} asks for {entry.authentication_scope}")
+            controller, by = registry.controller(entry.change_controller), actor
+            if actor.is_operator and not actor.override and actor.principal not in controller.principals:
+                by = replace(actor, override=_LOOKED)  # on record as that: it changes nothing but a date
+            check_controller(by, controller, registry)
+            entry = replace(entry, public_confirmed_on=state.today)
+            return Change((replace(step_by(by, state.now, "confirm_public", name), entry=entry),), entry)
+
+        entry: Entry = await state.change(decide)
+        return entry
+
+    async def consent(self, actor: Actor, prefix: str, controller: str, until: str) -> Consent:
+        """The holder of a prefix lets another controller register under it (REG-7.2-2)."""
+        state = self._state
+        if not is_day(until) or until < state.today:
+            raise Refused("bad_date", "until is a day to come, as YYYY-MM-DD")
+        if not controller.strip():
+            raise Refused("bad_controller", "say which controller may register under the prefix")
+
+        def decide(registry: Registry) -> Change:
+            holder = registry.holders.get(prefix)
+            if holder is None:
+                raise NotFound("prefix", prefix, list(registry.holders))
+            check_controller(actor, registry.controller(holder.controller), registry)
+            given = Consent(prefix=prefix, controller=controller, until=until)
+            return Change((replace(step_by(actor, state.now, "consent", prefix), consent=given),), given)
+
+        consent: Consent = await state.change(decide)
+        return consent
+
+    async def declare(self, actor: Actor, name: str, who: str) -> Implementation:
+        """Anyone may say that they implement a surface."""
+        state, id = self._state, str(uuid.uuid4())
+        if not who.strip() or len(who) > 200 or not who.isprintable():
+            raise Refused("bad_implementation", "say who implements it, in 1 to 200 printable characters")
+
+        def decide(registry: Registry) -> Change:
+            own_entry(registry, name)
+            if any(one.who == who for one in registry.remaining_implementations(name)):
+                raise Refused("exists", f"{who} is declared to implement {name}")
+            made = Implementation(id=id, surface_name=name, who=who, declared_on=state.today)
+            step = replace(step_by(actor, state.now, "declare_implementation", name), implementation=made)
+            return Change((step,), made)
+
+        made: Implementation = await state.change(decide)
+        return made
+
+    async def end_implementation(self, actor: Actor, name: str, who: str, evidence: str) -> Implementation:
+        """Corrected by evidence, never overridden (REG-N-4)."""
+        state = self._state
+        if not evidence.strip() or len(evidence) > REASON_CHARS_MAX:
+            raise Refused("evidence_required", "say what shows that the implementation has ended")
+
+        def decide(registry: Registry) -> Change:
+            entry = own_entry(registry, name)
+            known = {one.who: one for one in registry.remaining_implementations(name)}
+            if who not in known:
+                raise NotFound("implementation", who, list(known))
+            check_controller(actor, registry.controller(entry.change_controller), registry)
+            ended = replace(known[who], ended_on=state.today, evidence=evidence)
+            step = replace(step_by(actor, state.now, "end_implementation", name), implementation=ended, reason=evidence)
+            return Change((step,), ended)
+
+        ended: Implementation = await state.change(decide)
+        return ended
+
+    async def _move(self, actor: Actor, name: str, move: EntryMove, fill: Callable[[Entry], Entry]) -> Entry:
+        state = self._state
+
+        def decide(registry: Registry) -> Change:
+            entry = own_entry(registry, name)
+            check_controller(actor, registry.controller(entry.change_controller), registry)
+            if move is EntryMove.WITHDRAW and entry.status in (Status.ACTIVE, Status.PROVISIONAL):
+                fill(entry)  # says on which day at the earliest, had it been deprecated today
+            if (entry.status, move) not in ENTRY_MOVES:  # REG-7.3-1
+                raise Refused("illegal_transition", f"what is {entry.status.value} cannot be {_PAST[move]}")
+            after = ENTRY_MOVES[entry.status, move]
+            moved = replace(fill(entry), status=after or entry.status)
+            step: Step = replace(step_by(actor, state.now, move.value, name), entry=moved)
+            return Change((step,), moved)
+
+        entry: Entry = await state.change(decide)
+        return entry
+
+
+_PAST: Final = {
+    EntryMove.DEPRECATE: "deprecated",
+    EntryMove.REINSTATE: "reinstated",
+    EntryMove.WITHDRAW: "withdrawn",
+}
+
 
 ACTIONS_PER_DAY_MAX: Final = 200  # of one client
 
@@ -186,3 +428,31 @@ def outcome_document(result: Result) -> dict[str, Any]:
         }
     kind = "consent" if isinstance(result, Consent) else "implementation"
     return {"kind": kind, "state": "recorded", kind: msgspec.to_builtins(result)}
+
+
+def name_check(name: str, findings: tuple[Finding, ...]) -> NameCheck:
+    return NameCheck(
+        surface_name=name,
+        criteria=tuple(msgspec.convert(criteria_document(findings), list[NameCriterion])),
+        findings=tuple(NameFinding(**asdict(one)) for one in findings),
+    )
+
+
+def name_verification(entry: Entry | None, name: str, tool: Mapping[str, Raw]) -> NameVerification:
+    if entry is None:
+        word = absent_verdict(name).value
+        return NameVerification(surface_name=name, verdict=word, is_verified=False, differences=(), notes=())
+    specifications = tuple(Specification(revision) for revision in entry.revisions)
+    meta = tool.get("_meta")
+    claim = read_claim(decode_object(meta) if meta is not None else None)
+    try:
+        judged = judge(entry, specifications, tool.get("inputSchema"), tool.get("outputSchema"), claim, Effort())
+    except EffortSpent:
+        raise Refused("too_large", "the schemas are too large to be compared") from None
+    return NameVerification(
+        surface_name=name,
+        verdict=judged.verdict.value,
+        is_verified=judged.verdict in VERIFIED,
+        differences=tuple(map(str, judged.differences)),
+        notes=judged.notes,
+    )

@@ -1,10 +1,9 @@
-"""Who asks for a change, and whether they act for the change controller (REG-4.1-8)."""
+"""The actor that asks for a change, and the check that it acts for the change controller (REG-4.1-8)."""
 
 import msgspec
 
 from interlock.core.operator_errors import Refused
-from interlock.names.protocol.records import Controller, Step
-from interlock.names.protocol.registry import Registry
+from interlock.names.protocol.registry import Controller, Registry, Step
 from interlock.names.protocol.statements import Statement, is_signed_by
 
 UNNAMED = frozenset(("local", "anonymous"))  # any program on the machine: never the principal of a controller

@@ -7,11 +7,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from interlock.core.operator_errors import NotFound, Refused
-from interlock.names.protocol.model import Entry
-from interlock.names.protocol.publication import Form, Publication, publish
-from interlock.names.protocol.published_registry import BadDocument, read_published_untrusted
-from interlock.names.protocol.records import SourceRegistry, Step
-from interlock.names.protocol.registry import Registry
+from interlock.names.protocol.entry import Entry
+from interlock.names.protocol.publication import BadDocument, Form, Publication, publish, read_published_untrusted
+from interlock.names.protocol.registry import Registry, SourceRegistry, Step
 from interlock.names.state import Change, RegistryState
 
 SOURCE_CHARS_MAX: Final = 500

@@ -1,4 +1,4 @@
-"""What the registry of names is made of: its state, requests, changes by controllers, and publication."""
+"""The parts of the registry of names: its state, requests, changes by controllers, reviews and publication."""
 
 import msgspec
 
@@ -6,16 +6,11 @@ from interlock.approvals.inbox import Inbox
 from interlock.approvals.trust.anchors import Anchors
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
-from interlock.names.actions import NamesActions
-from interlock.names.changes import ControllerChanges
-from interlock.names.document_watch import DocumentWatch
-from interlock.names.documents import DocumentFetcher
+from interlock.names.actions import ControllerChanges, NamesActions, Sightings
+from interlock.names.documents import DocumentFetcher, DocumentWatch
 from interlock.names.publisher import Publisher
-from interlock.names.reminders import Reminders
-from interlock.names.request_decisions import RequestDecisions
-from interlock.names.requests import RequestService
-from interlock.names.reviews import Reviews
-from interlock.names.sightings import Sightings
+from interlock.names.requests import RequestDecisions, RequestService
+from interlock.names.reviews import Reminders, Reviews
 from interlock.names.state import RegistryState
 from interlock.store.ports import KeyValue, NamesLog
 

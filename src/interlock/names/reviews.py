@@ -1,18 +1,123 @@
-"""What the registry does by itself: it takes in what other processes wrote, raises the reviews that are due, reminds of
-what is, notes who offers what, and looks at documents again."""
+"""The hourly upkeep of the registry: reviews that are due, reminders, metrics of both.
+
+Each hour the registry reads what other processes wrote, starts reviews that are due, reminds operators of them, notes
+which servers offer which names, and fetches documents again. A reminder is a step of the log, so it is given once,
+whichever process gives it. It has no other effect.
+"""
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterator
 from typing import Final
 
+import msgspec
+
+from interlock.core.metrics import Metrics, Sample
 from interlock.core.operator_errors import NotFound, Refused
-from interlock.names.document_watch import DocumentWatch
-from interlock.names.documents import DocumentFetcher
-from interlock.names.reminders import Reminders
-from interlock.names.requests import RequestService
-from interlock.names.sightings import Sightings
-from interlock.names.state import RegistryState
+from interlock.names.actions import Sightings
+from interlock.names.documents import DocumentFetcher, DocumentWatch
+from interlock.names.protocol.entry import PUBLIC, PUBLIC_DAYS, Entry, Status, days_after, reached_notice
+from interlock.names.protocol.publication import is_overdue
+from interlock.names.protocol.registry import Registry, Step
+from interlock.names.requests import REGISTRY, RequestService
+from interlock.names.state import Change, RegistryState
 from interlock.store.ports import StoreError
+
+REVIEW: Final = "review_notice"
+CONFIRM: Final = "public_notice"
+
+
+class DueNames(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of the registry waits for somebody."""
+
+    statuses: dict[str, int]
+    overdue: int
+    unconfirmed: int
+
+
+class Reminders:
+    def __init__(self, state: RegistryState, remind: Callable[[str], None]) -> None:
+        """`remind` tells operators once more of the review of a name that waits in the inbox."""
+        self._state = state
+        self._remind = remind
+        self._counted: tuple[tuple[str, str], DueNames] | None = None
+
+    def due(self) -> DueNames:
+        """Counted once for each state of the registry and day."""
+        state = self._state
+        key = (state.version, state.today)
+        if self._counted is None or self._counted[0] != key:
+            statuses = dict.fromkeys((status.value for status in Status), 0)
+            for entry in state.registry.entries.values():
+                statuses[entry.status.value] += 1
+            own = [one for one in state.registry.entries.values() if not one.source]
+            overdue = sum(is_overdue(one, state.today) for one in own)
+            unconfirmed = sum(is_unconfirmed(one, state.today) for one in own)
+            self._counted = key, DueNames(statuses=statuses, overdue=overdue, unconfirmed=unconfirmed)
+        return self._counted[1]
+
+    async def look(self) -> None:
+        """Gives the notices whose day has come. Asked again and again. Raises Refused, StoreError."""
+        now, registry = self._state.now, self._state.registry
+        own = [one for one in registry.entries.values() if not one.source and _is_watched(one)]
+        for step in [step for one in own for step in _notices(one, now) if not _is_given(registry, step)]:
+            if await self._give(step) and step.what == REVIEW:
+                self._remind(step.subject)
+
+    async def _give(self, step: Step) -> bool:
+        """Whether it is new."""
+
+        def decide(registry: Registry) -> Change:
+            return Change((), False) if _is_given(registry, step) else Change((step,), True)
+
+        is_new: bool = await self._state.change(decide)
+        if is_new:
+            log.warning("%s: %s", step.subject, step.reason)
+        return is_new
+
+
+def confirmation_due(entry: Entry) -> str | None:
+    """The day on which somebody has to say again that a surface is meant to be public (REG-8.4-2)."""
+    if entry.authentication_scope != PUBLIC or entry.source or entry.status is Status.WITHDRAWN:
+        return None
+    return days_after(entry.public_confirmed_on or entry.first_registered, PUBLIC_DAYS)
+
+
+def is_unconfirmed(entry: Entry, today: str) -> bool:
+    due = confirmation_due(entry)
+    return due is not None and today >= due  # REG-8.4-2
+
+
+def _is_watched(entry: Entry) -> bool:
+    return entry.status is Status.PROVISIONAL or entry.authentication_scope == PUBLIC
+
+
+def _is_given(registry: Registry, step: Step) -> bool:
+    return registry.notices.get((step.subject, step.what)) == step.notice
+
+
+def _notices(entry: Entry, now: str) -> Iterator[Step]:
+    yield from filter(None, (_maybe_review_notice(entry, now), _maybe_public_notice(entry, now)))
+
+
+def _maybe_review_notice(entry: Entry, now: str) -> Step | None:
+    due = entry.answer_due or entry.review_due
+    if entry.status is not Status.PROVISIONAL or due is None:
+        return None
+    days = reached_notice(now[:10], due)
+    if days is None:
+        return None
+    said = f"its review is due on {due}" if days else f"its review was due on {due}, and is overdue"
+    return Step(at=now, by=REGISTRY, what=REVIEW, subject=entry.surface_name, reason=said, notice=f"{due} {days}")
+
+
+def _maybe_public_notice(entry: Entry, now: str) -> Step | None:
+    due = confirmation_due(entry)
+    if due is None or now[:10] < due:  # REG-8.4-2
+        return None
+    said = f"it is public, and no one has confirmed that for {PUBLIC_DAYS} days"
+    return Step(at=now, by=REGISTRY, what=CONFIRM, subject=entry.surface_name, reason=said, notice=due)
+
 
 log = logging.getLogger("interlock.names")
 
@@ -64,3 +169,21 @@ class Reviews:
             await self._watch.look()
         except (StoreError, Refused, NotFound) as error:
             log.error("the registry of names cannot be looked over: %s", error)
+
+
+def define_name_metrics(metrics: Metrics, due: Callable[[], DueNames]) -> None:
+    metrics.gauge(
+        "interlock_names_entries",
+        "Entries of the registry of names, by status.",
+        lambda: [Sample(count, {"status": status}) for status, count in due().statuses.items()],
+    )
+    metrics.gauge(
+        "interlock_names_reviews_overdue",
+        "Provisional entries whose review is late.",
+        lambda: [Sample(due().overdue)],
+    )
+    metrics.gauge(
+        "interlock_names_public_unconfirmed",
+        "Public entries that were not confirmed for 90 days.",
+        lambda: [Sample(due().unconfirmed)],
+    )

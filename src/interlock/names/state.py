@@ -1,12 +1,16 @@
-"""The state of the registry, kept by its log: what is decided is on disk before it counts, in an order that all share.
+"""The state of the registry, rebuilt from its log: a decision is on disk before it counts, in an order that all
+processes share.
 
-A change is a function of the state. It is decided, appended after the last record that was read, and decided anew where
-another process was first; so of two requests for one name one is accepted, whichever process took them.
+A change is a function of the state. It is decided and appended after the last record that was read. If another process
+appended first, the change is decided again; so of two requests for one name only one is accepted, whichever processes
+received them. An empty log starts with the entries of `initial.json`, which is table 2 of the draft.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -16,13 +20,57 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import Feed
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.core.recorder import Recorder
-from interlock.names.initial import initial_steps
+from interlock.names.protocol.entry import Entry, Revision, Status
 from interlock.names.protocol.grammar import is_name
-from interlock.names.protocol.model import Entry
-from interlock.names.protocol.records import BadStep, Step, decode_step, encode_step
-from interlock.names.protocol.registry import Registry
+from interlock.names.protocol.registry import BadStep, Controller, Registry, Step, decode_step, encode_step
 from interlock.store.audit_chain import ORIGIN, ChainCheck, Mark
 from interlock.store.ports import Conflict, Following, NamedRecord, NamesLog, StoreError, StoreRefused
+
+_FILE: Final = Path(__file__).with_name("initial.json")
+DRAFT: Final = "draft-morrison-mcp-tool-surface-names-registry-00"
+
+
+class _Initial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    controller: str
+    names: tuple[str, ...]
+    authentication_scope: str
+    vendor_prefix: str
+    status: Status
+    specification_reference: str
+    first_registered: str
+
+
+@cache
+def initial_steps() -> tuple[Step, ...]:
+    """The same on every installation (REG-6-3)."""
+    read = msgspec.json.decode(_FILE.read_bytes(), type=_Initial)
+    revision = Revision(
+        revision=1,
+        specification_reference=read.specification_reference,
+        authentication_scope=read.authentication_scope,
+        registered=read.first_registered,
+    )
+    return tuple(
+        Step(
+            at=f"{read.first_registered}T00:00:00Z",
+            by=DRAFT,
+            what="initial",
+            subject=name,
+            controller=Controller(name=read.controller) if name == read.names[0] else None,
+            entry=Entry(
+                surface_name=name,
+                specification_reference=read.specification_reference,  # REG-6-1
+                authentication_scope=read.authentication_scope,
+                vendor_prefix=read.vendor_prefix,
+                change_controller=read.controller,
+                status=read.status,
+                first_registered=read.first_registered,
+                revisions=(revision,),
+            ),
+        )
+        for name in read.names  # REG-6-1
+    )
+
 
 log = logging.getLogger("interlock.names")
 

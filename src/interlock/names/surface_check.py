@@ -1,31 +1,48 @@
-"""The session-bind check: the tools of a server held to what is registered of their names, when its list arrives.
+"""The session-bind check: tools are compared with the registered specifications of their names when they are listed.
 
-Nothing of this is asked when a tool is called. What the check says stays with the route until the list, the registry or
-the configuration changes.
+A call of a tool checks none of this again. The result of the check stays with the route until the list, the registry or
+the configuration changes. Operators can pin the schemas of a tool (`SurfacePins`), and a person decides where no
+program can (`SurfaceQuestions`).
 """
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
-from interlock.approvals.protocol.digests import surface_pair_digest
+from interlock.approvals.classifications import Rulings
+from interlock.approvals.inbox import Inbox
+from interlock.approvals.protocol.approval import Approval, Kind, Source
+from interlock.approvals.protocol.digests import ACCEPT, SURFACE, surface_pair_digest
+from interlock.approvals.protocol.state import Status
+from interlock.approvals.tool_definitions import NODE
+from interlock.catalog.catalog import Namespace
+from interlock.catalog.routes import Route
 from interlock.catalog.surface import Surface
+from interlock.config.plan import Plan
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock
+from interlock.core.feed import AsyncFeed, Feed
 from interlock.mcp.items import Item
-from interlock.names.protocol.claims import read_claim
+from interlock.names.protocol.entry import Entry, Lookup
+from interlock.names.protocol.grammar import Lookalikes
 from interlock.names.protocol.judgement import (
     Judgement,
     SchemaPair,
     Specification,
     SurfaceDifference,
+    SurfacePolicy,
     SurfaceVerdict,
     absent_verdict,
     compare,
     judge,
+    read_claim,
 )
-from interlock.names.protocol.model import Entry, Lookup
-from interlock.names.protocol.policy import SurfacePolicy
+from interlock.names.state import RegistryState
+from interlock.store.ports import Change, Damaged, KeyValue
 from interlock.wire.jsonrpc.errors import SPECIFICATION_DRIFT, SURFACE_MISMATCH, CodecError, Fault
 from interlock.wire.schemas.effort import Effort
 
@@ -56,18 +73,6 @@ class UndecidedPair(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[SurfaceDifference, ...]
 
 
-class PairRulings(Protocol):
-    def is_accepted(self, tool: str, digest: str) -> bool:
-        """Whether an operator accepted this pair."""
-
-    def ask(self, pair: UndecidedPair) -> None:
-        """Puts it to a person, once."""
-
-
-class Pins(Protocol):
-    def get(self, tool: str) -> "Pin | None": ...
-
-
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool was when an operator pinned it."""
 
@@ -77,19 +82,166 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     returned: msgspec.Raw = NONE
 
 
+PINS_BUCKET: Final = "surface_pins"
+
+
+class SurfacePins:
+    """Pinned schemas of tools: a tool that differs from its pin is refused until an operator pins it again.
+
+    Pins are kept in memory and are written to the store before they count. Methods raise StoreError.
+    """
+
+    def __init__(self, kv: KeyValue, clock: Clock) -> None:
+        self._kv = kv
+        self._clock = clock
+        self._pins: dict[str, Pin] = {}
+
+    async def open(self) -> None:
+        for entry in await self._kv.entries(PINS_BUCKET, self._clock.wall()):
+            try:
+                pin = msgspec.json.decode(entry.value, type=Pin)
+            except msgspec.DecodeError:
+                raise Damaged(f"the pin {entry.key} cannot be read; put a backup of the store in its place") from None
+            self._pins[pin.tool] = pin
+
+    async def close(self) -> None:
+        """All of it is on disk."""
+
+    def take_change(self, change: Change) -> None:
+        """What another replica pinned or released."""
+        if change.entry is None:
+            self._pins.pop(change.key, None)
+        else:
+            pin = msgspec.json.decode(change.entry.value, type=Pin)
+            self._pins[pin.tool] = pin
+
+    def get(self, tool: str) -> Pin | None:
+        return self._pins.get(tool)
+
+    def all(self) -> tuple[Pin, ...]:
+        return tuple(self._pins.values())
+
+    async def put(self, pin: Pin) -> None:
+        await self._kv.put(PINS_BUCKET, pin.tool, msgspec.json.encode(pin), self._clock.wall())
+        self._pins[pin.tool] = pin
+
+    async def remove(self, tool: str) -> bool:
+        if tool not in self._pins:
+            return False
+        await self._kv.delete(PINS_BUCKET, tool)
+        del self._pins[tool]
+        return True
+
+
+log = logging.getLogger("interlock.names")
+
+WAITING_MAX: Final = 50  # questions about one segment; more are asked when some are decided
+SHOWN_BYTES_MAX: Final = 256 * 1024
+_REASON: Final = "nobody can compute whether the tool keeps to the specification of its name"
+
+
+class SurfaceQuestions:
+    """Questions to a person about tools that may or may not conform to their specification, each asked once.
+
+    An answer holds for one tool and one pair of schemas. Another revision or definition is another question.
+    """
+
+    def __init__(self, inbox: Inbox, rulings: Rulings) -> None:
+        self._inbox = inbox
+        self._rulings = rulings
+        self._work = BackgroundTasks()
+        self._asking: set[tuple[str, str]] = set()
+
+    async def open(self) -> None:
+        """Questions of former runs are in the inbox."""
+
+    async def close(self) -> None:
+        await self._work.finish()
+
+    def is_accepted(self, tool: str, digest: str) -> bool:
+        ruling = self._rulings.maybe(tool, digest)
+        return ruling is not None and ruling.says == ACCEPT
+
+    def ask(self, pair: UndecidedPair) -> None:
+        key = pair.tool, pair.digest
+        if key in self._asking or self._rulings.maybe(*key) is not None:
+            return
+        if self._inbox.find_definition(pair.tool, pair.digest) is not None:
+            return
+        self._asking.add(key)
+        self._work.begin(self._raise(pair), name=f"surface question {pair.tool}")
+
+    async def _raise(self, pair: UndecidedPair) -> None:
+        try:
+            await self._void_outdated(pair)
+            waiting = sum(one.target == pair.segment for one in self._inbox.waiting_definitions())
+            params = _shown(pair)
+            if waiting >= WAITING_MAX or len(params) > SHOWN_BYTES_MAX:
+                log.warning("link %s: %s is undecided, and nobody can be asked now", pair.segment, pair.tool)
+                return
+            draft = self._inbox.draft(
+                Kind.DEFINITION,
+                Source.AX,
+                requested_by=NODE,
+                tool=pair.tool,
+                digest=pair.digest,
+                tool_digest=pair.digest,
+                target=pair.segment,
+                params=Raw(params),
+                reason=_REASON,
+                factors=(SURFACE,),
+            )
+            raised = await self._inbox.raise_(draft)
+            if isinstance(raised, Fault):
+                log.error("link %s: %s is undecided, and cannot be put into the inbox", pair.segment, pair.tool)
+            else:
+                log.warning("link %s: is %s what %s means? interlock approvals show %.8s", *_words(pair), raised.id)
+        finally:
+            self._asking.discard((pair.tool, pair.digest))
+
+    async def _void_outdated(self, pair: UndecidedPair) -> None:
+        """A newer pair takes the place of an older one, so that no server can fill the inbox."""
+
+        def is_outdated(approval: Approval) -> bool:
+            is_ours = approval.status is Status.PENDING and SURFACE in approval.factors
+            return is_ours and approval.tool == pair.tool and approval.digest != pair.digest
+
+        await self._inbox.void_where("superseded: the tool or its specification is another by now", is_outdated)
+
+
+def _words(pair: UndecidedPair) -> tuple[str, str, str]:
+    return pair.segment, pair.tool, pair.name
+
+
+def _shown(pair: UndecidedPair) -> bytes:
+    shown = {
+        "name": pair.name,
+        "registered": _schemas(pair.registered),
+        "offered": _schemas(pair.offered),
+        "differences": [str(each) for each in pair.differences],
+    }
+    return msgspec.json.encode({"surface": shown})
+
+
+def _schemas(pair: SchemaPair) -> dict[str, Any]:
+    return {"argument": pair.argument} | ({} if pair.returned is None else {"return": pair.returned})
+
+
 class SurfaceChecks:
+    """The check of the tools that a server lists, by the registered specifications of their names."""
+
     def __init__(
         self,
         lookup: Lookup,
         policy: Callable[[], SurfacePolicy],
-        rulings: PairRulings,
-        pins: Pins,
+        questions: SurfaceQuestions,
+        pins: SurfacePins,
         near: Callable[[str], str | None] = lambda name: None,
     ) -> None:
         """`near`: the registered name that another looks like."""
         self._lookup = lookup
         self._policy = policy
-        self._rulings = rulings
+        self._questions = questions
         self._pins = pins
         self._near = near
         self._prepared: dict[str, tuple[Entry, tuple[Specification, ...]]] = {}
@@ -126,7 +278,7 @@ class SurfaceChecks:
         if judged.verdict is SurfaceVerdict.UNDECIDED and judged.digest is not None:
             registered, offered = specifications[-1].pair, SchemaPair(argument, returned)
             digest = pair_digest(entry.surface_name, registered, offered)
-            is_accepted = self._rulings.is_accepted(tool, digest)
+            is_accepted = self._questions.is_accepted(tool, digest)
             if not is_accepted:
                 pair = UndecidedPair(
                     segment=segment,
@@ -137,7 +289,7 @@ class SurfaceChecks:
                     offered=offered,
                     differences=judged.differences,
                 )
-                self._rulings.ask(pair)
+                self._questions.ask(pair)
         is_trusted = self._lookup.is_trusted(entry)
         consequence = policy.consequence(entry, judged, is_trusted=is_trusted, is_accepted=is_accepted)
         if consequence in ("reject", "session"):
@@ -252,3 +404,89 @@ def _held_to_pin(
     }
     refusal = Fault(SPECIFICATION_DRIFT, "specification_drift", dict(data))
     return Surface(judgement=judged, refuse=lambda: refusal, warn=lambda: str(data["detail"]))
+
+
+class SurfaceParts(msgspec.Struct, frozen=True, kw_only=True):
+    checks: SurfaceChecks
+    questions: SurfaceQuestions
+    pins: SurfacePins
+
+
+def make_surface_parts(
+    state: RegistryState, inbox: Inbox, rulings: Rulings, kv: KeyValue, clock: Clock, plan: Callable[[], Plan]
+) -> SurfaceParts:
+    """`plan`: the configuration as it is now."""
+    questions, pins = SurfaceQuestions(inbox, rulings), SurfacePins(kv, clock)
+    checks = SurfaceChecks(state, lambda: policy_of(plan()), questions, pins, _LazyLookalikes(state).near)
+    return SurfaceParts(checks=checks, questions=questions, pins=pins)
+
+
+def policy_of(plan: Plan) -> SurfacePolicy:
+    registry = plan.registry
+    return SurfacePolicy(enforce=registry.enforce, per_name=registry.per_name, strict=registry.strict)
+
+
+class _LazyLookalikes:
+    """An index of names that look like registered ones, built on first use and again after the registry changed."""
+
+    def __init__(self, state: RegistryState) -> None:
+        self._state = state
+        self._version = ""
+        self._found = Lookalikes()
+
+    def near(self, name: str) -> str | None:
+        if self._version != self._state.version:
+            self._version = self._state.version
+            if self._found.names != self._state.registry.entries.keys():
+                self._found = Lookalikes(self._state.registry.entries)
+        return self._found.near(name)
+
+
+class Rejudgement:
+    """A repetition of the check for tools whose names the registry has, or had, whenever the registry changes."""
+
+    def __init__(
+        self, lookup: Lookup, changed: Feed[None], namespace: Callable[[], Namespace], ruled: AsyncFeed[str]
+    ) -> None:
+        """`ruled` has the tools of a segment listed anew."""
+        self._lookup = lookup
+        self._namespace = namespace
+        self._ruled = ruled
+        self._work = BackgroundTasks()
+        self._is_due = False
+        self._is_open = False
+        changed.subscribe(self._on_change)
+
+    async def open(self) -> None:
+        self._is_open = True
+
+    async def close(self) -> None:
+        self._is_open = False
+        await self._work.finish()
+
+    async def settle(self) -> None:
+        """Until everything is judged by what the registry now says."""
+        await self._work.finish()
+
+    def _on_change(self, _: None) -> None:
+        if not self._is_open:
+            return  # what is listed later is judged by the registry as it is then
+        is_working, self._is_due = self._is_due or len(self._work) > 0, True
+        if not is_working:
+            self._work.begin(self._judge_again(), name="tools judged by the registry")
+
+    async def _judge_again(self) -> None:
+        while self._is_due:
+            self._is_due = False
+            for segment in list(self._segments()):
+                await self._ruled.publish(segment)
+
+    def _segments(self) -> Iterator[str]:
+        for items in self._namespace().link_items:
+            if any(map(self._is_concerned, items.tools)):
+                yield items.link.segment
+
+    def _is_concerned(self, route: Route) -> bool:
+        if route.surface is not None:
+            return True
+        return self._lookup.entry(route.original) is not None or self._lookup.entry(route.local) is not None

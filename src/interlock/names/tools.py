@@ -1,6 +1,6 @@
-"""The registry as MCP tools: look up, check, verify and ask for a name. None of them decides (REG-9-5).
+"""The registry as MCP tools: look up, check, verify and request a name. None of them decides (REG-9-5).
 
-They are reached like every other tool, through catalog, guard and a link; at the other end of the link is the node.
+Calls go through catalog, guard and link like calls of any other tool; the link leads to the node itself.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,11 +16,10 @@ from interlock.core.clock import Clock
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.links.link_events import LinkEvents
 from interlock.links.local_link import LocalLink, LocalTool, ToolHandler, ToolResult
-from interlock.names.actions import outcome_document
+from interlock.names.actions import name_check, name_verification, outcome_document
 from interlock.names.actors import Actor
-from interlock.names.answers import name_check, name_verification
 from interlock.names.protocol.publication import published_entry
-from interlock.names.protocol.records import Proposal
+from interlock.names.protocol.registry import Proposal
 from interlock.names.registry_parts import NameParts
 from interlock.store.ports import StoreError
 

@@ -21,9 +21,9 @@ from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.config.folders import config_folder
 from interlock.config.plan import Plan
 from interlock.core.feed import AsyncFeed
-from interlock.names.metrics import define_name_metrics
 from interlock.names.registry_parts import NameParts, make_name_parts
-from interlock.names.surface_parts import SurfaceParts, make_surface_parts
+from interlock.names.reviews import define_name_metrics
+from interlock.names.surface_check import SurfaceParts, make_surface_parts
 from interlock.node.store_parts import StoreParts
 from interlock.safety.codes import Codes
 

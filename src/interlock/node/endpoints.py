@@ -25,7 +25,7 @@ from interlock.fronts.http_protocol import McpProtocol
 from interlock.fronts.own_address import OwnAddress, own_address
 from interlock.fronts.public import PublicEndpoint
 from interlock.fronts.stdio_bridge import SOCKET, BridgedClient
-from interlock.names.endpoint.endpoint import NamesEndpoint
+from interlock.names.endpoint import NamesEndpoint
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.node.front_parts import LineFronts
 from interlock.node.listen import EndpointServer

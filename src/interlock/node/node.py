@@ -30,8 +30,8 @@ from interlock.core.part import Part, PartStack
 from interlock.dispatch.dispatch import Dispatch
 from interlock.fronts.public import PublicEndpoint
 from interlock.links.keeper import Keeper
-from interlock.names.endpoint.endpoint import NamesEndpoint
-from interlock.names.rejudgement import Rejudgement
+from interlock.names.endpoint import NamesEndpoint
+from interlock.names.surface_check import Rejudgement
 from interlock.node.approval_parts import make_approval_parts
 from interlock.node.call_parts import make_call_parts
 from interlock.node.driver_parts import make_driver_parts

@@ -2,7 +2,7 @@
 
 from interlock.approvals import classifications, enrolments, standing_grants, storage, tool_definitions
 from interlock.approvals.trust import approval_proofs
-from interlock.names import surface_pins
+from interlock.names import surface_check
 from interlock.node.approval_parts import ApprovalParts
 from interlock.node.call_parts import CallParts
 from interlock.node.front_parts import FrontParts
@@ -34,7 +34,7 @@ def follow_replicas(
     follow(standing_grants.BUCKET, approvals.grants.take_change)
     follow(enrolments.BUCKET, approvals.enrolments.take_change)
     follow(approval_proofs.REVOKED, approvals.judge.take_change)
-    follow(surface_pins.BUCKET, approvals.surfaces.pins.take_change)
+    follow(surface_check.PINS_BUCKET, approvals.surfaces.pins.take_change)
     follow(agents.BUCKET, take_block)
     follow(codes.CHALLENGES, approvals.codes.take_change)
     follow(codes.ATTEMPTS, calls.safety.attempts.take_change)

@@ -19,7 +19,7 @@ from interlock.names.api import (
     TrustSource,
     VerifyName,
 )
-from interlock.names.protocol.model import Status
+from interlock.names.protocol.entry import Status
 from interlock.names.protocol.publication import MEDIA_TYPES, Form
 from interlock.operator.endpoint import Endpoint, OperatorExchange
 from interlock.operator.error_cases import INVALID_BODY, NAMES_REFUSED, NOT_FOUND

@@ -10,9 +10,9 @@ import msgspec
 
 from interlock.core.clock import SystemClock
 from interlock.core.recorder import Recorder
-from interlock.names.protocol.model import Entry, Revision, Status
-from interlock.names.protocol.records import Step
-from interlock.names.protocol.specification import schema_digest
+from interlock.names.protocol.criteria import schema_digest
+from interlock.names.protocol.entry import Entry, Revision, Status
+from interlock.names.protocol.registry import Step
 from interlock.names.state import Change, RegistryState
 from interlock.store.sqlite.names_log import SqliteNamesLog
 

@@ -14,10 +14,10 @@ from interlock.core.clock import SystemClock
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit
 from interlock.credentials.shared_store import build_names_log
-from interlock.names.document_copies import DocumentCopies
-from interlock.names.protocol.model import Entry
+from interlock.names.documents import DocumentCopies
+from interlock.names.protocol.entry import Entry
 from interlock.names.protocol.publication import Form
-from interlock.names.protocol.records import SourceRegistry
+from interlock.names.protocol.registry import SourceRegistry
 from interlock.names.publisher import Publisher
 from interlock.names.state import RegistryState
 from interlock.store.ports import StoreError

@@ -29,7 +29,7 @@ from interlock.drivers.workspace.scan import Root, mark_of, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor
 from interlock.drivers.workspace.trust_store import Remembered
 from interlock.drivers.workspace.ungranted_secrets import ungranted_secrets
-from interlock.names.protocol.model import Entry
+from interlock.names.protocol.entry import Entry
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):

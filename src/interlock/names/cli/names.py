@@ -1,4 +1,4 @@
-"""Commands that read the registry of names, and carry it elsewhere."""
+"""Commands that read, export and import the registry of names."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -8,7 +8,7 @@ import typer
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import EXIT_REFUSED, BadUsage, Refused, Unreachable
 from interlock.names.cli import changes
-from interlock.names.cli.options import (
+from interlock.names.cli.changes import (
     Arguments,
     Controller,
     CrossVendor,
@@ -246,7 +246,7 @@ def import_registry(
     import msgspec
 
     from interlock.cli.client.offline_names import StoredNames
-    from interlock.names.protocol.published_registry import DOCUMENT_BYTES_MAX
+    from interlock.names.protocol.publication import DOCUMENT_BYTES_MAX
 
     if invocation.remote_url is not None:
         raise BadUsage("usage", "a registry is imported on the node's own machine")

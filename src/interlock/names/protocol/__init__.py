@@ -1,5 +1,5 @@
-"""The registry of tool surface names (draft-morrison-mcp-tool-surface-names-registry-00): what a name means.
+"""The registry of tool surface names (draft-morrison-mcp-tool-surface-names-registry-00), without I/O.
 
-Values in, values out: the entries and their grammar, the criteria of a request, the life of a request and of an entry,
-what a change controller signs, and the published forms. Dates are UTC days as `YYYY-MM-DD`.
+Entries and their grammar, the criteria of a request, status changes, statements of change controllers, and the
+published forms. Dates are UTC days as `YYYY-MM-DD`.
 """

@@ -1,12 +1,19 @@
-"""The machine checks of a request: the five criteria of the draft's section 5, and what an expert ought to know.
+"""The machine checks of a request: the five criteria of the draft's section 5, and notes for the expert.
 
-Machine checks refuse what no expert may accept (criterion 1, and 5 by exact match or prefix), return what is unclear,
-and otherwise leave the judgement to a person; they never accept.
+Machine checks refuse what no expert may accept (criterion 1, and criterion 5 by exact match or prefix), return what is
+unclear, and otherwise leave the decision to a person. They never accept. Criterion 2 is about the specification
+reference, criterion 3 about the precision of the schemas.
 """
 
-from collections.abc import Iterator
-from typing import Final, Literal
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
 
+import msgspec
+from msgspec import Raw
+
+from interlock.names.protocol.entry import NO_SCHEMA, NONE, PUBLIC, Entry, Revision, Status
 from interlock.names.protocol.grammar import (
     AMBIGUOUS_SCOPES,
     SCOPE_CLASSES,
@@ -19,11 +26,156 @@ from interlock.names.protocol.grammar import (
     maybe_name_fault,
     scope_class,
 )
-from interlock.names.protocol.model import NONE, PUBLIC, Entry, Status
-from interlock.names.protocol.records import TEXT_CHARS_MAX, Finding, Proposal, Retrieval, Verdict
-from interlock.names.protocol.references import REFERENCE_CHARS_MAX, read_reference
-from interlock.names.protocol.registry import Registry
-from interlock.names.protocol.specification import imprecise_places
+from interlock.names.protocol.judgement import SCHEMA_BYTES_MAX, SchemaPair, SurfaceVerdict, compare
+from interlock.names.protocol.registry import TEXT_CHARS_MAX, Finding, Proposal, Registry, Retrieval, Verdict
+from interlock.net.protocol.address_scope import Scope, maybe_scope
+from interlock.wire.jsonrpc.codec import decode_value
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsontext.pointer import pointer_step
+from interlock.wire.schemas import digest
+from interlock.wire.schemas.effort import Effort, EffortSpent
+from interlock.wire.schemas.validators import compile_schema
+
+PLACES_MAX: Final = 20  # named of one schema
+DEPTH_MAX: Final = 64
+_SAYS_TYPE: Final = frozenset(["type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf"])
+
+
+def has_schema(raw: Raw) -> bool:
+    return bytes(raw).strip() != bytes(NO_SCHEMA)
+
+
+def imprecise_places(raw: Raw, *, is_argument: bool) -> list[str]:
+    """What in a schema keeps a client from being written to it, each with its place (criterion 3)."""
+    what = "argument schema" if is_argument else "return schema"
+    if not has_schema(raw):
+        return [f"the {what} is missing"]
+    if len(raw) > SCHEMA_BYTES_MAX:
+        return [f"the {what} has more than {SCHEMA_BYTES_MAX} bytes"]
+    try:
+        schema = decode_value(raw)
+    except CodecError:
+        return [f"the {what} is not JSON"]
+    compiled = compile_schema(schema)
+    if compiled is None:
+        return [f"the {what} is no JSON Schema, or too large to be applied"]
+    found = [] if compiled.is_whole else [f"the {what} refers to another document"]
+    if is_argument and not (isinstance(schema, Mapping) and schema.get("type") == "object"):
+        found.append("the argument schema's root has not the type object")
+    found += [f"the {what} has no type at {place or 'its root'}" for place in _untyped(schema, "", 0)]
+    return found[:PLACES_MAX]
+
+
+def _untyped(schema: Any, place: str, depth: int) -> Iterator[str]:
+    if not isinstance(schema, Mapping) or depth > DEPTH_MAX or _SAYS_TYPE.isdisjoint(schema):
+        yield place
+        return
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping):
+        for name, each in properties.items():
+            yield from _untyped(each, f"{place}/properties/{pointer_step(str(name))}", depth + 1)
+    if "items" in schema:
+        yield from _untyped(schema["items"], f"{place}/items", depth + 1)
+
+
+def schema_digest(raw: Raw) -> str | None:
+    """The digest of a schema's normalised form (REG-8.1-3); None: there is none, or it cannot be read."""
+    if not has_schema(raw):
+        return None
+    try:
+        return digest.schema_digest(decode_value(raw))
+    except CodecError:
+        return None
+
+
+def is_compatible(before: Revision, after: Revision) -> bool:
+    """Whether a client written to the revision before can go on (REG-8.2-1)."""
+    if not (before.has_schemas and after.has_schemas):
+        return before.has_schemas == after.has_schemas
+    try:
+        compared = compare(_pair(before), _pair(after), Effort())
+    except (CodecError, EffortSpent):
+        return False
+    return compared.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE)
+
+
+def _pair(revision: Revision) -> SchemaPair:
+    returned = revision.return_schema
+    return SchemaPair(revision.argument_schema, returned if has_schema(returned) else None)
+
+
+REFERENCE_CHARS_MAX: Final = 2000
+
+_RFC: Final = re.compile(r"RFC ?([1-9][0-9]{0,4})", re.IGNORECASE)
+_DRAFT: Final = re.compile(r"draft(?:-[a-z0-9]+)+")
+_REVISED: Final = re.compile(r"(.+)-([0-9]{2})")
+_DOI: Final = re.compile(r"(?:doi:|https://doi\.org/)(10\.[0-9]{4,9}/\S+)", re.IGNORECASE)
+_DATATRACKER: Final = re.compile(
+    r"https://datatracker\.ietf\.org/doc/(?:html/)?(draft(?:-[a-z0-9]+)+?)(?:[/-]([0-9]{2}))?/?"
+)
+_CODE_HOSTS: Final = frozenset(["github.com", "gitlab.com", "codeberg.org", "bitbucket.org"])
+_COMMIT: Final = re.compile(r"/[0-9a-f]{40}(?:/|$)")
+_SHARED_HOSTS: Final = frozenset([*_CODE_HOSTS, "datatracker.ietf.org", "doi.org", "www.rfc-editor.org"])
+_PRIVATE_ENDS: Final = (".local", ".internal", ".localhost", ".lan", ".home.arpa")
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """`unstable` says why it may move; `url` is where the document can be fetched."""
+
+    kind: Literal["rfc", "draft", "doi", "uri", "unknown"]
+    data: str  # as a cross-reference of a published registry has it
+    url: str | None = None
+    unstable: str | None = None
+    owner: str | None = None  # the host, where it belongs to one organisation
+
+
+def read_reference(text: str) -> Reference:
+    if (rfc := _RFC.fullmatch(text)) is not None:
+        return Reference(kind="rfc", data=f"rfc{rfc[1]}", url=f"https://www.rfc-editor.org/rfc/rfc{rfc[1]}.txt")
+    if (found := _DATATRACKER.fullmatch(text)) is not None:
+        return _draft(found[1], found[2])
+    if _DRAFT.fullmatch(text) is not None:
+        revised = _REVISED.fullmatch(text)
+        return _draft(revised[1], revised[2]) if revised is not None else _draft(text, None)
+    if (doi := _DOI.fullmatch(text)) is not None:
+        return Reference(kind="doi", data=f"https://doi.org/{doi[1]}", url=f"https://doi.org/{doi[1]}")
+    return _uri(text)
+
+
+def _draft(name: str, revision: str | None) -> Reference:
+    if revision is None:  # REG-4.1-4
+        url = f"https://datatracker.ietf.org/doc/{name}/"
+        return Reference(kind="draft", data=name, url=url, unstable="it names no revision of the draft")
+    full = f"{name}-{revision}"
+    return Reference(kind="draft", data=full, url=f"https://www.ietf.org/archive/id/{full}.txt")
+
+
+def _uri(text: str) -> Reference:
+    try:
+        parts = urlsplit(text)
+        host = (parts.hostname or "").lower()
+    except ValueError:
+        parts, host = urlsplit(""), ""
+    if parts.scheme not in ("http", "https") or not host or len(text) > REFERENCE_CHARS_MAX or not text.isprintable():
+        return Reference(
+            kind="unknown", data=text, unstable="it is no document identifier: an RFC, a draft, a DOI, https"
+        )
+    if parts.scheme == "http":  # REG-4.1-4
+        return Reference(kind="uri", data=text, unstable="it is http, which anyone on the way can change")
+    if parts.username is not None:
+        return Reference(kind="uri", data=text, unstable="it holds a credential")
+    if _is_private(host):  # REG-4.1-4
+        return Reference(kind="uri", data=text, unstable="its host is not public")
+    owner = None if host in _SHARED_HOSTS else host
+    if host in _CODE_HOSTS and _COMMIT.search(parts.path) is None:  # REG-4.1-4
+        return Reference(kind="uri", data=text, url=text, unstable="it names a branch of a code host, not a commit")
+    return Reference(kind="uri", data=text, url=text, owner=owner)
+
+
+def _is_private(host: str) -> bool:
+    scope = maybe_scope(host)
+    return "." not in host or host.endswith(_PRIVATE_ENDS) if scope is None else scope is not Scope.PUBLIC
+
 
 CRITERIA: Final = {
     1: "the name conforms to the grammar",

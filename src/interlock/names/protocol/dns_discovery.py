@@ -1,7 +1,7 @@
-"""MCP servers of a domain, as its DNS names them: the TXT records at `_mcp.<domain>` (REG-7.1-4).
+"""MCP servers of a domain as its DNS records name them: the TXT records at `_mcp.<domain>` (REG-7.1-4).
 
-Several proposals share the label and the version tag. Each is read and named; only what has an https address of a
-server can be connected to. A record proves nothing: not who runs the server, and not who may change a registered name.
+Several proposals share the label and the version tag. Each is read and named; a client can only connect to records with
+an https address of a server. A record proves neither who runs the server nor who may change a registered name.
 """
 
 from collections.abc import Iterable, Mapping

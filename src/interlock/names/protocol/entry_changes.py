@@ -1,14 +1,12 @@
-"""What a request makes of an entry and of its controller, once it is accepted."""
+"""Changes of an entry and of its controller when a request is accepted."""
 
 from collections.abc import Set
 
 from msgspec.structs import replace
 
-from interlock.names.protocol.life import review_due
-from interlock.names.protocol.model import PUBLIC, Entry, Revision, Status
-from interlock.names.protocol.records import Controller, Proposal, Request, Retrieval
-from interlock.names.protocol.registry import Registry
-from interlock.names.protocol.specification import has_schema, is_compatible, schema_digest
+from interlock.names.protocol.criteria import has_schema, is_compatible, schema_digest
+from interlock.names.protocol.entry import PUBLIC, Entry, Revision, Status, review_due
+from interlock.names.protocol.registry import Controller, Proposal, Registry, Request, Retrieval
 
 
 def registered_entry(proposal: Proposal, retrieval: Retrieval | None, today: str, *, self_reviewed: bool) -> Entry:

@@ -1,26 +1,98 @@
-"""The judgement on a tool whose name is registered: does its server keep to the specification (draft 8.1, 8.2)?
+"""The judgement whether a tool with a registered name conforms to its specification (draft 8.1, 8.2), and its
+consequence.
 
-Compared are schemas, not texts: a server may accept more than the specification wants and return less than it allows.
-The specification is used for comparing only; what a client sees and is checked by is the server's own (REG-8.1-6).
+Schemas are compared, not texts: a server may accept more than the specification requires and return less than it
+allows. The specification is only used for the comparison; clients see, and calls are checked by, the server's own
+schemas (REG-8.1-6).
 """
 
 import enum
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
 
-from interlock.names.protocol.claims import NO_CLAIM, Claim, Offered, is_contradicted
+from interlock.ax.protocol.capability import is_semver
+from interlock.ax.protocol.hop_metadata import CAPABILITY
+from interlock.mcp.items import Item, maybe_value
+from interlock.names.protocol.entry import NO_SCHEMA, Entry, Revision, Status
 from interlock.names.protocol.grammar import is_name
-from interlock.names.protocol.model import NO_SCHEMA, Entry, Revision, Status
 from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import INVALID_PARAMS, CodecError
 from interlock.wire.schemas.digest import normalised, normalised_digest
 from interlock.wire.schemas.effort import Effort, EffortSpent
 from interlock.wire.schemas.inclusion import TOO_MUCH, InclusionOutcome, InclusionVerdict, includes
 from interlock.wire.schemas.shapes import Side
+
+# The claim of a server which revision its tool follows is compared with the schemas of the tool (REG-8.2-2).
+#
+# There are two claims in the tool's `_meta`. `dev.interlock/specification` names a revision by its number, its
+# reference or the digest of its schemas. `schema_version` of MCP-AX's capability annotation is a semantic version: the
+# first revision of an entry is 1.0, a breaking revision increments the major number, any other the minor number. The
+# server is free to choose the patch number and what follows it. A version below 1.0.0 claims nothing.
+
+SPECIFICATION: Final = "dev.interlock/specification"
+
+
+class Claim(msgspec.Struct, frozen=True):
+    specification: object = None
+    version: tuple[int, int] | None = None  # major and minor of schema_version
+
+
+NO_CLAIM: Final = Claim()
+
+
+class Offered(msgspec.Struct, frozen=True, kw_only=True):
+    """What the schemas of a tool are."""
+
+    digests: tuple[str, ...]  # of the schemas together, and of that of the arguments
+    kept: Sequence[Revision]  # the revisions that have these very schemas
+    keeps_current: bool  # to the current revision, be it by other schemas
+
+
+def read_claim(meta: Item | None) -> Claim:
+    if not meta:
+        return NO_CLAIM
+    annotation = maybe_value(meta, CAPABILITY) if CAPABILITY in meta else None
+    said = annotation.get("schema_version") if isinstance(annotation, Mapping) else None
+    return Claim(maybe_value(meta, SPECIFICATION), _version(said))
+
+
+def is_contradicted(claim: Claim, revisions: Sequence[Revision], offered: Offered) -> bool:
+    """`revisions`: all of the entry, the current one last."""
+    if claim.specification is not None and not _is_named(claim.specification, offered):
+        return True
+    if claim.version is None:
+        return False
+    if offered.kept:
+        return claim.version not in [_version_of(revisions, each) for each in offered.kept]
+    return not offered.keeps_current or claim.version[0] != _version_of(revisions, revisions[-1])[0]
+
+
+def _is_named(claimed: object, offered: Offered) -> bool:
+    if isinstance(claimed, Mapping):
+        known = [claimed[key] for key in ("revision", "digest", "reference") if key in claimed]
+        return bool(known) and all(_is_named(each, offered) for each in known)
+    if isinstance(claimed, str) and claimed.startswith("sha256:"):
+        return claimed in offered.digests
+    return any(str(claimed) in (str(each.revision), each.specification_reference) for each in offered.kept)
+
+
+def _version(said: object) -> tuple[int, int] | None:
+    if not isinstance(said, str) or not is_semver(said):
+        return None
+    major, minor, _ = said.split(".", 2)
+    return (int(major), int(minor)) if major != "0" else None
+
+
+def _version_of(revisions: Sequence[Revision], wanted: Revision) -> tuple[int, int]:
+    major, minor = 1, 0
+    for each in revisions[1 : revisions.index(wanted) + 1]:
+        major, minor = (major + 1, 0) if each.is_breaking else (major, minor + 1)
+    return major, minor
+
 
 SCHEMA_BYTES_MAX: Final = 1024 * 1024  # of a tool's schema; a longer one is not compared
 SMALL_BYTES: Final = 4096
@@ -368,3 +440,35 @@ def _entry_notes(entry: Entry) -> tuple[str, ...]:
     if entry.scope_tightened_on is not None:
         found.append(SCOPE_TIGHTENED)
     return tuple(found)
+
+
+Enforcement = Literal["reject", "session", "warn", "off"]
+
+# Provisional and withdrawn entries only warn (REG-8.1-2).
+_ENFORCED: Final = frozenset([Status.ACTIVE, Status.DEPRECATED])
+_FAILS: Final = frozenset([SurfaceVerdict.MISMATCH, SurfaceVerdict.UNDECIDED])
+VERIFIED: Final = frozenset([SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE, SurfaceVerdict.INPUT_ONLY])
+
+
+class SurfacePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    enforce: Enforcement = "reject"
+    per_name: Mapping[str, Enforcement] = {}
+    strict: bool = False  # a server without an output schema, and every difference from a pin, is refused
+
+    def enforcement(self, name: str) -> Enforcement:
+        return self.per_name.get(name, self.enforce)
+
+    def consequence(
+        self, entry: Entry, judgement: Judgement, *, is_trusted: bool, is_accepted: bool
+    ) -> Enforcement | Literal["pass"]:
+        """`is_trusted`: of the source of the entry. `is_accepted`: an operator accepted this undecided pair."""
+        said = self.enforcement(entry.surface_name)
+        if said == "off":
+            return "off"
+        fails = judgement.verdict in _FAILS and not (judgement.verdict is SurfaceVerdict.UNDECIDED and is_accepted)
+        if judgement.verdict is SurfaceVerdict.INPUT_ONLY:
+            fails = self.strict  # REG-8.1-5
+        if not fails:
+            is_plain = judgement.verdict in VERIFIED and judgement.verdict is not SurfaceVerdict.INPUT_ONLY
+            return "pass" if is_plain and not judgement.notes else "warn"
+        return said if is_trusted and entry.status in _ENFORCED else "warn"  # REG-8.1-2, REG-N-5

@@ -1,7 +1,7 @@
-"""What a change controller signs: one action on one name or prefix, for one registry, once.
+"""Statements that a change controller signs: one action on one name or prefix, for one registry, used once.
 
-A JWS of type names-statement+jwt whose claims hold the whole request. Keys that the token brings are not read: the keys
-are those of the controller's record, or with a first request the one that the request itself names.
+A statement is a JWS of type names-statement+jwt whose claims hold the whole request. Keys in the token are ignored: the
+signature is checked by the keys of the controller's record, or for a first request by the key that the request names.
 """
 
 from collections.abc import Callable, Mapping

@@ -11,9 +11,8 @@ from interlock.catalog.catalog import Catalog
 from interlock.core.feed import AsyncFeed
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.core.recorder import Recorder
-from interlock.names.actions import outcome_document
+from interlock.names.actions import name_check, name_verification, outcome_document
 from interlock.names.actors import Actor
-from interlock.names.answers import name_check, name_verification
 from interlock.names.api import (
     NameCheck,
     NameDetails,
@@ -24,12 +23,12 @@ from interlock.names.api import (
     NameSummary,
     NameVerification,
 )
-from interlock.names.protocol.model import PUBLIC, Entry
+from interlock.names.protocol.entry import PUBLIC, Entry
 from interlock.names.protocol.publication import Form, is_overdue, published_entry
-from interlock.names.protocol.records import Proposal, Request
+from interlock.names.protocol.registry import Proposal, Request
 from interlock.names.registry_parts import NameParts
-from interlock.names.reminders import is_unconfirmed
-from interlock.names.surface_pins import SurfacePins
+from interlock.names.reviews import is_unconfirmed
+from interlock.names.surface_check import SurfacePins
 from interlock.operator.operations.admitted_calls import AdmittedCalls
 from interlock.operator.operations.surfaces import SurfaceOperations
 from interlock.store.ports import AuditReader

@@ -29,7 +29,7 @@ from interlock.fronts.audience import Audience
 from interlock.fronts.modern import ModernFront
 from interlock.fronts.sessions import Sessions
 from interlock.guard.budgets import Budgets
-from interlock.names.reminders import DueNames
+from interlock.names.reviews import DueNames
 from interlock.operator.api import (
     ApprovalCounts,
     CallCounts,

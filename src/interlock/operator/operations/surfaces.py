@@ -6,8 +6,7 @@ from interlock.core.feed import AsyncFeed
 from interlock.core.operator_errors import NotFound
 from interlock.names.api import PinnedTool, PinnedTools
 from interlock.names.protocol.judgement import SchemaPair
-from interlock.names.surface_check import ANY, NONE, Pin
-from interlock.names.surface_pins import SurfacePins
+from interlock.names.surface_check import ANY, NONE, Pin, SurfacePins
 from interlock.wire.jsonrpc.errors import CodecError
 
 

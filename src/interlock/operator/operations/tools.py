@@ -35,9 +35,9 @@ from interlock.links.link import Link
 from interlock.links.registered import RegisteredLink
 from interlock.mcp.eras import Era
 from interlock.mcp.items import maybe_value
+from interlock.names.protocol.entry import Lookup
+from interlock.names.protocol.grammar import SiblingAdvice, sibling_advice
 from interlock.names.protocol.judgement import SurfaceVerdict
-from interlock.names.protocol.model import Lookup
-from interlock.names.protocol.sibling_advice import SiblingAdvice, sibling_advice
 from interlock.operator.operations.links import masked_session
 from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import Fault

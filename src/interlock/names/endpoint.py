@@ -1,7 +1,7 @@
-"""The endpoint of the registry: /registry for programs, /assignments for the published forms.
+"""The HTTP endpoint of the registry: /registry for programs, /assignments for the published forms.
 
-An ASGI application. Reading takes a client's credential, or none where `registry.public_read` is set. A change is a
-statement that the controller signed (application/jose), or comes from a client that is a principal of the controller.
+An ASGI application. Reading needs a client's credential, or none if `registry.public_read` is set. A change is a
+statement signed by the controller (application/jose), or comes from a client that is a principal of the controller.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from interlock.names.protocol.publication import (
     published_schema,
     row_of,
 )
-from interlock.names.protocol.records import Request
+from interlock.names.protocol.registry import Request
 from interlock.names.protocol.statements import CHARS_MAX, BadStatement, read_statement_untrusted
 from interlock.names.registry_parts import NameParts
 from interlock.net.protocol.address_scope import is_loopback
