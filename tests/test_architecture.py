@@ -37,10 +37,17 @@ PURE_PACKAGES = ("wire", "mcp", "crypto.jose", "crypto.webauthn")  # besides eve
 
 # Folders and modules that count as another package than the one that they are in.
 COUNTED_AS = {"__main__": "cli", "subserver": "sdk"}
+PART_OF = {"operations": "operator", "cli": "cli", "parts": "node"}
 
 # The declarations of the operator API, which may be imported from everywhere: X/api.py, X/y_api.py, and their parts.
 API_MODULE = re.compile(r"interlock\.(?:\w+\.(?:\w+_)?api|operator\.operation)")
 API_IMPORTS = frozenset({"collections", "dataclasses", "typing", "msgspec"})
+
+# The declarations of capabilities, which may be imported from everywhere. What they name as "module:attribute" is
+# imported when it is used.
+CAPABILITY_MODULE = re.compile(r"interlock\.(?:\w+\.capability|node\.capabilities)")
+DECLARATIONS = re.compile(f"{API_MODULE.pattern}|{CAPABILITY_MODULE.pattern}")
+CAPABILITY_IMPORTS = frozenset({"collections", "functools", "importlib", "typing"})
 
 # What a pure module may import: values and computation, nothing that reaches out, waits, or knows the time.
 _IMPORTS = (
@@ -131,14 +138,14 @@ def is_pure(module: str) -> bool:
 def package_of(module: str) -> str:
     """Return the package of PACKAGE_ORDER that a module counts as; empty for interlock/__init__.py.
 
-    X/operations.py and X/operations/ count as `operator`, X/cli.py and X/cli/ as `cli`.
+    X/operations.py and X/operations/ count as `operator`, X/cli.py and X/cli/ as `cli`, X/parts.py as `node`.
     """
     parts = module.split(".")[1:]
     if not parts:
         return ""
     second = parts[1] if len(parts) > 1 else ""
-    if second in {"operations", "cli"}:
-        return "operator" if second == "operations" else "cli"
+    if second in PART_OF:
+        return PART_OF[second]
     return COUNTED_AS.get(parts[0], parts[0])
 
 
@@ -206,14 +213,14 @@ def pure_modules_import_pure_modules_in_order(source: Source) -> Iterator[str]:
 
 def running_parts_import_downward(source: Source) -> Iterator[str]:
     """Imports for type checking count: what a reader has to know of another package is a dependency."""
-    if source.is_pure or not source.package or API_MODULE.fullmatch(source.module):
+    if source.is_pure or not source.package or DECLARATIONS.fullmatch(source.module):
         return
     if source.package not in PACKAGE_ORDER:
         yield f"{source.module} has no place in PACKAGE_ORDER"
         return
     for module in sorted(set(imported_modules(source))):
         package = package_of(module)
-        if is_pure(module) or not package or API_MODULE.fullmatch(module):
+        if is_pure(module) or not package or DECLARATIONS.fullmatch(module):
             continue
         if package not in PACKAGE_ORDER or PACKAGE_ORDER.index(package) > PACKAGE_ORDER.index(source.package):
             yield f"{source.module} imports {module}"
@@ -229,6 +236,18 @@ def api_modules_import_only_each_other(source: Source) -> Iterator[str]:
     for module in sorted(set(imported_modules(source))):
         if not API_MODULE.fullmatch(module):
             yield f"{source.module} imports {module}"
+
+
+def capability_modules_are_light(source: Source) -> Iterator[str]:
+    """Every command reads the table of capabilities to start: a declaration imports no part of what it declares."""
+    if not CAPABILITY_MODULE.fullmatch(source.module):
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+            for name in names:
+                if name.split(".")[0] not in CAPABILITY_IMPORTS and not CAPABILITY_MODULE.fullmatch(name):
+                    yield f"{source.module} imports {name}"
 
 
 def no_closure_names_a_later_variable(source: Source) -> Iterator[str]:
@@ -362,6 +381,7 @@ RULES: list[Rule] = [
     pure_modules_import_pure_modules_in_order,
     running_parts_import_downward,
     api_modules_import_only_each_other,
+    capability_modules_are_light,
     no_closure_names_a_later_variable,
     node_parts_are_complete_when_constructed,
     only_the_guard_makes_admitted,
@@ -404,6 +424,9 @@ BREACHES: list[tuple[Rule, str, str]] = [
     (running_parts_import_downward, "interlock.attic.x", ""),
     (api_modules_import_only_each_other, "interlock.rooms.api", "import asyncio"),
     (api_modules_import_only_each_other, "interlock.rooms.api", "from interlock.rooms.rooms import Rooms"),
+    (capability_modules_are_light, "interlock.rooms.capability", "from interlock.rooms.rooms import Rooms"),
+    (capability_modules_are_light, "interlock.node.capabilities", "import msgspec"),
+    (running_parts_import_downward, "interlock.rooms.rooms", "from interlock.rooms.parts import RoomParts"),
     (no_closure_names_a_later_variable, "interlock.node.x", "def build():\n    a = A(lambda: b)\n    b = B(a)"),
     (
         no_closure_names_a_later_variable,
@@ -442,6 +465,9 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (running_parts_import_downward, "interlock.rooms.rooms", "from interlock.operator.api import Status"),
     (api_modules_import_only_each_other, "interlock.links.api", "from interlock.guard.api import Spent"),
     (running_parts_import_downward, "interlock.rooms.cli", "from interlock.cli.terminal import output"),
+    (running_parts_import_downward, "interlock.rooms.parts", "from interlock.node.call_parts import CallParts"),
+    (running_parts_import_downward, "interlock.config.x", "from interlock.node.capabilities import capabilities"),
+    (capability_modules_are_light, "interlock.rooms.capability", 'PARTS = "interlock.rooms.parts:RoomParts"'),
     (running_parts_import_downward, "interlock.__main__", "from interlock.cli import app"),
     (no_closure_names_a_later_variable, "interlock.node.x", "def build():\n    b = B()\n    return A(lambda: b)"),
     (no_closure_names_a_later_variable, "interlock.node.x", "def build():\n    f = lambda b: b\n    b = f(1)"),

@@ -1,12 +1,11 @@
-"""The table of verbs, and the program around them.
+"""The program: its commands, which the capabilities declare, and what happens when one is used wrongly.
 
-A verb's module is imported when the verb is named (or when help lists them all), so that one verb does not pay for
+A command's module is imported when the command is named (or when help lists them all), so that no command pays for
 another.
 """
 
 import sys
-from importlib import import_module
-from typing import Annotated, Any, Final, NamedTuple, cast
+from typing import Annotated, Any, Final, cast
 
 import typer
 from typer.core import TyperGroup
@@ -15,46 +14,27 @@ from typer.main import get_command as compiled
 from interlock.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, BadUsage
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import one_line
+from interlock.core.capability import Command, load_reference
+from interlock.node.capabilities import capabilities
+
+# The order of the help, of completion and of docs/commands.md. A command that is not listed here comes last.
+HELP_ORDER: Final = (
+    *("init", "serve", "check", "status", "open", "add", "discover", "tools"),
+    *("approvals", "approve", "deny", "grants", "agents", "rooms", "names", "links", "device", "drivers"),
+    *("secrets", "skills", "export", "access", "audit", "explain", "doctor", "version", "import"),
+)
 
 
-class Verb(NamedTuple):
-    """A row of the table of verbs."""
+def _commands() -> dict[str, Command]:
+    """Return the commands of all capabilities in the order of the help."""
+    commands = {name: command for each in capabilities() for name, command in each.commands.items()}
+    return {name: commands[name] for name in (*HELP_ORDER, *sorted(commands.keys() - set(HELP_ORDER)))}
 
-    app: str  # the typer app, as "module:attribute"; the module is imported when the verb is used
-    other_number: str | None = None  # the noun's plural or singular, which works as well
 
-
-# In the order of the help. The help, completion and docs/commands.md follow from this table.
-VERBS: Final = {
-    "init": Verb("interlock.node.cli.init:app"),
-    "serve": Verb("interlock.node.cli.serve:app"),
-    "check": Verb("interlock.node.cli.check:app"),
-    "status": Verb("interlock.node.cli.status:app"),
-    "open": Verb("interlock.node.cli.status:open_app"),
-    "add": Verb("interlock.drivers.cli.add:app"),
-    "discover": Verb("interlock.drivers.cli.discover:app"),
-    "tools": Verb("interlock.catalog.cli.tools:app", "tool"),
-    "approvals": Verb("interlock.approvals.cli.inbox:app", "approval"),
-    "approve": Verb("interlock.approvals.cli.inbox:approve_app"),
-    "deny": Verb("interlock.approvals.cli.inbox:deny_app"),
-    "grants": Verb("interlock.approvals.cli.grants:app", "grant"),
-    "agents": Verb("interlock.safety.cli:app", "agent"),
-    "rooms": Verb("interlock.rooms.cli.rooms:app", "room"),
-    "names": Verb("interlock.names.cli.names:app", "name"),
-    "links": Verb("interlock.links.cli.links:app", "link"),
-    "device": Verb("interlock.devices.cli.device:app", "devices"),
-    "drivers": Verb("interlock.drivers.cli.drivers:app", "driver"),
-    "secrets": Verb("interlock.credentials.cli:app", "secret"),
-    "skills": Verb("interlock.drivers.cli.skills:app", "skill"),
-    "export": Verb("interlock.interop.cli.export:app"),
-    "access": Verb("interlock.access.cli:app", "accesses"),
-    "audit": Verb("interlock.store.cli:app", "audits"),
-    "explain": Verb("interlock.cli.explain:app"),
-    "doctor": Verb("interlock.node.cli.doctor:app"),
-    "version": Verb("interlock.cli.version:app"),
-    "import": Verb("interlock.interop.cli.import_:app"),
+VERBS: Final = _commands()
+OTHER_NUMBER: Final = {
+    command.other_number: name for name, command in VERBS.items() if command.other_number is not None
 }
-OTHER_NUMBER: Final = {verb.other_number: name for name, verb in VERBS.items() if verb.other_number is not None}
 
 SHARED_OPTIONS = ("--config", "--data", "--url", "--json", "--debug")  # of every verb, none of the program's own
 
@@ -91,8 +71,7 @@ class Verbs(TyperGroup):
 
 def load_app(name: str) -> typer.Typer:
     """Import the typer app of a verb."""
-    module, attribute = VERBS[name].app.split(":")
-    return cast(typer.Typer, getattr(import_module(module), attribute))
+    return cast(typer.Typer, load_reference(VERBS[name].app))
 
 
 app = typer.Typer(

@@ -20,7 +20,7 @@ def differences(old: Plan, new: Plan) -> tuple[str, ...]:
 
 
 def _differences(old: Plan, new: Plan) -> Iterator[str]:
-    for field in Plan.__struct_fields__:
+    for field in new.__struct_fields__:
         before, after = getattr(old, field), getattr(new, field)
         if before == after:
             continue

@@ -18,7 +18,7 @@ from interlock.config.layers import environment_layer, file_layer, flags_layer
 from interlock.config.plan import DevicePlan, Plan, ServerPlan, Spawn
 from interlock.config.problems import At, ConfigContext, ConfigInvalid, Findings, Layer, Problem
 from interlock.config.reader import Settings
-from interlock.config.schema import SECTIONS
+from interlock.config.schema import FULL_PLAN, SECTIONS
 
 __all__ = ["FILE_NAME", "ConfigInvalid", "Loaded", "Problem", "load"]
 
@@ -77,7 +77,7 @@ def load(
     if problems:
         raise ConfigInvalid(problems)
 
-    plan = Plan(
+    plan = FULL_PLAN(
         workspace=workspace,
         data=data,
         access=settings.access,
@@ -100,7 +100,7 @@ def _tables(settings: Settings, own: Path, devices: tuple[DevicePlan, ...]) -> d
     written = {each.name: settings.tables.get(each.name, {}) for each in SECTIONS.values() if each.shape == "table"}
     written["drivers"] = written["drivers"] | {"own": own / "drivers"}
     written["devices"] = written["devices"] | {"described": devices}
-    defaults = {field.name: field.default for field in msgspec.structs.fields(Plan)}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(FULL_PLAN)}
     return {name: msgspec.structs.replace(defaults[name], **values) for name, values in written.items()}
 
 

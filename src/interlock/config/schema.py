@@ -1,7 +1,7 @@
 """What interlock.toml may hold: the keys of the top level, the sections, and the JSON Schema (2020-12) for editors."""
 
 from collections.abc import Mapping
-from typing import Any, Final, get_args
+from typing import Annotated, Any, Final, TypeVar, cast, get_args
 
 import msgspec
 
@@ -9,18 +9,46 @@ from interlock.config.keys import Key, Section, keys_of, sections_of
 from interlock.config.plan import Plan
 from interlock.config.plan_servers import REACHES, DialTransport
 from interlock.config.value_types import Segment
+from interlock.core.capability import load_reference
+from interlock.node.capabilities import capabilities
 
+_Keys = TypeVar("_Keys", bound=msgspec.Struct)
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+
+
+def _full_plan() -> type[Plan]:
+    """Return Plan with a field for each section that a capability declares itself."""
+    declared = [each.section for each in capabilities() if each.section is not None]
+    fields = [
+        (section.name, Annotated[keys, Section(section.help)], keys())
+        for section in declared
+        for keys in (load_reference(section.keys),)
+    ]
+    if not fields:
+        return Plan
+    full = msgspec.defstruct("Plan", fields, bases=(Plan,), module=__name__, frozen=True, kw_only=True)
+    return cast(type[Plan], full)
+
+
+FULL_PLAN: Final = _full_plan()
 
 # Each key of the top level has a default that depends on where the file is.
 TOP: Final = {name: msgspec.structs.replace(key, required=False) for name, key in keys_of(Plan).items()}
-SECTIONS: Final = sections_of(Plan)
+SECTIONS: Final = sections_of(FULL_PLAN)
 # How a server is reached -> the keys that may be combined with it.
 SERVER_KEYS: Final = {
     reach: tuple(key.name for key in SECTIONS["servers"].keys.values() if reach in key.goes_with) for reach in REACHES
 }
 # How a server is reached -> the values of `transport`.
 TRANSPORTS: Final = {reach: get_args(DialTransport) if reach == "url" else ("auto", "stdio") for reach in REACHES}
+
+
+def section_values(plan: Plan, name: str, keys: type[_Keys]) -> _Keys:
+    """Return the values of a section that a capability declares itself."""
+    values = getattr(plan, name)
+    if not isinstance(values, keys):
+        raise TypeError(f"[{name}] is not read into {keys.__name__}")
+    return values
 
 
 def json_schema() -> dict[str, Any]:

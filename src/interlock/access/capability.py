@@ -1,0 +1,11 @@
+"""Who may call: tokens, OAuth access tokens, logins."""
+
+from interlock.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="access",
+    sections=("auth", "access"),
+    commands={
+        "access": Command("interlock.access.cli:app", "accesses"),
+    },
+)

@@ -1,0 +1,14 @@
+"""The inbox of what people decide, and who may decide."""
+
+from interlock.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="approvals",
+    sections=("anchor", "gate", "approvals"),
+    commands={
+        "approvals": Command("interlock.approvals.cli.inbox:app", "approval"),
+        "approve": Command("interlock.approvals.cli.inbox:approve_app"),
+        "deny": Command("interlock.approvals.cli.inbox:deny_app"),
+        "grants": Command("interlock.approvals.cli.grants:app", "grant"),
+    },
+)

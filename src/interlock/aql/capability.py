@@ -1,0 +1,8 @@
+"""Operations behind a few endpoints (MCP-AQL)."""
+
+from interlock.core.capability import Capability
+
+CAPABILITY = Capability(
+    name="aql",
+    sections=("aql",),
+)

@@ -1,0 +1,49 @@
+"""A capability: everything that one package adds to a node, declared in one object.
+
+Each package declares its own in `X/capability.py`, and `node/capabilities.py` lists them all. The declaration is light:
+commands read it to start, so it names what is heavy as "module:attribute" and nothing is imported before it is used.
+
+    CAPABILITY = Capability(
+        name="rooms",
+        sections=("rooms", "room"),
+        operations="interlock.rooms.api:OPERATIONS",
+        commands={"rooms": Command("interlock.rooms.cli.rooms:app", "room")},
+        parts="interlock.rooms.parts:RoomParts",
+    )
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, NamedTuple
+
+
+def load_reference(reference: str) -> Any:
+    """Import the object that "module:attribute" names."""
+    module, _, attribute = reference.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+class Command(NamedTuple):
+    """A verb of the command line."""
+
+    app: str  # reference to its typer app
+    other_number: str | None = None  # the noun's plural or singular, which works as well
+
+
+class ConfigurationSection(NamedTuple):
+    """A table of interlock.toml that is no field of Plan. Its values are at `section_values(plan, name, type)`."""
+
+    name: str
+    keys: str  # reference to the struct whose fields are the keys, each with a default
+    help: str
+
+
+class Capability(NamedTuple):
+    """What a package adds to the configuration, the operator API, the command line and a running node."""
+
+    name: str
+    sections: tuple[str, ...] = ()  # of interlock.toml, declared as fields of Plan
+    section: ConfigurationSection | None = None  # declared here
+    operations: str | None = None  # reference to the declarations of its operations
+    commands: Mapping[str, Command] = {}
+    parts: str | None = None  # reference to a subclass of CapabilityParts: links, checks, metrics, open and close

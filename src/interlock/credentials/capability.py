@@ -1,0 +1,10 @@
+"""What servers are given: OAuth tokens and secrets."""
+
+from interlock.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="credentials",
+    commands={
+        "secrets": Command("interlock.credentials.cli:app", "secret"),
+    },
+)

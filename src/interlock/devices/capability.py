@@ -1,0 +1,11 @@
+"""Microcontrollers and PLCs (MCP-AX 8)."""
+
+from interlock.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="devices",
+    sections=("devices",),
+    commands={
+        "device": Command("interlock.devices.cli.device:app", "devices"),
+    },
+)

@@ -1,0 +1,14 @@
+"""Servers that are declared as files (AIP-32)."""
+
+from interlock.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="drivers",
+    sections=("drivers",),
+    commands={
+        "add": Command("interlock.drivers.cli.add:app"),
+        "discover": Command("interlock.drivers.cli.discover:app"),
+        "drivers": Command("interlock.drivers.cli.drivers:app", "driver"),
+        "skills": Command("interlock.drivers.cli.skills:app", "skill"),
+    },
+)

@@ -1,0 +1,11 @@
+"""Links to configured servers."""
+
+from interlock.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="links",
+    sections=("servers",),
+    commands={
+        "links": Command("interlock.links.cli.links:app", "link"),
+    },
+)

@@ -1,0 +1,11 @@
+"""The registry of tool surface names."""
+
+from interlock.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="names",
+    sections=("registry",),
+    commands={
+        "names": Command("interlock.names.cli.names:app", "name"),
+    },
+)

@@ -1,0 +1,11 @@
+"""Rooms of agents, people and robots (MCPx)."""
+
+from interlock.core.capability import Capability, Command
+
+CAPABILITY = Capability(
+    name="rooms",
+    sections=("rooms", "room"),
+    commands={
+        "rooms": Command("interlock.rooms.cli.rooms:app", "room"),
+    },
+)
