@@ -409,7 +409,9 @@ def _refusal(failed: "NotAdded") -> Refused:
 def as_command(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
     """The reference, or None where it is the first word of a command; paths of here, made absolute."""
     here = tuple(absolute(each) for each in args)
-    is_kind = reference.partition(":")[0] in ("npm", "pypi", "docker", "http", "https") and ":" in reference
+    from interlock.interop.protocol.read.server_reference import PACKAGED
+
+    is_kind = ":" in reference and reference.partition(":")[0] in (*PACKAGED, "http", "https")
     if is_kind or (reference.startswith("@") and not Path(reference).exists()):
         return reference, here
     if "/" in reference:

@@ -151,7 +151,8 @@ class Installation:
 def request_digest(driver: Driver) -> str:
     """A digest of everything in the file that decides what is installed."""
     server = msgspec.to_builtins(driver.server)
-    deciding = {key: server.get(key) for key in ("kind", "package", "version", "image", "path", "runner")}
+    keys = ("kind", "package", "version", "image", "path", "runner", driver.server.keys[0])
+    deciding = {key: server.get(key) for key in keys}
     methods = [[entry.method, dict(entry.options)] for entry in driver.install]
     return hashlib.sha256(msgspec.json.encode([deciding, methods], order="sorted")).hexdigest()
 

@@ -26,7 +26,7 @@ from interlock.drivers.install.installation import (
     Note,
 )
 from interlock.drivers.kinds import kind_of
-from interlock.drivers.kinds.binary import NoProgram, resolve_inside
+from interlock.drivers.kinds.program import NoProgram, resolve_inside
 from interlock.drivers.protocol.model import Install
 from interlock.net.download import DownloadFailed, download, take_program
 from interlock.process.packages.installer import INSTALL_LIMIT_S, Pins

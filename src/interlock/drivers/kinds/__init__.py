@@ -1,29 +1,28 @@
-"""The kinds of servers that a driver can name: one module and one line of the table `KINDS` for each.
+"""How a node installs, plans and starts the servers of each kind.
 
-To add a kind of server, for example `kind: snap`:
+To add a kind of server, for example `kind: snap`, write `interlock/drivers/protocol/kinds/snap.py` with a subclass of
+`LocalServer` (or of `Server`, if the node does not start it), and add it to the table `SERVERS` beside it. The class
+says which keys the block has in DRIVER.md, how it is read, what identifies it, and which program runs it. Nothing else
+switches on a kind: reading, schemas, compatibility, export, `interlock add snap:NAME`, installation, version checks,
+sandboxes and trust all follow from that class.
 
-1. Write `interlock/drivers/protocol/kinds/snap.py` with a subclass of `Server` (or of `LocalServer`, if the node starts
-   it): its keys in DRIVER.md, its transports, how a block is read, what identifies it. Add it to `SERVERS` beside it.
-2. Write `interlock/drivers/kinds/snap.py` with a subclass of `ServerKind`: how it is installed, and how it is started
-   if that differs from a sandboxed command. Add it to `KINDS` below.
-
-Nothing else switches on a kind: reading, schemas, compatibility, export, `interlock add snap:NAME`, installation,
-version checks, sandboxes and trust ask these two tables.
+A kind that is more than a program to run, because it has an installer of its own, is confined by something else than
+the sandbox, or is dialled, also has a class here.
 """
 
 from collections.abc import Mapping
 from typing import Any, Final
 
-from interlock.drivers.kinds.binary import BinaryKind
 from interlock.drivers.kinds.docker import DockerKind
 from interlock.drivers.kinds.kind import ServerKind
 from interlock.drivers.kinds.npm import NpmKind
+from interlock.drivers.kinds.program import ProgramKind
 from interlock.drivers.kinds.pypi import PypiKind
 from interlock.drivers.kinds.remote import RemoteKind
 from interlock.drivers.protocol.kinds.server import Server
 
-KINDS: Final[Mapping[str, ServerKind[Any]]] = {
-    "binary": BinaryKind(),
+_PROGRAM: Final = ProgramKind()
+_OTHERS: Final[Mapping[str, ServerKind[Any]]] = {
     "npm": NpmKind(),
     "pypi": PypiKind(),
     "docker": DockerKind(),
@@ -32,4 +31,4 @@ KINDS: Final[Mapping[str, ServerKind[Any]]] = {
 
 
 def kind_of(server: Server) -> ServerKind[Any]:
-    return KINDS[server.kind]
+    return _OTHERS.get(server.kind, _PROGRAM)

@@ -21,7 +21,15 @@ from interlock.wire.jsontext.pointer import pointer_step, quoted
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 _ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_FIXED: Final = ("path", "package", "image", "url", "version", "entry", "cwd")  # no secret decides what is started
+# Keys that decide what is started, together with the first key of every kind. A secret must not decide that.
+_FIXED: Final = tuple(
+    dict.fromkeys(
+        (
+            *("path", "package", "image", "url", "version", "entry", "cwd"),
+            *(server.keys[0] for server in SERVERS.values()),
+        )
+    )
+)
 
 
 def read_server(

@@ -1,6 +1,5 @@
 """Servers of kind binary: a program of this machine or of the driver's folder."""
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from interlock.drivers.protocol.kinds.server import LocalServer
@@ -13,8 +12,9 @@ class Binary(LocalServer, frozen=True, kw_only=True, tag="binary"):
     path: str
 
     @property
+    def program(self) -> str:
+        return self.path
+
+    @property
     def relative_program(self) -> str | None:
         return self.path if "/" in self.path and not self.path.startswith("/") else None
-
-    def client_command(self, args: Sequence[str], variables: Sequence[str]) -> list[str]:
-        return [self.path, *args]

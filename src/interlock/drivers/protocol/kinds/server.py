@@ -65,7 +65,7 @@ class Server(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def relative_program(self) -> str | None:
-        """Return the program's path if the file names it relative to its own folder."""
+        """Return the program's path if the file names it relative to its own folder, or None."""
         return None
 
     @property
@@ -107,12 +107,26 @@ class LocalServer(Server, frozen=True, kw_only=True):
     confinement: ClassVar[Confinement] = "sandbox"
     schema: ClassVar[dict[str, Any]] = {"args": STRINGS, "env": STRING_MAP, "cwd": TEXT}
 
+    @property
+    def program(self) -> str:
+        """Return the program to run: an absolute path, a path relative to DRIVER.md, or a name on the PATH.
+
+        Only kinds that run a program of this machine have one. The others say in `interlock.drivers.kinds` how they
+        are run.
+        """
+        raise NotImplementedError
+
+    @property
+    def program_args(self) -> tuple[str, ...]:
+        """Return the arguments that the kind itself puts between `program` and server.args."""
+        return ()
+
     def client_command(self, args: Sequence[str], variables: Sequence[str]) -> list[str]:
         """Return the command with which another MCP client starts this server itself (AIP-export-2).
 
         `variables` are the names of the environment variables that the client sets.
         """
-        raise NotImplementedError
+        return [self.program, *self.program_args, *args]
 
     def registry_package(self) -> dict[str, Any] | None:
         """Return the package entry for an MCP registry without arguments, or None if no registry can hold it."""

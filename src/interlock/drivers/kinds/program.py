@@ -1,4 +1,4 @@
-"""Servers of kind binary: a program that is there already, or that a method of the install block brings."""
+"""Servers that are a program: one that is there already, or one that a method of the install block brings."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ from interlock.drivers.install.installation import (
     MethodResult,
 )
 from interlock.drivers.kinds.kind import ServerKind
-from interlock.drivers.protocol.kinds.binary import Binary
+from interlock.drivers.protocol.kinds.server import LocalServer
 from interlock.process.packages.programs import node_tool
 
 
@@ -30,8 +30,10 @@ class NoProgram(Exception):
         self.code = code
 
 
-class BinaryKind(ServerKind[Binary]):
-    async def complete(self, server: Binary, installation: Installation, brought: MethodResult) -> Installed:
+class ProgramKind(ServerKind[LocalServer]):
+    """The kind binary, and every kind that has no class of its own: the server runs `LocalServer.program`."""
+
+    async def complete(self, server: LocalServer, installation: Installation, brought: MethodResult) -> Installed:
         pins = brought.pins
         if pins is None:
             return _installed_program(server, installation, brought)
@@ -40,7 +42,7 @@ class BinaryKind(ServerKind[Binary]):
         installed = _installed_program(server, installation, msgspec.structs.replace(brought, programs=(scripts,)))
         program = Path(installed.command[0])
         if program.parent != scripts:
-            raise MethodFailed(f"{pins.name} brings no program {server.path}")
+            raise MethodFailed(f"{pins.name} brings no program {server.program}")
         # Run the script with its interpreter: its first line cannot hold a long path and finds no private one.
         if pins.registry == "npm":
             interpreter = node_tool("node", installation.environment, pins.name)
@@ -48,28 +50,28 @@ class BinaryKind(ServerKind[Binary]):
             interpreter = str(folder / "bin/python")
         return msgspec.structs.replace(
             installed,
-            command=(interpreter, str(program.resolve())),
+            command=(interpreter, str(program.resolve()), *server.program_args),
             version=pins.version,
             reads=(folder, Path(interpreter).resolve(), Path(sys.base_prefix).resolve()),
         )
 
-    def find_present(self, server: Binary, installation: Installation) -> Installed | None:
+    def find_present(self, server: LocalServer, installation: Installation) -> Installed | None:
         """Find the program that a person installed, perhaps by following the instruction of a method."""
         lock = Locked(asked=installation.digest, method="present")
         return _installed_program(server, installation, MethodResult(lock=lock))
 
-    def resolve_program(self, server: Binary, words: tuple[str, ...], installed: Installed) -> tuple[str, ...]:
+    def resolve_program(self, server: LocalServer, words: tuple[str, ...], installed: Installed) -> tuple[str, ...]:
         # The program need not be on the PATH.
-        if words and words[0] in {server.path, Path(server.path).name}:
-            return (*installed.command, *words[1:])
+        if words and words[0] in {server.program, Path(server.program).name}:
+            return (*installed.command[: len(installed.command) - len(server.program_args)], *words[1:])
         return words
 
 
-def _installed_program(server: Binary, installation: Installation, brought: MethodResult) -> Installed:
+def _installed_program(server: LocalServer, installation: Installation, brought: MethodResult) -> Installed:
     folder = installation.folder
     try:
         program = find_program(
-            server.path,
+            server.program,
             folder=folder,
             workspace=installation.workspace,
             brought=brought.programs,
@@ -82,7 +84,7 @@ def _installed_program(server: Binary, installation: Installation, brought: Meth
     around = folder if real.is_relative_to(folder.resolve()) else real.parent
     is_ours = real.is_relative_to(installation.root.resolve()) or around == folder
     return Installed(
-        command=(str(program),),
+        command=(str(program), *server.program_args),
         version=None,
         lock=brought.lock,
         reads=(around,) if is_ours else (real,),
