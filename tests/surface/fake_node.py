@@ -32,6 +32,7 @@ from interlock.gate.protocol.held_call import Presented
 from interlock.links.api import Link, LinkLog, Links, ReleasedSegment, RestartedLink
 from interlock.operator.api import EffectiveConfiguration, Status
 from interlock.store.api import AuditPage
+from interlock.store.ports import Unavailable
 
 AGGREGATOR = "550e8400-e29b-41d4-a716-446655440000"  # as in `fake_approvals`
 STARTED = "2026-11-15T10:00:00Z"
@@ -291,6 +292,8 @@ class FakeTokens:
         self._data = data
 
     async def list_all(self) -> Tokens:
+        if self._data.is_store_away:
+            raise Unavailable("/data/store.db is locked")
         return msgspec.convert({"tokens": self._data.token_list}, Tokens)
 
     async def issue(
@@ -340,6 +343,7 @@ class FakeOperations:
 
     def __init__(self) -> None:
         self.url = "http://127.0.0.1:7411/mcp"
+        self.is_store_away = False
         self.revoked_keys: list[tuple[str, str]] = []
         self.link_list = [
             link("time"),

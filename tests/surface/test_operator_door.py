@@ -16,9 +16,8 @@ from starlette.requests import Request
 from interlock.config.plan import Address
 from interlock.fronts.own_address import OwnAddress, own_address
 from interlock.operator.app import operator_app
-from interlock.operator.endpoints import ENDPOINTS
 from interlock.operator.requests import BODY_BYTES_MAX
-from interlock.store.ports import Unavailable
+from interlock.operator.table import OPERATIONS
 
 GOOD = "Bearer ilo_good"
 LOOKS = "Bearer ilo_looks"
@@ -49,13 +48,14 @@ class Door:
             connection.close()
 
 
-class Exchanged:
-    """Stands for the operations of the test that runs, so that one server does for many tests."""
+class ReplaceableApp:
+    """An application that each test replaces, so that one server does for many tests."""
 
-    current: FakeOperations
+    port: int
+    app: Any
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.current, name)
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
 
 
 async def authenticate(request: Request) -> str | None:
@@ -65,35 +65,24 @@ async def authenticate(request: Request) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def exchanged() -> Exchanged:
-    return Exchanged()
-
-
-@pytest.fixture(scope="module")
-def open_port(exchanged: Exchanged) -> Iterator[int]:
-    listener = tcp_listener()
-    with serving(operator_app(exchanged, authenticate=None), listener):
-        yield listener.getsockname()[1]
-
-
-@pytest.fixture(scope="module")
-def guarded_port(exchanged: Exchanged) -> Iterator[int]:
-    listener = tcp_listener()
-    with serving(operator_app(exchanged, authenticate=authenticate), listener):
-        yield listener.getsockname()[1]
+def server() -> Iterator[ReplaceableApp]:
+    listener, app = tcp_listener(), ReplaceableApp()
+    app.port = listener.getsockname()[1]
+    with serving(app, listener):
+        yield app
 
 
 @pytest.fixture
-def door(open_port: int, exchanged: Exchanged, operations: FakeOperations) -> Door:
+def door(server: ReplaceableApp, operations: FakeOperations) -> Door:
     """The app as the unix socket serves it: nobody is asked who they are."""
-    exchanged.current = operations
-    return Door(open_port)
+    server.app = operator_app(operations, authenticate=None)  # type: ignore[arg-type]
+    return Door(server.port)
 
 
 @pytest.fixture
-def guarded_door(guarded_port: int, exchanged: Exchanged, operations: FakeOperations) -> Door:
-    exchanged.current = operations
-    return Door(guarded_port)
+def guarded_door(server: ReplaceableApp, operations: FakeOperations) -> Door:
+    server.app = operator_app(operations, authenticate=authenticate)  # type: ignore[arg-type]
+    return Door(server.port)
 
 
 def json_body(**fields: Any) -> bytes:
@@ -384,10 +373,7 @@ def test_a_refusal_of_the_node_keeps_its_name(door: Door) -> None:
 
 
 def test_a_store_that_is_away_is_503(door: Door, operations: FakeOperations) -> None:
-    async def away() -> Any:
-        raise Unavailable("/data/store.db is locked")
-
-    operations.tokens.list_all = away  # type: ignore[method-assign]
+    operations.is_store_away = True
     reply = door("GET", "/admin/tokens")
     assert (reply.status, reply.body["error"]) == (503, "unavailable")
     assert b"store.db" not in reply.raw
@@ -422,7 +408,7 @@ def test_the_socket_of_a_data_folder_serves_the_same_app(node: FakeOperations, t
 
 
 OWN = "http://127.0.0.1:{port}"
-CHANGES = [(one.method, re.sub(r"\{[^}]*\}", "x", one.path)) for one in ENDPOINTS if one.method != "GET"]
+CHANGES = [(one.method, re.sub(r"\{[^}]*\}", "x", one.path)) for one in OPERATIONS if one.method != "GET"]
 
 
 @pytest.mark.parametrize(

@@ -21,11 +21,10 @@ from starlette.requests import Request
 
 import interlock
 from interlock.operator.app import operator_app
-from interlock.operator.endpoint import Endpoint
-from interlock.operator.endpoints import ENDPOINTS
 from interlock.operator.openapi import document
-from interlock.operator.operation import RequestBody
+from interlock.operator.operation import Operation, RequestBody
 from interlock.operator.requests import BODY_BYTES_MAX
+from interlock.operator.table import OPERATIONS
 
 DOCUMENT = document()
 WATER = "greenhouse.water_beds"
@@ -37,7 +36,7 @@ CLASSES = {
     "id": "3f9c0a1b-0000-4000-8000-000000000000",
     "entries": [{"tool": WATER, "digest": "x", "class": "read_only"}],
 }
-WITH_BODY = [one for one in ENDPOINTS if one.body is not None or one.own_bodies]
+WITH_BODY = [one for one in OPERATIONS if one.input is not None]
 PROPOSED = {"surface_name": "a_b", "change_controller": "A"}
 REQUESTED = {"action": "request", "subject": "a_b", "body": PROPOSED}
 
@@ -56,17 +55,17 @@ reversible = true
 """
 
 
-def name_of(endpoint: Endpoint) -> str:
+def name_of(endpoint: Operation[Any]) -> str:
     return f"{endpoint.method} {endpoint.path}"
 
 
-def operation(endpoint: Endpoint) -> dict[str, Any]:
+def operation(endpoint: Operation[Any]) -> dict[str, Any]:
     path = endpoint.path.replace(":path}", "}")
     found: dict[str, Any] = DOCUMENT["paths"][path][endpoint.method.lower()]
     return found
 
 
-def check(endpoint: Endpoint, status: int, content_type: str, raw: bytes) -> None:
+def check(endpoint: Operation[Any], status: int, content_type: str, raw: bytes) -> None:
     """The answer is one that the document promises."""
     described = operation(endpoint)["responses"]
     assert str(status) in described, (name_of(endpoint), status, raw)
@@ -168,7 +167,7 @@ def test_every_route_is_in_the_document_and_no_other() -> None:
 
 
 def test_every_operation_has_a_name_of_its_own() -> None:
-    names = [operation(endpoint)["operationId"] for endpoint in ENDPOINTS]
+    names = [operation(endpoint)["operationId"] for endpoint in OPERATIONS]
     assert len(names) == len(set(names))
 
 
@@ -202,9 +201,9 @@ def test_answers_are_frozen_and_only_bodies_refuse_what_they_do_not_know() -> No
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("endpoint", [one for one in ENDPOINTS if one.method == "GET"], ids=name_of)
+@pytest.mark.parametrize("endpoint", [one for one in OPERATIONS if one.method == "GET"], ids=name_of)
 def test_what_is_read_has_the_documented_shape(
-    tree: OperatorTree, places: dict[str, list[str]], endpoint: Endpoint
+    tree: OperatorTree, places: dict[str, list[str]], endpoint: Operation[Any]
 ) -> None:
     statuses = set()
     for path in places.get(endpoint.path, [endpoint.path]):
@@ -221,7 +220,7 @@ def test_what_is_read_has_the_documented_shape(
         assert unknown.json["error"] == "invalid_parameter"
 
 
-def check_read(endpoint: Endpoint, status: int, content_type: str, raw: bytes) -> None:
+def check_read(endpoint: Operation[Any], status: int, content_type: str, raw: bytes) -> None:
     if endpoint.is_page and content_type == "text/html":
         assert raw.startswith(b"<!doctype html>")
         return
@@ -327,7 +326,7 @@ def test_what_is_changed_is_answered_in_the_documented_shape(tree: OperatorTree,
         ("DELETE", "/admin/drivers/{name}", "/admin/drivers/new-mcp?forget=true", None, 200),
         ("DELETE", "/admin/drivers/{name}", "/admin/drivers/new-mcp?forget=maybe", None, 400),
     ]
-    by_name = {name_of(one): one for one in ENDPOINTS}
+    by_name = {name_of(one): one for one in OPERATIONS}
     changing = {name for name, one in by_name.items() if one.method != "GET"}
     assert {f"{method} {path}" for method, path, *_ in requests} == changing
     for method, path, place, body, status in requests:
@@ -343,8 +342,8 @@ def _member(body: Any) -> str:
     return str(msgspec.structs.fields(body)[0].encode_name)
 
 
-def _bad_bodies(endpoint: Endpoint) -> Iterator[tuple[str, bytes, str, int, str]]:
-    body = endpoint.body or endpoint.own_bodies["application/json"]
+def _bad_bodies(endpoint: Operation[Any]) -> Iterator[tuple[str, bytes, str, int, str]]:
+    body = endpoint.input
     as_json = "application/json"
     yield "no JSON", b"{", as_json, 400, "invalid_json"
     yield "no UTF-8", b'{"\xff": 1}', as_json, 400, "invalid_json"
@@ -368,11 +367,13 @@ async def authenticate(request: Request) -> str | None:
     return role or None
 
 
-def _place(endpoint: Endpoint) -> str:
+def _place(endpoint: Operation[Any]) -> str:
     return "/".join("x" if part.startswith("{") else part for part in endpoint.path.split("/"))
 
 
-async def ask(endpoint: Endpoint, role: str, body: bytes = b"", media: str = "application/json") -> httpx2.Response:
+async def ask(
+    endpoint: Operation[Any], role: str, body: bytes = b"", media: str = "application/json"
+) -> httpx2.Response:
     operations: Any = FakeOperations()
     operations.approvals = FakeApprovals()
     app = operator_app(operations, authenticate=authenticate)
@@ -384,7 +385,7 @@ async def ask(endpoint: Endpoint, role: str, body: bytes = b"", media: str = "ap
 
 @pytest.mark.parametrize(("endpoint", "body", "media", "status", "error"), BAD)
 async def test_bad_input_is_refused_by_name(
-    endpoint: Endpoint, body: bytes, media: str, status: int, error: str
+    endpoint: Operation[Any], body: bytes, media: str, status: int, error: str
 ) -> None:
     reply = await ask(endpoint, "admin", body, media)
     assert (reply.status_code, reply.json()["error"]) == (status, error)
@@ -392,10 +393,10 @@ async def test_bad_input_is_refused_by_name(
     check(endpoint, reply.status_code, reply.headers["content-type"], reply.content)
 
 
-@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=name_of)
-async def test_the_role_in_the_document_is_the_one_it_takes(endpoint: Endpoint) -> None:
-    body = b'{"decision":"deny"}' if endpoint.own_bodies else b"{}"
-    if endpoint.events is None:  # a stream that is let in does not end
+@pytest.mark.parametrize("endpoint", OPERATIONS, ids=name_of)
+async def test_the_role_in_the_document_is_the_one_it_takes(endpoint: Operation[Any]) -> None:
+    body = b'{"decision":"deny"}' if endpoint.form is not None else b"{}"
+    if not endpoint.is_stream:  # a stream that is let in does not end
         looks = await ask(endpoint, "viewer", body)
         is_refused = looks.status_code == 403 and looks.json()["error"] == "role_required"
         assert is_refused == (endpoint.role in ("operator", "admin"))
@@ -406,7 +407,7 @@ async def test_the_role_in_the_document_is_the_one_it_takes(endpoint: Endpoint) 
 
 
 async def test_what_everybody_said_to_a_device_is_for_admins_alone() -> None:
-    frames = next(endpoint for endpoint in ENDPOINTS if endpoint.path == "/admin/links/{segment}/frames")
+    frames = next(endpoint for endpoint in OPERATIONS if endpoint.path == "/admin/links/{segment}/frames")
     for role in ("viewer", "operator"):
         refused = await ask(frames, role)
         assert (refused.status_code, refused.json()["error"]) == (403, "role_required")

@@ -4,7 +4,15 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from interlock.operator.operation import RequestBody
+from interlock.operator.operation import (
+    NOT_FOUND,
+    NOT_LOCAL,
+    ChoiceParameter,
+    ErrorCase,
+    Operation,
+    RequestBody,
+    TextParameter,
+)
 
 
 class ProofFacts(Struct, frozen=True, kw_only=True):
@@ -264,3 +272,357 @@ class EnrolPasskey(RequestBody, frozen=True, kw_only=True):
 
     client_data: Annotated[str, Meta(description="clientDataJSON of the answer.")]
     attestation: Annotated[str, Meta(description="attestationObject of the answer.")]
+
+
+# Errors
+
+AMBIGUOUS_ID: Final = ErrorCase("ambiguous_id", 409, "several approvals have an id that begins like this")
+ANSWER_NEEDED: Final = ErrorCase("answer_needed", 400, "the question has several answers, and none was given")
+FOLDED: Final = ErrorCase("folded", 409, "the page showed some values by their size alone, and was not told to go on")
+CONFIRMATION_OVER: Final = ErrorCase(
+    "confirmation_used", 409, "used; or confirmation_expired, _denied, _void: it is decided or over"
+)
+PROPOSAL_OVER: Final = ErrorCase(
+    "already_claimed", 409, "a room's proposal is carried out already; or proposal_expired"
+)
+INVALID_PROPOSAL: Final = ErrorCase(
+    "invalid_proposal", 409, "the params can be read in several ways; or unknown_proposal: it is none of a room"
+)
+PROPOSAL_UNREADY: Final = ErrorCase(
+    "target_absent", 409, "its target is not in the room; or one_recipient: it names no one"
+)
+PROPOSAL_BARRED: Final = ErrorCase(
+    "self_approval", 403, "the proposer decides; or privilege_violation: restricted in the room"
+)
+EXISTS: Final = ErrorCase("exists", 409, "the name is taken")
+KEY_NOT_MADE: Final = ErrorCase("exists", 409, "the name is taken; or bad_passphrase, not_written: no key was made")
+TOO_OFTEN: Final = ErrorCase("too_often", 429, "too many wrong passphrases; details.wait_s says how long to wait")
+NO_PASSKEYS: Final = ErrorCase("no_passkeys_here", 409, "browsers use no passkeys at this address")
+PASSKEY_INVALID: Final = ErrorCase("passkey_invalid", 403, "what the browser made is not what was asked for")
+PASSKEY_INVITATION_OVER: Final = ErrorCase("passkey_invalid", 404, "the invitation is used or over")
+PROOF_INVALID: Final = ErrorCase("proof_invalid", 403, "the proof does not hold; details.reason says why")
+PROOF_REQUIRED: Final = ErrorCase("proof_required", 403, "approving this takes a proof")
+PARTY: Final = ErrorCase("self_approval", 403, "a party to a request to the registry of names does not decide it")
+REASON_REQUIRED: Final = ErrorCase("reason_required", 400, "a decision on a request to the registry of names says why")
+NOT_RETURNABLE: Final = ErrorCase("not_returnable", 400, "only requests to the registry of names can be returned")
+SELF_APPROVAL: Final = ErrorCase("self_approval", 401, "the credential is a caller's: who may ask does not decide")
+
+
+# Query parameters
+
+KIND: Final = ChoiceParameter(
+    name="kind",
+    description="Only approvals of this kind.",
+    choices=(
+        "call",
+        "definition",
+        "ack",
+        "start",
+        "step",
+        "verify",
+        "proposal",
+        "request",
+        "enrolment",
+        "configuration",
+    ),
+)
+STATUS: Final = ChoiceParameter(
+    name="status",
+    description="Only approvals that stand like this; all: every one.",
+    choices=(
+        "pending",
+        "approved",
+        "used",
+        "done",
+        "failed",
+        "unknown",
+        "denied",
+        "withdrawn",
+        "expired",
+        "void",
+        "all",
+    ),
+    default="pending",
+)
+CLASS: Final = TextParameter(name="class", argument="answer", description="The answer, where the question has several.")
+
+
+# Operations
+
+REVOKE_KEY: Final = Operation(
+    name="revoke_key",
+    noun="access",
+    method="DELETE",
+    path="/admin/keys/{ref}",
+    summary="Take back a person's key, by the name of the anchor or its thumbprint.",
+    role="admin",
+    output=RevokedKeys,
+    errors=(NOT_FOUND,),
+)
+LIST_APPROVALS: Final = Operation(
+    name="list_approvals",
+    noun="approvals",
+    method="GET",
+    path="/approvals",
+    summary="What waits for a decision, or was decided.",
+    output=Approvals,
+    query=(
+        KIND,
+        STATUS,
+    ),
+    is_page=True,
+    errors=(SELF_APPROVAL,),
+)
+FOLLOW_APPROVALS: Final = Operation(
+    name="follow_approvals",
+    noun="approvals",
+    method="GET",
+    path="/approvals/events",
+    summary="What waits now, then every change, each as an event named approval.",
+    output=ApprovalSummary,
+    is_stream=True,
+    event="approval",
+    errors=(SELF_APPROVAL,),
+)
+GET_APPROVAL: Final = Operation(
+    name="get_approval",
+    noun="approvals",
+    method="GET",
+    path="/approvals/{id}",
+    summary="One approval in full, by its id or the beginning of it.",
+    output=Approval,
+    is_page=True,
+    errors=(
+        SELF_APPROVAL,
+        NOT_FOUND,
+        AMBIGUOUS_ID,
+    ),
+)
+DECIDE_APPROVAL: Final = Operation(
+    name="decide_approval",
+    noun="approvals",
+    method="POST",
+    path="/approvals/{id}",
+    summary="Approve, deny, or return a request to the registry of names.",
+    role="operator",
+    input=DecideApproval,
+    form=DecideApprovalForm,
+    output=Approval,
+    is_page=True,
+    errors=(
+        ANSWER_NEEDED,
+        REASON_REQUIRED,
+        NOT_RETURNABLE,
+        SELF_APPROVAL,
+        PARTY,
+        FOLDED,
+        PROOF_INVALID,
+        PROOF_REQUIRED,
+        NOT_FOUND,
+        AMBIGUOUS_ID,
+        CONFIRMATION_OVER,
+        PROPOSAL_OVER,
+        PROPOSAL_UNREADY,
+        PROPOSAL_BARRED,
+    ),
+)
+EDIT_PROPOSAL: Final = Operation(
+    name="edit_proposal",
+    noun="approvals",
+    method="POST",
+    path="/approvals/{id}/edit",
+    summary="Void a pending proposal of a room, and have one with other params decided instead.",
+    role="operator",
+    input=EditProposal,
+    output=Approval,
+    errors=(
+        NOT_FOUND,
+        AMBIGUOUS_ID,
+        PROPOSAL_OVER,
+        INVALID_PROPOSAL,
+    ),
+)
+REVEAL_CODE: Final = Operation(
+    name="reveal_code",
+    noun="approvals",
+    method="POST",
+    path="/approvals/{id}/code",
+    summary="Show an operator, upon a proof, the code of an agent's challenge or the token of its start or step.",
+    input=RevealCode,
+    output=RevealedCode,
+    errors=(
+        SELF_APPROVAL,
+        PROOF_INVALID,
+        PROOF_REQUIRED,
+        NOT_FOUND,
+        AMBIGUOUS_ID,
+        CONFIRMATION_OVER,
+    ),
+)
+ASK_PASSKEY: Final = Operation(
+    name="ask_passkey",
+    noun="approvals",
+    method="GET",
+    path="/approvals/{id}/passkey",
+    summary="What a browser asks a passkey, for it to approve this.",
+    output=PasskeyRequest,
+    query=(CLASS,),
+    errors=(
+        ANSWER_NEEDED,
+        SELF_APPROVAL,
+        PROOF_INVALID,
+        NOT_FOUND,
+        AMBIGUOUS_ID,
+        CONFIRMATION_OVER,
+    ),
+)
+LIST_APPROVERS: Final = Operation(
+    name="list_approvers",
+    noun="approvers",
+    method="GET",
+    path="/admin/approvers",
+    summary="Whose signature may approve, and what is not enrolled yet.",
+    output=Approvers,
+)
+MAKE_OPERATOR_KEY: Final = Operation(
+    name="make_operator_key",
+    noun="approvers",
+    method="POST",
+    path="/admin/approvers",
+    summary="Make an operator key on the node's machine. It counts once its enrolment, the answer, is approved.",
+    role="admin",
+    input=MakeKey,
+    output=Approval,
+    status=201,
+    errors=(
+        KEY_NOT_MADE,
+        NOT_LOCAL,
+    ),
+    takes_passphrase=True,
+)
+OFFER_PASSKEY: Final = Operation(
+    name="offer_passkey",
+    noun="approvers",
+    method="POST",
+    path="/admin/approvers/passkeys",
+    summary="What a browser needs to make a passkey, within ten minutes.",
+    role="admin",
+    input=InvitePasskey,
+    output=PasskeyOffer,
+    status=201,
+    errors=(
+        NO_PASSKEYS,
+        EXISTS,
+    ),
+)
+TAKE_PASSKEY: Final = Operation(
+    name="take_passkey",
+    noun="approvers",
+    method="POST",
+    path="/admin/approvers/passkeys/{ticket}",
+    summary="The passkey that the browser made. It counts once its enrolment, the answer, is approved.",
+    role="admin",
+    input=EnrolPasskey,
+    output=Approval,
+    status=201,
+    errors=(
+        PASSKEY_INVALID,
+        PASSKEY_INVITATION_OVER,
+        EXISTS,
+    ),
+)
+SIGN_APPROVAL: Final = Operation(
+    name="sign_approval",
+    noun="approvers",
+    method="POST",
+    path="/approvals/{id}/proof",
+    summary="A proof for this approval by an operator key of the node's machine, unlocked by its passphrase.",
+    role="operator",
+    input=SignApproval,
+    output=SignedProof,
+    errors=(
+        ANSWER_NEEDED,
+        SELF_APPROVAL,
+        PROOF_INVALID,
+        NOT_LOCAL,
+        NOT_FOUND,
+        AMBIGUOUS_ID,
+        CONFIRMATION_OVER,
+        TOO_OFTEN,
+    ),
+    takes_passphrase=True,
+)
+VISIT_APPROVERS: Final[Operation[None]] = Operation(
+    name="visit_approvers",
+    noun="approvers",
+    method="GET",
+    path="/approvers",
+    summary="The page on which a person becomes an approver.",
+    is_page=True,
+)
+INVITE_PASSKEY: Final = Operation(
+    name="invite_passkey",
+    noun="passkeys",
+    method="POST",
+    path="/admin/passkeys",
+    summary="Invite a person to make a passkey: an address that is good once, for ten minutes.",
+    role="admin",
+    input=InvitePasskey,
+    output=Invitation,
+    status=201,
+    errors=(NO_PASSKEYS,),
+)
+GET_INVITATION: Final = Operation(
+    name="get_invitation",
+    noun="passkeys",
+    method="GET",
+    path="/admin/passkeys/{ticket}",
+    summary="What became of an invitation.",
+    role="admin",
+    output=Invitation,
+    errors=(NOT_FOUND,),
+)
+VISIT_INVITATION: Final[Operation[None]] = Operation(
+    name="visit_invitation",
+    noun="passkeys",
+    method="GET",
+    path="/passkeys/{ticket}",
+    summary="The page on which a person makes a passkey. The ticket is the only credential.",
+    role="anyone",
+    is_page=True,
+)
+ENROL_PASSKEY: Final = Operation(
+    name="enrol_passkey",
+    noun="passkeys",
+    method="POST",
+    path="/passkeys/{ticket}",
+    summary="What the browser made there. The ticket is the only credential.",
+    role="anyone",
+    input=EnrolPasskey,
+    output=Invitation,
+    errors=(
+        PASSKEY_INVALID,
+        PASSKEY_INVITATION_OVER,
+    ),
+)
+
+OPERATIONS: Final[tuple[Operation[Any], ...]] = (
+    REVOKE_KEY,
+    LIST_APPROVALS,
+    FOLLOW_APPROVALS,
+    GET_APPROVAL,
+    DECIDE_APPROVAL,
+    EDIT_PROPOSAL,
+    REVEAL_CODE,
+    ASK_PASSKEY,
+    LIST_APPROVERS,
+    MAKE_OPERATOR_KEY,
+    OFFER_PASSKEY,
+    TAKE_PASSKEY,
+    SIGN_APPROVAL,
+    VISIT_APPROVERS,
+    INVITE_PASSKEY,
+    GET_INVITATION,
+    VISIT_INVITATION,
+    ENROL_PASSKEY,
+)

@@ -1,11 +1,19 @@
 """The operator API about the classification of tools: what each tool may change."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Raw, Struct, field
 
-from interlock.approvals.api import ANCHOR_NAME, PASSPHRASE_CHARS_MAX
-from interlock.operator.operation import RequestBody
+from interlock.approvals.api import (
+    ANCHOR_NAME,
+    CONFIRMATION_OVER,
+    PASSPHRASE_CHARS_MAX,
+    PROOF_INVALID,
+    TOO_OFTEN,
+    PasskeyRequest,
+    SignedProof,
+)
+from interlock.operator.operation import NOT_LOCAL, Operation, RequestBody
 
 ToolClass = Literal["read_only", "reversible", "irreversible"]
 
@@ -80,3 +88,63 @@ class SignClasses(ClassifyTools, frozen=True, kw_only=True):
     """What several tools are, and the proof of who says so."""
 
     proof: Annotated[Raw, Meta(description="{type, token}, or the token alone.")]
+
+
+# Operations
+
+PROPOSE_CLASSES: Final = Operation(
+    name="propose_classes",
+    noun="tools",
+    method="GET",
+    path="/admin/classification",
+    summary="What is proposed for every tool that does not say what it does, or whose name contradicts it.",
+    output=ClassProposals,
+)
+SIGN_CLASSES: Final = Operation(
+    name="sign_classes",
+    noun="tools",
+    method="POST",
+    path="/admin/classification",
+    summary="Say what several tools are. The proof is over id and the digest of the sorted list.",
+    role="admin",
+    input=SignClasses,
+    output=ClassifiedTools,
+    errors=(
+        CONFIRMATION_OVER,
+        PROOF_INVALID,
+    ),
+)
+ASK_CLASSES_PASSKEY: Final = Operation(
+    name="ask_classes_passkey",
+    noun="tools",
+    method="POST",
+    path="/admin/classification/passkey",
+    summary="What a browser asks a passkey, for it to sign this list.",
+    role="admin",
+    input=ClassifyTools,
+    output=PasskeyRequest,
+    errors=(PROOF_INVALID,),
+)
+PROVE_CLASSES: Final = Operation(
+    name="prove_classes",
+    noun="tools",
+    method="POST",
+    path="/admin/classification/proof",
+    summary="A proof for this list by an operator key of the node's machine, unlocked by its passphrase.",
+    role="admin",
+    input=UnlockForClasses,
+    output=SignedProof,
+    errors=(
+        PROOF_INVALID,
+        NOT_LOCAL,
+        TOO_OFTEN,
+    ),
+    takes_passphrase=True,
+)
+
+OPERATIONS: Final[tuple[Operation[Any], ...]] = (
+    PROPOSE_CLASSES,
+    SIGN_CLASSES,
+    ASK_CLASSES_PASSKEY,
+    PROVE_CLASSES,
+)

@@ -1,11 +1,20 @@
 """The operator API about standing grants."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Raw, Struct
 
-from interlock.approvals.api import ANCHOR_NAME, PASSPHRASE_CHARS_MAX
-from interlock.operator.operation import RequestBody
+from interlock.approvals.api import (
+    AMBIGUOUS_ID,
+    ANCHOR_NAME,
+    CONFIRMATION_OVER,
+    PASSPHRASE_CHARS_MAX,
+    PROOF_INVALID,
+    TOO_OFTEN,
+    PasskeyRequest,
+    SignedProof,
+)
+from interlock.operator.operation import CHANGED, NOT_FOUND, NOT_LOCAL, ErrorCase, Operation, RequestBody
 
 
 class GrantRule(Struct, frozen=True, kw_only=True):
@@ -106,3 +115,126 @@ class SignGrant(NameGrant, frozen=True, kw_only=True):
     """A drafted grant and the proof of who signs it."""
 
     proof: Annotated[Raw, Meta(description="{type, token}, or the token alone.")]
+
+
+# Errors
+
+BAD_GRANT: Final = ErrorCase("bad_grant", 400, "the grant cannot be signed as it is; the message says why")
+BAD_GRANT_DRAFT: Final = ErrorCase("bad_grant", 409, "no such grant can be signed; the message says why")
+NOT_GRANTABLE: Final = ErrorCase(
+    "not_grantable", 409, "no standing grant can cover calls of this tool; the message says why"
+)
+
+
+# Operations
+
+LIST_GRANTS: Final = Operation(
+    name="list_grants",
+    noun="grants",
+    method="GET",
+    path="/admin/grants",
+    summary="Every standing grant, and how often it was used.",
+    output=Grants,
+)
+SIGN_GRANT: Final = Operation(
+    name="sign_grant",
+    noun="grants",
+    method="POST",
+    path="/admin/grants",
+    summary="Sign a grant that was drafted: the proof is over terms.id and digest.",
+    role="admin",
+    input=SignGrant,
+    output=Grant,
+    status=201,
+    errors=(
+        BAD_GRANT,
+        CHANGED,
+        CONFIRMATION_OVER,
+        NOT_FOUND,
+        NOT_GRANTABLE,
+        PROOF_INVALID,
+    ),
+)
+DRAFT_GRANT: Final = Operation(
+    name="draft_grant",
+    noun="grants",
+    method="POST",
+    path="/admin/grants/draft",
+    summary="Draft a grant, from a held call with rules proposed from its arguments, or for a tool. Keeps nothing.",
+    role="admin",
+    input=DraftGrant,
+    output=GrantDraft,
+    errors=(
+        AMBIGUOUS_ID,
+        BAD_GRANT_DRAFT,
+        CHANGED,
+        NOT_FOUND,
+        NOT_GRANTABLE,
+    ),
+)
+ASK_GRANT_PASSKEY: Final = Operation(
+    name="ask_grant_passkey",
+    noun="grants",
+    method="POST",
+    path="/admin/grants/passkey",
+    summary="What a browser asks a passkey, for it to sign this grant.",
+    role="admin",
+    input=NameGrant,
+    output=PasskeyRequest,
+    errors=(
+        BAD_GRANT,
+        PROOF_INVALID,
+    ),
+)
+PROVE_GRANT: Final = Operation(
+    name="prove_grant",
+    noun="grants",
+    method="POST",
+    path="/admin/grants/proof",
+    summary="A proof for this grant by an operator key of the node's machine, unlocked by its passphrase.",
+    role="admin",
+    input=UnlockForGrant,
+    output=SignedProof,
+    errors=(
+        BAD_GRANT,
+        NOT_LOCAL,
+        PROOF_INVALID,
+        TOO_OFTEN,
+    ),
+    takes_passphrase=True,
+)
+GET_GRANT: Final = Operation(
+    name="get_grant",
+    noun="grants",
+    method="GET",
+    path="/admin/grants/{id}",
+    summary="One grant, by its id or the beginning of it, and the latest calls under it.",
+    output=Grant,
+    errors=(
+        AMBIGUOUS_ID,
+        NOT_FOUND,
+    ),
+)
+REVOKE_GRANT: Final = Operation(
+    name="revoke_grant",
+    noun="grants",
+    method="POST",
+    path="/admin/grants/{id}/revoke",
+    summary="Revoke a grant: from now on it lets nothing pass.",
+    role="admin",
+    output=Grant,
+    errors=(
+        AMBIGUOUS_ID,
+        NOT_FOUND,
+    ),
+)
+
+OPERATIONS: Final[tuple[Operation[Any], ...]] = (
+    LIST_GRANTS,
+    SIGN_GRANT,
+    DRAFT_GRANT,
+    ASK_GRANT_PASSKEY,
+    PROVE_GRANT,
+    GET_GRANT,
+    REVOKE_GRANT,
+)

@@ -1,10 +1,12 @@
 """The operator API about tools: the list of tools, what the guard says of a call, and calls that an operator makes."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from interlock.operator.operation import RequestBody
+from interlock.approvals.api import Approval
+from interlock.drivers.api import Skills
+from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody, TextParameter
 
 
 class ToolOperation(Struct, frozen=True, kw_only=True):
@@ -137,3 +139,93 @@ class CallTool(RequestBody, frozen=True, kw_only=True):
     """A call of a tool."""
 
     arguments: Annotated[Raw | UnsetType, Meta(description="An object, sent as the bytes it is; none: {}.")] = UNSET
+
+
+# Errors
+
+CLASSIFIED: Final = ErrorCase("classified", 409, "it is known already what the tool does")
+WITHHELD: Final = ErrorCase("withheld", 409, "the tool is withheld; the message says why")
+
+
+# Query parameters
+
+SEARCH: Final = TextParameter(name="search", description="Words: only the tools that fit them best, best first.")
+CALLER: Final = TextParameter(
+    name="as", argument="caller", description="The principal whose call the checks are told for.", default="local"
+)
+
+
+# Operations
+
+LIST_TOOLS: Final = Operation(
+    name="list_tools",
+    noun="tools",
+    method="GET",
+    path="/admin/tools",
+    summary="Every tool, listed or withheld.",
+    output=Tools,
+    query=(SEARCH,),
+)
+LIST_ROUTES: Final = Operation(
+    name="list_routes",
+    noun="tools",
+    method="GET",
+    path="/admin/tools/routes",
+    summary="Where every qualified name leads (MCP-AX 7.1).",
+    output=ToolRoutes,
+)
+LIST_SKILLS: Final = Operation(
+    name="list_skills",
+    noun="tools",
+    method="GET",
+    path="/admin/skills",
+    summary="Skills that drivers bring.",
+    output=Skills,
+)
+GET_TOOL: Final = Operation(
+    name="get_tool",
+    noun="tools",
+    method="GET",
+    path="/admin/tools/{name}",
+    summary="One tool, by its qualified name or alias, and what a call of it would meet.",
+    output=ToolDetail,
+    query=(CALLER,),
+    errors=(
+        NOT_FOUND,
+        WITHHELD,
+    ),
+)
+CALL_TOOL: Final = Operation(
+    name="call_tool",
+    noun="tools",
+    method="POST",
+    path="/admin/tools/{name}/call",
+    summary="Call a tool, through the same guard as any client. To close the connection cancels the call.",
+    role="admin",
+    input=CallTool,
+    output=CallEvent,
+    is_stream=True,
+)
+CLASSIFY_TOOL: Final = Operation(
+    name="classify_tool",
+    noun="tools",
+    method="POST",
+    path="/admin/tools/{name}/classify",
+    summary="Ask what a tool does that does not say it; gives the approval that then waits.",
+    role="admin",
+    output=Approval,
+    status=201,
+    errors=(
+        NOT_FOUND,
+        CLASSIFIED,
+    ),
+)
+
+OPERATIONS: Final[tuple[Operation[Any], ...]] = (
+    LIST_TOOLS,
+    LIST_ROUTES,
+    LIST_SKILLS,
+    GET_TOOL,
+    CALL_TOOL,
+    CLASSIFY_TOOL,
+)

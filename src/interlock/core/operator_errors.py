@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+from interlock.operator.operation import ErrorCase
+
 JsonObject = dict[str, Any]
 
 
@@ -22,10 +24,19 @@ class NotFound(KeyError):
 
 
 class Refused(Exception):
-    """The node understood and says no; `error` is the name a program can act on."""
+    """A request that the node understood and does not carry out.
 
-    def __init__(self, error: str, message: str, details: JsonObject | None = None) -> None:
+    `error` is the name that a program can act on, `status` the status of HTTP that fits.
+    """
+
+    def __init__(self, error: str, message: str, details: JsonObject | None = None, *, status: int = 409) -> None:
         super().__init__(message)
         self.error = error
         self.message = message
         self.details = details or {}
+        self.status = status
+
+    @classmethod
+    def because(cls, case: ErrorCase, message: str, details: JsonObject | None = None) -> "Refused":
+        """Return the exception for a declared error of an operation."""
+        return cls(case.name, message, details, status=case.status)

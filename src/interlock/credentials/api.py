@@ -1,10 +1,10 @@
 """The operator API about what servers are given: secrets, and consents of people to OAuth tokens."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from interlock.operator.operation import RequestBody
+from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody
 
 SecretKind = Literal["secret", "token", "client"]
 
@@ -58,3 +58,76 @@ class SetSecret(RequestBody, frozen=True, kw_only=True):
     name: Annotated[str, Meta(description="Its name.", min_length=1, max_length=SECRET_NAME_CHARS_MAX)]
     value: Annotated[str, Meta(description="Its value, which is never shown again.", min_length=1)]
     unless_kept: Annotated[bool, Meta(description="Leave what is kept already as it is.")] = False
+
+
+# Errors
+
+AUTH_FAILED: Final = ErrorCase("auth_failed", 409, "the authorization server does not give a page to agree on")
+BAD_SECRET_NAME: Final = ErrorCase("bad_secret_name", 409, "a secret cannot have this name")
+NO_OAUTH: Final = ErrorCase("no_oauth", 409, "the server is reached without OAuth")
+
+
+# Operations
+
+AUTHORIZE_LINK: Final = Operation(
+    name="authorize_link",
+    noun="links",
+    method="POST",
+    path="/admin/links/{segment}/authorize",
+    summary="The page on which a person agrees to a token for a server.",
+    role="admin",
+    output=Consent,
+    errors=(
+        NOT_FOUND,
+        NO_OAUTH,
+        AUTH_FAILED,
+    ),
+)
+TAKE_OAUTH_RETURN: Final[Operation[None]] = Operation(
+    name="take_oauth_return",
+    noun="links",
+    method="GET",
+    path="/oauth/callback",
+    summary="Where an authorization server sends a person back to. The state is the only credential.",
+    role="anyone",
+    takes_any_query=True,
+    is_page=True,
+)
+LIST_SECRETS: Final = Operation(
+    name="list_secrets",
+    noun="secrets",
+    method="GET",
+    path="/admin/secrets",
+    summary="The names of everything that is kept, never the values.",
+    output=Secrets,
+)
+SET_SECRET: Final = Operation(
+    name="set_secret",
+    noun="secrets",
+    method="POST",
+    path="/admin/secrets",
+    summary="Keep a secret. Servers that name it are started afresh with it.",
+    role="admin",
+    input=SetSecret,
+    output=StoredSecret,
+    status=201,
+    errors=(BAD_SECRET_NAME,),
+)
+REMOVE_SECRET: Final = Operation(
+    name="remove_secret",
+    noun="secrets",
+    method="DELETE",
+    path="/admin/secrets/{kind}/{name:path}",
+    summary="Forget a secret, a token for a server or a client registration.",
+    role="admin",
+    output=RemovedSecret,
+    errors=(NOT_FOUND,),
+)
+
+OPERATIONS: Final[tuple[Operation[Any], ...]] = (
+    AUTHORIZE_LINK,
+    TAKE_OAUTH_RETURN,
+    LIST_SECRETS,
+    SET_SECRET,
+    REMOVE_SECRET,
+)

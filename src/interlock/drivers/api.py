@@ -1,10 +1,18 @@
 """The operator API about drivers, and the skills that they bring."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from interlock.operator.operation import RequestBody
+from interlock.approvals.api import PROOF_REQUIRED
+from interlock.operator.operation import (
+    CHANGED,
+    NOT_FOUND,
+    ErrorCase,
+    FlagParameter,
+    Operation,
+    RequestBody,
+)
 
 
 class Problem(Struct, frozen=True, kw_only=True):
@@ -281,3 +289,140 @@ class UpdateDriver(RequestBody, frozen=True, kw_only=True):
     candidate: Annotated[
         Annotated[str, Meta(pattern=_SHA256)] | None, Meta(description="What the look named; null: only look.")
     ] = None
+
+
+# Errors
+
+AMBIGUOUS: Final = ErrorCase("ambiguous", 409, "several have this name; details names them")
+BAD_HOST: Final = ErrorCase("bad_host", 409, "not the name of a host")
+NOT_LOOKED_AT: Final = ErrorCase("not_looked_at", 409, "the candidate was not looked at before")
+NOT_RUNNING: Final = ErrorCase("not_running", 409, "the driver's server does not run")
+NOTHING_TO_UPDATE: Final = ErrorCase("nothing_to_update", 409, "the server is not installed from anywhere")
+REJECTED: Final = ErrorCase("rejected", 409, "the driver's files cannot be used")
+TOO_MANY_HOSTS: Final = ErrorCase("too_many_hosts", 409, "the driver may reach as many hosts as there can be")
+UPDATE_FAILED: Final = ErrorCase("update_failed", 409, "the newest release does not start")
+
+
+# Query parameters
+
+FORGET: Final = FlagParameter(
+    name="forget",
+    description="Also what the next version of this driver would be compared with.",
+    choices=("true", "false"),
+    default="false",
+)
+
+
+# Operations
+
+LIST_DRIVERS: Final = Operation(
+    name="list_drivers",
+    noun="drivers",
+    method="GET",
+    path="/admin/drivers",
+    summary="Every driver of the workspace.",
+    output=Drivers,
+)
+GET_DRIVER: Final = Operation(
+    name="get_driver",
+    noun="drivers",
+    method="GET",
+    path="/admin/drivers/{name}",
+    summary="One driver, by its id, ID@MAJOR or folder; or a contract, and which driver serves it.",
+    output=cast("type[DriverDetail | ServedContract]", DriverDetail | ServedContract),
+    errors=(
+        NOT_FOUND,
+        AMBIGUOUS,
+    ),
+)
+REMOVE_DRIVER: Final = Operation(
+    name="remove_driver",
+    noun="drivers",
+    method="DELETE",
+    path="/admin/drivers/{name}",
+    summary="Delete a driver's folder and stop its server.",
+    role="admin",
+    output=RemovedDriver,
+    query=(FORGET,),
+    errors=(
+        NOT_FOUND,
+        AMBIGUOUS,
+    ),
+)
+TRUST_DRIVER: Final = Operation(
+    name="trust_driver",
+    noun="drivers",
+    method="POST",
+    path="/admin/drivers/{name}/trust",
+    summary="Accept a driver's files as they were shown, where no approver could: its server is then started.",
+    role="admin",
+    input=TrustDriver,
+    output=DriverSummary,
+    errors=(
+        PROOF_REQUIRED,
+        NOT_FOUND,
+        AMBIGUOUS,
+        REJECTED,
+        CHANGED,
+    ),
+)
+ALLOW_HOST: Final = Operation(
+    name="allow_host",
+    noun="drivers",
+    method="POST",
+    path="/admin/drivers/{name}/allow",
+    summary="Let a driver reach a host that its file does not name.",
+    role="admin",
+    input=AllowHost,
+    output=AllowedHosts,
+    errors=(
+        NOT_FOUND,
+        AMBIGUOUS,
+        REJECTED,
+        BAD_HOST,
+        TOO_MANY_HOSTS,
+    ),
+)
+RUN_EXAMPLES: Final = Operation(
+    name="run_examples",
+    noun="drivers",
+    method="POST",
+    path="/admin/drivers/{name}/test",
+    summary="Run the examples of a driver's contracts through it.",
+    role="admin",
+    input=RunExamples,
+    output=DriverExamples,
+    errors=(
+        NOT_FOUND,
+        AMBIGUOUS,
+        NOT_RUNNING,
+    ),
+)
+UPDATE_DRIVER: Final = Operation(
+    name="update_driver",
+    noun="drivers",
+    method="POST",
+    path="/admin/drivers/{name}/update",
+    summary="Look at the newest release of a driver's server; with the candidate that this names, switch to it.",
+    role="admin",
+    input=UpdateDriver,
+    output=cast("type[DriverUpdate | SwitchedDriver]", DriverUpdate | SwitchedDriver),
+    errors=(
+        NOT_FOUND,
+        AMBIGUOUS,
+        NOT_RUNNING,
+        UPDATE_FAILED,
+        NOTHING_TO_UPDATE,
+        NOT_LOOKED_AT,
+    ),
+)
+
+OPERATIONS: Final[tuple[Operation[Any], ...]] = (
+    LIST_DRIVERS,
+    GET_DRIVER,
+    REMOVE_DRIVER,
+    TRUST_DRIVER,
+    ALLOW_HOST,
+    RUN_EXAMPLES,
+    UPDATE_DRIVER,
+)

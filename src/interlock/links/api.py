@@ -1,10 +1,11 @@
 """The operator API about links to servers, devices and subservers."""
 
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from interlock.guard.api import Spent
+from interlock.operator.operation import NOT_FOUND, IntegerParameter, Operation
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -223,3 +224,84 @@ class ReleasedSegment(Struct, frozen=True, kw_only=True):
 
     segment: Annotated[str, Meta(description="Which segment.")]
     held: Annotated[bool, Meta(description="Whether a subserver is still connected at it.")]
+
+
+# Query parameters
+
+LINES: Final = IntegerParameter(
+    name="lines", description="How many of the newest lines.", default=200, minimum=1, maximum=10_000
+)
+AFTER: Final = IntegerParameter(
+    name="after", description="The number of the last message that is known.", default=0, minimum=0, maximum=2**53
+)
+
+
+# Operations
+
+LIST_LINKS: Final = Operation(
+    name="list_links",
+    noun="links",
+    method="GET",
+    path="/admin/links",
+    summary="Every link, and how it stands.",
+    output=Links,
+)
+GET_LINK: Final = Operation(
+    name="get_link",
+    noun="links",
+    method="GET",
+    path="/admin/links/{segment}",
+    summary="One link.",
+    output=Link,
+    errors=(NOT_FOUND,),
+)
+GET_FRAMES: Final = Operation(
+    name="get_frames",
+    noun="links",
+    method="GET",
+    path="/admin/links/{segment}/frames",
+    summary="What the node and a device said to each other, from the first time this is asked.",
+    role="admin",
+    output=Frames,
+    query=(AFTER,),
+    errors=(NOT_FOUND,),
+)
+GET_LINK_LOG: Final = Operation(
+    name="get_link_log",
+    noun="links",
+    method="GET",
+    path="/admin/links/{segment}/logs",
+    summary="What the program of a link wrote to stderr.",
+    output=LinkLog,
+    query=(LINES,),
+    errors=(NOT_FOUND,),
+)
+RESTART_LINK: Final = Operation(
+    name="restart_link",
+    noun="links",
+    method="POST",
+    path="/admin/links/{segment}/restart",
+    summary="End a process or connection and start it afresh. Answers when the old one is gone.",
+    role="admin",
+    output=RestartedLink,
+    errors=(NOT_FOUND,),
+)
+RELEASE_LINK: Final = Operation(
+    name="release_link",
+    noun="links",
+    method="POST",
+    path="/admin/links/{segment}/release",
+    summary="Forget who owns a segment, and what is kept for a subserver that is lost.",
+    role="admin",
+    output=ReleasedSegment,
+    errors=(NOT_FOUND,),
+)
+
+OPERATIONS: Final[tuple[Operation[Any], ...]] = (
+    LIST_LINKS,
+    GET_LINK,
+    GET_FRAMES,
+    GET_LINK_LOG,
+    RESTART_LINK,
+    RELEASE_LINK,
+)

@@ -1,10 +1,20 @@
 """The operator API about the registry of tool surface names."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from interlock.operator.operation import RequestBody
+from interlock.operator.operation import (
+    INVALID_BODY,
+    NOT_FOUND,
+    ChoiceParameter,
+    ErrorCase,
+    FlagParameter,
+    IntegerParameter,
+    Operation,
+    RequestBody,
+    TextParameter,
+)
 
 NamesAction = Literal[
     "request",
@@ -177,3 +187,163 @@ class TrustSource(RequestBody, frozen=True, kw_only=True):
 
     source: Annotated[str, Meta(description="Where it was imported from.", min_length=1, max_length=500)]
     trusted: Annotated[bool, Meta(description="Whether it is trusted.")]
+
+
+# Errors
+
+NAMES_REFUSED: Final = ErrorCase(
+    "name_taken", 409, "or another reason of the registry: name_syntax, prefix_conflict, not_change_controller, ..."
+)
+
+
+# Query parameters
+
+PUBLIC: Final = FlagParameter(
+    name="public", argument="only_public", description="yes: only public surfaces.", choices=("yes",)
+)
+STATUS: Final = ChoiceParameter(
+    name="status",
+    description="Only entries of this status.",
+    choices=(
+        "Active",
+        "Provisional",
+        "Deprecated",
+        "Withdrawn",
+    ),
+)
+SEARCH: Final = TextParameter(
+    name="search", description="Only entries with this in their name, controller or reference."
+)
+LIMIT: Final = IntegerParameter(
+    name="limit", description="At most so many.", default=1_000_000, minimum=1, maximum=1_000_000
+)
+LOG: Final = FlagParameter(name="log", argument="with_log", description="yes: with every step.", choices=("yes",))
+FORM: Final = ChoiceParameter(
+    name="form",
+    description="The form.",
+    choices=(
+        "xml",
+        "csv",
+        "txt",
+        "json",
+    ),
+    default="xml",
+)
+
+
+# Operations
+
+LIST_NAMES: Final = Operation(
+    name="list_names",
+    noun="names",
+    method="GET",
+    path="/admin/names",
+    summary="The registry of tool surface names.",
+    output=Names,
+    query=(
+        PUBLIC,
+        STATUS,
+        SEARCH,
+        LIMIT,
+    ),
+)
+LIST_PREFIXES: Final = Operation(
+    name="list_prefixes",
+    noun="names",
+    method="GET",
+    path="/admin/names/prefixes",
+    summary="The vendor prefixes, and who holds each by first use.",
+    output=NamePrefixes,
+)
+PUBLISH: Final[Operation[None]] = Operation(
+    name="publish",
+    noun="names",
+    method="GET",
+    path="/admin/names/publication",
+    summary="The registry as it is published.",
+    query=(FORM,),
+    files=("application/xml", "text/csv; charset=utf-8", "text/plain; charset=utf-8", "application/json"),
+)
+SHOW_NAME: Final = Operation(
+    name="show_name",
+    noun="names",
+    method="GET",
+    path="/admin/names/entries/{name}",
+    summary="One entry in full, with its requests.",
+    output=NameDetails,
+    query=(LOG,),
+    errors=(NOT_FOUND,),
+)
+CHECK_NAME: Final = Operation(
+    name="check_name",
+    noun="names",
+    method="POST",
+    path="/admin/names/check",
+    summary="Run the machine checks of a request, and file nothing.",
+    role="admin",
+    input=CheckName,
+    output=NameCheck,
+    errors=(INVALID_BODY,),
+)
+VERIFY_NAME: Final = Operation(
+    name="verify_name",
+    noun="names",
+    method="POST",
+    path="/admin/names/verify",
+    summary="Compare a tool's definition with the registered specification of its name.",
+    role="admin",
+    input=VerifyName,
+    output=NameVerification,
+    errors=(INVALID_BODY,),
+)
+ACT: Final = Operation(
+    name="act",
+    noun="names",
+    method="POST",
+    path="/admin/names/actions",
+    summary="Ask for a name, or act on one: as its controller, or in its place and on record.",
+    role="admin",
+    input=ActOnName,
+    output=NameOutcome,
+    errors=(
+        NOT_FOUND,
+        NAMES_REFUSED,
+    ),
+)
+TRUST: Final = Operation(
+    name="trust",
+    noun="names",
+    method="POST",
+    path="/admin/names/trust",
+    summary="Say whether what an imported registry says is enforced.",
+    role="admin",
+    input=TrustSource,
+    output=Names,
+    errors=(
+        NOT_FOUND,
+        NAMES_REFUSED,
+    ),
+)
+REPIN: Final = Operation(
+    name="repin",
+    noun="names",
+    method="POST",
+    path="/admin/names/pins",
+    summary="Hold the tools of a name to what they are now, or no longer.",
+    role="admin",
+    input=PinName,
+    output=PinnedTools,
+    errors=(NOT_FOUND,),
+)
+
+OPERATIONS: Final[tuple[Operation[Any], ...]] = (
+    LIST_NAMES,
+    LIST_PREFIXES,
+    PUBLISH,
+    SHOW_NAME,
+    CHECK_NAME,
+    VERIFY_NAME,
+    ACT,
+    TRUST,
+    REPIN,
+)

@@ -1,5 +1,4 @@
-"""The operator endpoint: API, pages, approvals, passkeys; one module of handlers for each noun.
+"""The operator endpoint: operations of all capabilities over HTTP, their OpenAPI document, and the console.
 
-A new endpoint is a struct in `api.py` of its capability, a handler and a row in the module of its noun; then run
-`python spec/operator_api.py`, which writes the OpenAPI document.
+An operation is declared once, in `api.py` of its capability (see `operation`), and listed in `table`.
 """

@@ -4,10 +4,18 @@ from typing import get_args
 
 from msgspec import convert
 
-from interlock.access.api import IssuedToken, IssueToken, RevokedTokens, Tokens
-from interlock.approvals.api import RevokedKeys
-from interlock.operator.endpoint import Endpoint, OperatorExchange
-from interlock.operator.error_cases import BAD_ROOM_OF_TOKEN, BAD_TOKEN_NAME, NOT_FOUND, UNKNOWN_PRIVILEGE
+from interlock.access.api import (
+    ISSUE_TOKEN,
+    LIST_TOKENS,
+    REVOKE_TOKEN,
+    UNKNOWN_PRIVILEGE,
+    IssuedToken,
+    IssueToken,
+    RevokedTokens,
+    Tokens,
+)
+from interlock.approvals.api import REVOKE_KEY, RevokedKeys
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.requests import RejectedRequest
 from interlock.rooms.api import RoomPrivilege
 from interlock.store.tokens import TokenRoom, token_name_fault
@@ -41,31 +49,9 @@ async def revoke_key(exchange: OperatorExchange[None]) -> RevokedKeys:
     return await exchange.operations.keys.revoke(exchange.path("ref"), exchange.principal)
 
 
-ENDPOINTS = (
-    Endpoint(method="GET", path="/admin/tokens", handler=list_tokens, summary="Every token that is not revoked."),
-    Endpoint(
-        method="POST",
-        path="/admin/tokens",
-        handler=issue_token,
-        summary="Make a token. This answer is the only one that shows it.",
-        role="admin",
-        status=201,
-        errors=(BAD_TOKEN_NAME, BAD_ROOM_OF_TOKEN, UNKNOWN_PRIVILEGE),
-    ),
-    Endpoint(
-        method="DELETE",
-        path="/admin/tokens/{ref}",
-        handler=revoke_token,
-        summary="Revoke a token by its id, or all of one name. Their sessions end at once.",
-        role="admin",
-        errors=(NOT_FOUND,),
-    ),
-    Endpoint(
-        method="DELETE",
-        path="/admin/keys/{ref}",
-        handler=revoke_key,
-        summary="Take back a person's key, by the name of the anchor or its thumbprint.",
-        role="admin",
-        errors=(NOT_FOUND,),
-    ),
-)
+REQUEST_HANDLERS: RequestHandlers = {
+    LIST_TOKENS: list_tokens,
+    ISSUE_TOKEN: issue_token,
+    REVOKE_TOKEN: revoke_token,
+    REVOKE_KEY: revoke_key,
+}

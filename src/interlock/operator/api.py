@@ -1,6 +1,6 @@
 """The operator API about the node as a whole: status, configuration, live events, and the form of errors."""
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -9,6 +9,8 @@ from interlock.ax.api import Parent
 from interlock.drivers.api import IdleDriver
 from interlock.guard.api import Budget
 from interlock.links.api import Link
+from interlock.operator.operation import ErrorCase, Operation
+from interlock.store.api import AuditRecord
 
 
 class NodeFacts(Struct, frozen=True, kw_only=True):
@@ -154,3 +156,67 @@ class ErrorAnswer(Struct, frozen=True, kw_only=True):
     error: Annotated[str, Meta(description="A name that a program can act on, for instance not_found.")]
     message: Annotated[str, Meta(description="The reason, for people.")]
     details: Annotated[dict[str, Any], Meta(description="What the message is about, for programs; often empty.")] = {}
+
+
+# Errors
+
+UNKNOWN_FILE: Final = ErrorCase("unknown_path", 404, "there is no such file")
+
+
+# Operations
+
+GET_STATUS: Final = Operation(
+    name="get_status",
+    noun="node",
+    method="GET",
+    path="/admin/status",
+    summary="The node as a whole, and how every link stands.",
+    output=Status,
+)
+GET_METRICS: Final[Operation[None]] = Operation(
+    name="get_metrics",
+    noun="node",
+    method="GET",
+    path="/metrics",
+    summary="The metrics of rooms and of the registry of names, in the text format of monitoring programs.",
+    files=("text/plain",),
+)
+GET_CONFIGURATION: Final = Operation(
+    name="get_configuration",
+    noun="node",
+    method="GET",
+    path="/admin/config",
+    summary="The configuration in effect: every key with its value, and no secret.",
+    output=EffectiveConfiguration,
+)
+GET_OPENAPI: Final = Operation(
+    name="get_openapi",
+    noun="node",
+    method="GET",
+    path="/admin/openapi.json",
+    summary="This API as an OpenAPI 3.1 document.",
+    output=dict[str, Any],
+)
+GET_CONSOLE_FILE: Final[Operation[None]] = Operation(
+    name="get_console_file",
+    noun="console",
+    method="GET",
+    path="/console/{file}",
+    summary="A script, the style or the icon of the console.",
+    role="anyone",
+    takes_any_query=True,
+    files=("text/css", "text/javascript", "image/svg+xml"),
+    errors=(UNKNOWN_FILE,),
+)
+FOLLOW_NODE: Final = Operation(
+    name="follow_node",
+    noun="console",
+    method="GET",
+    path="/admin/events",
+    summary="The status now, then every change of it, of approvals and of the audit log, and signs of life.",
+    output=NodeEvent[AuditRecord],
+    is_stream=True,
+)
+
+OPERATIONS: Final[tuple[Operation[Any], ...]] = (GET_STATUS, GET_METRICS, GET_CONFIGURATION)
+CONSOLE_OPERATIONS: Final[tuple[Operation[Any], ...]] = (GET_OPENAPI, GET_CONSOLE_FILE, FOLLOW_NODE)

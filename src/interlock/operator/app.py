@@ -23,12 +23,29 @@ from interlock.access.tokens import credential_of
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.credentials.protocol.client import CALLBACK_PATH
 from interlock.fronts.own_address import THIS_MACHINE, OwnAddress
+from interlock.operator import (
+    access,
+    agents,
+    approvals,
+    approvers,
+    console,
+    drivers,
+    grants,
+    links,
+    login,
+    names,
+    node,
+    passkeys,
+    rooms,
+    tools,
+)
+from interlock.operator import secrets as stored_secrets
 from interlock.operator.approvals import ADMIN, PATH, is_approval_page
 from interlock.operator.approvers import PAGE as APPROVERS
 from interlock.operator.console import is_console
-from interlock.operator.endpoint import SOCKET_ROLES, starlette_routes
-from interlock.operator.endpoints import ENDPOINTS
+from interlock.operator.endpoint import SOCKET_ROLES, RequestHandlers, build_routes
 from interlock.operator.login import SESSION
+from interlock.operator.operation import handlers_of
 from interlock.operator.operations.operations import Operations
 from interlock.operator.passkeys import is_invitation
 from interlock.operator.requests import (
@@ -41,6 +58,7 @@ from interlock.operator.requests import (
     quoted_text,
     wants_page,
 )
+from interlock.operator.table import OPERATIONS
 from interlock.store.ports import StoreError
 from interlock.store.tokens import find_audience
 
@@ -51,18 +69,44 @@ _BASIC = 'Basic realm="operator token as the password", charset="UTF-8"'
 
 _log = logging.getLogger("interlock.operator")
 
+_MODULES = (
+    access,
+    agents,
+    approvals,
+    approvers,
+    console,
+    drivers,
+    grants,
+    links,
+    login,
+    names,
+    node,
+    passkeys,
+    rooms,
+    stored_secrets,
+    tools,
+)
+REQUEST_HANDLERS: RequestHandlers = {
+    operation: handler for module in _MODULES for operation, handler in module.REQUEST_HANDLERS.items()
+}
+
 
 def operator_app(
     operations: Operations, *, authenticate: Authenticate | None, own: OwnAddress = THIS_MACHINE
 ) -> Starlette:
     """`authenticate` is None only where the listener itself knows who calls: admin.sock, by peer uid."""
     app = Starlette(
-        routes=starlette_routes(ENDPOINTS, operations),
+        routes=build_routes(OPERATIONS, handlers_of(_services(operations)), REQUEST_HANDLERS, operations),
         middleware=[Middleware(_OperatorMiddleware, authenticate=authenticate, own=own)],
         exception_handlers={HTTPException: _on_http_exception},
     )
     app.router.redirect_slashes = False
     return app
+
+
+def _services(operations: Operations) -> list[object]:
+    names = getattr(operations, "__struct_fields__", None) or vars(operations)
+    return [getattr(operations, name) for name in names]
 
 
 class _OperatorMiddleware:
@@ -185,7 +229,7 @@ def _refusal(error: Exception) -> Response:
                 details["known"] = error.known
             return error_answer(404, "not_found", f"there is no {error.what} {quoted_text(error.name)}", details)
         case Refused():
-            return error_answer(409, error.error, error.message, error.details)
+            return error_answer(error.status, error.error, error.message, error.details)
         case StoreError():
             return error_answer(503, "unavailable", "the store cannot answer; nothing was done")
         case HTTPException(status_code=405):

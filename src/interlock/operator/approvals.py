@@ -4,21 +4,27 @@ Looking takes any credential of an operator. To deny takes the role of an operat
 the approval requires: mostly a proof, which is judged by the runtime, never here; or the role of an operator.
 """
 
-import asyncio
-import contextlib
 import re
-from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 import msgspec
 from msgspec import UNSET, Raw
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response
 
 from interlock.access.logins import is_browser
 from interlock.approvals.api import (
+    ASK_PASSKEY,
+    CLASS,
+    DECIDE_APPROVAL,
+    EDIT_PROPOSAL,
+    FOLLOW_APPROVALS,
+    GET_APPROVAL,
+    KIND,
+    LIST_APPROVALS,
+    REVEAL_CODE,
+    STATUS,
     Approval,
     Approvals,
-    ApprovalSummary,
     DecideApproval,
     DecideApprovalForm,
     EditProposal,
@@ -32,10 +38,8 @@ from interlock.approvals.views import Ambiguous, ApprovalViews
 from interlock.ax.protocol.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID, SCOPE_DENIED
 from interlock.core.operator_errors import NotFound
 from interlock.gate.protocol.held_call import Presented, read_proof_untrusted
-from interlock.operator import error_cases
 from interlock.operator.approvals_page import approval_page, approvals_page, missing_page, shown
-from interlock.operator.endpoint import Endpoint, OperatorExchange, refuse_viewer
-from interlock.operator.parameters import ChoiceParameter, TextParameter
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers, refuse_viewer
 from interlock.operator.requests import (
     FORM,
     RejectedRequest,
@@ -49,18 +53,7 @@ from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
 PATH: Final = "/approvals"
 OPERATOR: Final = "operator"
 ADMIN: Final = "admin"
-BEAT_S: Final = 15.0  # a stream that says nothing for long is closed by proxies
 
-KIND: Final = ChoiceParameter(
-    name="kind", description="Only approvals of this kind.", choices=tuple(kind.value for kind in Kind)
-)
-STATUS: Final = ChoiceParameter(
-    name="status",
-    description="Only approvals that stand like this; all: every one.",
-    choices=(*(status.value for status in Status), "all"),
-    default=Status.PENDING.value,
-)
-CLASS: Final = TextParameter(name="class", description="The answer, where the question has several.")
 
 _NAMED: Final = frozenset(["answer_needed", "reason_required", "self_approval", "not_returnable", "unknown_request"])
 _WHOLE_ID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -74,16 +67,14 @@ _STATUSES: Final = {
 
 
 async def list_approvals(exchange: OperatorExchange[None]) -> Approvals | Response:
-    kind, status = KIND.read(exchange.request), STATUS.read(exchange.request)
+    kind, status = exchange.query(KIND), exchange.query(STATUS)
     statuses = frozenset(Status) if status == "all" else frozenset((Status(status),))
     found = exchange.operations.approvals.list_all(None if kind is None else Kind(kind), statuses)
     return approvals_page() if wants_page(exchange.request) else found
 
 
-async def follow_approvals(exchange: OperatorExchange[None]) -> Response:
-    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-    stream = _events(exchange.operations.approvals, lambda: exchange.is_live)
-    return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+async def follow_approvals(exchange: OperatorExchange[None]) -> object:
+    return exchange.operations.approvals.changes()
 
 
 async def get_approval(exchange: OperatorExchange[None]) -> Approval | Response:
@@ -100,7 +91,7 @@ async def get_approval(exchange: OperatorExchange[None]) -> Approval | Response:
 async def ask_passkey(exchange: OperatorExchange[None]) -> PasskeyRequest:
     id = exchange.path("id")
     find_approval(exchange.operations.approvals, id)
-    asked = exchange.operations.approvals.passkey_request(id, CLASS.read(exchange.request))
+    asked = exchange.operations.approvals.passkey_request(id, exchange.query(CLASS))
     if isinstance(asked, Fault):
         raise fault_rejection(asked, id)
     return asked
@@ -161,101 +152,15 @@ async def _decide(exchange: OperatorExchange[None]) -> Approval | Response:
     return RedirectResponse(f"{PATH}/{decided.id}", 303) if form is not None else decided
 
 
-ENDPOINTS = (
-    Endpoint(
-        method="GET",
-        path=PATH,
-        handler=list_approvals,
-        summary="What waits for a decision, or was decided.",
-        query=(KIND, STATUS),
-        is_page=True,
-        errors=(error_cases.SELF_APPROVAL,),
-    ),
-    Endpoint(
-        method="GET",
-        path=f"{PATH}/events",
-        handler=follow_approvals,
-        summary="What waits now, then every change, each as an event named approval.",
-        events=ApprovalSummary,
-        errors=(error_cases.SELF_APPROVAL,),
-    ),
-    Endpoint(
-        method="GET",
-        path=f"{PATH}/{{id}}",
-        handler=get_approval,
-        summary="One approval in full, by its id or the beginning of it.",
-        is_page=True,
-        errors=(error_cases.SELF_APPROVAL, error_cases.NOT_FOUND, error_cases.AMBIGUOUS_ID),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{PATH}/{{id}}",
-        handler=decide_approval,
-        summary="Approve, deny, or return a request to the registry of names.",
-        role="operator",
-        own_bodies={"application/json": DecideApproval, FORM: DecideApprovalForm},
-        is_page=True,
-        redirects=True,
-        errors=(
-            error_cases.ANSWER_NEEDED,
-            error_cases.REASON_REQUIRED,
-            error_cases.NOT_RETURNABLE,
-            error_cases.SELF_APPROVAL,
-            error_cases.PARTY,
-            error_cases.FOLDED,
-            error_cases.PROOF_INVALID,
-            error_cases.PROOF_REQUIRED,
-            error_cases.NOT_FOUND,
-            error_cases.AMBIGUOUS_ID,
-            error_cases.CONFIRMATION_OVER,
-            error_cases.PROPOSAL_OVER,
-            error_cases.PROPOSAL_UNREADY,
-            error_cases.PROPOSAL_BARRED,
-        ),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{PATH}/{{id}}/edit",
-        handler=edit_proposal,
-        summary="Void a pending proposal of a room, and have one with other params decided instead.",
-        role="operator",
-        errors=(
-            error_cases.NOT_FOUND,
-            error_cases.AMBIGUOUS_ID,
-            error_cases.PROPOSAL_OVER,
-            error_cases.INVALID_PROPOSAL,
-        ),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{PATH}/{{id}}/code",
-        handler=reveal_code,
-        summary="Show an operator, upon a proof, the code of an agent's challenge or the token of its start or step.",
-        errors=(
-            error_cases.SELF_APPROVAL,
-            error_cases.PROOF_INVALID,
-            error_cases.PROOF_REQUIRED,
-            error_cases.NOT_FOUND,
-            error_cases.AMBIGUOUS_ID,
-            error_cases.CONFIRMATION_OVER,
-        ),
-    ),
-    Endpoint(
-        method="GET",
-        path=f"{PATH}/{{id}}/passkey",
-        handler=ask_passkey,
-        summary="What a browser asks a passkey, for it to approve this.",
-        query=(CLASS,),
-        errors=(
-            error_cases.ANSWER_NEEDED,
-            error_cases.SELF_APPROVAL,
-            error_cases.PROOF_INVALID,
-            error_cases.NOT_FOUND,
-            error_cases.AMBIGUOUS_ID,
-            error_cases.CONFIRMATION_OVER,
-        ),
-    ),
-)
+REQUEST_HANDLERS: RequestHandlers = {
+    LIST_APPROVALS: list_approvals,
+    FOLLOW_APPROVALS: follow_approvals,
+    GET_APPROVAL: get_approval,
+    DECIDE_APPROVAL: decide_approval,
+    EDIT_PROPOSAL: edit_proposal,
+    REVEAL_CODE: reveal_code,
+    ASK_PASSKEY: ask_passkey,
+}
 
 
 def _from_form(form: DecideApprovalForm) -> DecideApproval:
@@ -299,27 +204,3 @@ def fault_rejection(fault: Fault, id: str) -> RejectedRequest:
     message = data.get("detail") or fault.message
     status = 403 if error == "self_approval" else _STATUSES.get(fault.code, 409)
     return RejectedRequest(status, error, message, {"approval": id, "code": fault.code, **data})
-
-
-async def _events(approvals: ApprovalViews, is_live: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """What waits now and then every change, with a comment while nothing happens; as long as `is_live`."""
-    yield b": approvals\n\n"
-    async with contextlib.aclosing(approvals.changes()) as changes:
-        upcoming: asyncio.Future[ApprovalSummary] | None = None
-        try:
-            while True:
-                upcoming = upcoming or asyncio.ensure_future(anext(changes))
-                done, _ = await asyncio.wait((upcoming,), timeout=BEAT_S)
-                if not is_live():
-                    return
-                if not done:
-                    yield b": still here\n\n"
-                    continue
-                change, upcoming = upcoming.result(), None
-                yield b"event: approval\nid: %b\ndata: %b\n\n" % (change.id.encode(), msgspec.json.encode(change))
-        except StopAsyncIteration:
-            return
-        finally:
-            if upcoming is not None:
-                upcoming.cancel()
-                await asyncio.gather(upcoming, return_exceptions=True)

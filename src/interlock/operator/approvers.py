@@ -6,10 +6,16 @@ or, for the first one, the setup code that the terminal of the node shows.
 
 from typing import Final
 
-from starlette.requests import Request
 from starlette.responses import Response
 
 from interlock.approvals.api import (
+    LIST_APPROVERS,
+    MAKE_OPERATOR_KEY,
+    OFFER_PASSKEY,
+    SIGN_APPROVAL,
+    TAKE_PASSKEY,
+    TOO_OFTEN,
+    VISIT_APPROVERS,
     Approval,
     Approvers,
     EnrolPasskey,
@@ -24,10 +30,8 @@ from interlock.approvals.trust.passkeys import GONE
 from interlock.crypto.jose.base64url import decode_base64url
 from interlock.crypto.keys.operator_keys import PASSPHRASE_CHARS_MIN
 from interlock.crypto.webauthn.ceremonies import Wrong
-from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
-from interlock.operator import error_cases
 from interlock.operator.approvals import PATH, fault_rejection, find_approval
-from interlock.operator.endpoint import Endpoint, OperatorExchange
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.pages.frame import page, text
 from interlock.operator.requests import RejectedRequest
 from interlock.wire.jsonrpc.errors import Fault
@@ -41,7 +45,6 @@ async def list_approvers(exchange: OperatorExchange[None]) -> Approvers:
 
 
 async def make_operator_key(exchange: OperatorExchange[MakeKey]) -> Approval:
-    refuse_far(exchange.request)
     wanted = exchange.body
     made = await exchange.operations.approvers.make_key(wanted.name, wanted.passphrase, exchange.principal)
     return find_approval(exchange.operations.approvals, made)
@@ -65,7 +68,6 @@ async def take_passkey(exchange: OperatorExchange[EnrolPasskey]) -> Approval:
 
 
 async def sign_approval(exchange: OperatorExchange[SignApproval]) -> SignedProof:
-    refuse_far(exchange.request)
     id, wanted = exchange.path("id"), exchange.body
     find_approval(exchange.operations.approvals, id)
     signed = await exchange.operations.approvals.sign(
@@ -93,79 +95,19 @@ async def visit_approvers(exchange: OperatorExchange[None]) -> Response:
     return page("Who may approve", body, script="approvers.js", current="/access")
 
 
-ENDPOINTS = (
-    Endpoint(
-        method="GET",
-        path=ADMIN,
-        handler=list_approvers,
-        summary="Whose signature may approve, and what is not enrolled yet.",
-    ),
-    Endpoint(
-        method="POST",
-        path=ADMIN,
-        handler=make_operator_key,
-        summary="Make an operator key on the node's machine. It counts once its enrolment, the answer, is approved.",
-        role="admin",
-        status=201,
-        errors=(error_cases.KEY_NOT_MADE, error_cases.NOT_LOCAL),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{ADMIN}/passkeys",
-        handler=offer_passkey,
-        summary="What a browser needs to make a passkey, within ten minutes.",
-        role="admin",
-        status=201,
-        errors=(error_cases.NO_PASSKEYS, error_cases.EXISTS),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{ADMIN}/passkeys/{{ticket}}",
-        handler=take_passkey,
-        summary="The passkey that the browser made. It counts once its enrolment, the answer, is approved.",
-        role="admin",
-        status=201,
-        errors=(error_cases.PASSKEY_INVALID, error_cases.PASSKEY_INVITATION_OVER, error_cases.EXISTS),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{PATH}/{{id}}/proof",
-        handler=sign_approval,
-        summary="A proof for this approval by an operator key of the node's machine, unlocked by its passphrase.",
-        role="operator",
-        errors=(
-            error_cases.ANSWER_NEEDED,
-            error_cases.SELF_APPROVAL,
-            error_cases.PROOF_INVALID,
-            error_cases.NOT_LOCAL,
-            error_cases.NOT_FOUND,
-            error_cases.AMBIGUOUS_ID,
-            error_cases.CONFIRMATION_OVER,
-            error_cases.TOO_OFTEN,
-        ),
-    ),
-    Endpoint(
-        method="GET",
-        path=PAGE,
-        handler=visit_approvers,
-        summary="The page on which a person becomes an approver.",
-        is_page=True,
-    ),
-)
+REQUEST_HANDLERS: RequestHandlers = {
+    LIST_APPROVERS: list_approvers,
+    MAKE_OPERATOR_KEY: make_operator_key,
+    OFFER_PASSKEY: offer_passkey,
+    TAKE_PASSKEY: take_passkey,
+    SIGN_APPROVAL: sign_approval,
+    VISIT_APPROVERS: visit_approvers,
+}
 
 
 def too_often(tried: TooOften) -> RejectedRequest:
     message = f"too many wrong passphrases; try again in {tried.wait_s} s"
-    return RejectedRequest(429, error_cases.TOO_OFTEN.name, message, {"wait_s": tried.wait_s})
-
-
-def refuse_far(request: Request) -> None:
-    """A passphrase travels on this machine, or encrypted."""
-    peer = request.client.host if request.client is not None else "localhost"  # admin.sock has no address
-    if request.url.scheme != "https" and peer not in LOOPBACK_HOSTS:
-        raise RejectedRequest(
-            403, error_cases.NOT_LOCAL.name, "a passphrase is taken on the node's own machine, or over https"
-        )
+    return RejectedRequest(429, TOO_OFTEN.name, message, {"wait_s": tried.wait_s})
 
 
 def _first(found: Approvers) -> str:

@@ -1,8 +1,17 @@
 """Drivers at the operator endpoint: which there are, and what is decided about them."""
 
+from interlock.approvals.api import PROOF_REQUIRED
 from interlock.approvals.protocol.approval import Kind
 from interlock.approvals.protocol.state import Status
 from interlock.drivers.api import (
+    ALLOW_HOST,
+    FORGET,
+    GET_DRIVER,
+    LIST_DRIVERS,
+    REMOVE_DRIVER,
+    RUN_EXAMPLES,
+    TRUST_DRIVER,
+    UPDATE_DRIVER,
     AllowedHosts,
     AllowHost,
     DriverDetail,
@@ -17,29 +26,8 @@ from interlock.drivers.api import (
     TrustDriver,
     UpdateDriver,
 )
-from interlock.operator.endpoint import Endpoint, OperatorExchange
-from interlock.operator.error_cases import (
-    AMBIGUOUS,
-    BAD_HOST,
-    CHANGED,
-    NOT_FOUND,
-    NOT_LOOKED_AT,
-    NOT_RUNNING,
-    NOTHING_TO_UPDATE,
-    PROOF_REQUIRED,
-    REJECTED,
-    TOO_MANY_HOSTS,
-    UPDATE_FAILED,
-)
-from interlock.operator.parameters import ChoiceParameter
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.requests import RejectedRequest
-
-FORGET = ChoiceParameter(
-    name="forget",
-    description="Also what the next version of this driver would be compared with.",
-    choices=("true", "false"),
-    default="false",
-)
 
 
 async def list_drivers(exchange: OperatorExchange[None]) -> Drivers:
@@ -83,64 +71,17 @@ async def update_driver(exchange: OperatorExchange[UpdateDriver]) -> DriverUpdat
 
 
 async def remove_driver(exchange: OperatorExchange[None]) -> RemovedDriver:
-    forget = FORGET.read(exchange.request) == "true"
+    forget = exchange.query(FORGET)
     drivers = await exchange.operations.drivers.open()
     return await drivers.remove(exchange.path("name"), exchange.principal, forget=forget)
 
 
-ENDPOINTS = (
-    Endpoint(
-        method="GET",
-        path="/admin/drivers",
-        handler=list_drivers,
-        summary="Every driver of the workspace.",
-    ),
-    Endpoint(
-        method="GET",
-        path="/admin/drivers/{name}",
-        handler=get_driver,
-        summary="One driver, by its id, ID@MAJOR or folder; or a contract, and which driver serves it.",
-        errors=(NOT_FOUND, AMBIGUOUS),
-    ),
-    Endpoint(
-        method="DELETE",
-        path="/admin/drivers/{name}",
-        handler=remove_driver,
-        summary="Delete a driver's folder and stop its server.",
-        role="admin",
-        query=(FORGET,),
-        errors=(NOT_FOUND, AMBIGUOUS),
-    ),
-    Endpoint(
-        method="POST",
-        path="/admin/drivers/{name}/trust",
-        handler=trust_driver,
-        summary="Accept a driver's files as they were shown, where no approver could: its server is then started.",
-        role="admin",
-        errors=(PROOF_REQUIRED, NOT_FOUND, AMBIGUOUS, REJECTED, CHANGED),
-    ),
-    Endpoint(
-        method="POST",
-        path="/admin/drivers/{name}/allow",
-        handler=allow_host,
-        summary="Let a driver reach a host that its file does not name.",
-        role="admin",
-        errors=(NOT_FOUND, AMBIGUOUS, REJECTED, BAD_HOST, TOO_MANY_HOSTS),
-    ),
-    Endpoint(
-        method="POST",
-        path="/admin/drivers/{name}/test",
-        handler=run_examples,
-        summary="Run the examples of a driver's contracts through it.",
-        role="admin",
-        errors=(NOT_FOUND, AMBIGUOUS, NOT_RUNNING),
-    ),
-    Endpoint(
-        method="POST",
-        path="/admin/drivers/{name}/update",
-        handler=update_driver,
-        summary="Look at the newest release of a driver's server; with the candidate that this names, switch to it.",
-        role="admin",
-        errors=(NOT_FOUND, AMBIGUOUS, NOT_RUNNING, UPDATE_FAILED, NOTHING_TO_UPDATE, NOT_LOOKED_AT),
-    ),
-)
+REQUEST_HANDLERS: RequestHandlers = {
+    LIST_DRIVERS: list_drivers,
+    GET_DRIVER: get_driver,
+    REMOVE_DRIVER: remove_driver,
+    TRUST_DRIVER: trust_driver,
+    ALLOW_HOST: allow_host,
+    RUN_EXAMPLES: run_examples,
+    UPDATE_DRIVER: update_driver,
+}

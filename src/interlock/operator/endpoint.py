@@ -1,55 +1,83 @@
-"""An endpoint of the operator API: one row of the table from which the application and its OpenAPI document are made.
+"""The HTTP side of operations: requests are read strictly, handlers called, and values sent as JSON, events or files.
 
-A handler takes an `OperatorExchange` and returns a value of the operator API, which is sent as JSON, or a response of
-its own for pages and streams. The types of its body and of its answer are read off its signature, so that the document
-cannot say anything else than the type checker has checked.
+Comes in: a request whose principal and roles are known. Goes out: what the handler of the operation returned. Nothing
+about single operations is written here; what a request must look like follows from the declaration.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
-from types import UnionType
-from typing import Any, Final, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+import asyncio
+import contextlib
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from interlock.operator.error_cases import ROLE_REQUIRED, ErrorCase
+from interlock.mcp.sse import encode_event
+from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
+from interlock.operator.operation import (
+    INVALID_PARAMETER,
+    NOT_LOCAL,
+    ROLE_REQUIRED,
+    File,
+    InvalidParameter,
+    Operation,
+    Parameter,
+)
 from interlock.operator.operations.operations import Operations
-from interlock.operator.parameters import Parameter
-from interlock.operator.requests import RejectedRequest, json_answer, json_body, refuse_unknown_parameters
+from interlock.operator.requests import (
+    RejectedRequest,
+    json_answer,
+    json_body,
+    refuse_unknown_parameters,
+)
 
 Body = TypeVar("Body")
-Role = Literal["anyone", "viewer", "operator", "admin"]
-Method = Literal["GET", "POST", "DELETE"]
+Handlers = Mapping[Operation[Any], Callable[..., Any]]
 
 SOCKET_ROLES: Final = frozenset(("viewer", "admin"))  # being on the machine is no proof of being an operator
+BEAT_S: Final = 15.0  # proxies close a stream that is silent for long
+
+_STREAM_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
 class OperatorExchange(Generic[Body]):
-    """A request, its decoded body, and the operations that it is answered with."""
+    """One HTTP request to one operation."""
 
-    __slots__ = ("body", "operations", "request")
+    __slots__ = ("_handlers", "body", "operation", "operations", "request")
 
-    def __init__(self, operations: Operations, request: Request, body: Body) -> None:
+    def __init__(self, operation: Operation[Any], request: Request, handlers: Handlers, operations: Operations) -> None:
+        self.body: Body = None  # type: ignore[assignment]  # until it is decoded
+        self.operation = operation
         self.operations = operations
         self.request = request
-        self.body = body
+        self._handlers = handlers
 
     def path(self, name: str) -> str:
-        """A part of the path."""
+        """Return a part of the path."""
         part: str = self.request.path_params[name]
         return part
 
+    def query(self, parameter: Parameter) -> Any:
+        """Return the value of a query parameter. Raises RejectedRequest."""
+        try:
+            return parameter.parse(self.request.query_params.getlist(parameter.name))
+        except InvalidParameter as error:
+            raise RejectedRequest(
+                INVALID_PARAMETER.status, INVALID_PARAMETER.name, str(error), {"parameter": error.parameter}
+            ) from None
+
     @property
     def principal(self) -> str:
-        """Who asks; on admin.sock the user of this machine."""
-        who: str = self.request.scope.get("state", {}).get("principal", "local")
-        return who
+        """The principal who asks; on admin.sock, which has no principals, the user of this machine."""
+        principal: str = self.request.scope.get("state", {}).get("principal", "local")
+        return principal
 
     @property
     def is_live(self) -> bool:
-        """Whether the credential is still good: a long answer ends when it is revoked."""
+        """Whether the credential is still good: a stream ends when it is revoked."""
         is_live: Callable[[], bool] = self.request.scope.get("state", {}).get("is_live", lambda: True)
         return is_live()
 
@@ -57,53 +85,60 @@ class OperatorExchange(Generic[Body]):
     def roles(self) -> frozenset[str]:
         return roles_of(self.request)
 
+    async def run(self) -> Any:
+        """Call the handler of the operation with what it names of the request."""
+        arguments = {"body": self.body, "by": self.principal, "roles": self.roles, **self.request.path_params}
+        for parameter in self.operation.query:
+            arguments[parameter.argument or parameter.name] = self.query(parameter)
+        return await call_handler(self._handlers[self.operation], arguments)
 
-Handler = Callable[[OperatorExchange[Any]], Awaitable[object]]
-
-
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    method: Method
-    path: str
-    handler: Handler
-    summary: str
-    role: Role = "viewer"
-    status: int = 200  # of an answer in JSON
-    query: tuple[Parameter, ...] = ()
-    takes_any_query: bool = False
-    errors: tuple[ErrorCase, ...] = ()  # besides those that every endpoint of its kind has
-    answer: Any = None  # only where the handler's own annotation is not what readers see
-    own_bodies: dict[str, Any] = {}  # by media type, where the handler reads the body itself
-    is_page: bool = False  # a browser is answered with HTML
-    files: tuple[str, ...] = ()  # media types, where the answer is a file
-    events: Any = None  # the data of each event, where the answer is a stream (SSE)
-    redirects: bool = False  # a form is answered with 303
-
-    @property
-    def body(self) -> Any:
-        """What the body is decoded as; None: there is none, or the handler reads it."""
-        (annotated,) = (hint for name, hint in get_type_hints(self.handler).items() if name != "return")
-        (body,) = get_args(annotated)
-        return None if body is type(None) else body
-
-    @property
-    def answers(self) -> tuple[Any, ...]:
-        """What may be sent as JSON, one type for each form it may take."""
-        hint = self.answer if self.answer is not None else get_type_hints(self.handler)["return"]
-        arms = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-        return tuple(arm for arm in arms if not (isinstance(arm, type) and issubclass(arm, Response)))
-
-    @property
-    def is_strict(self) -> bool:
-        """Whether query parameters that it does not know are refused."""
-        return not self.takes_any_query and (self.method == "GET" or bool(self.query))
+    async def call(self, operation: Operation[Any], **arguments: object) -> Any:
+        """Call the handler of another operation, for a page that shows its output."""
+        return await call_handler(self._handlers[operation], {"by": self.principal, "roles": self.roles, **arguments})
 
 
-def starlette_routes(endpoints: Iterable[Endpoint], operations: Operations) -> list[Route]:
-    """In the order of the table; endpoints of one path share a route."""
-    by_path: dict[str, dict[str, Endpoint]] = {}
-    for one in endpoints:
-        by_path.setdefault(one.path, {})[one.method] = one
-    return [Route(path, _serve(found, operations), methods=list(found)) for path, found in by_path.items()]
+RequestHandlers = Mapping[Operation[Any], Callable[[OperatorExchange[Any]], Awaitable[object]]]
+
+
+def build_routes(
+    declared: Iterable[Operation[Any]], handlers: Handlers, request_handlers: RequestHandlers, operations: Operations
+) -> list[Route]:
+    """Return the routes of operations, in their order. Operations on one path share a route.
+
+    `request_handlers` take the place of handlers where the whole request matters: pages, forms, cookies.
+    """
+    by_path: dict[str, dict[str, Operation[Any]]] = {}
+    for operation in declared:
+        by_path.setdefault(operation.path, {})[operation.method] = operation
+        if operation in handlers:
+            _check_arguments(operation, handlers[operation])
+
+    def build_endpoint(methods: dict[str, Operation[Any]]) -> Callable[[Request], Awaitable[Response]]:
+        async def serve(request: Request) -> Response:
+            operation = methods["GET" if request.method == "HEAD" else request.method]
+            exchange = OperatorExchange[Any](operation, request, handlers, operations)
+            _check_role(exchange)
+            if operation.is_strict:
+                refuse_unknown_parameters(request, tuple(parameter.name for parameter in operation.query))
+            # Where a form may come instead, the request handler reads the body.
+            if operation.input is not None and operation.form is None:
+                exchange.body = await json_body(request, operation.input)
+            if operation.takes_passphrase:
+                _refuse_remote(request)
+            request_handler = request_handlers.get(operation)
+            value = await (exchange.run() if request_handler is None else request_handler(exchange))
+            return _response(exchange, value)
+
+        return serve
+
+    return [Route(path, build_endpoint(methods), methods=list(methods)) for path, methods in by_path.items()]
+
+
+async def call_handler(handler: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    """Call a handler with those of the arguments that it names."""
+    names = inspect.signature(handler).parameters
+    value = handler(**{name: arguments[name] for name in names if name in arguments})
+    return await value if inspect.isawaitable(value) else value
 
 
 def roles_of(request: Request) -> frozenset[str]:
@@ -112,25 +147,74 @@ def roles_of(request: Request) -> frozenset[str]:
 
 
 def refuse_viewer(roles: frozenset[str]) -> None:
+    """Raise RejectedRequest if the credential may look and not decide."""
     if roles.isdisjoint(("operator", "admin")):
-        said = "this credential may look and not decide; use one of an operator's"
-        raise RejectedRequest(403, ROLE_REQUIRED.name, said)
+        message = "this credential may look and not decide; use one of an operator's"
+        raise RejectedRequest(ROLE_REQUIRED.status, ROLE_REQUIRED.name, message)
 
 
-def _serve(endpoints: dict[str, Endpoint], operations: Operations) -> Callable[[Request], Awaitable[Response]]:
-    bodies = {method: one.body for method, one in endpoints.items()}
+def _check_role(exchange: OperatorExchange[Any]) -> None:
+    """Raise RejectedRequest unless the credential has the role that the operation takes."""
+    operation = exchange.operation
+    if operation.role == "admin" and "admin" not in exchange.roles:
+        raise RejectedRequest(ROLE_REQUIRED.status, ROLE_REQUIRED.name, "this takes the role of an admin")
+    # A page is sent to a viewer too: its request handler refuses what a viewer may not do there.
+    if operation.role == "operator" and not operation.is_page:
+        refuse_viewer(exchange.roles)
 
-    async def serve(request: Request) -> Response:
-        method = "GET" if request.method == "HEAD" else request.method
-        endpoint, body = endpoints[method], bodies[method]
-        if endpoint.role == "admin" and "admin" not in roles_of(request):
-            raise RejectedRequest(403, ROLE_REQUIRED.name, "this takes the role of an admin")
-        if endpoint.role == "operator" and not endpoint.is_page:  # a page says it itself
-            refuse_viewer(roles_of(request))
-        if endpoint.is_strict:
-            refuse_unknown_parameters(request, tuple(one.name for one in endpoint.query))
-        decoded = None if body is None else await json_body(request, body)
-        answer = await endpoint.handler(OperatorExchange(operations, request, decoded))
-        return answer if isinstance(answer, Response) else json_answer(answer, endpoint.status)
 
-    return serve
+def _refuse_remote(request: Request) -> None:
+    """Refuse a passphrase that travelled over a network in clear text."""
+    peer = request.client.host if request.client is not None else "localhost"  # admin.sock has no address
+    if request.url.scheme != "https" and peer not in LOOPBACK_HOSTS:
+        raise RejectedRequest(
+            NOT_LOCAL.status, NOT_LOCAL.name, "a passphrase is taken on the node's own machine, or over https"
+        )
+
+
+def _check_arguments(operation: Operation[Any], handler: Callable[..., Any]) -> None:
+    """Fail when the node starts, and not at the first request, if a handler names something that it cannot get."""
+    queries = {parameter.argument or parameter.name for parameter in operation.query}
+    provided = {"body", "by", "roles", *operation.path_parts, *queries}
+    if unknown := inspect.signature(handler).parameters.keys() - provided:
+        raise TypeError(f"the handler of {operation.name} takes {', '.join(sorted(unknown))}, which no request has")
+
+
+def _response(exchange: OperatorExchange[Any], value: object) -> Response:
+    """Return the response that carries what a handler returned."""
+    match value:
+        case Response():
+            return value
+        case File():
+            return Response(value.content, media_type=value.media_type)
+        case AsyncGenerator():
+            return StreamingResponse(_events(exchange, value), media_type="text/event-stream", headers=_STREAM_HEADERS)
+        case _:
+            return json_answer(value, exchange.operation.status)
+
+
+async def _events(exchange: OperatorExchange[Any], values: AsyncGenerator[Any, None]) -> AsyncIterator[bytes]:
+    """Yield each value as an event, and comments while there is none, until the reader or its credential is gone."""
+    event = exchange.operation.event
+    # The head of the answer leaves now, before the first value is there.
+    yield b": %b\n\n" % (exchange.operation.noun.encode() if event else b"begun")
+    async with contextlib.aclosing(values):
+        upcoming: asyncio.Future[Any] | None = None
+        try:
+            while True:
+                upcoming = upcoming or asyncio.ensure_future(anext(values))
+                done, _ = await asyncio.wait((upcoming,), timeout=BEAT_S)
+                if not exchange.is_live:
+                    return
+                if not done:
+                    yield b": still here\n\n"
+                    continue
+                value, upcoming = upcoming.result(), None
+                data = msgspec.json.encode(value)
+                yield encode_event(data, event=event.encode(), id=value.id.encode()) if event else encode_event(data)
+        except StopAsyncIteration:
+            return
+        finally:
+            if upcoming is not None:
+                upcoming.cancel()
+                await asyncio.gather(upcoming, return_exceptions=True)

@@ -1,13 +1,27 @@
 """Standing grants at the operator endpoint. To sign one takes a proof; to revoke one, the role of an admin."""
 
 from interlock.approvals.api import PasskeyRequest, SignedProof
-from interlock.approvals.grants_api import DraftGrant, Grant, GrantDraft, Grants, NameGrant, SignGrant, UnlockForGrant
+from interlock.approvals.grants_api import (
+    ASK_GRANT_PASSKEY,
+    DRAFT_GRANT,
+    GET_GRANT,
+    LIST_GRANTS,
+    PROVE_GRANT,
+    REVOKE_GRANT,
+    SIGN_GRANT,
+    DraftGrant,
+    Grant,
+    GrantDraft,
+    Grants,
+    NameGrant,
+    SignGrant,
+    UnlockForGrant,
+)
 from interlock.approvals.trust.operator_keys import TooOften
 from interlock.ax.protocol.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID
 from interlock.gate.protocol.held_call import read_proof_untrusted
-from interlock.operator import error_cases
-from interlock.operator.approvers import refuse_far, too_often
-from interlock.operator.endpoint import Endpoint, OperatorExchange
+from interlock.operator.approvers import too_often
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.requests import RejectedRequest
 from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
 
@@ -35,7 +49,6 @@ async def ask_grant_passkey(exchange: OperatorExchange[NameGrant]) -> PasskeyReq
 
 
 async def prove_grant(exchange: OperatorExchange[UnlockForGrant]) -> SignedProof:
-    refuse_far(exchange.request)
     body = exchange.body
     signed = await exchange.operations.grants.prove(body.terms, body.key, body.passphrase, by=exchange.principal)
     if isinstance(signed, TooOften):
@@ -72,72 +85,12 @@ def rejection(fault: Fault) -> RejectedRequest:
     return RejectedRequest(_STATUSES.get(fault.code, 409), error, message, {"code": fault.code, **data})
 
 
-ENDPOINTS = (
-    Endpoint(
-        method="GET",
-        path=PATH,
-        handler=list_grants,
-        summary="Every standing grant, and how often it was used.",
-    ),
-    Endpoint(
-        method="POST",
-        path=PATH,
-        handler=sign_grant,
-        summary="Sign a grant that was drafted: the proof is over terms.id and digest.",
-        role="admin",
-        status=201,
-        errors=(
-            error_cases.BAD_GRANT,
-            error_cases.CHANGED,
-            error_cases.CONFIRMATION_OVER,
-            error_cases.NOT_FOUND,
-            error_cases.NOT_GRANTABLE,
-            error_cases.PROOF_INVALID,
-        ),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{PATH}/draft",
-        handler=draft_grant,
-        summary="Draft a grant, from a held call with rules proposed from its arguments, or for a tool. Keeps nothing.",
-        role="admin",
-        errors=(
-            error_cases.AMBIGUOUS_ID,
-            error_cases.BAD_GRANT_DRAFT,
-            error_cases.CHANGED,
-            error_cases.NOT_FOUND,
-            error_cases.NOT_GRANTABLE,
-        ),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{PATH}/passkey",
-        handler=ask_grant_passkey,
-        summary="What a browser asks a passkey, for it to sign this grant.",
-        role="admin",
-        errors=(error_cases.BAD_GRANT, error_cases.PROOF_INVALID),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{PATH}/proof",
-        handler=prove_grant,
-        summary="A proof for this grant by an operator key of the node's machine, unlocked by its passphrase.",
-        role="admin",
-        errors=(error_cases.BAD_GRANT, error_cases.NOT_LOCAL, error_cases.PROOF_INVALID, error_cases.TOO_OFTEN),
-    ),
-    Endpoint(
-        method="GET",
-        path=f"{PATH}/{{id}}",
-        handler=get_grant,
-        summary="One grant, by its id or the beginning of it, and the latest calls under it.",
-        errors=(error_cases.AMBIGUOUS_ID, error_cases.NOT_FOUND),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{PATH}/{{id}}/revoke",
-        handler=revoke_grant,
-        summary="Revoke a grant: from now on it lets nothing pass.",
-        role="admin",
-        errors=(error_cases.AMBIGUOUS_ID, error_cases.NOT_FOUND),
-    ),
-)
+REQUEST_HANDLERS: RequestHandlers = {
+    LIST_GRANTS: list_grants,
+    SIGN_GRANT: sign_grant,
+    DRAFT_GRANT: draft_grant,
+    ASK_GRANT_PASSKEY: ask_grant_passkey,
+    PROVE_GRANT: prove_grant,
+    GET_GRANT: get_grant,
+    REVOKE_GRANT: revoke_grant,
+}

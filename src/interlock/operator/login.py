@@ -8,16 +8,25 @@ from typing import Final
 
 from starlette.responses import Response
 
-from interlock.access.api import Login, Session, UseLogin
+from interlock.access.api import (
+    END_SESSION,
+    GET_SESSION,
+    LOGIN_FROM_BROWSER,
+    LOGIN_OVER,
+    MAKE_LOGIN,
+    USE_LOGIN,
+    VISIT_LOGIN,
+    Login,
+    Session,
+    UseLogin,
+)
 from interlock.access.logins import (
-    PATH,
     SESSION_S,
     cookie_name,
     is_browser,
 )
 from interlock.core.clock import rfc3339
-from interlock.operator.endpoint import Endpoint, OperatorExchange
-from interlock.operator.error_cases import LOGIN_FROM_BROWSER, LOGIN_OVER
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.pages.frame import page
 from interlock.operator.requests import KEY_HEADER, RejectedRequest, json_answer
 
@@ -73,32 +82,10 @@ async def end_session(exchange: OperatorExchange[None]) -> Session:
     return ended
 
 
-ENDPOINTS = (
-    Endpoint(
-        method="POST",
-        path="/admin/logins",
-        handler=make_login,
-        summary="Make a login link for a browser: good once, for a minute. The session is a viewer's and an admin's.",
-        role="admin",
-        status=201,
-        errors=(LOGIN_FROM_BROWSER,),
-    ),
-    Endpoint(
-        method="GET",
-        path=PATH,
-        handler=visit_login,
-        summary="The page behind a login link.",
-        role="anyone",
-        is_page=True,
-    ),
-    Endpoint(
-        method="POST",
-        path=PATH,
-        handler=use_login,
-        summary="Turn the ticket of a login link into a browser's session: a cookie, and the key that goes with it.",
-        role="anyone",
-        errors=(LOGIN_OVER,),
-    ),
-    Endpoint(method="GET", path=SESSION, handler=get_session, summary="Who asks, and what they may do."),
-    Endpoint(method="DELETE", path=SESSION, handler=end_session, summary="Log out: end this browser's session."),
-)
+REQUEST_HANDLERS: RequestHandlers = {
+    MAKE_LOGIN: make_login,
+    VISIT_LOGIN: visit_login,
+    USE_LOGIN: use_login,
+    GET_SESSION: get_session,
+    END_SESSION: end_session,
+}

@@ -1,4 +1,4 @@
-"""The operator API as an OpenAPI 3.1 document, made of the table of endpoints and the types they name.
+"""The operator API as an OpenAPI 3.1 document, made from the table of operations and the types they name.
 
 Nothing is written here that the table or a type could say; the same document is served, committed and tested.
 """
@@ -6,17 +6,18 @@ Nothing is written here that the table or a type could say; the same document is
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any, Final
+from types import UnionType
+from typing import Any, Final, get_args
 
 import msgspec
 
 from interlock import __version__
 from interlock.access.logins import COOKIE
-from interlock.operator import error_cases
+from interlock.operator import operation as cases
 from interlock.operator.api import ErrorAnswer
-from interlock.operator.endpoint import Endpoint
-from interlock.operator.endpoints import ENDPOINTS
-from interlock.operator.error_cases import ErrorCase
+from interlock.operator.operation import ErrorCase, Operation
+from interlock.operator.requests import FORM
+from interlock.operator.table import OPERATIONS
 
 JsonObject = dict[str, Any]
 
@@ -58,17 +59,17 @@ def document() -> JsonObject:
 
 
 def _document() -> JsonObject:
-    schemas, components = _schemas(ENDPOINTS)
+    schemas, components = _schemas(OPERATIONS)
     paths: dict[str, JsonObject] = {}
-    for endpoint in ENDPOINTS:
-        path = _PATH_PART.sub(r"{\1}", endpoint.path)
-        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, schemas)
+    for operation in OPERATIONS:
+        path = _PATH_PART.sub(r"{\1}", operation.path)
+        paths.setdefault(path, {})[operation.method.lower()] = _describe(operation, schemas)
     return {
         "openapi": "3.1.0",
         "jsonSchemaDialect": "https://json-schema.org/draft/2020-12/schema",
         "info": {"title": "Interlock operator API", "version": __version__, "description": _DESCRIPTION},
         "servers": [{"url": "http://127.0.0.1:7412", "description": "On the machine of the node, unless configured."}],
-        "tags": [{"name": tag} for tag in dict.fromkeys(_tag(endpoint) for endpoint in ENDPOINTS)],
+        "tags": [{"name": tag} for tag in dict.fromkeys(operation.noun for operation in OPERATIONS)],
         "paths": paths,
         "components": {
             "schemas": dict(sorted(components.items())),
@@ -86,46 +87,58 @@ def _document() -> JsonObject:
     }
 
 
-def _schemas(endpoints: Iterable[Endpoint]) -> tuple[dict[Any, JsonObject], dict[str, JsonObject]]:
-    """A schema for each type that an endpoint names, and the components that these refer to."""
-    types = list(dict.fromkeys(each for endpoint in endpoints for each in (*_types(endpoint), ErrorAnswer)))
+def _schemas(operations: Iterable[Operation[Any]]) -> tuple[dict[Any, JsonObject], dict[str, JsonObject]]:
+    """A schema for each type that an operation names, and the components that these refer to."""
+    types = list(dict.fromkeys(each for operation in operations for each in (*_types(operation), ErrorAnswer)))
     found, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     return dict(zip(types, found, strict=True)), components
 
 
-def _types(endpoint: Endpoint) -> Iterator[Any]:
-    yield from endpoint.answers
-    yield from endpoint.own_bodies.values()
-    yield from (each for each in (endpoint.body, endpoint.events) if each is not None)
+def _types(operation: Operation[Any]) -> Iterator[Any]:
+    yield from _outputs(operation)
+    yield from _bodies(operation).values()
 
 
-def _operation(endpoint: Endpoint, schemas: dict[Any, JsonObject]) -> JsonObject:
+def _outputs(operation: Operation[Any]) -> tuple[Any, ...]:
+    """Return the types that an operation may return, one for each form of its output."""
+    output: Any = operation.output
+    if output is None:
+        return ()
+    return get_args(output) if isinstance(output, UnionType) else (output,)
+
+
+def _bodies(operation: Operation[Any]) -> dict[str, Any]:
+    """Return the types of the request body by media type."""
+    bodies = {JSON: operation.input, FORM: operation.form}
+    return {media: body for media, body in bodies.items() if body is not None}
+
+
+def _describe(operation: Operation[Any], schemas: dict[Any, JsonObject]) -> JsonObject:
     made: JsonObject = {
-        "operationId": endpoint.handler.__name__,
-        "summary": endpoint.summary,
-        "tags": [_tag(endpoint)],
-        "x-interlock-role": endpoint.role,
-        "security": _security(endpoint),
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "tags": [operation.noun],
+        "x-interlock-role": operation.role,
+        "security": _security(operation),
     }
-    if parameters := [*_path_parameters(endpoint), *_query_parameters(endpoint)]:
+    if parameters := [*_path_parameters(operation), *_query_parameters(operation)]:
         made["parameters"] = parameters
-    bodies = endpoint.own_bodies or ({JSON: endpoint.body} if endpoint.body is not None else {})
-    if bodies:
+    if bodies := _bodies(operation):
         content = {media: {"schema": schemas[body]} for media, body in bodies.items()}
         made["requestBody"] = {"required": True, "content": content}
-    made["responses"] = _responses(endpoint, schemas)
+    made["responses"] = _responses(operation, schemas)
     return made
 
 
-def _security(endpoint: Endpoint) -> list[JsonObject]:
-    if endpoint.role == "anyone":
+def _security(operation: Operation[Any]) -> list[JsonObject]:
+    if operation.role == "anyone":
         return []
     ways: list[JsonObject] = [{"token": []}, {"session": []}]
-    return [*ways, {"password": []}] if endpoint.is_page else ways
+    return [*ways, {"password": []}] if operation.is_page else ways
 
 
-def _path_parameters(endpoint: Endpoint) -> Iterator[JsonObject]:
-    for name in _PATH_PART.findall(endpoint.path):
+def _path_parameters(operation: Operation[Any]) -> Iterator[JsonObject]:
+    for name in _PATH_PART.findall(operation.path):
         yield {
             "name": name,
             "in": "path",
@@ -135,32 +148,38 @@ def _path_parameters(endpoint: Endpoint) -> Iterator[JsonObject]:
         }
 
 
-def _query_parameters(endpoint: Endpoint) -> Iterator[JsonObject]:
-    for one in endpoint.query:
-        yield {"name": one.name, "in": "query", "description": one.description, "schema": one.schema}
+def _query_parameters(operation: Operation[Any]) -> Iterator[JsonObject]:
+    for parameter in operation.query:
+        yield {
+            "name": parameter.name,
+            "in": "query",
+            "description": parameter.description,
+            "schema": parameter.schema,
+        }
 
 
-def _responses(endpoint: Endpoint, schemas: dict[Any, JsonObject]) -> JsonObject:
+def _responses(operation: Operation[Any], schemas: dict[Any, JsonObject]) -> JsonObject:
     content: JsonObject = {}
-    if endpoint.answers:
-        shapes = [schemas[each] for each in endpoint.answers]
+    outputs = _outputs(operation)
+    if outputs and not operation.is_stream:
+        shapes = [schemas[each] for each in outputs]
         content[JSON] = {"schema": shapes[0] if len(shapes) == 1 else {"anyOf": shapes}}
-    if endpoint.is_page:
+    if operation.is_page:
         content[HTML] = {"schema": {"type": "string"}}
-    content |= {media: {"schema": {"type": "string"}} for media in endpoint.files}
-    if endpoint.events is not None:
-        described = f"Events whose data is JSON: {schemas[endpoint.events]['$ref'].rpartition('/')[2]}."
+    content |= {media: {"schema": {"type": "string"}} for media in operation.files}
+    if operation.is_stream:
+        described = f"Events whose data is JSON: {schemas[operation.output]['$ref'].rpartition('/')[2]}."
         content[SSE] = {"schema": {"type": "string", "description": described}}
-    made: JsonObject = {str(endpoint.status): {"description": endpoint.summary, "content": content}}
-    if endpoint.redirects:
+    made: JsonObject = {str(operation.status): {"description": operation.summary, "content": content}}
+    if operation.form is not None:
         made["303"] = {"description": "Of a form: go on to the page.", "headers": {"Location": _TEXT_HEADER}}
     by_status: dict[int, list[ErrorCase]] = {}
-    for case in sorted((*_common_errors(endpoint), *endpoint.errors), key=lambda one: one.status):
+    for case in sorted((*_common_errors(operation), *operation.errors), key=lambda case: case.status):
         by_status.setdefault(case.status, []).append(case)
-    for status, cases in by_status.items():
-        described = "; ".join(f"{case.name}: {case.meaning}" for case in cases)
+    for status, possible in by_status.items():
+        described = "; ".join(f"{case.name}: {case.meaning}" for case in possible)
         refused: JsonObject = {JSON: {"schema": schemas[ErrorAnswer]}}
-        if endpoint.is_page:
+        if operation.is_page:
             refused[HTML] = {"schema": {"type": "string"}}
         made[str(status)] = {"description": described, "content": refused}
     return made
@@ -169,27 +188,22 @@ def _responses(endpoint: Endpoint, schemas: dict[Any, JsonObject]) -> JsonObject
 _TEXT_HEADER: Final = {"schema": {"type": "string"}}
 
 
-def _common_errors(endpoint: Endpoint) -> Iterator[ErrorCase]:
-    if endpoint.is_strict:
-        yield error_cases.INVALID_PARAMETER
-    if endpoint.body is not None or endpoint.own_bodies:
-        yield error_cases.INVALID_JSON
-        yield error_cases.INVALID_BODY
-        yield error_cases.BODY_TOO_LARGE
-        yield error_cases.UNSUPPORTED_MEDIA_TYPE
-    if endpoint.role != "anyone":
-        yield error_cases.UNAUTHORISED
-    if endpoint.role in ("operator", "admin"):
-        yield error_cases.ROLE_REQUIRED
-    if endpoint.method != "GET":
-        yield error_cases.FOREIGN_PAGE
-        yield error_cases.MISDIRECTED
-        if endpoint.role != "anyone":
-            yield error_cases.SESSION_KEY
-    yield error_cases.INTERNAL
-    yield error_cases.UNAVAILABLE
-
-
-def _tag(endpoint: Endpoint) -> str:
-    """The noun that the endpoint is about: the module its handler is in."""
-    return endpoint.handler.__module__.rpartition(".")[2]
+def _common_errors(operation: Operation[Any]) -> Iterator[ErrorCase]:
+    if operation.is_strict:
+        yield cases.INVALID_PARAMETER
+    if operation.input is not None:
+        yield cases.INVALID_JSON
+        yield cases.INVALID_BODY
+        yield cases.BODY_TOO_LARGE
+        yield cases.UNSUPPORTED_MEDIA_TYPE
+    if operation.role != "anyone":
+        yield cases.UNAUTHORISED
+    if operation.role in ("operator", "admin"):
+        yield cases.ROLE_REQUIRED
+    if operation.method != "GET":
+        yield cases.FOREIGN_PAGE
+        yield cases.MISDIRECTED
+        if operation.role != "anyone":
+            yield cases.SESSION_KEY
+    yield cases.INTERNAL
+    yield cases.UNAVAILABLE

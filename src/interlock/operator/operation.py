@@ -1,7 +1,238 @@
-"""What every declaration of the operator API is made of. Imports msgspec alone, so that commands start fast."""
+"""An operation of the operator API, declared once: path, method, role, input, output, errors and summary.
+
+Each capability declares its operations in `api.py`, beside the types they take and give, and handles them in
+`operations.py`. Everything else follows from the declaration: the HTTP route and its checks (`endpoint`), the OpenAPI
+document (`openapi`), the request that a command sends (`interlock.cli.client.operator`), and the same call on a data
+folder without a node (`interlock.cli.client.offline`).
+
+This module imports msgspec alone, because every command loads declarations and has to start fast.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from msgspec import Struct
+
+Output = TypeVar("Output")
+AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Any])
+
+Role = Literal["anyone", "viewer", "operator", "admin"]
+Method = Literal["GET", "POST", "DELETE"]
 
 
 class RequestBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What every request body has in common: members that it does not know are refused."""
+
+
+class ErrorCase(Struct, frozen=True):
+    """An error that an operation can be refused with, by the name that programs act on."""
+
+    name: str
+    status: int
+    meaning: str
+
+
+class File(Struct, frozen=True):
+    """Output of an operation that is no JSON."""
+
+    content: bytes
+    media_type: str
+
+
+class InvalidParameter(ValueError):
+    """A query parameter with a value that is not possible."""
+
+    def __init__(self, parameter: str, message: str) -> None:
+        super().__init__(message)
+        self.parameter = parameter
+
+
+# Query parameters
+
+
+class Parameter(Struct, frozen=True, kw_only=True):
+    """A query parameter. The handler gets its value as the argument `argument`, or else under its own name."""
+
+    name: str
+    description: str
+    argument: str = ""
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of the values it takes."""
+        return {"type": "string"}
+
+    def parse(self, values: Sequence[str]) -> Any:
+        """Return the value of a parameter that was sent as `values`. Raises InvalidParameter."""
+        raise NotImplementedError
+
+    def format(self, value: Any) -> str | None:
+        """Return the text that a client sends for a value; None: nothing."""
+        return None if value is None else str(value)
+
+
+class TextParameter(Parameter, frozen=True, kw_only=True):
+    """A parameter that takes any text."""
+
+    default: str | None = None
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string"} | ({} if self.default is None else {"default": self.default})
+
+    def parse(self, values: Sequence[str]) -> str | None:
+        return values[-1] if values else self.default
+
+
+class IntegerParameter(Parameter, frozen=True, kw_only=True):
+    """A parameter that takes one whole number in a range."""
+
+    default: int
+    minimum: int
+    maximum: int
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum, "default": self.default}
+
+    def parse(self, values: Sequence[str]) -> int:
+        if not values:
+            return self.default
+        text = values[-1]
+        # isdecimal alone also takes other scripts' digits; twenty digits bound the work of int().
+        is_number = len(values) == 1 and text.isascii() and text.isdecimal() and len(text) <= 20
+        if is_number and self.minimum <= int(text) <= self.maximum:
+            return int(text)
+        raise InvalidParameter(self.name, f"{self.name} must be one whole number from {self.minimum} to {self.maximum}")
+
+
+class ChoiceParameter(Parameter, frozen=True, kw_only=True):
+    """A parameter that takes one of several words."""
+
+    choices: tuple[str, ...]
+    default: str | None = None
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        return {"type": "string", "enum": list(self.choices)} | (
+            {} if self.default is None else {"default": self.default}
+        )
+
+    def parse(self, values: Sequence[str]) -> Any:
+        value = values[-1] if values else self.default
+        if value is not None and value not in self.choices:
+            quoted = value if len(value) <= 128 else value[:127] + "…"
+            raise InvalidParameter(self.name, f'{self.name} must be one of {", ".join(self.choices)}, not "{quoted}"')
+        return value
+
+
+class FlagParameter(ChoiceParameter, frozen=True, kw_only=True):
+    """A choice whose first word means true. The handler gets a bool."""
+
+    def parse(self, values: Sequence[str]) -> bool:
+        return bool(super().parse(values) == self.choices[0])
+
+    def format(self, value: Any) -> str | None:
+        return self.choices[0] if value else None
+
+
+# Operations
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operation(Generic[Output]):
+    """One thing that an operator can ask of a node. `Output` is the type of its reply, or of each event of a stream."""
+
+    name: str
+    noun: str  # the group in the OpenAPI document
+    method: Method
+    path: str
+    summary: str
+    role: Role = "viewer"
+    input: Any = None  # the type of the request body; None: there is none
+    form: Any = None  # the type of the fields, where a page may also send a form
+    output: type[Output] | None = None  # None: a page or a file
+    status: int = 200  # of a reply in JSON
+    query: tuple[Parameter, ...] = ()
+    takes_any_query: bool = False
+    errors: tuple[ErrorCase, ...] = ()  # besides those that every operation of its kind has
+    is_stream: bool = False  # a stream of events (SSE) instead of one reply
+    event: str = ""  # what each event is called; it then also carries the id of its value
+    is_page: bool = False  # a browser gets HTML
+    files: tuple[str, ...] = ()  # media types, where the reply is a file
+    takes_passphrase: bool = False  # taken on this machine or over https alone
+
+    @property
+    def path_parts(self) -> tuple[str, ...]:
+        """Return the names of the parts of the path."""
+        return tuple(part[1:-1].partition(":")[0] for part in self.path.split("/") if part.startswith("{"))
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether unknown query parameters are refused."""
+        return not self.takes_any_query and (self.method == "GET" or bool(self.query))
+
+    def target(self, arguments: Mapping[str, object], quote: Callable[[str], str]) -> tuple[str, dict[str, str]]:
+        """Return the path and the query of a request with these arguments: parts of the path, and query parameters."""
+        values = dict(arguments)
+        segments = []
+        for segment in self.path.split("/"):
+            is_part = segment.startswith("{")
+            segments.append(quote(str(values.pop(segment[1:-1].partition(":")[0]))) if is_part else segment)
+        query = {}
+        for parameter in self.query:
+            text = parameter.format(values.pop(parameter.argument or parameter.name, None))
+            if text is not None:
+                query[parameter.name] = text
+        if values:
+            raise TypeError(f"{self.name} takes no {', '.join(values)}")
+        return "/".join(segments), query
+
+
+def handles(operation: Operation[Any]) -> Callable[[AnyHandler], AnyHandler]:
+    """Mark a method as the handler of an operation.
+
+    The handler names as its arguments what it needs: parts of the path and query parameters by their names, the
+    decoded `body`, `by` (the principal who asks) and `roles`. It returns a value of the operation's output type, an
+    async generator of such values for a stream, or raises NotFound or Refused.
+    """
+
+    def mark(handler: AnyHandler) -> AnyHandler:
+        handler.__dict__["operation"] = operation
+        return handler
+
+    return mark
+
+
+def handlers_of(services: Iterable[object]) -> dict[Operation[Any], Callable[..., Any]]:
+    """Return the bound handlers of all operations that these objects handle."""
+    handlers: dict[Operation[Any], Callable[..., Any]] = {}
+    for service in services:
+        for name in dir(type(service)):
+            operation = getattr(getattr(type(service), name), "operation", None)
+            if isinstance(operation, Operation):
+                handlers[operation] = getattr(service, name)
+    return handlers
+
+
+# Errors of all operations, or of all operations of a kind
+
+INVALID_PARAMETER: Final = ErrorCase("invalid_parameter", 400, "a query parameter is unknown or has no possible value")
+INVALID_JSON: Final = ErrorCase("invalid_json", 400, "the body is not JSON")
+INVALID_BODY: Final = ErrorCase("invalid_body", 400, "the body has another shape, or a member that is not known")
+UNAUTHORISED: Final = ErrorCase("unauthorised", 401, "no credential of an operator was shown")
+ROLE_REQUIRED: Final = ErrorCase("role_required", 403, "the credential does not have the role that this takes")
+FOREIGN_PAGE: Final = ErrorCase("bad_origin", 403, "another page's Origin or Sec-Fetch-Site")
+SESSION_KEY: Final = ErrorCase("session_key", 403, "a browser's session sends its key as X-Interlock-Session")
+MISDIRECTED: Final = ErrorCase("bad_host", 421, "the Host is not this node's; see node.operator_url")
+BODY_TOO_LARGE: Final = ErrorCase("body_too_large", 413, "the body is larger than 64 KiB")
+UNSUPPORTED_MEDIA_TYPE: Final = ErrorCase("unsupported_media_type", 415, "the body is not application/json")
+INTERNAL: Final = ErrorCase("internal", 500, "a fault of the node; details.ref is repeated in its log")
+UNAVAILABLE: Final = ErrorCase("unavailable", 503, "the store cannot answer; nothing was done")
+
+# Errors of several capabilities
+
+NOT_FOUND: Final = ErrorCase("not_found", 404, "there is none of this name; details.nearest names what is like it")
+NOT_LOCAL: Final = ErrorCase("not_local", 403, "a passphrase is taken on the node's own machine, or over https")
+CHANGED: Final = ErrorCase("changed", 409, "it is not what was shown: the files, or the definition of the tool")

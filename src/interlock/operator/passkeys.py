@@ -9,19 +9,21 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from interlock.approvals.api import EnrolPasskey, InvitePasskey, PasskeyCreation
+from interlock.approvals.api import (
+    ENROL_PASSKEY,
+    GET_INVITATION,
+    INVITE_PASSKEY,
+    VISIT_INVITATION,
+    EnrolPasskey,
+    InvitePasskey,
+    PasskeyCreation,
+)
 from interlock.approvals.api import Invitation as InvitationView
 from interlock.approvals.trust.passkeys import GONE, NO_PARTY, PATH, Invitation, invitation_view
 from interlock.core.operator_errors import NotFound
 from interlock.crypto.jose.base64url import decode_base64url
 from interlock.crypto.webauthn.ceremonies import Wrong
-from interlock.operator.endpoint import Endpoint, OperatorExchange
-from interlock.operator.error_cases import (
-    NO_PASSKEYS,
-    NOT_FOUND,
-    PASSKEY_INVALID,
-    PASSKEY_INVITATION_OVER,
-)
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.pages.frame import page, text
 from interlock.operator.requests import RejectedRequest, refuse_unknown_parameters
 
@@ -69,41 +71,12 @@ async def enrol_passkey(exchange: OperatorExchange[EnrolPasskey]) -> InvitationV
     return invitation_view(done)
 
 
-ENDPOINTS = (
-    Endpoint(
-        method="POST",
-        path=ADMIN,
-        handler=invite_passkey,
-        summary="Invite a person to make a passkey: an address that is good once, for ten minutes.",
-        role="admin",
-        status=201,
-        errors=(NO_PASSKEYS,),
-    ),
-    Endpoint(
-        method="GET",
-        path=f"{ADMIN}/{{ticket}}",
-        handler=get_invitation,
-        summary="What became of an invitation.",
-        role="admin",
-        errors=(NOT_FOUND,),
-    ),
-    Endpoint(
-        method="GET",
-        path=f"{PATH}/{{ticket}}",
-        handler=visit_invitation,
-        summary="The page on which a person makes a passkey. The ticket is the only credential.",
-        role="anyone",
-        is_page=True,
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{PATH}/{{ticket}}",
-        handler=enrol_passkey,
-        summary="What the browser made there. The ticket is the only credential.",
-        role="anyone",
-        errors=(PASSKEY_INVALID, PASSKEY_INVITATION_OVER),
-    ),
-)
+REQUEST_HANDLERS: RequestHandlers = {
+    INVITE_PASSKEY: invite_passkey,
+    GET_INVITATION: get_invitation,
+    VISIT_INVITATION: visit_invitation,
+    ENROL_PASSKEY: enrol_passkey,
+}
 
 
 def _page(invitation: Invitation, asked: PasskeyCreation) -> Response:

@@ -3,19 +3,21 @@
 import time
 
 from interlock.core.operator_errors import Refused
-from interlock.operator.endpoint import Endpoint, OperatorExchange
-from interlock.operator.error_cases import (
-    BAD_TOPIC,
-    NOT_FOUND,
-    PARTICIPANT_REMOVED,
-    ROOM_EXISTS,
-    SELF_PROMOTION,
-    TOPIC_REQUIRED,
-)
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.operations.rooms import Terms
-from interlock.operator.parameters import TextParameter
 from interlock.operator.requests import RejectedRequest
 from interlock.rooms.api import (
+    CREATE_ROOM,
+    DEMOTE,
+    DISCONNECT,
+    LIST_CONNECTIONS,
+    LIST_PARTICIPANTS,
+    LIST_ROOMS,
+    MIGRATE,
+    PROMOTE,
+    SELF_PROMOTION,
+    SHOW_OBSERVED,
+    TOPIC,
     ChangePrivilege,
     CreateRoom,
     Demoted,
@@ -55,7 +57,7 @@ async def migrate(exchange: OperatorExchange[None]) -> ObservedRoom:
 
 
 async def promote(exchange: OperatorExchange[ChangePrivilege]) -> Promoted:
-    topic, terms = TOPIC.read(exchange.request), _terms(exchange.body)
+    topic, terms = exchange.query(TOPIC), _terms(exchange.body)
     try:
         return await exchange.operations.rooms.promote(exchange.path("id"), topic, exchange.principal, terms)
     except Refused as refused:
@@ -65,7 +67,7 @@ async def promote(exchange: OperatorExchange[ChangePrivilege]) -> Promoted:
 
 
 async def demote(exchange: OperatorExchange[ChangePrivilege]) -> Demoted:
-    topic, terms = TOPIC.read(exchange.request), _terms(exchange.body)
+    topic, terms = exchange.query(TOPIC), _terms(exchange.body)
     return await exchange.operations.rooms.demote(exchange.path("id"), topic, exchange.principal, terms)
 
 
@@ -81,77 +83,18 @@ def _terms(body: ChangePrivilege) -> Terms:
 
 
 async def disconnect(exchange: OperatorExchange[None]) -> Disconnected:
-    topic = TOPIC.read(exchange.request)
+    topic = exchange.query(TOPIC)
     return await exchange.operations.rooms.disconnect(exchange.path("id"), topic, exchange.principal)
 
 
-TOPIC = TextParameter(name="topic", description="Which room, where the participant is in several.")
-
-ENDPOINTS = (
-    Endpoint(method="GET", path="/admin/rooms", handler=list_rooms, summary="Every room."),
-    Endpoint(
-        method="POST",
-        path="/admin/rooms",
-        handler=create_room,
-        summary="Make a room. It keeps its history while it is empty.",
-        role="admin",
-        status=201,
-        errors=(BAD_TOPIC, ROOM_EXISTS),
-    ),
-    Endpoint(
-        method="GET",
-        path="/admin/rooms/{topic}/connections",
-        handler=list_connections,
-        summary="Who is connected to a room.",
-        errors=(NOT_FOUND,),
-    ),
-    Endpoint(
-        method="GET",
-        path="/admin/rooms/{topic}/participants",
-        handler=list_participants,
-        summary="Who is or was in a room, with the record of each.",
-        errors=(NOT_FOUND,),
-    ),
-    Endpoint(
-        method="GET",
-        path="/admin/rooms/{topic}/observed",
-        handler=show_observed,
-        summary="What the room would have refused as a mixed one, from the record of its time in observe mode.",
-        errors=(NOT_FOUND,),
-    ),
-    Endpoint(
-        method="POST",
-        path="/admin/rooms/{topic}/migrate",
-        handler=migrate,
-        summary="Make those full who would be refused something as restricted.",
-        role="admin",
-        errors=(NOT_FOUND,),
-    ),
-    Endpoint(
-        method="POST",
-        path="/admin/participants/{id}/promote",
-        handler=promote,
-        summary="Let a participant send MCP messages, from its next one on.",
-        role="admin",
-        query=(TOPIC,),
-        errors=(NOT_FOUND, TOPIC_REQUIRED, SELF_PROMOTION, PARTICIPANT_REMOVED),
-    ),
-    Endpoint(
-        method="POST",
-        path="/admin/participants/{id}/demote",
-        handler=demote,
-        summary="Let a participant only propose, from its next message on.",
-        role="admin",
-        query=(TOPIC,),
-        errors=(NOT_FOUND, TOPIC_REQUIRED, PARTICIPANT_REMOVED),
-    ),
-    Endpoint(
-        method="POST",
-        path="/admin/participants/{id}/disconnect",
-        handler=disconnect,
-        summary="Remove a participant: it may come in again when it is promoted or demoted.",
-        role="admin",
-        query=(TOPIC,),
-        errors=(NOT_FOUND, TOPIC_REQUIRED),
-    ),
-)
+REQUEST_HANDLERS: RequestHandlers = {
+    LIST_ROOMS: list_rooms,
+    CREATE_ROOM: create_room,
+    LIST_CONNECTIONS: list_connections,
+    LIST_PARTICIPANTS: list_participants,
+    SHOW_OBSERVED: show_observed,
+    MIGRATE: migrate,
+    PROMOTE: promote,
+    DEMOTE: demote,
+    DISCONNECT: disconnect,
+}

@@ -4,9 +4,17 @@ from typing import get_args
 
 from starlette.exceptions import HTTPException
 
-from interlock.credentials.api import RemovedSecret, SecretKind, Secrets, SetSecret, StoredSecret
-from interlock.operator.endpoint import Endpoint, OperatorExchange
-from interlock.operator.error_cases import BAD_SECRET_NAME, NOT_FOUND
+from interlock.credentials.api import (
+    LIST_SECRETS,
+    REMOVE_SECRET,
+    SET_SECRET,
+    RemovedSecret,
+    SecretKind,
+    Secrets,
+    SetSecret,
+    StoredSecret,
+)
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 
 
 async def list_secrets(exchange: OperatorExchange[None]) -> Secrets:
@@ -26,28 +34,8 @@ async def remove_secret(exchange: OperatorExchange[None]) -> RemovedSecret:
     return await exchange.operations.secrets.remove(kind, exchange.path("name"), exchange.principal)
 
 
-ENDPOINTS = (
-    Endpoint(
-        method="GET",
-        path="/admin/secrets",
-        handler=list_secrets,
-        summary="The names of everything that is kept, never the values.",
-    ),
-    Endpoint(
-        method="POST",
-        path="/admin/secrets",
-        handler=set_secret,
-        summary="Keep a secret. Servers that name it are started afresh with it.",
-        role="admin",
-        status=201,
-        errors=(BAD_SECRET_NAME,),
-    ),
-    Endpoint(
-        method="DELETE",
-        path="/admin/secrets/{kind}/{name:path}",
-        handler=remove_secret,
-        summary="Forget a secret, a token for a server or a client registration.",
-        role="admin",
-        errors=(NOT_FOUND,),
-    ),
-)
+REQUEST_HANDLERS: RequestHandlers = {
+    LIST_SECRETS: list_secrets,
+    SET_SECRET: set_secret,
+    REMOVE_SECRET: remove_secret,
+}

@@ -1,10 +1,13 @@
 """Tools and skills at the operator endpoint."""
 
 from msgspec import Raw
-from starlette.responses import Response
 
 from interlock.approvals.api import Approval, PasskeyRequest, SignedProof
 from interlock.approvals.classification_api import (
+    ASK_CLASSES_PASSKEY,
+    PROPOSE_CLASSES,
+    PROVE_CLASSES,
+    SIGN_CLASSES,
     ClassifiedTools,
     ClassifyTools,
     ClassProposals,
@@ -12,34 +15,33 @@ from interlock.approvals.classification_api import (
     UnlockForClasses,
 )
 from interlock.approvals.trust.operator_keys import TooOften
-from interlock.catalog.api import CallEvent, CallTool, ToolDetail, ToolRoutes, Tools
+from interlock.catalog.api import (
+    CALL_TOOL,
+    CALLER,
+    CLASSIFY_TOOL,
+    GET_TOOL,
+    LIST_ROUTES,
+    LIST_SKILLS,
+    LIST_TOOLS,
+    SEARCH,
+    CallTool,
+    ToolDetail,
+    ToolRoutes,
+    Tools,
+)
 from interlock.drivers.api import Skills
 from interlock.gate.protocol.held_call import read_proof_untrusted
-from interlock.operator.approvers import refuse_far, too_often
-from interlock.operator.endpoint import Endpoint, OperatorExchange
-from interlock.operator.error_cases import (
-    CLASSIFIED,
-    CONFIRMATION_OVER,
-    NOT_FOUND,
-    NOT_LOCAL,
-    PROOF_INVALID,
-    TOO_OFTEN,
-    WITHHELD,
-)
-from interlock.operator.event_stream import event_stream
+from interlock.operator.approvers import too_often
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.grants import rejection
-from interlock.operator.parameters import TextParameter
 from interlock.operator.requests import RejectedRequest
 from interlock.wire.jsonrpc.errors import Fault
 
 CLASSIFICATION = "/admin/classification"
-CALLER = TextParameter(name="as", description="The principal whose call the checks are told for.", default="local")
-
-SEARCH = TextParameter(name="search", description="Words: only the tools that fit them best, best first.")
 
 
 async def list_tools(exchange: OperatorExchange[None]) -> Tools:
-    return exchange.operations.tools.list_all(SEARCH.read(exchange.request) or "")
+    return exchange.operations.tools.list_all(exchange.query(SEARCH) or "")
 
 
 async def list_routes(exchange: OperatorExchange[None]) -> ToolRoutes:
@@ -51,15 +53,14 @@ async def list_skills(exchange: OperatorExchange[None]) -> Skills:
 
 
 async def get_tool(exchange: OperatorExchange[None]) -> ToolDetail:
-    return exchange.operations.tools.get(exchange.path("name"), CALLER.read(exchange.request) or "")
+    return exchange.operations.tools.get(exchange.path("name"), exchange.query(CALLER) or "")
 
 
-async def call_tool(exchange: OperatorExchange[CallTool]) -> Response:
+async def call_tool(exchange: OperatorExchange[CallTool]) -> object:
     arguments = exchange.body.arguments or Raw(b"{}")
     if not bytes(arguments).startswith(b"{"):
         raise RejectedRequest(400, "invalid_body", "arguments must be an object")
-    made = exchange.operations.calls.call(exchange.path("name"), arguments, exchange.principal)
-    return event_stream(exchange, made)
+    return exchange.operations.calls.call(exchange.path("name"), arguments, exchange.principal)
 
 
 async def classify_tool(exchange: OperatorExchange[None]) -> Approval:
@@ -78,7 +79,6 @@ async def ask_classes_passkey(exchange: OperatorExchange[ClassifyTools]) -> Pass
 
 
 async def prove_classes(exchange: OperatorExchange[UnlockForClasses]) -> SignedProof:
-    refuse_far(exchange.request)
     body = exchange.body
     signed = await exchange.operations.classification.prove(body, body.key, body.passphrase, by=exchange.principal)
     if isinstance(signed, TooOften):
@@ -101,74 +101,15 @@ async def sign_classes(exchange: OperatorExchange[SignClasses]) -> ClassifiedToo
     return done
 
 
-ENDPOINTS = (
-    Endpoint(
-        method="GET",
-        path="/admin/tools",
-        handler=list_tools,
-        summary="Every tool, listed or withheld.",
-        query=(SEARCH,),
-    ),
-    Endpoint(
-        method="GET",
-        path="/admin/tools/routes",
-        handler=list_routes,
-        summary="Where every qualified name leads (MCP-AX 7.1).",
-    ),
-    Endpoint(method="GET", path="/admin/skills", handler=list_skills, summary="Skills that drivers bring."),
-    Endpoint(
-        method="GET",
-        path="/admin/tools/{name}",
-        handler=get_tool,
-        summary="One tool, by its qualified name or alias, and what a call of it would meet.",
-        query=(CALLER,),
-        errors=(NOT_FOUND, WITHHELD),
-    ),
-    Endpoint(
-        method="POST",
-        path="/admin/tools/{name}/call",
-        handler=call_tool,
-        summary="Call a tool, through the same guard as any client. To close the connection cancels the call.",
-        role="admin",
-        events=CallEvent,
-    ),
-    Endpoint(
-        method="POST",
-        path="/admin/tools/{name}/classify",
-        handler=classify_tool,
-        summary="Ask what a tool does that does not say it; gives the approval that then waits.",
-        role="admin",
-        status=201,
-        errors=(NOT_FOUND, CLASSIFIED),
-    ),
-    Endpoint(
-        method="GET",
-        path=CLASSIFICATION,
-        handler=propose_classes,
-        summary="What is proposed for every tool that does not say what it does, or whose name contradicts it.",
-    ),
-    Endpoint(
-        method="POST",
-        path=CLASSIFICATION,
-        handler=sign_classes,
-        summary="Say what several tools are. The proof is over id and the digest of the sorted list.",
-        role="admin",
-        errors=(CONFIRMATION_OVER, PROOF_INVALID),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{CLASSIFICATION}/passkey",
-        handler=ask_classes_passkey,
-        summary="What a browser asks a passkey, for it to sign this list.",
-        role="admin",
-        errors=(PROOF_INVALID,),
-    ),
-    Endpoint(
-        method="POST",
-        path=f"{CLASSIFICATION}/proof",
-        handler=prove_classes,
-        summary="A proof for this list by an operator key of the node's machine, unlocked by its passphrase.",
-        role="admin",
-        errors=(PROOF_INVALID, NOT_LOCAL, TOO_OFTEN),
-    ),
-)
+REQUEST_HANDLERS: RequestHandlers = {
+    LIST_TOOLS: list_tools,
+    LIST_ROUTES: list_routes,
+    LIST_SKILLS: list_skills,
+    GET_TOOL: get_tool,
+    CALL_TOOL: call_tool,
+    CLASSIFY_TOOL: classify_tool,
+    PROPOSE_CLASSES: propose_classes,
+    SIGN_CLASSES: sign_classes,
+    ASK_CLASSES_PASSKEY: ask_classes_passkey,
+    PROVE_CLASSES: prove_classes,
+}

@@ -1,10 +1,16 @@
 """The operator API about rooms and their participants."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from interlock.operator.operation import RequestBody
+from interlock.operator.operation import (
+    NOT_FOUND,
+    ErrorCase,
+    Operation,
+    RequestBody,
+    TextParameter,
+)
 
 RoomPrivilege = Literal["full", "restricted"]
 
@@ -160,3 +166,142 @@ class ChangePrivilege(RequestBody, frozen=True, kw_only=True):
         Annotated[str, Meta(max_length=64)] | None,
         Meta(description="An RFC 3339 time, after which it is as before; null: no end."),
     ] = None
+
+
+# Errors
+
+BAD_TOPIC: Final = ErrorCase("bad_topic", 409, "a room cannot have this name")
+PARTICIPANT_REMOVED: Final = ErrorCase(
+    "removed", 409, "the participant was removed: a decision without an end lets it in"
+)
+ROOM_EXISTS: Final = ErrorCase("room_exists", 409, "there is a room of this name")
+SELF_PROMOTION: Final = ErrorCase("self_promotion", 403, "the participant is the one who asks")
+TOPIC_REQUIRED: Final = ErrorCase("topic_required", 409, "the participant is in several rooms; say ?topic=")
+
+
+# Query parameters
+
+TOPIC: Final = TextParameter(name="topic", description="Which room, where the participant is in several.")
+
+
+# Operations
+
+LIST_ROOMS: Final = Operation(
+    name="list_rooms",
+    noun="rooms",
+    method="GET",
+    path="/admin/rooms",
+    summary="Every room.",
+    output=Rooms,
+)
+CREATE_ROOM: Final = Operation(
+    name="create_room",
+    noun="rooms",
+    method="POST",
+    path="/admin/rooms",
+    summary="Make a room. It keeps its history while it is empty.",
+    role="admin",
+    input=CreateRoom,
+    output=Room,
+    status=201,
+    errors=(
+        BAD_TOPIC,
+        ROOM_EXISTS,
+    ),
+)
+LIST_CONNECTIONS: Final = Operation(
+    name="list_connections",
+    noun="rooms",
+    method="GET",
+    path="/admin/rooms/{topic}/connections",
+    summary="Who is connected to a room.",
+    output=RoomConnections,
+    errors=(NOT_FOUND,),
+)
+LIST_PARTICIPANTS: Final = Operation(
+    name="list_participants",
+    noun="rooms",
+    method="GET",
+    path="/admin/rooms/{topic}/participants",
+    summary="Who is or was in a room, with the record of each.",
+    output=RoomParticipants,
+    errors=(NOT_FOUND,),
+)
+SHOW_OBSERVED: Final = Operation(
+    name="show_observed",
+    noun="rooms",
+    method="GET",
+    path="/admin/rooms/{topic}/observed",
+    summary="What the room would have refused as a mixed one, from the record of its time in observe mode.",
+    output=ObservedRoom,
+    errors=(NOT_FOUND,),
+)
+MIGRATE: Final = Operation(
+    name="migrate",
+    noun="rooms",
+    method="POST",
+    path="/admin/rooms/{topic}/migrate",
+    summary="Make those full who would be refused something as restricted.",
+    role="admin",
+    output=ObservedRoom,
+    errors=(NOT_FOUND,),
+)
+PROMOTE: Final = Operation(
+    name="promote",
+    noun="rooms",
+    method="POST",
+    path="/admin/participants/{id}/promote",
+    summary="Let a participant send MCP messages, from its next one on.",
+    role="admin",
+    input=ChangePrivilege,
+    output=Promoted,
+    query=(TOPIC,),
+    errors=(
+        NOT_FOUND,
+        TOPIC_REQUIRED,
+        SELF_PROMOTION,
+        PARTICIPANT_REMOVED,
+    ),
+)
+DEMOTE: Final = Operation(
+    name="demote",
+    noun="rooms",
+    method="POST",
+    path="/admin/participants/{id}/demote",
+    summary="Let a participant only propose, from its next message on.",
+    role="admin",
+    input=ChangePrivilege,
+    output=Demoted,
+    query=(TOPIC,),
+    errors=(
+        NOT_FOUND,
+        TOPIC_REQUIRED,
+        PARTICIPANT_REMOVED,
+    ),
+)
+DISCONNECT: Final = Operation(
+    name="disconnect",
+    noun="rooms",
+    method="POST",
+    path="/admin/participants/{id}/disconnect",
+    summary="Remove a participant: it may come in again when it is promoted or demoted.",
+    role="admin",
+    output=Disconnected,
+    query=(TOPIC,),
+    errors=(
+        NOT_FOUND,
+        TOPIC_REQUIRED,
+    ),
+)
+
+OPERATIONS: Final[tuple[Operation[Any], ...]] = (
+    LIST_ROOMS,
+    CREATE_ROOM,
+    LIST_CONNECTIONS,
+    LIST_PARTICIPANTS,
+    SHOW_OBSERVED,
+    MIGRATE,
+    PROMOTE,
+    DEMOTE,
+    DISCONNECT,
+)

@@ -1,8 +1,10 @@
 """The operator API about the audit log."""
 
-from typing import Annotated, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 from msgspec import Meta, Struct
+
+from interlock.operator.operation import IntegerParameter, Operation
 
 Record = TypeVar("Record")
 
@@ -42,3 +44,37 @@ class AuditPage(Struct, Generic[Record], frozen=True, kw_only=True):
 
     records: Annotated[tuple[Record, ...], Meta(description="Oldest first.")]
     last: Annotated[int, Meta(description="The sequence of the newest record of the log.")]
+
+
+# Query parameters
+
+SEQUENCE_MAX: Final = 2**63 - 1  # what a store can count to
+
+AFTER: Final = IntegerParameter(
+    name="after", description="Records above this sequence.", default=0, minimum=0, maximum=SEQUENCE_MAX
+)
+LIMIT: Final = IntegerParameter(
+    name="limit",
+    description="At most so many; a reader goes on with after.",
+    default=100,
+    minimum=1,
+    maximum=1_000,
+)
+
+
+# Operations
+
+READ_AUDIT: Final = Operation(
+    name="read_audit",
+    noun="node",
+    method="GET",
+    path="/admin/audit",
+    summary="A page of the audit log.",
+    output=AuditPage[AuditRecord],
+    query=(
+        AFTER,
+        LIMIT,
+    ),
+)
+
+OPERATIONS: Final[tuple[Operation[Any], ...]] = (READ_AUDIT,)

@@ -23,7 +23,7 @@ from tests.servers.authenticator import Authenticator
 from typer.main import get_command
 
 from interlock.cli.app import VERBS, load_app
-from interlock.operator.endpoints import ENDPOINTS
+from interlock.operator.table import OPERATIONS
 
 PASSPHRASE, GUESS = "correct horse", "hunter2!"
 SAFETY = '[gate]\nmode = "gated"\n[safety]\nmode = "enforcing"\npreapproved = true\nagents.coder = {}\n'
@@ -221,8 +221,8 @@ def test_no_endpoint_enrols_approves_or_shows_a_code_to_the_login_links_session(
     page = Page(place.node)
     assert page.log_in(link(place.node))[0] == 200
     kept = {"DELETE /session", "DELETE /admin/keys/{ref}", "GET /approvals/events"}  # log out, take away, never end
-    for endpoint in ENDPOINTS:
-        if f"{endpoint.method} {endpoint.path}" in kept or endpoint.events is not None:
+    for endpoint in OPERATIONS:
+        if f"{endpoint.method} {endpoint.path}" in kept or endpoint.is_stream:
             continue
         for id in place.waiting.values():
             path = "/".join(id if part.startswith("{") else part for part in endpoint.path.split("/"))
