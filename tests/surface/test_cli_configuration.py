@@ -11,7 +11,9 @@ from program import Inline, Interlock
 
 from interlock.cli.codes import codes_for, every_code, every_key
 from interlock.drivers.protocol.binding.hook_entry import STANDARD
-from interlock.operator import error_cases
+from interlock.operator import operation
+from interlock.operator.operation import ErrorCase
+from interlock.operator.table import OPERATIONS
 
 BAD = """\
 [node]
@@ -223,9 +225,13 @@ def test_every_public_code_is_explained(code: str) -> None:
         assert one.whose.islower()
 
 
-@pytest.mark.parametrize(
-    "code", sorted({one.name for one in vars(error_cases).values() if isinstance(one, error_cases.ErrorCase)})
+ERROR_CASES = (
+    *(value for value in vars(operation).values() if isinstance(value, ErrorCase)),
+    *(case for declared in OPERATIONS for case in declared.errors),
 )
+
+
+@pytest.mark.parametrize("code", sorted({case.name for case in ERROR_CASES}))
 def test_every_code_of_the_operator_endpoint_is_explained(code: str) -> None:
     assert codes_for(code)
 
