@@ -26,7 +26,7 @@ from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.core.clock import SystemClock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.link_state import LinkState
-from interlock.dispatch.dispatch import Dispatch
+from interlock.dispatch.dispatch import Dispatch, DispatchParts
 from interlock.guard.budgets import Account, Budgets
 from interlock.guard.checks.agent import AgentCheck
 from interlock.guard.checks.availability import AvailabilityCheck
@@ -71,8 +71,8 @@ class _Unguarded(Dispatch):
 
     _ticket = _Unasked()
 
-    def go(self, call: Call, link: ServerLink) -> Call:
-        self._register(call, link)
+    def send(self, call: Call, link: ServerLink) -> Call:
+        self.under_way.register(call, link)
         self._ticket.command = call
         link.send(self._ticket)  # type: ignore[arg-type]
         return call
@@ -151,17 +151,19 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
     await catalog.stock(link, Listing(tools=Items(items=(("echo", item),), digest=b"x")))
     made = _Unguarded if kind == UNGUARDED else Dispatch
     dispatch = made(
-        catalog,
-        {},
-        nobody,  # type: ignore[arg-type]
-        clock,
-        guard=guard,
-        route_check=route_check,
-        availability=availability,
-        budgets=budgets,
-        gate=gate,
-        deciding=gate,
-        arrivals=gate,
+        DispatchParts(
+            catalog=catalog,
+            keepers={},
+            recorder=nobody,  # type: ignore[arg-type]
+            clock=clock,
+            guard=guard,
+            route_check=route_check,
+            availability=availability,
+            budgets=budgets,
+            gate=gate,
+            deciding=gate,
+            arrivals=gate,
+        )
     )
     if kind != BUDGETED:
         return Way(dispatch, None)

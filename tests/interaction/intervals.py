@@ -16,7 +16,7 @@ LOG_REPEAT_S = "interlock.cli.terminal.log:REPEAT_S"  # tests count the lines of
 PUBLIC_SWEEP_S = "interlock.node.endpoints:SWEEP_S"
 READY_S = "interlock.node.main:READY_S"
 REGISTER_WITHIN_S = "interlock.ax.connection:REGISTER_WITHIN_S"
-RESPAWN_WAIT_S = "interlock.dispatch.sender:RESPAWN_WAIT_S"
+RESPAWN_WAIT_S = "interlock.dispatch.dispatch:RESPAWN_WAIT_S"
 SCRYPT_N = (
     "interlock.crypto.keys.encrypted_pem:SCRYPT_N"  # half a second for each signature with a key under a passphrase
 )

@@ -101,7 +101,7 @@ class Asked:
 class Place:
     def __init__(self, node: Node, clock: AheadClock) -> None:
         self.node, self.clock = node, clock
-        self.parking = node.calls.dispatch.parking
+        self.parking = node.calls.dispatch.under_way.parking
         self.principals: dict[str, Principal] = {}  # those that are more than a name
 
     def ask(
@@ -152,7 +152,7 @@ class Place:
         return {
             "spaces": len(self.parking.spaces),
             "handles": len(self.parking._handles),
-            "in flight": len(self.node.calls.dispatch.in_flight),
+            "in flight": len(self.node.calls.dispatch.under_way.calls),
             "on links": sum(isinstance(p, Call) for link in links for p in link.in_flight.values()),
             "suspended": sum(len(link.waiting.suspended) for link in links),
             "suspended by principal": sum(len(link.waiting.suspended.principals) for link in links),

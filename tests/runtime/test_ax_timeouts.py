@@ -16,7 +16,7 @@ from tests.interaction.peers import HttpPeer
 from tests.runtime.levels import Level, StillClock, levels, until
 from tests.servers.start import raw
 
-from interlock.dispatch.timeouts import SWEEP_S, next_sweep_s, timeout_fault
+from interlock.dispatch.calls_under_way import SWEEP_S, next_sweep_s, timeout_fault
 
 TIMES = {"realtime": 0.5, "fast": 5.0, "standard": 30.0, "slow": 120.0}
 CLASSES = [*TIMES, "batch"]
@@ -50,7 +50,7 @@ async def silent(tmp_path: Path, count: int = 1, **options: Any) -> AsyncIterato
 def look(*tree: Level) -> None:
     """Every node looks at its deadlines, the outermost first."""
     for place in tree:
-        place.node.calls.dispatch._sweep()
+        place.node.calls.dispatch.under_way._sweep()
 
 
 @pytest.mark.req("AX-7.3-1")
@@ -63,7 +63,7 @@ async def test_a_silent_leaf_is_given_up_when_the_time_of_its_class_is_over_and_
         request = await leaf.hear("tools/call")
         clock.ahead += TIMES[latency_class] - SOON_S
         look(node)
-        assert len(node.node.calls.dispatch.in_flight) == 1
+        assert len(node.node.calls.dispatch.under_way.calls) == 1
         clock.ahead += SOON_S
         look(node)
         error = (await ongoing.reply()).error
@@ -109,7 +109,7 @@ async def test_a_tool_without_a_class_has_the_time_of_its_server_and_progress_be
         look(node)
         clock.ahead += SERVER_S - SOON_S
         look(node)
-        assert len(node.node.calls.dispatch.in_flight) == 1
+        assert len(node.node.calls.dispatch.under_way.calls) == 1
         clock.ahead += SOON_S
         look(node)
         error = (await ongoing.reply()).error
@@ -126,7 +126,7 @@ async def test_no_hop_above_gives_up_on_a_tool_without_a_class_before_its_own_ho
         await leaf.hear("tools/call")
         clock.ahead += SERVER_S + SOON_S
         look(*tree[:-1])
-        assert [len(one.node.calls.dispatch.in_flight) for one in tree] == [1, 1, 1]
+        assert [len(one.node.calls.dispatch.under_way.calls) for one in tree] == [1, 1, 1]
         look(tree[-1])
         assert (await ongoing.reply()).error["data"]["hop"] == 1
 
@@ -149,11 +149,11 @@ async def test_the_innermost_hop_gives_up_first_and_names_itself(tmp_path: Path)
         await leaf.hear("tools/call")
         clock.ahead += TIMES["realtime"] + SOON_S
         look(*tree[:-1])
-        assert [len(one.node.calls.dispatch.in_flight) for one in tree] == [1, 1, 1]
+        assert [len(one.node.calls.dispatch.under_way.calls) for one in tree] == [1, 1, 1]
         look(tree[-1])
         error = (await ongoing.reply()).error
         assert error["data"] == {"timeout_ms": 500, "latency_class": "realtime", "hop": 1, "outcome": "unknown"}
-        assert [len(one.node.calls.dispatch.in_flight) for one in tree] == [0, 0, 0]
+        assert [len(one.node.calls.dispatch.under_way.calls) for one in tree] == [0, 0, 0]
 
 
 @pytest.mark.req("AX-7.3-1")
@@ -170,7 +170,7 @@ async def test_a_hop_above_a_silent_aggregator_waits_fifty_milliseconds_longer_p
         await leaf.hear("tools/call")
         clock.ahead += TIMES["fast"] + 2 * SLACK_S - SOON_S
         look(node)
-        assert len(node.node.calls.dispatch.in_flight) == 1
+        assert len(node.node.calls.dispatch.under_way.calls) == 1
         clock.ahead += SOON_S
         look(node)
         data = (await ongoing.reply()).error["data"]
@@ -213,7 +213,7 @@ async def test_a_batch_call_ends_early_when_its_caller_goes_or_its_subserver_is_
             request = await leaf.hear("tools/call")
             clock.ahead += 600
             look(*tree)
-            assert [len(one.node.calls.dispatch.in_flight) for one in tree] == [1, 1]
+            assert [len(one.node.calls.dispatch.under_way.calls) for one in tree] == [1, 1]
             if end == "lost":
                 leaf.cut()
                 error = (await ongoing.reply()).error
@@ -222,7 +222,7 @@ async def test_a_batch_call_ends_early_when_its_caller_goes_or_its_subserver_is_
                 await peer.cancel(ongoing)
                 cancelled = await leaf.hear("notifications/cancelled")
                 assert cancelled["params"]["requestId"] == request["id"]
-            await until(lambda: not any(one.node.calls.dispatch.in_flight for one in tree))
+            await until(lambda: not any(one.node.calls.dispatch.under_way.calls for one in tree))
 
 
 def test_deadlines_are_looked_at_when_they_are_due() -> None:

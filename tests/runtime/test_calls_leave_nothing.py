@@ -273,7 +273,7 @@ def close(here: Leaving, client: Client) -> None:
 async def timed_out(here: Leaving) -> None:
     asked = here.call("new__wait")
     here.clock.ahead += 1000
-    here.node.calls.dispatch._sweep()
+    here.node.calls.dispatch.under_way._sweep()
     assert "error" in await ended(asked)
 
 
@@ -360,7 +360,7 @@ async def test_no_way_of_a_call_ends_in_a_circle(here: Leaving, way: str) -> Non
     try:
         for _ in range(CALLS):
             await WAYS[way](here)
-        await here.until(lambda: not here.node.calls.dispatch.in_flight)
+        await here.until(lambda: not here.node.calls.dispatch.under_way.calls)
         gc.collect()
         left = [type(one).__name__ for one in gc.garbage if type(one).__module__.startswith("interlock.")]
     finally:

@@ -24,7 +24,8 @@ descriptors.raise_limit()
 (folder / "interlock.toml").write_text("")
 plan = load(folder / "interlock.toml", os.environ, {"data": str(folder / "data")}).plan
 node = Node(plan, lambda operations, authenticate: None)
-print(json.dumps([resource.getrlimit(resource.RLIMIT_NOFILE), descriptors.limit(), node.calls.dispatch.parking.room]))
+limits = resource.getrlimit(resource.RLIMIT_NOFILE), descriptors.limit()
+print(json.dumps([*limits, node.calls.dispatch.under_way.parking.room]))
 """
 
 

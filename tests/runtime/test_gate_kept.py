@@ -279,7 +279,7 @@ async def test_a_caller_that_leaves_after_the_call_was_sent_leaves_its_outcome_u
         await here.until(lambda: len(here.diary) == 1)
         asked.running.cancel("gone")
         await here.becomes(demand, Status.UNKNOWN)
-        assert not here.node.calls.dispatch.in_flight
+        assert not here.node.calls.dispatch.under_way.calls
 
 
 async def test_a_confirmation_that_is_cancelled_cancels_the_call_it_made(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ async def test_a_confirmation_that_is_cancelled_cancels_the_call_it_made(tmp_pat
         await here.until(lambda: len(here.diary) == 1)
         asked.running.cancel("gone")
         await here.becomes(demand, Status.UNKNOWN)
-        assert not here.node.calls.dispatch.in_flight
+        assert not here.node.calls.dispatch.under_way.calls
 
 
 async def test_a_held_call_costs_nothing_until_it_is_sent_and_budget_comes_before_the_gate(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:
         await here.until(lambda: not gate._work)  # the end of the last one is still being written
         assert (gate.rounds._passes, gate.rounds._relayed, gate._underway) == ({}, {}, set())
         assert here.node.calls.keepers["plant"].link.booked == 0
-        assert not here.node.calls.dispatch.in_flight
+        assert not here.node.calls.dispatch.under_way.calls
 
 
 async def test_a_question_nobody_answers_ends_the_call_it_was_for(tmp_path: Path) -> None:

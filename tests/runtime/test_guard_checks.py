@@ -22,7 +22,7 @@ from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Caller, Principal, view_key
 from interlock.core.calls.check import Check, CheckNumber, Refuse, Verdict
-from interlock.dispatch.sender import Sender
+from interlock.dispatch.dispatch import Dispatch
 from interlock.guard import guard_checks
 from interlock.guard.checks.route import RouteCheck
 from interlock.mcp.eras import Era
@@ -87,9 +87,9 @@ def explained(node: House, name: str, who: Principal) -> CheckNumber | None:
 def refusals(monkeypatch: pytest.MonkeyPatch) -> list[CheckNumber]:
     """The checks that refused calls, in order."""
     made: list[CheckNumber] = []
-    refuse, unlisted = Sender._refuse, RouteCheck.unlisted
+    refuse, unlisted = Dispatch._refuse, RouteCheck.unlisted
 
-    def noted_refuse(self: Sender, call: Call, refused: Refuse, status: int | None = None) -> Call:
+    def noted_refuse(self: Dispatch, call: Call, refused: Refuse, status: int | None = None) -> Call:
         made.append(refused.check)
         return refuse(self, call, refused, status)
 
@@ -97,7 +97,7 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[CheckNumber]:
         made.append(CheckNumber.ROUTE)
         return unlisted(self, caller, name)
 
-    monkeypatch.setattr(Sender, "_refuse", noted_refuse)
+    monkeypatch.setattr(Dispatch, "_refuse", noted_refuse)
     monkeypatch.setattr(RouteCheck, "unlisted", noted_unlisted)
     return made
 
@@ -245,7 +245,7 @@ async def test_calls_that_are_refused_one_after_another_leave_nothing_under_way(
         await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
         for who in (LOCAL, READER, STRANGER, POOR):
             await asyncio.gather(*(call(node, f"plant.{name}", who) for name in ("look", "fire", "silent")))
-        assert not node.node.calls.dispatch.in_flight
+        assert not node.node.calls.dispatch.under_way.calls
         assert node.node.calls.keepers["plant"].link.booked == 0
 
 
@@ -262,7 +262,7 @@ async def test_a_failure_inside_the_node_answers_the_call_that_waits_and_frees_i
         assert answer["error"]["code"] == -32603
         assert answer["error"]["data"]["ref"] in caplog.text
         assert "a fault of ours" not in json.dumps(answer)
-        assert not node.node.calls.dispatch.in_flight
+        assert not node.node.calls.dispatch.under_way.calls
         assert node.node.calls.keepers["plant"].link.booked == 0
 
 
@@ -274,9 +274,11 @@ async def test_a_call_whose_client_leaves_while_it_waits_is_not_charged_afterwar
         params = {"name": Raw(encode_value("plant.look")), "arguments": Raw(b"{}")}
         first = asyncio.get_running_loop().create_future()
         route = route_of(node, "plant.look")
-        waiting = Call(caller, b"1", "tools/call", params, {}, Answer(), 0.0, dispatch, price=route.price, route=route)
+        waiting = Call(
+            caller, b"1", "tools/call", params, {}, Answer(), 0.0, dispatch.under_way, price=route.price, route=route
+        )
         waiting.after = first  # what its server must have heard before it
-        dispatch.go(waiting, route.link)
+        dispatch.send(waiting, route.link)
         await turns()
         waiting.cancel("changed its mind")
         first.set_result(None)

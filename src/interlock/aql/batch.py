@@ -70,7 +70,7 @@ class BatchCall(OwnCall):
             _unasked(asked.meta),
             asked.sink,
             surface.adapter.clock.now(),
-            surface.dispatch,
+            surface.dispatch.under_way,
             "mcp_aql batch",
             surface=surface,
             tool=tool,

@@ -174,7 +174,7 @@ class AqlSurface:
         if entry is None or request.operation == INTROSPECT:
             arrivals, now = self.dispatch.arrivals, self.adapter.clock.now()
             later = ArrivingCall(
-                caller, asked.client_id, TOOLS_CALL, asked.params, asked.meta, asked.sink, now, self.dispatch
+                caller, asked.client_id, TOOLS_CALL, asked.params, asked.meta, asked.sink, now, self.dispatch.under_way
             )
             make = partial(self.begin, asked, request, tool, deliver)
             if arrivals.postpone(later, make):
@@ -323,7 +323,15 @@ class AqlSurface:
     def _new(self, asked: AskedCall, target: str) -> OwnCall:
         now = self.adapter.clock.now()
         return OwnCall(
-            asked.caller, asked.client_id, TOOLS_CALL, asked.params, asked.meta, asked.sink, now, self.dispatch, target
+            asked.caller,
+            asked.client_id,
+            TOOLS_CALL,
+            asked.params,
+            asked.meta,
+            asked.sink,
+            now,
+            self.dispatch.under_way,
+            target,
         )
 
     def _own(

@@ -1,27 +1,40 @@
-"""From a client's request to a server: find the route, make the call, and pass it on to the guard and the link.
+"""From a client's request to a server: find the route, make the call, pass the guard, send it over the link.
 
-One function per routed method; all of them end in `go`. A call that needs no waiting goes from the front to the link
-without a task, a future or a timer of its own.
+There is one function per routed method; all of them end in `send`. The guard admits, refuses or holds a call. An
+admitted call goes from the front to the link without a task, a future or a timer of its own. A call that is held, or
+that waits for its server or for a place at its link, is sent later by a task of its own. Nothing is sent that the guard
+did not admit.
 """
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import inf
 from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
 from interlock.ax.protocol.route import ROUTE
 from interlock.catalog.catalog import EVERYTHING, Catalog, View
 from interlock.catalog.routes import Route
-from interlock.core.calls.call import Call, CallHold
-from interlock.core.calls.caller import Caller, Sink
-from interlock.core.calls.check import CheckNumber
+from interlock.core.background import BackgroundTasks
+from interlock.core.calls.call import Call, CallHold, Outcome
+from interlock.core.calls.caller import Caller, Sink, ViewKey
+from interlock.core.calls.check import CheckNumber, Refuse
+from interlock.core.calls.failures import answer_failures
 from interlock.core.calls.incoming_route import Followed
+from interlock.core.calls.refusals import BUSY, HELD, is_not_found, own_links_full
 from interlock.core.clock import Clock
+from interlock.core.link_state import LinkState
 from interlock.core.recorder import Recorder
+from interlock.credentials.consents import Consent
+from interlock.credentials.errors import Unobtainable
 from interlock.dispatch.arrivals import Arrivals, ArrivingCall
-from interlock.dispatch.sender import Sender
+from interlock.dispatch.call_queue import CallQueue, Place
+from interlock.dispatch.calls_under_way import CallsUnderWay
 from interlock.dispatch.task_table import Tasks
 from interlock.gate.confirm import Confirmations, Deciding
 from interlock.gate.gate import Gate
@@ -29,56 +42,79 @@ from interlock.gate.hold import Back, GateHold
 from interlock.guard.budgets import READING, Budgets
 from interlock.guard.checks.availability import AvailabilityCheck
 from interlock.guard.checks.route import RouteCheck
-from interlock.guard.guard import Guard
+from interlock.guard.checks.send import forbid_resending
+from interlock.guard.guard import Admitted, Guard
 from interlock.links.handshake import modern_head
 from interlock.links.keeper import Keeper
-from interlock.links.link import Link
+from interlock.links.link import Link, Own
+from interlock.links.process_room import RoomFull
+from interlock.links.unauthorized_retry import unauthorised
 from interlock.mcp.eras import LEGACY, MODERN, Era
 from interlock.mcp.headers import encode_header, mirror_headers, mirror_mismatch
-from interlock.mcp.methods import COMPLETE, NAMED_BY, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
+from interlock.mcp.ladder import HTTP_STATUS
+from interlock.mcp.methods import COMPLETE, META_CAPABILITIES, NAMED_BY, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
 from interlock.mcp.tasks import tool_across_eras
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_result, encode_value, maybe_string
 from interlock.wire.jsonrpc.errors import HEADER_MISMATCH, INVALID_PARAMS, RESOURCE_NOT_FOUND, CodecError, Fault
 
+log = logging.getLogger("interlock.dispatch")
+
 STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD]
+RESPAWN_WAIT_S: Final = 5.0  # how long a call waits for a server that is being started again
 REF_PREFIX: Final = "mcp_"  # of every kind of reference to a driver's resource (AIP-resources-2)
 
 _OBJECT: Final = ord("{")
+_NO_PLACE: Final = Refuse(CheckNumber.AVAILABILITY, BUSY)
 
 
-class Dispatch(Sender):
-    def __init__(
-        self,
-        catalog: Catalog,
-        keepers: Mapping[str, Keeper],
-        recorder: Recorder,
-        clock: Clock,
-        *,
-        guard: Guard[Route],
-        route_check: RouteCheck,
-        availability: AvailabilityCheck,
-        budgets: Budgets,
-        gate: Gate,
-        deciding: Deciding,
-        arrivals: Arrivals,
-        latency_meta: bool = False,
-    ) -> None:
-        """`deciding` takes the proofs that clients bring."""
-        super().__init__(
-            catalog,
-            keepers,
-            recorder,
-            clock,
-            budgets,
-            guard=guard,
-            route_check=route_check,
-            availability=availability,
-            latency_meta=latency_meta,
+class DispatchParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a node that its dispatcher works with."""
+
+    catalog: Catalog
+    keepers: Mapping[str, Keeper]  # by the segment of their link
+    recorder: Recorder
+    clock: Clock
+    guard: Guard[Route]
+    route_check: RouteCheck
+    availability: AvailabilityCheck
+    budgets: Budgets
+    gate: Gate
+    deciding: Deciding  # takes the proofs that clients bring
+    arrivals: Arrivals
+    latency_meta: bool = False
+
+
+class Dispatch:
+    """The dispatcher of a node's calls: clients' methods in, commands to links out."""
+
+    def __init__(self, parts: DispatchParts) -> None:
+        self.guard = parts.guard
+        self.arrivals = parts.arrivals
+        self.budgets = parts.budgets
+        self._catalog = parts.catalog
+        self._keepers = parts.keepers
+        self._clock = parts.clock
+        self._gate = parts.gate
+        self._route_check = parts.route_check
+        self._availability = parts.availability
+        self.under_way = CallsUnderWay(
+            catalog=parts.catalog,
+            keepers=parts.keepers,
+            recorder=parts.recorder,
+            clock=parts.clock,
+            budgets=parts.budgets,
+            latency_meta=parts.latency_meta,
         )
-        self.arrivals = arrivals
-        self._gate = gate
-        self.confirmations = Confirmations(gate, deciding, self, clock, partial(route_check.maybe_route, EVERYTHING))
-        self.tasks = Tasks(clock)
+        self.tasks = Tasks(parts.clock)
+        find_route = partial(parts.route_check.maybe_route, EVERYTHING)
+        self.confirmations = Confirmations(parts.gate, parts.deciding, self, parts.clock, find_route)
+        self._queue = CallQueue(parts.availability.is_full)
+        self._delayed = BackgroundTasks()
+
+    def view(self, key: ViewKey) -> View:
+        """Return the names and routes that a caller with this key sees now."""
+        return self._catalog.namespace.view(key)
 
     # One function per routed method
 
@@ -148,7 +184,7 @@ class Dispatch(Sender):
             meta,
             sink,
             self._clock.now(),
-            self,
+            self.under_way,
             route.qualified,
             route.timeout_s,
             head,
@@ -168,7 +204,7 @@ class Dispatch(Sender):
         elif ack is not None and call.hold is None:
             call.hold = ack
         params["name"] = route.wire_name
-        return self.go(call, link)
+        return self.send(call, link)
 
     def _take_back(self, call: Call, hold: GateHold, back: Back) -> Call:
         """The client's person does not want it: nothing will be sent, so that nothing beyond the arguments counts."""
@@ -191,7 +227,7 @@ class Dispatch(Sender):
         """A request for what is not listed, while servers have yet to arrive: it is looked at again when they have."""
         if caller.hop is not None or "requestState" in params:
             return None
-        call = ArrivingCall(caller, client_id, method, params, meta, sink, self._clock.now(), self)
+        call = ArrivingCall(caller, client_id, method, params, meta, sink, self._clock.now(), self.under_way)
         return call if self.arrivals.postpone(call, partial(make, caller, client_id, params, meta, sink)) else None
 
     def _refuse_unknown_tool(self, call: Call, name: str | None) -> Call:
@@ -222,7 +258,7 @@ class Dispatch(Sender):
                 return self._invalid(call, "params.name must be a string")
             return self._invalid(call, "unknown prompt", {"reason": "prompt_not_found"})
         onward = _onward(route.onward, way)
-        common = caller, client_id, PROMPTS_GET, params, meta, sink, self._clock.now(), self, route.qualified
+        common = caller, client_id, PROMPTS_GET, params, meta, sink, self._clock.now(), self.under_way, route.qualified
         link = route.link
         call = link.new_request(route.original, *common, route.timeout_s, route.head, onward, READING)
         return self._request(call, link, "name", route.wire_name)
@@ -253,7 +289,7 @@ class Dispatch(Sender):
         link, downstream = found
         onward = _onward(self._onward_to_place(link, downstream), way)
         head = modern_head(RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(downstream)
-        common = caller, client_id, RESOURCES_READ, params, meta, sink, self._clock.now(), self, target
+        common = caller, client_id, RESOURCES_READ, params, meta, sink, self._clock.now(), self.under_way, target
         call = link.new_request(downstream, *common, link.timeout_s, head, onward, READING)
         return self._request(call, link, "uri", Raw(encode_value(downstream)))
 
@@ -293,9 +329,9 @@ class Dispatch(Sender):
                 return self.refuse(call, way)
             return self._invalid(call, "params.ref names nothing here", {"reason": "reference_not_found"})
         params["ref"] = ref
-        common = caller, client_id, COMPLETE, params, meta, sink, self._clock.now(), self, target
+        common = caller, client_id, COMPLETE, params, meta, sink, self._clock.now(), self.under_way, target
         call = link.new_request(what, *common, link.timeout_s, modern_head(COMPLETE), _onward(onward, way), READING)
-        return call if call.done else self.go(call, link)
+        return call if call.done else self.send(call, link)
 
     def _request(self, call: Call, link: Link, member: str, wire_name: Raw) -> Call:
         """`member`: of its params, which its server calls `wire_name`."""
@@ -305,7 +341,7 @@ class Dispatch(Sender):
         if fault is not None:
             return self.refuse(call, fault)
         call.params[member] = wire_name
-        return self.go(call, link)
+        return self.send(call, link)
 
     def confirm(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
@@ -330,7 +366,7 @@ class Dispatch(Sender):
         target: str = "",
     ) -> Call:
         """A request that is refused, or answered here."""
-        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self, target)
+        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self.under_way, target)
 
     def _mirror_headers(
         self, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
@@ -363,7 +399,7 @@ class Dispatch(Sender):
         call.wished = call.params.get(NAMED_BY[call.method])
         call.params.pop("inputResponses", None)  # of no round that this server knows
         call.params.pop("task", None)  # a wish of 2025-11-25, which servers of 2026-07-28 overlook
-        call.after = self._tell_level(call, link)
+        call.after = self.under_way.set_log_level(call, link)
         return None
 
     def _came_back(
@@ -381,10 +417,156 @@ class Dispatch(Sender):
         """The parked call a retry takes up, or the refusal as an ended call; None for every other request."""
         if caller.era is Era.LEGACY or "requestState" not in params:
             return None
-        resumed = self.parking.resume(caller, client_id, method, params, meta, sink)
+        resumed = self.under_way.parking.resume(caller, client_id, method, params, meta, sink)
         if isinstance(resumed, Fault):
             return self.refuse(self._new(caller, client_id, method, params, meta, sink), resumed)
         return resumed
+
+    # Sending
+
+    def send(self, call: Call, link: Link) -> Call:
+        """Send a call over its link, at once where the guard admits it, else as soon as it may be sent."""
+        if link.own is not None or call.caller.asker is not None:
+            own_links = link.own if link.own is not None else link.own_of_legacy
+            if own_links is not None:
+                own = own_links.ready(call.caller, call.meta.get(META_CAPABILITIES))
+                if own is None:
+                    return self._go_over_own_link(call, link, own_links)
+                if own is not link:
+                    link, call.after = own, self.under_way.set_log_level(call, own)
+        verdict = self.guard.admit(call, link)
+        if isinstance(verdict, Admitted):
+            if call.after is None:
+                self.under_way.register(call, link)
+                link.send(verdict)
+                return call
+        elif verdict is not HELD and not self._availability.may_wait(verdict, link):
+            place = self._queue.maybe_join(call, link) if verdict.fault is BUSY else None
+            if place is not None:
+                return self._enqueue(call, link, place)
+            if link.standing.state is LinkState.DEGRADED:
+                self._availability.wake(link)
+            return self._refuse(call, verdict)
+        self.under_way.register(call, link)
+        call.deadline = inf  # the time of its class begins when it is sent (MCP-AX 7.3); until then other bounds hold
+        self._delayed.begin(answer_failures(call, self._send_later(call, link, is_held=verdict is HELD)))
+        return call
+
+    def _enqueue(self, call: Call, link: Link, place: Place) -> Call:
+        self.under_way.register(call, link)
+        link.booked -= 1  # not yet
+        call.booked = None
+        call.deadline = inf
+        self._delayed.begin(answer_failures(call, self._send_in_turn(call, link, place)))
+        return call
+
+    async def _send_in_turn(self, call: Call, link: Link, place: Place) -> None:
+        has_place = await self._queue.wait(place)
+        if call.done:
+            return
+        refused = self._route_check.maybe_relisted(call) if has_place else _NO_PLACE
+        if refused is not None:
+            self._refuse(call, refused, 200)
+        else:
+            await self._send_later(call, link)
+
+    async def _send_later(self, call: Call, link: Link, *, is_held: bool = False) -> None:
+        """Send a call once its server has heard what it must hear first, and is back if it went away.
+
+        A held call is not checked here: the guard checks it once more when it is released.
+        """
+        if call.after is not None:
+            await asyncio.wait((call.after,))
+            if call.done:  # its client left meanwhile, and was given back what it was charged
+                return
+        verdict = HELD if is_held else self.guard.admit(call, link)
+        is_away = not link.is_connected or (isinstance(verdict, Refuse) and self._availability.may_wait(verdict, link))
+        if is_away and self._availability.may_return_soon(link) and not call.done:
+            keeper = self._keepers[link.segment]
+            keeper.wake()
+            await keeper.usable_within(RESPAWN_WAIT_S)
+            if call.done:
+                return
+            verdict = self.guard.admit(call, link)
+            if verdict is HELD or not isinstance(verdict, Refuse):
+                verdict = self._route_check.maybe_relisted(call) or verdict
+        await self._settle(call, link, verdict)
+
+    async def _settle(self, call: Call, link: Link, verdict: Admitted[Call] | Refuse) -> None:
+        """Send a call or refuse it, after the guard has released it if it is held."""
+        is_released = verdict is HELD and not call.done
+        if is_released:
+            verdict = await self.guard.release(call, link)
+        if call.done:
+            return
+        if isinstance(verdict, Refuse):
+            self._refuse(call, verdict, 200)
+            return
+        call.forwarded = self._clock.now()
+        if call.timeout_s is not None:
+            call.deadline = call.forwarded + call.timeout_s
+        link.send(verdict)
+        if is_released:
+            forbid_resending(call, link)
+
+    # Clients' own links
+
+    def _go_over_own_link(self, call: Call, link: Link, own: Own) -> Call:
+        refused = self.guard.maybe_refusal(call, link, CheckNumber.AVAILABILITY)
+        if refused is not None:
+            return self._refuse(call, refused)
+        if self._availability.is_full(link):
+            return self.refuse(call, BUSY)
+        self.under_way.register(call, link)
+        self._delayed.begin(answer_failures(call, self._send_over_own_link(call, link, own)))
+        return call
+
+    async def _send_over_own_link(self, call: Call, link: Link, own: Own) -> None:
+        """Open the client's own link and send the call, or send its user to the page where they can agree to it."""
+        if call.done:
+            return
+        try:
+            opened = await own.open(call.caller, call.meta.get(META_CAPABILITIES))
+        except (Unobtainable, StoreError) as error:
+            log.warning("link %s: no token for %s: %s", link.name, call.caller.principal.name, error)
+            call.on_failed(unauthorised(link.name), Outcome.REFUSED)
+            return
+        except RoomFull as full:
+            call.on_failed(own_links_full(full.most), Outcome.REFUSED)
+            return
+        if call.done:
+            return
+        if isinstance(opened, Consent):
+            self.under_way.ask_consent(call, link.name, opened)
+            return
+        verdict = self.guard.admit(call, opened)
+        link.booked -= 1
+        if link.queue is not None:
+            link.queue.on_room()
+        opened.booked += 1
+        call.booked = opened
+        heard = self.under_way.set_log_level(call, opened)
+        if heard is not None:
+            await asyncio.wait((heard,))
+        await self._settle(call, opened, verdict)
+
+    # Refusals
+
+    def _refuse(self, call: Call, refused: Refuse, status: int | None = None) -> Call:
+        if refused.result is not None:
+            call.answer(encode_result(call.client_id, refused.result), Outcome.REFUSED)
+            return call
+        if status is not None:
+            call.refuse(refused.fault, status)
+            return call
+        return self.refuse(call, refused.fault)
+
+    def refuse(self, call: Call, fault: Fault) -> Call:
+        """End a call with a refusal. An unknown tool is 200 on HTTP: 404 with -32601 means an unknown method there."""
+        is_200 = call.caller.era is Era.LEGACY or is_not_found(fault)
+        status = 200 if is_200 else HTTP_STATUS.get(fault.code, 200)
+        call.refuse(fault, status)
+        return call
 
 
 def _onward(own: dict[str, Raw] | None, way: Followed | None) -> dict[str, Raw] | None:

@@ -83,7 +83,7 @@ class TaskMethods:
         fault = self._unmakeable(caller, route)
         if fault is not None:
             started, target = self._clock.now(), route.qualified
-            call = Call(caller, client_id, TOOLS_CALL, params, meta, sink, started, dispatch, target)
+            call = Call(caller, client_id, TOOLS_CALL, params, meta, sink, started, dispatch.under_way, target)
             return dispatch.refuse(call, fault)
         return dispatch.call_tool(caller, client_id, params, meta, sink, as_task=True)
 
@@ -107,7 +107,7 @@ class TaskMethods:
         meta: dict[str, Raw],
         sink: Sink,
     ) -> Call:
-        request = (caller, client_id, method, params, meta, sink, self._clock.now(), self._dispatch)
+        request = (caller, client_id, method, params, meta, sink, self._clock.now(), self._dispatch.under_way)
         task_id = maybe_string(params.get("taskId"))
         task = self._find_task(caller, method, task_id, meta)
         if isinstance(task, Fault):
@@ -121,14 +121,14 @@ class TaskMethods:
             task.caller = caller
         if call.waits_forever and self._waits_too_often(caller):
             return self._dispatch.refuse(call, BUSY)
-        self._dispatch.go(call, task.link)
+        self._dispatch.send(call, task.link)
         if call.waits_forever and not call.done:
             self._news.on_result_asked(call)
         return call
 
     def _waits_too_often(self, caller: Caller) -> bool:
         """Waiting has no end of its own, so no caller may take all the room of a link for it."""
-        waiting = [call for call in self._dispatch.in_flight if call.waits_forever]
+        waiting = [call for call in self._dispatch.under_way.calls if call.waits_forever]
         return sum(call.caller.principal.name == caller.principal.name for call in waiting) >= WAITING_MAX
 
     def _find_task(self, caller: Caller, method: str, task_id: str | None, meta: dict[str, Raw]) -> Task | Fault:

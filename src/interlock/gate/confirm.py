@@ -41,14 +41,17 @@ class Deciding(Protocol):
     async def approve(self, id: str, proof: Presented | None, *, by: str) -> Approval | Fault: ...
 
 
-class Dispatcher(CallHandler, Protocol):
+class Dispatcher(Protocol):
     """The dispatcher, as far as a confirmation needs it."""
+
+    @property
+    def under_way(self) -> CallHandler: ...
 
     def call_tool(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call: ...
 
-    def go(self, call: Call, link: Link) -> Call: ...
+    def send(self, call: Call, link: Link) -> Call: ...
 
     def refuse(self, call: Call, fault: Fault) -> Call: ...
 
@@ -91,7 +94,7 @@ class Confirmations:
     def confirm(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call:
-        call = Confirming(caller, client_id, CONFIRM, params, meta, sink, self._clock.now(), self._dispatcher)
+        call = Confirming(caller, client_id, CONFIRM, params, meta, sink, self._clock.now(), self._dispatcher.under_way)
         read = read_confirm_untrusted(Raw(encode_value(params)))
         if isinstance(read, Fault):
             return self._dispatcher.refuse(call, read)
@@ -167,7 +170,7 @@ class Confirmations:
         meta = call.meta
         if call.caller.hop is not None and ROUTE not in meta:
             meta = {**meta, **self._gate.rounds.take_route(approval.id)}
-        self._dispatcher.finish(call, Outcome.OK)
+        self._dispatcher.under_way.finish(call, Outcome.OK)
         call.done = True
         call.made = self._dispatcher.call_tool(call.caller, call.client_id, params, meta, call.sink)
 
@@ -192,7 +195,7 @@ class Confirmations:
                 digest=relayed.digest,
                 take=self._gate.rounds.take,
             )
-        return self._dispatcher.go(call, route.link)
+        return self._dispatcher.send(call, route.link)
 
 
 class _ConfirmedBelow(GateHold, eq=False, kw_only=True):

@@ -15,7 +15,7 @@ from interlock.config.plan import Plan
 from interlock.core.feed import Feed
 from interlock.dispatch.arrivals import Arrivals
 from interlock.dispatch.client_tasks import AskedTasks
-from interlock.dispatch.dispatch import Dispatch
+from interlock.dispatch.dispatch import Dispatch, DispatchParts
 from interlock.dispatch.task_updates import TaskNews
 from interlock.fronts.audience import Audience
 from interlock.gate.gate import Gate
@@ -133,18 +133,20 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         is_current=is_current,
     )
     dispatch = Dispatch(
-        catalog,
-        keepers,
-        stores.recorder,
-        clock,
-        guard=guard,
-        route_check=route_check,
-        availability=availability,
-        budgets=budgets,
-        gate=gate,
-        deciding=deciding,
-        arrivals=Arrivals(keepers, clock, plan.mcp.list_wait_s),
-        latency_meta=plan.mcp.latency_meta,
+        DispatchParts(
+            catalog=catalog,
+            keepers=keepers,
+            recorder=stores.recorder,
+            clock=clock,
+            guard=guard,
+            route_check=route_check,
+            availability=availability,
+            budgets=budgets,
+            gate=gate,
+            deciding=deciding,
+            arrivals=Arrivals(keepers, clock, plan.mcp.list_wait_s),
+            latency_meta=plan.mcp.latency_meta,
+        )
     )
     client_tasks = AskedTasks()
     loop_operations = LoopOperations(safety.loop, safety.verification, native)

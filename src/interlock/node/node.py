@@ -129,8 +129,8 @@ class Shutdown:
         """Until every call under way is answered, within a bound. A call that waits for a person is not waited for."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DRAIN_S
-        self._dispatch.let_go(Fault(UNAVAILABLE, "unavailable", {"reason": "node_stopping"}))
-        while any(not call.asking for call in self._dispatch.in_flight):
+        self._dispatch.under_way.end_waiting(Fault(UNAVAILABLE, "unavailable", {"reason": "node_stopping"}))
+        while any(not call.asking for call in self._dispatch.under_way.calls):
             if loop.time() > deadline:
                 return
             await asyncio.sleep(DRAIN_TICK_S)

@@ -1,25 +1,27 @@
-"""What calls need from the dispatcher (`CallHandler`): questions across eras, pages to visit, deadlines, the end.
+"""The calls under way: what they need while they wait for their servers (`CallHandler`), their deadlines, their end.
 
-Here is what is known of all calls under way: which they are, what has to be told to whom when one of them waits for its
-client, and what is recorded when it ends.
+A call that waits for its client is parked, and takes no place at its link meanwhile. A call that reaches its deadline
+is given up (MCP-AX 7.3). Every call that ends is counted and recorded here.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any, Final
 
 from msgspec import Raw
 
+from interlock.ax.protocol.capability import LatencyClass
 from interlock.ax.protocol.latency import with_latency
-from interlock.catalog.catalog import Catalog, View
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.routes import Route
 from interlock.core.calls.call import OK, REFUSED, Call, CallLink, Outcome, Timing
-from interlock.core.calls.caller import Asked, ViewKey
+from interlock.core.calls.caller import Asked
 from interlock.core.clock import Clock
 from interlock.core.recorder import LARGE_BYTES, Recorder
 from interlock.credentials.consents import Consent
 from interlock.dispatch.legacy_questions import Interview
 from interlock.dispatch.parking import Parking
-from interlock.dispatch.timeouts import SWEEP_S, next_sweep_s, timeout_fault
 from interlock.guard.budgets import Budgets
 from interlock.links.keeper import Keeper
 from interlock.links.log_level import Heard
@@ -31,6 +33,7 @@ from interlock.mcp.methods import LOG_RANK, META_CAPABILITIES, META_LOG_LEVEL, T
 from interlock.mcp.mrtr import RESUMABLE, read_input_required
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_fault, maybe_string
 from interlock.wire.jsonrpc.errors import (
+    CALL_TIMEOUT,
     INTERNAL_ERROR,
     MISSING_CAPABILITY,
     TOOL_DEGRADED,
@@ -39,21 +42,23 @@ from interlock.wire.jsonrpc.errors import (
 )
 from interlock.wire.jsonrpc.messages import Request
 
-SAID_CHARS_MAX: Final = 1000  # of a server's words in our message; all of it is in the data
+SERVER_MESSAGE_CHARS_MAX: Final = 1000  # of a server's message in our own; the data has all of it
+SWEEP_S: Final = 0.1  # shorter than the time of any latency class: no deadline is set and passed between two sweeps
+_SWEEP_MIN_S: Final = 0.002  # a loop may wake a little early
 _FAILURES: Final = (Outcome.ERROR, Outcome.LOST, Outcome.NOT_SENT, Outcome.TIMEOUT)
 
 
-class Handler:
-    """The calls under way and what becomes of them."""
+class CallsUnderWay:
+    """The calls that are sent or wait to be sent, with what they need from the dispatcher until they end."""
 
     def __init__(
         self,
+        *,
         catalog: Catalog,
         keepers: Mapping[str, Keeper],
         recorder: Recorder,
         clock: Clock,
         budgets: Budgets,
-        *,
         latency_meta: bool,
     ) -> None:
         self.timing: Timing | None = self._with_latency if latency_meta else None
@@ -61,22 +66,20 @@ class Handler:
         self._keepers = keepers
         self._recorder = recorder
         self._clock = clock
-        self.budgets = budgets
+        self._budgets = budgets
         self.parking = Parking(clock)
         self._sweeping = False
-        self.in_flight: set[Call] = set()
+        self.calls: set[Call] = set()
         self.total = 0
         self.failed = 0
 
-    def view(self, key: ViewKey) -> View:
-        return self._catalog.namespace.view(key)
-
-    def _register(self, call: Call, link: CallLink) -> None:
+    def register(self, call: Call, link: CallLink) -> None:
+        """Count a call against its link, and watch its deadline."""
         call.booked = link
         link.booked += 1
         if call.timeout_s is not None:
             call.deadline = call.started + call.timeout_s
-        self.in_flight.add(call)
+        self.calls.add(call)
         if call.caller.calls is not None:
             call.caller.calls[call.client_id] = call
         if not self._sweeping:
@@ -85,14 +88,17 @@ class Handler:
 
     # Across eras
 
-    def _tell_level(self, call: Call, link: CallLink) -> Heard | None:
-        """Over HTTP a level and what follows it are two requests; only waiting keeps them in order."""
+    def set_log_level(self, call: Call, link: CallLink) -> Heard | None:
+        """Ask a legacy server for the log level that a modern client named in its request.
+
+        Over HTTP the level and the request after it are two requests: only waiting for the result keeps their order.
+        """
         level = maybe_string(call.meta.get(META_LOG_LEVEL))
         keeper = self._keepers.get(link.segment) if level in LOG_RANK else None
         return keeper.log_level.want(level) if keeper is not None and level is not None else None
 
     def prepare_server(self, call: Call) -> Heard | None:
-        return None if call.link is None else self._tell_level(call, call.link)
+        return None if call.link is None else self.set_log_level(call, call.link)
 
     def ask_client(self, call: Call, link: Asked, request: Request) -> None:
         self.parking.asked(call, link, request)
@@ -101,7 +107,7 @@ class Handler:
         self.parking.withdrawn(call, upstream_id)
 
     def suspend(self, call: Call) -> None:
-        self.in_flight.discard(call)
+        self.calls.discard(call)
         if call.booked is not None:
             if call.link is not None:
                 call.link.suspend(call)
@@ -115,7 +121,7 @@ class Handler:
             call.booked = call.link
             call.booked.booked += 1
             call.booked.resume(call)
-            self.in_flight.add(call)
+            self.calls.add(call)
             if call.timeout_s is not None:  # the time its client took is not the server's
                 call.deadline = self._clock.now() + call.timeout_s
 
@@ -127,51 +133,58 @@ class Handler:
             return False
         if isinstance(wanted, str):
             call.on_failed(Fault(INTERNAL_ERROR, f"the server's question is malformed: {wanted}"), Outcome.ERROR)
-        elif (fault := self._ask_for(call, len(wanted.questions))) is not None:
+        elif (fault := self._charge_questions(call, len(wanted.questions))) is not None:
             call.on_failed(fault, Outcome.ERROR)
         else:
             Interview(call, wanted).start()
         return True
 
-    def _ask_for(self, call: Call, questions: int) -> Fault | None:
-        if call.link is None or not self.budgets.is_enforced:
+    def _charge_questions(self, call: Call, questions: int) -> Fault | None:
+        if call.link is None or not self._budgets.is_enforced:
             return None
-        return self.budgets.charge_questions(call.link, call.caller, questions)
+        return self._budgets.charge_questions(call.link, call.caller, questions)
 
     def ask_consent(self, call: Call, server: str, consent: Consent) -> None:
-        said = f"{server} takes calls of yours once you have agreed on this page. Open it, then call again."
-        asked = {"mode": "url", "url": consent.url, "message": said}
+        message = f"{server} takes calls of yours once you have agreed on this page. Open it, then call again."
+        page = {"mode": "url", "url": consent.url, "message": message}
         caller = call.caller
         if caller.era is Era.MODERN:
-            answer = self.parking.ask_to_visit(call, asked)
+            answer = self.parking.ask_to_visit(call, page)
             if answer is not None:
                 call.reason = "auth_required"
                 call.answer(answer, Outcome.REFUSED)
                 return
         elif declares(caller.modern_capabilities, "elicitation", "url"):
-            data: dict[str, Any] = {"reason": "auth_required", "elicitations": [{**asked, "elicitationId": consent.id}]}
-            call.on_failed(Fault(URL_ELICITATION_REQUIRED, said, data), Outcome.REFUSED)
+            data: dict[str, Any] = {"reason": "auth_required", "elicitations": [{**page, "elicitationId": consent.id}]}
+            call.on_failed(Fault(URL_ELICITATION_REQUIRED, message, data), Outcome.REFUSED)
             return
-        data = {"reason": "auth_required", "url": consent.url, "next": said, "mcpax_code": -32002}
+        data = {"reason": "auth_required", "url": consent.url, "next": message, "mcpax_code": -32002}
         call.on_failed(Fault(TOOL_DEGRADED, "tool_degraded", data), Outcome.REFUSED)
 
     def translate_error(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
-        said = maybe_string((decode_object(error) or {}).get("message"))
-        return self._maybe_lacking(call, said, {"error": error}) or self.parking.url_required(call, error)
+        message = maybe_string((decode_object(error) or {}).get("message"))
+        lacking = self._find_missing_capability(call, message, {"error": error})
+        return lacking or self.parking.url_required(call, error)
 
     def translate_failure(self, call: Call, result: Raw) -> tuple[bytes, int] | None:
         blocks = decode_array((decode_object(result) or {}).get("content", b"[]")) or [Raw(b"{}")]
-        return self._maybe_lacking(call, maybe_string((decode_object(blocks[0]) or {}).get("text")), {"result": result})
+        message = maybe_string((decode_object(blocks[0]) or {}).get("text"))
+        return self._find_missing_capability(call, message, {"result": result})
 
-    def _maybe_lacking(self, call: Call, said: str | None, outcome: dict[str, Raw]) -> tuple[bytes, int] | None:
-        """The answer where a failure is what came of a question that the client cannot answer, or of its server's
-        knowing that it could not."""
+    def _find_missing_capability(
+        self, call: Call, message: str | None, outcome: dict[str, Raw]
+    ) -> tuple[bytes, int] | None:
+        """Turn a failure caused by a missing client capability into MISSING_CAPABILITY.
+
+        The server failed because it asked what the client cannot answer, or because it knew that it could not ask.
+        """
         lacked = call.dialogue.lacked if call.dialogue is not None else None
         if lacked is None:
-            lacked = capability_said_lacking(said or "", call.meta.get(META_CAPABILITIES, RAW_EMPTY))
+            lacked = capability_said_lacking(message or "", call.meta.get(META_CAPABILITIES, RAW_EMPTY))
         if lacked is None:
             return None
-        why = f"the server asked for what the client lacks, and failed: {(said or 'no reason given')[:SAID_CHARS_MAX]}"
+        reason = (message or "no reason given")[:SERVER_MESSAGE_CHARS_MAX]
+        why = f"the server asked for what the client lacks, and failed: {reason}"
         fault = Fault(MISSING_CAPABILITY, why, {"requiredCapabilities": lacked, **outcome})
         return encode_fault(call.client_id, fault), HTTP_STATUS[MISSING_CAPABILITY]
 
@@ -182,7 +195,7 @@ class Handler:
         return with_latency(result, int((self._clock.now() - since) * 1000))
 
     def finish(self, call: Call, outcome: Outcome) -> None:
-        self.in_flight.discard(call)
+        self.calls.discard(call)
         if call.dialogue is not None:
             self.parking.ended(call)
         caller = call.caller
@@ -202,7 +215,7 @@ class Handler:
         if outcome is not OK:
             if outcome is REFUSED:
                 verdict = "refused"
-            if call.hold is None or not call.hold.is_waiting:  # one that waits for a person has not failed
+            if call.hold is None or not call.hold.is_waiting:  # a call that waits for a person has not failed
                 self.failed += outcome is not Outcome.TOOL_ERROR and outcome is not Outcome.CANCELLED
             if link is not None and outcome in _FAILURES:
                 link.errors += 1
@@ -227,28 +240,54 @@ class Handler:
         if arguments is not None and len(arguments) > LARGE_BYTES:
             self._recorder.hurry()
 
-    def let_go(self, fault: Fault) -> None:
-        """End what only waits for as long as it takes, and can be asked again."""
-        for call in [call for call in self.in_flight if call.waits_forever]:
+    def end_waiting(self, fault: Fault) -> None:
+        """End the calls that wait without a deadline, which their clients can make again."""
+        for call in [call for call in self.calls if call.waits_forever]:
             if call.link is not None:
                 call.link.cancel(call, fault.message)
             call.on_failed(fault, Outcome.CANCELLED)
 
     def _sweep(self) -> None:
         now = self._clock.now()
-        for call in [call for call in self.in_flight if call.deadline <= now]:
-            if call.progressed or call.asking:  # progress sets the clock anew; a person who is asked stops it
+        for call in [call for call in self.calls if call.deadline <= now]:
+            if call.progressed or call.asking:  # progress restarts the clock; a question to a person stops it
                 call.progressed = False
                 call.deadline = now + (call.timeout_s or 0)
                 continue
             self._time_out(call)
         self.parking.sweep(now)
-        self._sweeping = bool(self.in_flight or self.parking.spaces)
+        self._sweeping = bool(self.calls or self.parking.spaces)
         if self._sweeping:
-            asyncio.get_running_loop().call_later(next_sweep_s(self.in_flight, now), self._sweep)
+            asyncio.get_running_loop().call_later(next_sweep_s(self.calls, now), self._sweep)
 
     def _time_out(self, call: Call) -> None:
-        tool = self.view(call.caller.key).find_tool(call.target) if call.method == TOOLS_CALL else None
+        tool = (
+            self._catalog.namespace.view(call.caller.key).find_tool(call.target) if call.method == TOOLS_CALL else None
+        )
         if call.link is not None:
             call.link.cancel(call, "timeout")
         call.on_failed(timeout_fault(call, tool), Outcome.TIMEOUT)
+
+
+def timeout_fault(call: Call, tool: Route | None) -> Fault:
+    """Return the error of a call that is given up. `tool`: as it is listed now; None for a call of no tool.
+
+    `hop` counts the aggregators from the one that gave up to the tool, both included: 1 is the tool's own aggregator.
+    """
+    capability = tool.capability if tool is not None else None
+    data = {
+        "timeout_ms": round((call.timeout_s or 0) * 1000),
+        "latency_class": (capability.latency_class if capability is not None else LatencyClass.STANDARD).value,
+        "hop": tool.hops if tool is not None else 1,
+        "outcome": "unknown" if call.link is not None else "not_sent",  # AX-7.3-1
+    }
+    return Fault(CALL_TIMEOUT, "call_timeout", data)  # AX-7.3-1
+
+
+def next_sweep_s(calls: Iterable[Call], now: float) -> float:
+    """Return the seconds until the next deadline, within bounds.
+
+    An outer hop waits only 50 ms longer than an inner hop, and the inner hop must give up first.
+    """
+    due = min((call.deadline for call in calls), default=inf) - now
+    return min(SWEEP_S, max(due, _SWEEP_MIN_S))
