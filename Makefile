@@ -107,7 +107,7 @@ bench: $(VENV)/.dev
 
 # The pictures of docs/console.md, by the tests that show what they show.
 pictures: $(VENV)/.browser
-	@INTERLOCK_PICTURES=docs/pictures $(BIN)/python -m pytest --quiet tests/interaction/console
+	@INTERLOCK_PICTURES=docs/pictures $(BIN)/python -m pytest --quiet tests/operator/processes/console
 
 clean:
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis

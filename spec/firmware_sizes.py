@@ -14,7 +14,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "devices-firmware.md"
 BUILD = ROOT / ".cache" / "firmware"
-GAP_MS = 400  # as tests/emulated_chips.py builds them
+GAP_MS = 400  # as tests/devices/emulated_chips.py builds them
 MCS51_CODE = ("CSEG", "CONST", "GSINIT", "HOME")
 MCS51_RAM = ("DSEG", "OSEG", "ISEG", "BSEG", "PSEG", "XSEG", "XISEG")
 BEGIN, END = "<!-- sizes: written by spec/firmware_sizes.py -->", "<!-- end of sizes -->"

@@ -1,19 +1,26 @@
-"""What every test run keeps to: markers name ledger entries, and a full run leaves a record of what it showed."""
+"""What every test run keeps to: markers name ledger entries, and a full run leaves a record of what it showed.
 
+Also the fixtures that tests of several packages use. They import what they need when they are used, so that a run of
+pure tests imports nothing else.
+"""
+
+import contextlib
 import gc
 import importlib.util
 import json
 import os
 import signal
 import sys
-from collections.abc import Generator, Iterable
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import pytest
+import pytest_asyncio
 from hypothesis import HealthCheck, settings
 from tests import preloaded
+from tests.support import prompt_server
 
 ROOT = Path(__file__).resolve().parent.parent
 LAST_RUN = ROOT / ".cache" / "requirements.json"
@@ -40,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     preloaded.install()
+    prompt_server.install()
     config.pluginmanager.register(Requirements(config), "interlock-requirements")
     if (seconds := _recorded_seconds()) or config.getoption("write_durations"):
         config.pluginmanager.register(Durations(config, seconds), "interlock-durations")
@@ -186,3 +194,75 @@ def _load(name: str, path: Path) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Any]:
+    """Start one node in front of five servers, with clients; all tests of a run share it and its event loop."""
+    from tests.support.fleet import starting
+
+    async with starting(tmp_path_factory.mktemp("fleet")) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def lingering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Connect clients that do nothing to a node; the first test that names this starts their time."""
+    from tests.servers.start import raw
+    from tests.support.idle_clients import HUGE, Lingering
+    from tests.support.node_process import running_node
+
+    servers = {"good": {"command": raw("all")}, "huge": {"command": raw("huge-answer", "--bytes", str(HUGE))}}
+    with (
+        running_node(tmp_path_factory.mktemp("lingering"), servers) as node,
+        contextlib.closing(Lingering(node)) as opened,
+    ):
+        yield opened
+
+
+@pytest.fixture
+def interlock(tmp_path: Path) -> Any:
+    """Return the program `interlock` as a process, in a temporary folder."""
+    from tests.cli.program import Interlock
+
+    return Interlock(tmp_path)
+
+
+@pytest.fixture
+def inline(interlock: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return the program `interlock`, run in this process."""
+    from tests.cli.program import Inline
+
+    return Inline(interlock, monkeypatch, capsys)
+
+
+@pytest.fixture
+def operations() -> Any:
+    """Return the operations of a fake node, with fixed data."""
+    from tests.operator.fake_node import FakeOperations
+
+    return FakeOperations()
+
+
+@pytest.fixture
+def node(interlock: Any, operations: Any) -> Iterator[Any]:
+    """Serve a fake node on the data folder's admin.sock."""
+    from tests.operator.fake_node import serving, unix_listener
+
+    from interlock.operator.app import operator_app
+
+    listener = unix_listener(interlock.data / "run" / "admin.sock")
+    with serving(operator_app(operations, authenticate=None), listener):
+        yield operations
+
+
+@pytest.fixture
+def public_door(operations: Any) -> Iterator[Any]:
+    """Serve the public endpoint of the fake node."""
+    from tests.operator.fake_node import FakePublicDoor, serving, tcp_listener, url_of
+
+    door = FakePublicDoor()
+    listener = tcp_listener()
+    operations.url = url_of(listener) + "/mcp"
+    with serving(door.app, listener):
+        yield door

@@ -36,7 +36,12 @@ class Project:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for name in ("spec/conformance.py", "tests/conftest.py", "tests/preloaded.py"):
+        for name in (
+            "spec/conformance.py",
+            "tests/conftest.py",
+            "tests/preloaded.py",
+            "tests/support/prompt_server.py",
+        ):
             (root / name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, root / name)
         (root / "spec/ledger.yaml").write_text(LEDGER)

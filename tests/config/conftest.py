@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from config_project import Project
+from tests.config.config_project import Project
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from tests.support.node_process import RunningNode, running_node, wait_for
+
 from mcp import Client, MCPError
-from tests.interaction.harness import RunningNode, running_node, wait_for
 
 SEGMENT = "harness"
 TOLD: ContextVar[Mapping[str, str]] = ContextVar("told")  # by the suite, of the scenario that runs

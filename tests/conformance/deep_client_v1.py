@@ -9,9 +9,10 @@ import json
 import os
 import sys
 
-from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamablehttp_client
+
+from mcp import ClientSession, StdioServerParameters
 
 
 async def main(tools: str, pipe: str, *where: str) -> None:

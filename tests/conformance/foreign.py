@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.conformance import suite, toolbox
 from tests.conformance.gateway import node
-from tests.interaction.harness import wait_for
+from tests.support.node_process import wait_for
 
 HERE = Path(__file__).parent
 SEGMENT = "fixture"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.interaction.harness import RunningNode, running_node, wait_for
+from tests.support.node_process import RunningNode, running_node, wait_for
 
 START_SECONDS = 60.0
 

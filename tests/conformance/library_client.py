@@ -23,8 +23,9 @@ def text(result: Any) -> str:
 
 
 async def sdk_v1(url: str) -> Found:
-    from mcp import ClientSession, types
     from mcp.client.streamable_http import streamablehttp_client
+
+    from mcp import ClientSession, types
 
     heard = []
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from tests.conformance.driver_places import installed
-from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
-from tests.protocol import driver_texts
+from tests.drivers import driver_texts
+from tests.support.node_process import RunningNode, Wire, running_node, wait_for
 
 SCOPE = "@modelcontextprotocol"
 OFF = '[drivers]\ntrust_workspace = true\nsandbox = { everything-mcp = "off", filesystem-mcp = "off" }\n'

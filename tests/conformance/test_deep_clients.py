@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
+from tests.ax.tree import chain
 from tests.conformance import toolbox
-from tests.interaction.ax.tree import chain
-from tests.interaction.fleet import bridge
-from tests.interaction.harness import RunningNode, wait_for
 from tests.servers.start import raw
+from tests.support.fleet import bridge
+from tests.support.node_process import RunningNode, wait_for
+
+from mcp import Client, StdioServerParameters
 
 pytestmark = [
     pytest.mark.timeout(300),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.conformance import toolbox
 from tests.conformance.driver_places import installed, running
-from tests.protocol.driver_texts import as_driver, driver
+from tests.drivers.driver_texts import as_driver, driver
 
 from interlock.drivers.install.commands import plain_runner
 from interlock.drivers.install.version_check import VersionFits, check_version

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.conformance import toolbox
-from tests.interaction.harness import RunningNode
-from tests.interaction.tasking import RELATED, node_of_tasks
+from tests.support.node_process import RunningNode
+from tests.support.task_servers import RELATED, node_of_tasks
 
 PROGRAM = Path(__file__).with_name("ext_tasks.mjs")
 TEXT = [{"type": "text", "text": "done"}]

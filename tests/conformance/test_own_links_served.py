@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from tests.conformance.toolbox import ToolMissing, npm_server
-from tests.interaction.harness import RunningNode, running_node
-from tests.interaction.peers import HttpPeer
+from tests.support.node_process import RunningNode, running_node
+from tests.support.peers import HttpPeer
 
 pytestmark = pytest.mark.timeout(300)
 

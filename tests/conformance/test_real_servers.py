@@ -13,7 +13,7 @@ import pytest
 from tests.conformance import real_servers, toolbox
 from tests.conformance.gateway import ready_node, table
 from tests.conformance.real_servers import COUNTING, NAMES, Server, direct
-from tests.interaction.harness import RunningNode, Wire
+from tests.support.node_process import RunningNode, Wire
 
 pytestmark = [pytest.mark.timeout(300)]
 AT_ONCE = 3  # servers that are asked directly

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.conformance.toolbox import ToolMissing, npm_server, pypi_server
-from tests.interaction.harness import RunningNode, Wire, running_node
 from tests.servers.caging import has, needs_sandbox
+from tests.support.node_process import RunningNode, Wire, running_node
 
 pytestmark = [needs_sandbox, pytest.mark.timeout(600)]
 

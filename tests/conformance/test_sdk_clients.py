@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client, MCPError, StdioServerParameters, types
 from mcp.client.stdio import stdio_client
 from tests.conformance import toolbox
 from tests.conformance.tree import SEGMENTS, Tree
+
+from mcp import Client, MCPError, StdioServerParameters, types
 
 pytestmark = [
     pytest.mark.timeout(300),

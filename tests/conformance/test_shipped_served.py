@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mcp import Client
 from tests.conformance import toolbox
 from tests.conformance.driver_places import HOME, installed, tools_of_node
 from tests.conformance.shipping import DRIVERS, PLACE, SHIPPED
 from tests.conformance.test_shipped_servers import declared
-from tests.interaction.harness import RunningNode, running_node, wait_for
+from tests.support.node_process import RunningNode, running_node, wait_for
 
 from interlock.core.clock import SystemClock
 from interlock.drivers.install.installation import Locked, Locks
 from interlock.store.sqlite.secrets import Secrets
 from interlock.store.sqlite.store import SqliteStore
+from mcp import Client
 
 pytestmark = [
     pytest.mark.timeout(600),

@@ -4,11 +4,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from mcp import Client, MCPError, types
 from tests.conformance import agreeing, suite, verdict
 from tests.conformance.trials import ALONE, CELLS, TRIALS, Cell
 from tests.conformance.upstream import MODES, SCENARIOS
-from tests.interaction.peers import HttpPeer
+from tests.support.peers import HttpPeer
+
+from mcp import Client, MCPError, types
 
 
 @pytest.mark.req("AX-2-1")  # on /mcp/only/SEGMENT, which puts no prefix before the names

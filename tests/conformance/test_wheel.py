@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.interaction.harness import wait_for
+from tests.support.node_process import wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.interaction.fleet import bridge
-from tests.interaction.harness import RunningNode
+from tests.support.fleet import bridge
+from tests.support.node_process import RunningNode
 
 SEGMENTS = {"memory", "files", "everything", "sqlite", "time", "git"}
 

@@ -17,9 +17,10 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mcp import Client, types
 from tests.conformance import agreeing
 from tests.conformance.gateway import node
+
+from mcp import Client, types
 
 MODES = {"legacy": "legacy", "modern": "2026-07-28"}
 SEGMENT = "harness"

@@ -9,10 +9,11 @@ import json
 import os
 import sys
 
-from mcp import ClientSession, StdioServerParameters, types
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamablehttp_client
+
+from mcp import ClientSession, StdioServerParameters, types
 
 
 async def elicit(context, params):

@@ -29,10 +29,7 @@ from conformance import ties
 BASELINE_S = 90.0  # an entry whose tied tests take longer is left out, and the report says so
 BASELINES_MAX = 2  # a test that failed unchanged is run again: it may have been the load
 SLOWER = 3  # times the baseline: what takes longer hangs
-QUICK_FIRST = (
-    *("tests/protocol/", "tests/aql/", "tests/config/", "tests/contract/", "tests/runtime/", "tests/surface/"),
-    "tests/",
-)
+QUICK_FIRST = ("/pure/", "/in_process/", "tests/")
 SURVIVED, KILLED, TIMEOUT = "SURVIVED", "killed", "timeout"  # a mutant that never ends is noticed
 
 
@@ -95,7 +92,7 @@ def tied_tests() -> dict[str, list[str]]:
             tied[tie.id].append(tie.test)
 
     def rank(test: str) -> int:
-        return next(number for number, folder in enumerate(QUICK_FIRST) if test.startswith(folder))
+        return next(number for number, folder in enumerate(QUICK_FIRST) if folder in test)
 
     return {name: sorted(tests, key=rank) for name, tests in tied.items()}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interaction.harness import RunningNode, Wire, wait_for
+from tests.support.node_process import RunningNode, Wire, wait_for
 
 from interlock.process.sandbox.bubblewrap import bubblewrap
 from interlock.process.sandbox.errors import SandboxFailed

@@ -28,13 +28,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import uvicorn
-from mcp import types
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.subscriptions import ListenHandler
 from mcp.shared.exceptions import MCPDeprecationWarning
 from sdkserver import prompts, resources, tasks, tools
 from sdkserver.eras import gate, serve_stdio
 from sdkserver.events import Events
+
+from mcp import types
 
 
 class Fixture(Server[Any]):

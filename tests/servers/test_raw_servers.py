@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from mcp import Client, MCPError, StdioServerParameters, types
 from mcp.client.sse import sse_client
 from mcp.client.stdio import stdio_client
 from tests.servers.rawserver import cases
 from tests.servers.rawserver.text import reading_deeply
 from tests.servers.start import raw, serving
+
+from mcp import Client, MCPError, StdioServerParameters, types
 
 MODES = {"legacy": "legacy", "modern": "2026-07-28"}
 

@@ -16,19 +16,25 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "soak.md"
+FUZZ = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/*/fuzz"))
+PURE = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("tests/*/pure"))
 PARTS = {
     "Servers killed under load": ["tests/soak"],
-    "Long fuzzing": ["tests/fuzz", "tests/config/test_config_hostile.py", "tests/config/test_config_schema.py"],
-    "Properties of the protocol": ["tests/protocol"],
+    "Long fuzzing": [
+        *FUZZ,
+        "tests/config/in_process/test_config_hostile.py",
+        "tests/config/in_process/test_config_schema.py",
+    ],
+    "Properties of the protocol": PURE,
     "Real nodes with many of everything": [
-        "tests/interaction/test_bad_servers_chaos.py",
-        "tests/interaction/ax/test_killed.py",
-        "tests/interaction/drivers/test_drivers_many.py",
+        "tests/links/processes/test_bad_servers_chaos.py",
+        "tests/ax/processes/test_killed.py",
+        "tests/drivers/processes/test_drivers_many.py",
     ],
     "Many calls, nothing kept": [
-        "tests/runtime/test_across_eras_parked_time.py",
-        "tests/runtime/test_changing_namespace.py",
-        "tests/runtime/test_calls_leave_nothing.py",
+        "tests/dispatch/processes/test_across_eras_parked_time.py",
+        "tests/catalog/in_process/test_changing_namespace.py",
+        "tests/node/processes/test_calls_leave_nothing.py",
     ],
 }
 WORKERS = ["--numprocesses=auto", "--maxprocesses=4", "--dist=worksteal"]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
 from tests.servers.start import raw
+from tests.support.node_process import RunningNode, Wire, running_node, wait_for
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "120"))
 CLIENTS = 4

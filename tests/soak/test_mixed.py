@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from bench.contracts import CONTRACT, DRIVER, TRUSTED
 from bench.measure import fast_server
-from tests.interaction.gate.held import ANCHORED, Client, Diary, approve, deny, served
-from tests.interaction.harness import RunningNode, Wire, running_node, wait_for
-from tests.interaction.rude import modern
+from tests.gate.held_calls import ANCHORED, Client, Diary, approve, deny, served
 from tests.servers.start import raw
 from tests.soak.test_chaos import resident_kib
+from tests.support.node_process import RunningNode, Wire, running_node, wait_for
+from tests.support.raw_client import modern
 
 SECONDS = float(os.environ.get("SOAK_MIXED_SECONDS", "1800"))
 # From the end of the warm-up to the end. Approvals that are not used are kept for minutes, and the latest 2,000 that

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from mcp import types
 from mcp.shared.exceptions import MCPError
+
+from mcp import types
 
 from .tools import Json, changes, embedded, field_of, form, image, in_mid_call, needs, text
 

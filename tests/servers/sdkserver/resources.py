@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
-from mcp import types
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from mcp import types
 
 from .tools import PNG
 

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from mcp import types
 from mcp.shared.exceptions import MCPError
 from mcp_types import HEADER_MISMATCH, INVALID_PARAMS
 from pydantic import Field
+
+from mcp import types
 
 from .tools import Json, field_of, form, needs, said, text, tool
 

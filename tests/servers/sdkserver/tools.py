@@ -13,11 +13,12 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from mcp import types
 from mcp.server.subscriptions import InMemorySubscriptionBus, PromptsListChanged, ResourceUpdated, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from mcp import types
 
 from .schema import SCHEMA_2020_12
 

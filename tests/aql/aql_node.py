@@ -1,0 +1,117 @@
+"""A node with tools in memory and clients of its AQL surfaces, in a loop whose time stands still."""
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from tests.aql.aql_schemas import check_answer, is_valid
+from tests.support.frozen_node import Client, House, Leaf, house, tool, turns
+
+OPEN = '[gate]\nmode = "open"\n'
+TEXT = {"type": "string"}
+
+
+def schema(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+
+
+READS = {"readOnlyHint": True}
+WRITES = {"destructiveHint": False}
+TOOLS = [
+    tool("list_users", inputSchema=schema(limit={"type": "integer", "minimum": 1, "maximum": 100})),
+    tool("get_user", inputSchema=schema(("user_id",), user_id={**TEXT, "description": "Whose"})),
+    tool(
+        "create_document",
+        annotations=WRITES,
+        inputSchema=schema(
+            ("title", "body"), title={**TEXT, "description": "Its title"}, body=TEXT, tags={"type": "array"}
+        ),
+    ),
+    tool(
+        "update_document",
+        annotations=WRITES,
+        inputSchema=schema(("documentId",), documentId=TEXT, title=TEXT, pageCount={"type": "integer"}),
+    ),
+    tool("delete_document", annotations=WRITES, inputSchema=schema(("documentId",), documentId=TEXT)),
+    tool(
+        "run_job",
+        annotations=WRITES,
+        description="Runs a job.",
+        inputSchema=schema(("job",), job=TEXT, config={"type": "object"}, **{"pullNumber": {"type": "integer"}}),
+    ),
+]
+
+
+class Aql:
+    """A client of one AQL surface. `send` gives the envelope; `result` the whole MCP result."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    async def tools(self) -> dict[str, dict[str, Any]]:
+        return await self.client.tools()
+
+    async def result(self, endpoint: str, arguments: Any, **more: Any) -> dict[str, Any]:
+        answer = await self.client.request("tools/call", {"name": endpoint, "arguments": arguments, **more})
+        assert "result" in answer, answer
+        return cast(dict[str, Any], answer["result"])
+
+    async def send(self, endpoint: str, arguments: Any, **more: Any) -> dict[str, Any]:
+        result = await self.result(endpoint, arguments, **more)
+        envelope = json.loads(result["content"][0]["text"])
+        assert result.get("structuredContent", envelope) == envelope
+        check_answer(envelope, arguments)
+        return cast(dict[str, Any], envelope)
+
+    async def do(self, operation: str, params: Mapping[str, Any] | None = None, family: str = "read") -> dict[str, Any]:
+        request = {"operation": operation, "params": dict(params or {})}
+        assert is_valid("input", request)
+        return await self.send(f"mcp_aql_{family}", request)
+
+    async def introspect(self, endpoint: str = "mcp_aql_read", **params: Any) -> Any:
+        envelope = await self.send(endpoint, {"operation": "introspect", "params": params})
+        assert envelope["success"] is True, envelope
+        return envelope["data"]
+
+
+class AqlPlace:
+    def __init__(self, here: House) -> None:
+        self.house = here
+        self.node = here.node
+
+    async def leaf(self, segment: str = "docs", tools: Any = TOOLS, **options: Any) -> Leaf:
+        leaf = await self.house.leaf(segment, tools=tools, **{"heartbeat_interval_ms": 0, **options}).joined()
+        leaf.answer = lambda params: {"structuredContent": {"got": params["arguments"]}, "content": []}
+        return leaf
+
+    def modern(self, surface: str = "aql") -> Aql:
+        front = self.node.fronts.lines.make(None, surface)
+        client = Client(front.feed)
+        front.connect(cast(Any, client))
+        return Aql(client)
+
+    async def legacy(self, surface: str = "aql") -> Aql:
+        made = self.modern(surface)
+        await made.client.greet(level=None)
+        return made
+
+    async def client(self, era: str, surface: str = "aql") -> Aql:
+        return self.modern(surface) if era == "modern" else await self.legacy(surface)
+
+
+def sent(leaf: Leaf) -> list[dict[str, Any]]:
+    """What the leaf's tools were called with: name and arguments."""
+    calls = [one["params"] for one in leaf.heard if one.get("method") == "tools/call"]
+    return [{"name": one["name"], "arguments": one.get("arguments")} for one in calls]
+
+
+@contextlib.asynccontextmanager
+async def place(folder: Path, config: str = OPEN) -> AsyncIterator[AqlPlace]:
+    folder.mkdir(parents=True, exist_ok=True)
+    async with house(folder, config) as here:
+        yield AqlPlace(here)
+
+
+__all__ = ["OPEN", "READS", "TEXT", "TOOLS", "WRITES", "Aql", "AqlPlace", "place", "schema", "sent", "tool", "turns"]

@@ -1,0 +1,170 @@
+"""Is every name MCP-AX puts on the wire in the one list, and does the code write no other?"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from spec.ax_reference import page
+
+from interlock.ax.protocol import messages
+from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES, TransportClass, check_classes
+from interlock.ax.protocol.wire_names import AGENTX, KEYS, METHODS
+from interlock.config.schema import SECTIONS
+
+ROOT = Path(__file__).resolve().parents[3]
+KEY = re.compile(r"x-mcpax-[a-z0-9]+(?:-[a-z0-9]+)*", re.IGNORECASE)
+LISTED = {key.name for key in KEYS}
+DRAFT = {"route", "cursor", "latency-ms", "subtree-ids", "hops", "safety", "event-id", "causal-parent"}
+OURS = {"caller", "capability", "name", "declared", "gated", "confirmation", "origin", "device", "events"}
+
+
+def unlisted(text: str) -> Iterator[str]:
+    """Keys in the strings of a module that the list does not have, and keys that are put together from parts."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
+            value = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
+            yield from (key for key in KEY.findall(value) if key not in LISTED)
+        elif isinstance(node, ast.JoinedStr):
+            ends = [one.value for one in node.values if isinstance(one, ast.Constant)]
+            yield from (end for end in ends if end.lower().endswith("x-mcpax-"))
+
+
+@pytest.mark.req("AX-14-2")
+def test_the_list_names_each_key_with_place_and_writer_and_the_code_writes_no_other() -> None:
+    assert {f"x-mcpax-{name}" for name in DRAFT | OURS} == LISTED
+    assert len(KEYS) == len(LISTED)
+    assert {key.name for key in KEYS if key.source != "ours"} == {f"x-mcpax-{name}" for name in DRAFT}
+    for key in KEYS:
+        assert key.place
+        assert key.writer
+        assert key.meaning
+    found = {path.name: list(unlisted(path.read_text("utf-8"))) for path in (ROOT / "src").rglob("*.py")}
+    assert {name: keys for name, keys in found.items() if keys} == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['meta["x-mcpax-colour"] = 1', "m = {b'x-mcpax-colour': 1}", 'f"x-mcpax-{name}"', "s = 'see X-Mcpax-Name'"],
+)
+def test_an_unlisted_key_is_found(text: str) -> None:
+    assert list(unlisted(text))
+
+
+def test_a_listed_key_and_the_bare_prefix_are_no_breach() -> None:
+    assert list(unlisted('meta["x-mcpax-hops"] = key.startswith("x-mcpax-")')) == []
+
+
+@pytest.mark.req("AX-12-9")
+def test_events_are_told_apart_nowhere() -> None:
+    """No structure can be keyed by an event id that no code reads (MCP-AX 12)."""
+    reading = [
+        path.name
+        for path in (ROOT / "src").rglob("*.py")
+        if path.name not in ("wire_names.py", "notifications.py")
+        and re.search("x-mcpax-(event-|causal)", path.read_text("utf-8"))
+    ]
+    assert reading == []
+    notices = (ROOT / "src/interlock/ax/protocol/notifications.py").read_text("utf-8")
+    assert notices.count("event-id") == 1  # where our own are written
+    assert notices.count("causal-parent") == 0
+
+
+@pytest.mark.req("AX-14-1")
+def test_every_method_the_messages_know_is_listed_with_direction_and_schema() -> None:
+    spoken = {
+        value
+        for value in vars(messages).values()
+        if isinstance(value, str) and (value.startswith("mcpax/") or value.startswith("notifications/mcpax/"))
+    }
+    assert {method.name for method in METHODS} == spoken
+    for method in METHODS:
+        assert method.direction
+        assert method.params["type"] == "object"
+        assert (method.kind == "notification") is method.name.startswith("notifications/")
+        assert (method.result is None) is (method.kind == "notification")
+
+
+@pytest.mark.req("AX-14-1", "AX-14-3")
+def test_the_page_is_written_from_the_list() -> None:
+    text = page()
+    assert (ROOT / "docs/ax-reference.md").read_text("utf-8") == text
+    for name in (*LISTED, *(method.name for method in METHODS), *(one.id for one in TRANSPORT_CLASSES)):
+        assert f"`{name}`" in text
+
+
+@pytest.mark.req("AX-A-1")
+def test_the_page_has_the_fourteen_rows_of_agentx_with_links_that_lead_somewhere() -> None:
+    text = page()
+    rows = text.split("## From AgentX")[1].strip().splitlines()[4:]
+    expected = {
+        "ax.Unregister PDU": "mcpax/deregister",
+        "ax.Ping PDU": "mcpax/heartbeat",
+        "ax.Response PDU": "JSON-RPC response",
+        "ax.Notify PDU": "MCP notification (prefixed)",
+        "Context": "Namespace segment",
+        "sysUpTime": "registered_at timestamp",
+        "ax.Get/GetNext/GetBulk": "tools/call (routed)",
+        "AgentX socket (unix/tcp)": "HTTP+SSE / stdio / bridged",
+    }
+    table = {cells[1].strip(): cells[2].strip() for cells in (row.split("|") for row in rows)}
+    assert len(rows) == len(table) == 14
+    assert expected.items() <= table.items()
+    for target in re.findall(r"\]\(#([^)]+)\)", text):
+        assert f'<a id="{target}"></a>' in text
+    known = {method.name: method for method in METHODS}
+    for row in AGENTX:
+        assert row.field or row.see
+        members = {
+            member
+            for name in row.see
+            for schema in (known[name].params, known[name].result or {})
+            for member in schema.get("properties", {})
+        }
+        settings = {f"{name}.{key}" for name, section in SECTIONS.items() for key in section.keys}
+        assert row.field in members | LISTED | settings | {"", "result", "registered_at"}
+
+
+@pytest.mark.req("AX-14-3")
+def test_the_registry_of_transport_classes_is_one() -> None:
+    assert check_classes(TRANSPORT_CLASSES) is None
+
+
+@pytest.mark.req("AX-14-3")
+def test_a_private_class_that_is_added_to_the_registry_is_accepted_everywhere() -> None:
+    program = """
+from interlock.ax.protocol import transport_classes as transports
+lora = transports.TransportClass(id="x-lora", framing="LoRa", payload="CBOR", reference="ours", status="private")
+transports.TRANSPORT_CLASSES.append(lora)
+from interlock.ax.protocol.capability import Capability, Invalid, read_capability
+from interlock.ax.protocol.wire_names import METHODS
+from interlock.config.schema import SECTIONS
+from spec.ax_reference import main, page
+import msgspec
+assert transports.check_classes(transports.TRANSPORT_CLASSES) is None
+assert isinstance(read_capability({"transport": "x-lora"}), Capability)
+assert isinstance(read_capability({"transport": "x-other"}), Invalid)
+assert "x-lora" in METHODS[0].params["properties"]["transport_class"]["enum"]
+assert "`x-lora`" in page()
+from interlock.ax.protocol.registration.codec import read_register_untrusted
+said = b'{"subserver_id":"550e8400-e29b-41d4-a716-446655440000","segment":"a","transport_class":"x-%b"}'
+assert read_register_untrusted(msgspec.Raw(said % b"lora")).transport_class == "x-lora"
+assert read_register_untrusted(msgspec.Raw(said % b"Other")).data["known"][-1] == "x-lora"
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.req("AX-14-3")
+@pytest.mark.parametrize(("identifier", "status"), [("lora", "private"), ("x-lora", "draft")])
+def test_private_classes_and_only_they_have_the_prefix(identifier: str, status: str) -> None:
+    one = TransportClass(id=identifier, framing="f", payload="p", reference="r", status=status)  # type: ignore[arg-type]
+    assert check_classes([*TRANSPORT_CLASSES, one]) is not None
+
+
+@pytest.mark.req("AX-14-3")
+def test_a_class_stands_in_the_registry_once() -> None:
+    assert check_classes([*TRANSPORT_CLASSES, TRANSPORT_CLASSES[0]]) is not None

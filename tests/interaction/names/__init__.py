@@ -1,1 +1,0 @@
-"""The registry of names from outside: the command line, HTTP, MCP."""

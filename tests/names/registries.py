@@ -1,0 +1,124 @@
+"""A registry of names on a real store and inbox, with a clock that stands until it is moved, and experts who decide."""
+
+import contextlib
+import datetime
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from msgspec import Raw
+from tests.approvals.inboxes import Desk, Hands, desk_at
+
+from interlock.approvals.decisions import DecisionService
+from interlock.approvals.protocol.approval import Approval
+from interlock.approvals.protocol.state import Status
+from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.jws_proof import Asked, Verified
+from interlock.names.actions import ControllerChanges, NamesActions, Sightings
+from interlock.names.actors import Actor
+from interlock.names.documents import DocumentWatch
+from interlock.names.protocol.entry import Entry
+from interlock.names.protocol.registry import Proposal, Request, Retrieval
+from interlock.names.requests import RequestDecisions, RequestService
+from interlock.names.reviews import Reminders
+from interlock.names.state import RegistryState
+from interlock.store.sqlite.names_log import SqliteNamesLog
+from interlock.wire.jsonrpc.errors import Fault
+
+ACME = Actor(principal="client:acme")
+ZEBRA = Actor(principal="client:zebra")
+ARGUMENTS = Raw(b'{"type":"object","properties":{"q":{"type":"string"}},"required":["q"]}')
+RETURNS = Raw(b'{"type":"object","properties":{"hits":{"type":"integer"}},"required":["hits"]}')
+
+
+def proposal(name: str = "acme_search", **members: Any) -> Proposal:
+    given: dict[str, Any] = {
+        "surface_name": name,
+        "change_controller": "Acme",
+        "specification_reference": "draft-acme-search-03",
+        "authentication_scope": "member-recognition",
+        "vendor_prefix": "acme_",
+        "argument_schema": ARGUMENTS,
+        "return_schema": RETURNS,
+        "semantics": "section 2",
+        **members,
+    }
+    return Proposal(**given)
+
+
+class Signatures:
+    """Believes every proof: the token is the expert's name."""
+
+    async def judge(self, asked: Asked, proof: Presented) -> Verified | Fault:
+        return Verified(
+            type="operator_signature",
+            anchor=proof.token,
+            issuer=proof.token,
+            jti=asked.confirmation_id,
+            key=f"key of {proof.token}",
+            expires_at=1e12,
+        )
+
+
+class NamesHere:
+    def __init__(self, desk: Desk, folder: Path) -> None:
+        self.clock, self.inbox = desk.clock, desk.inbox
+        self.desk = desk
+        self.experts: tuple[str, ...] = ("eve", "acme")
+        self.document = Retrieval(outcome="retrieved", at="2026-11-17", digest="sha256:00")
+        self.state = RegistryState(SqliteNamesLog(folder), desk.recorder, desk.clock)
+        self.sightings = Sightings(self.state, desk.store.kv, desk.clock)
+        self.offered: list[tuple[str, str]] = []
+        self.sightings.provide(lambda: self.offered)
+        self.changes = ControllerChanges(self.state, self.sightings)
+        decisions = RequestDecisions(self.state, desk.inbox, lambda _: self.experts)
+        self.requests = RequestService(self.state, desk.inbox, self._fetch, decisions, self.sightings.under)
+        self.watch = DocumentWatch(self.state, self._fetch, desk.store.kv, desk.clock)
+        self.reminders = Reminders(self.state, self.requests.remind)
+        self.actions = NamesActions(self.state, self.requests, self.changes)
+        self.deciding = DecisionService(desk.inbox, desk.clock, "node", judge=Signatures(), names=decisions)
+
+    async def _fetch(self, reference: str) -> Retrieval:
+        return self.document
+
+    def set_day(self, day: str) -> None:
+        self.clock.wall_at = datetime.datetime.fromisoformat(f"{day}T12:00:00+00:00").timestamp()
+
+    def entry(self, name: str = "acme_search") -> Entry:
+        entry = self.state.entry(name)
+        assert entry is not None, name
+        return entry
+
+    def waiting(self, request: Request) -> Approval:
+        (found,) = [one for one in self.inbox.listed() if one.target == request.id]
+        return found
+
+    async def accept(
+        self, request: Request, by: str = "eve", reason: str | None = "looked at", answer: str | None = None
+    ) -> Approval | Fault:
+        return await self.deciding.approve(
+            self.waiting(request).id, Presented(token=by), by=f"operator:{by}", reason=reason, answer=answer
+        )
+
+    async def deny(self, request: Request, reason: str | None = "no", answer: str | None = None) -> Approval | Fault:
+        return await self.deciding.deny(self.waiting(request).id, by="operator:eve", reason=reason, answer=answer)
+
+    async def registered(self, name: str = "acme_search", actor: Actor = ACME, **members: Any) -> Entry:
+        done = await self.accept(await self.requests.file(actor, proposal(name, **members)))
+        assert isinstance(done, Approval), done
+        assert done.status is Status.DONE, done.outcome
+        return self.entry(name)
+
+
+@contextlib.asynccontextmanager
+async def names_at(folder: Path, clock: Hands | None = None) -> AsyncIterator[NamesHere]:
+    async with desk_at(folder, clock) as desk:
+        here = NamesHere(desk, folder)
+        if clock is None:
+            here.set_day("2026-11-17")
+        await here.state.open()
+        await here.requests.open()
+        try:
+            yield here
+        finally:
+            await here.state.close()

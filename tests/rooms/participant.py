@@ -1,0 +1,116 @@
+"""A participant on a bare WebSocket, with no code of the product: it sends what it is told and keeps what it hears."""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+from tests.support.node_process import RunningNode
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+
+HEARS_S = 10.0
+
+
+class Bare:
+    secret = name = ""  # of one that `joined` let in
+
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self.heard: list[dict[str, Any]] = []
+
+    @classmethod
+    async def join(cls, node: RunningNode, topic: str, token: str | None, **query: str) -> Self:
+        asked = "".join(f"&{name}={value}" for name, value in query.items())
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        url = f"ws://{node.host}:{node.port}/v0/ws?topic={topic}{asked}"
+        return cls(await connect(url, additional_headers=headers, max_size=None, max_queue=None, compression=None))
+
+    async def next(self) -> dict[str, Any]:
+        async with asyncio.timeout(HEARS_S):
+            text = await self.socket.recv()
+        said: dict[str, Any] = json.loads(text)
+        self.heard.append(said)
+        return said
+
+    async def until(self, **wanted: Any) -> dict[str, Any]:
+        """The next envelope with these members; `event` is looked for in the payload."""
+        while True:
+            said = await self.next()
+            if all(
+                (said["payload"].get("event") if name == "event" else said.get(name)) == value
+                for name, value in wanted.items()
+            ):
+                return said
+
+    async def until_either(self, id: str) -> dict[str, Any]:
+        """The envelope of that id, or what is said of it."""
+        while True:
+            said = await self.next()
+            if id in (said.get("id"), said.get("correlation_id")):
+                return said
+
+    async def send(self, kind: str, payload: Any, **members: Any) -> str:
+        envelope = {"protocol": "mcpx/v0.1", "id": str(uuid.uuid4()), "kind": kind, "payload": payload} | members
+        await self.socket.send(json.dumps({name: value for name, value in envelope.items() if value is not None}))
+        return str(envelope["id"])
+
+    async def say(self, text: str, **members: Any) -> str:
+        return await self.send("chat", {"text": text}, **members)
+
+    async def closed(self) -> int:
+        """The code with which the gateway closed."""
+        try:
+            async with asyncio.timeout(HEARS_S):
+                while True:
+                    await self.socket.recv()
+        except ConnectionClosed as over:
+            return over.rcvd.code if over.rcvd is not None else 1006
+
+    async def leave(self) -> None:
+        await self.socket.close()
+
+
+def token(node: RunningNode, participant: str, topic: str = "garden", privilege: str = "restricted") -> str:
+    room = {"topic": topic, "participant": participant, "privilege": privilege}
+    made = node.admin("/admin/tokens", "POST", {"name": participant, "for": "room", "room": room})
+    return str(made["token"])
+
+
+CALL = {"jsonrpc": "2.0", "id": 42, "method": "tools/call", "params": {"name": "dangerous_operation", "arguments": {}}}
+
+
+@contextlib.asynccontextmanager
+async def joined(node: RunningNode, *who: tuple[str, str], topic: str = "garden", **query: str) -> AsyncIterator[Any]:
+    """Each participant of its own name, and past its welcome and the joins of those after it."""
+    async with contextlib.AsyncExitStack() as stack:
+        there = []
+        for name, privilege in who:
+            secret = token(node, name, topic, privilege)
+            one = await Bare.join(node, topic, secret, **query)
+            one.secret, one.name = secret, name
+            stack.push_async_callback(one.leave)
+            there.append(one)
+            assert (await one.next())["payload"]["event"] == "welcome"
+            for earlier in there[:-1]:
+                await earlier.until(kind="presence", event="join")
+        yield there
+
+
+def names(*kinds: str) -> list[tuple[str, str]]:
+    """Participants that no other test knows: the rest of the name is the privilege."""
+    mark = uuid.uuid4().hex[:8]
+    return [(f"{kind}-{mark}-{number}", kind) for number, kind in enumerate(kinds)]
+
+
+def ask(node: RunningNode, path: str, bearer: str | None, method: str = "GET", body: Any = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(node.host, node.port, timeout=10)
+    headers = {"content-type": "application/json"} | ({} if bearer is None else {"authorization": f"Bearer {bearer}"})
+    connection.request(method, path, None if body is None else json.dumps(body), headers)
+    answer = connection.getresponse()
+    told = json.loads(answer.read())
+    connection.close()
+    return answer.status, told

@@ -1,0 +1,366 @@
+"""What a room has accepted is on disk before anyone hears it: a killed node loses none (X-10.1-2, X-5.2-6)."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tests.dispatch.processes.test_lifecycle_audit import change_record
+from tests.rooms.participant import Bare, ask, token
+from tests.support.node_process import RunningNode, Wire, running_node, wait_for
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+
+ROOMS = """
+[rooms]
+per_min = { proposals = 10, chat = 60, envelopes = 1000000 }
+
+[[room]]
+topic = "garden"
+
+[[room]]
+topic = "watched"
+mode = "observe"
+
+[[room]]
+topic = "short"
+history_max = 10
+"""
+KILLS = int(os.environ.get("ROOM_KILLS", "3"))
+SENT = 200
+FLOOD = 5000  # X-5.2-6
+AHEAD = 50  # envelopes of a sender that not everyone has heard
+
+
+@pytest.mark.req("X-4-4", "X-10.1-2")
+async def test_killed_in_mid_fan_out_each_stored_envelope_arrives_once_by_sequence(tmp_path: Path) -> None:
+    last, heard_ever, secret = 0, {}, ""
+    for round in range(KILLS):
+        with running_node(tmp_path, {}, ROOMS) as node:
+            secret = secret or token(node, "reader", privilege="full")
+            sender = await Bare.join(node, "garden", token(node, f"sender-{round}", privilege="full"), echo="0")
+            reader = await Bare.join(node, "garden", secret, sequences="1", after=str(last))
+            sending = asyncio.create_task(_send(sender, round))
+            live: dict[str, int] = {}
+            with contextlib.suppress(ConnectionClosed, TimeoutError):
+                while len(live) < SENT // 2:
+                    said = await reader.next()
+                    payload = said["payload"]
+                    if payload.get("event") == "sequence":
+                        assert payload["sequence"] == last + 1
+                        last = payload["sequence"]
+                        live[said["correlation_id"]] = last
+                    elif payload.get("event") == "history":
+                        for envelope, sequence in zip(payload["envelopes"], payload["sequences"], strict=True):
+                            assert sequence == last + 1
+                            last = sequence
+                            heard_ever[envelope["id"]] = sequence
+            node.process.send_signal(signal.SIGKILL)
+            node.process.wait()
+            sending.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConnectionClosed):
+                await sending
+            await sender.leave()
+            await reader.leave()
+            assert not live.keys() & heard_ever.keys()
+            heard_ever |= live
+    with running_node(tmp_path, {}, ROOMS) as node:
+        reader = await Bare.join(node, "garden", secret, after="0")
+        stored: dict[str, int] = {}
+        while len(stored) < len(heard_ever):
+            payload = (await reader.next())["payload"]
+            if payload.get("event") == "history":
+                stored |= {one["id"]: at for one, at in zip(payload["envelopes"], payload["sequences"], strict=True)}
+        assert stored.items() >= heard_ever.items()
+        again = await Bare.join(node, "garden", token(node, "again", privilege="full"))
+        await again.say("once more", id=next(iter(heard_ever)))
+        assert (await again.until(event="error"))["payload"]["code"] == "duplicate_id"
+        await reader.leave()
+        await again.leave()
+
+
+async def _send(sender: Bare, round: int) -> None:
+    for number in range(SENT):
+        await sender.send("mcp", {"round": round, "number": number})
+
+
+@pytest.mark.req("X-5.2-6", "X-1-3")
+async def test_a_reader_that_does_not_read_is_closed_and_resumes_with_nothing_missing(tmp_path: Path) -> None:
+    """Delays beside such a reader are measured: bench/rooms."""
+    patient = {"interlock.net.websocket.frames:CLOSE_S": 60.0}  # for the peer's part of closing
+    with running_node(tmp_path, {}, ROOMS, settings=patient) as node:
+        secret = token(node, "slow")
+        slow = connect_without_reading(node, secret)
+        sender = await Bare.join(node, "garden", token(node, "sender", privilege="full"))
+        witness = await Bare.join(node, "garden", token(node, "witness", privilege="full"))
+        for number in range(FLOOD):
+            await sender.send("mcp", {"number": number, "pad": "x" * 2000})
+            if number % AHEAD == AHEAD - 1:  # those who read are never further behind
+                for one in (sender, witness):
+                    while one.heard[-1:] == [] or one.heard[-1]["payload"].get("number") != number:
+                        await one.next()
+        for one in (sender, witness):
+            assert [said["payload"]["number"] for said in one.heard if said["kind"] == "mcp"] == list(range(FLOOD))
+        code, texts = await asyncio.to_thread(read_to_the_close, slow)
+        assert code == 4429
+        told = [json.loads(text) for text in texts]
+        heard = [said for said in told if said["kind"] == "mcp"]
+        seen = [said["payload"]["number"] for said in heard]
+        assert seen == list(range(len(seen))) and len(seen) < FLOOD
+        back = await Bare.join(node, "garden", secret, after=heard[-1]["id"])
+        while len(seen) < FLOOD:
+            payload = (await back.next())["payload"]
+            if payload.get("event") == "history":
+                seen += [one["payload"]["number"] for one in payload["envelopes"]]
+        assert seen == list(range(FLOOD))
+        live = await sender.send("mcp", {"number": FLOOD})
+        assert (await back.until(kind="mcp"))["id"] == live
+        for one in (back, sender, witness):
+            await one.leave()
+
+
+def read_to_the_close(stuck: socket.socket) -> tuple[int, list[bytes]]:
+    """The close code, and the texts before it; the frames of a server are not masked (RFC 6455 5.1)."""
+    stuck.settimeout(30)
+    with stuck.makefile("rb") as stream:
+        while stream.readline() != b"\r\n":  # the rest of the handshake
+            pass
+        texts = []
+        while True:
+            first, second = stream.read(2)
+            size = second & 0x7F
+            if size >= 126:
+                size = int.from_bytes(stream.read(2 if size == 126 else 8))
+            data = stream.read(size)
+            if first & 0x0F == 0x8:
+                stuck.close()
+                return int.from_bytes(data[:2]), texts
+            if first & 0x0F == 0x1:
+                texts.append(data)
+
+
+def connect_without_reading(node: RunningNode, bearer: str, topic: str = "garden") -> socket.socket:
+    stuck = socket.create_connection((node.host, node.port))
+    stuck.sendall(
+        f"GET /v0/ws?topic={topic} HTTP/1.1\r\nhost: {node.host}:{node.port}\r\nupgrade: websocket\r\n"
+        f"connection: upgrade\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n"
+        f"authorization: Bearer {bearer}\r\n\r\n".encode()
+    )
+    assert stuck.recv(12) == b"HTTP/1.1 101"
+    return stuck
+
+
+@pytest.mark.req("X-8-1", "X-5.1-3")
+async def test_nothing_configured_is_no_open_room_and_nobody_full(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}) as node:
+        assert node.admin("/admin/rooms")["rooms"] == []
+        assert node.admin("/admin/status")["open_rooms"] == []
+        assert ask(node, "/v0/topics/garden/history", None)[0] == 404
+        node.admin("/admin/rooms", "POST", {"topic": "garden"})
+        (made,) = node.admin("/admin/rooms")["rooms"]
+        assert made["mode"] == "mixed"
+        room = {"topic": "garden", "participant": "stranger"}
+        unsaid = node.admin("/admin/tokens", "POST", {"name": "stranger", "for": "room", "room": room})["token"]
+        one = await Bare.join(node, "garden", unsaid)
+        assert (await one.next())["payload"]["participant"]["privilege"] == "restricted"
+        await one.leave()
+        assert ask(node, "/v0/topics/garden/history", None)[0] == 403  # whoever is on this machine is no member
+
+
+@pytest.mark.req("X-8-1")
+async def test_each_phase_is_a_change_of_the_configuration_and_loses_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+    for mode, privilege in (
+        ("open", "full"),
+        ("observe", "full"),
+        ("mixed", "restricted"),
+        ("restricted", "restricted"),
+    ):
+        one_room = f'[[room]]\ntopic = "garden"\nmode = "{mode}"\nmembers = ["client:agent"]\n'
+        with running_node(tmp_path, {}, one_room) as node:
+            if not said:
+                secret = str(node.admin("/admin/tokens", "POST", {"name": "agent", "for": "client"})["token"])
+            one = await Bare.join(node, "garden", secret)
+            assert (await one.next())["payload"]["participant"] == {"id": "client:agent", "privilege": privilege}
+            await one.until(id=await one.say(mode))
+            said.append(mode)
+            called = await one.send("mcp", {"id": 1})
+            assert ((await one.until_either(called)).get("id") == called) is (privilege == "full")
+            await one.leave()
+            history = ask(node, "/v0/topics/garden/history", secret)[1]["history"]
+            texts = [each["envelope"]["payload"].get("text") for each in reversed(history)]
+            assert [text for text in texts if text is not None] == said
+
+
+@pytest.mark.req("X-10.3-1", "X-7.3-1")
+async def test_one_who_only_posts_is_known_after_a_restart(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, ROOMS) as node:
+        secret = token(node, "poster", privilege="full")
+        posting = Wire(node, "/v0/topics/garden/messages", secret)
+        sent = json.dumps({"id": "p-1", "kind": "mcp", "payload": {"method": "x"}}).encode()
+        assert (await asyncio.to_thread(posting.post, sent)).status == 202
+        posting.close()
+        node.stop()
+    with running_node(tmp_path, {}, ROOMS) as node:
+        (known,) = node.admin("/admin/rooms/garden/participants")["participants"]
+        assert (known["id"], known["privilege"], known["is_present"]) == ("poster", "full", False)
+        demoted = node.admin("/admin/participants/poster/demote", "POST", {"reason": "too loud"})
+        assert (demoted["oldPrivilege"], demoted["newPrivilege"]) == ("full", "restricted")
+        one = await Bare.join(node, "garden", secret)
+        assert (await one.next())["payload"]["participant"]["privilege"] == "restricted"
+        await one.leave()
+
+
+@pytest.mark.req("X-8-1", "X-7.1-2")
+async def test_what_happens_in_a_room_is_on_the_record(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, ROOMS) as node:
+        one = await Bare.join(node, "garden", token(node, "agent"))
+        await one.next()
+        proposal = await one.send("mcp/proposal", {"method": "x"})
+        refused = await one.send("mcp", {"id": 1})
+        await one.until(kind="mcp")
+        node.admin("/admin/participants/agent/promote", "POST", {"reason": "trusted"})
+        await one.leave()
+        other = await Bare.join(node, "watched", token(node, "other", "watched"))
+        observed = await other.send("mcp", {"id": 1})
+        await other.until(kind="mcp", id=observed)  # everyone is full there
+        await other.leave()
+        node.stop()
+        lines = [json.loads(line) for line in node.cli("audit", "export").stdout.splitlines()]
+        records = [line.get("record", line) for line in lines]
+        told = [
+            (each["method"], each["outcome"], each.get("envelope")) for each in records if each.get("via") == "rooms"
+        ]
+        assert ("rooms/join", "ok", None) in told
+        assert ("rooms/publish", "ok", proposal) in told
+        assert ("rooms/refuse", "privilege_violation", refused) in told
+        assert ("rooms/observe", "privilege_violation", observed) in told
+        assert not [each for each in told if each[0] == "rooms/observe" and each[2] != observed]
+        assert [each["reason"] for each in records if each["method"] == "rooms/promote"] == ["trusted"]
+        assert node.cli("audit", "verify").returncode == 0
+        changed = change_record(node.data, refused.encode(), refused[::-1].encode())
+        verified = node.cli("audit", "verify", "--json")
+        assert verified.returncode == 1
+        assert json.loads(verified.stdout)["broken"]["sequence"] == changed
+
+
+@pytest.mark.req("X-8-3", "X-8-1")
+async def test_what_was_observed_is_told_and_kept_working(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, ROOMS) as node:
+        nothing = node.cli("rooms", "migrate", "watched")
+        assert "nothing was observed" in nothing.stdout + nothing.stderr
+        secret = token(node, "other", "watched")
+        client = node.admin("/admin/tokens", "POST", {"name": "planner", "for": "client"})["token"]
+        for one in (await Bare.join(node, "watched", secret), await Bare.join(node, "watched", client)):
+            await one.until(kind="mcp", id=await one.send("mcp", {"id": 1}))
+            await one.leave()
+        told = json.loads(node.cli("rooms", "migrate", "watched", "--json").stdout)["participants"]
+        assert [(one["participant"], one["envelopes"], one["kinds"], one["is_full"]) for one in told] == [
+            ("client:planner", 1, ["mcp"], False),
+            ("other", 1, ["mcp"], False),
+        ]
+        assert told[0]["remedy"] == 'full = ["client:planner"]'
+        assert "--for room --name other --topic watched --participant other --privilege full" in told[1]["remedy"]
+        assert node.cli("rooms", "migrate", "watched", "--plan", "--apply").returncode == 2
+        assert node.cli("rooms", "migrate", "nowhere").returncode == 1
+        assert node.cli("rooms", "migrate", "watched", "--plan").stdout.count("keeps working with: ") == 2
+        assert node.cli("rooms", "migrate", "watched", "--apply").stdout.count("is full by an admin's grant") == 2
+    with running_node(tmp_path, {}, ROOMS.replace('mode = "observe"', 'mode = "mixed"')) as node:
+        for bearer in (secret, client):  # though no list of the room names the client
+            one = await Bare.join(node, "watched", bearer)
+            await one.until(kind="mcp", id=await one.send("mcp", {"id": 2}))
+            await one.leave()
+        other = node.admin("/admin/tokens", "POST", {"name": "newcomer", "for": "client"})["token"]
+        assert ask(node, "/v0/topics/watched/history", other)[1]["error"] == "wrong_topic"
+        path, history = "/admin/participants/client:planner", "/v0/topics/watched/history"
+        for change, wanted in (("demote", 200), ("promote", 200), ("disconnect", 403), ("demote", 200)):
+            assert "error" not in node.admin(f"{path}/{change}?topic=watched", "POST", {})
+            status, told = ask(node, history, client)
+            assert (status, told.get("error")) == (wanted, None if wanted == 200 else "removed"), change
+        again = node.cli("rooms", "migrate", "watched", "--apply")  # what an admin decided stands
+        assert "keeps working with: interlock rooms promote client:planner --topic watched" in again.stdout
+        assert "demoted or removed stay so" in again.stderr
+        node.admin(f"{path}/disconnect?topic=watched", "POST", {})
+        node.cli("rooms", "migrate", "watched", "--apply")
+        assert ask(node, history, client)[1]["error"] == "removed"
+
+
+async def test_a_node_that_stops_says_so_to_those_who_are_connected(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, ROOMS) as node:
+        one = await Bare.join(node, "garden", token(node, "agent"))
+        await one.next()
+        began = asyncio.get_running_loop().time()
+        stopping = asyncio.create_task(asyncio.to_thread(node.stop))
+        assert await one.closed() == 1001
+        assert await stopping == 0
+        assert asyncio.get_running_loop().time() - began < 9  # not as long as calls under way may take
+
+
+async def test_who_resumes_before_the_oldest_that_is_kept_is_told_of_the_gap(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, ROOMS) as node:
+        bearer = token(node, "one", "short", "full")
+        one = await Bare.join(node, "short", bearer)
+        for number in range(30):
+            await one.until(id=await one.say(str(number)))
+        (shown,) = [each for each in node.admin("/admin/rooms")["rooms"] if each["topic"] == "short"]
+        assert shown["participants"] == 1
+        await one.leave()
+        wait_for(lambda: [room["participants"] for room in node.admin("/admin/rooms")["rooms"]] == [0, 0, 0])
+        again = await Bare.join(node, "short", bearer, after="1")
+        assert (await again.until(kind="system", event="history_gap"))["payload"]["event"] == "history_gap"
+        await again.leave()
+
+
+@pytest.mark.req("X-5.2-2", "X-5.1-1")
+async def test_a_token_past_its_day_opens_no_room_and_ends_who_came_by_it(tmp_path: Path) -> None:
+    sooner = {"interlock.access.tokens:DAY_S": 0.1, "interlock.rooms.endpoint:SWEEP_S": 0.0}
+    with running_node(tmp_path, {}, ROOMS, settings=sooner) as node:
+
+        def issue(name: str, days: int) -> str:
+            room = {"topic": "garden", "participant": name}
+            return str(
+                node.admin("/admin/tokens", "POST", {"name": name, "for": "room", "days": days, "room": room})["token"]
+            )
+
+        stays = await Bare.join(node, "garden", issue("witness", 3650))
+        await stays.until(id=await stays.say("in here"))
+        secret = issue("brief", 30)  # three seconds
+        brief = await Bare.join(node, "garden", secret)
+        assert (await brief.next())["payload"]["event"] == "welcome"
+        assert await brief.closed() == 4401
+        with pytest.raises(InvalidStatus) as refused:
+            await Bare.join(node, "garden", secret)
+        answer = refused.value.response
+        assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+        said = (answer.body or b"").decode()
+        for path in ("history", "participants", "proposals"):
+            status, told = ask(node, f"/v0/topics/garden/{path}", secret)
+            assert status == 401
+            said += json.dumps(told)
+        assert "in here" not in said and "witness" not in said
+        await stays.until(id=await stays.say("still here"))
+        await stays.leave()
+
+
+async def test_what_is_older_than_its_days_is_forgotten(tmp_path: Path) -> None:
+    with running_node(tmp_path, {}, ROOMS) as node:
+        bearer = token(node, "one", privilege="full")
+        one = await Bare.join(node, "garden", bearer)
+        await one.until(id=await one.say("of yesterday"))
+        await one.leave()
+        assert kept(node, bearer) == ["of yesterday"]
+    with running_node(tmp_path, {}, ROOMS.replace('"garden"', '"garden"\nhistory_days = 0')) as node:
+        wait_for(lambda: kept(node, bearer) == [])
+
+
+def kept(node: RunningNode, bearer: str) -> list[str]:
+    request = urllib.request.Request(
+        f"http://{node.host}:{node.port}/v0/topics/garden/history", headers={"authorization": f"Bearer {bearer}"}
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        told = json.load(answer)
+    return [each["envelope"]["payload"]["text"] for each in told["history"]]

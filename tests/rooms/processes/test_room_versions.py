@@ -1,0 +1,124 @@
+"""Participants of MCPx v0 and of v0.1 in one room, met on bare WebSockets (MCPx 6.3)."""
+
+import json
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from tests.rooms.participant import CALL, Bare, joined, names, token
+from tests.support.node_process import RunningNode, running_node
+from websockets.exceptions import InvalidStatus
+
+ROOMS = """
+[rooms]
+presence_grace_s = 0.1
+
+[[room]]
+topic = "garden"
+
+[[room]]
+topic = "strict"
+v0_clients = "refuse"
+
+[[room]]
+topic = "trusts-v0"
+v0_clients = "full"
+
+[[room]]
+topic = "doubts-v0"
+v0_clients = "restricted"
+
+[[room]]
+topic = "open"
+mode = "open"
+"""
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    with running_node(tmp_path_factory.mktemp("versions"), {}, ROOMS) as started:
+        yield started
+
+
+@pytest.mark.req("X-6.3-3", "X-6.3-4", "X-6.3-5", "X-6.3-6", "X-4.1-2")
+async def test_a_client_of_v0_talks_with_one_of_v01(node: RunningNode) -> None:
+    (old_id, _), (new_id, _) = names("restricted", "full")
+    old = await Bare.join(node, "garden", token(node, old_id), protocol="mcp-x/v0")
+    welcome = await old.next()
+    assert welcome["protocol"] == "mcp-x/v0"
+    payload = welcome["payload"]
+    assert (payload["event"], payload["type"]) == ("welcome", "welcome")
+    assert (payload["participant"]["id"], payload["participant_id"], payload["topic"]) == (old_id, old_id, "garden")
+    assert payload["history"] == []
+    assert payload["participants"] == []
+    async with joined(node, (new_id, "full")) as (new,):
+        for faulty, code in (({"protocol": "mew/v0.4"}, "unsupported_protocol"), ({"kind": "system"}, "reserved_kind")):
+            id = await old.send(**({"kind": "mcp", "payload": {}, "protocol": "mcp-x/v0"} | faulty))
+            refused = await old.until(event="error")
+            assert (refused["kind"], refused["correlation_id"], refused["protocol"]) == ("system", id, "mcp-x/v0")
+            assert (refused["payload"]["type"], refused["payload"]["code"]) == ("error", code)
+        said = {"jsonrpc": "2.0", "method": "notifications/chat/message", "params": {"text": "old words"}}
+        await old.send("mcp", said, protocol="mcp-x/v0")
+        heard = await new.until(kind="chat")
+        assert (heard["protocol"], heard["payload"]) == ("mcpx/v0.1", {"text": "old words"})
+        await new.say("new words")
+        heard = await old.until(**{"from": new_id})
+        assert (heard["protocol"], heard["kind"]) == ("mcp-x/v0", "mcp")
+        assert heard["payload"]["params"] == {"text": "new words"}
+        call = await new.send("mcp", CALL, to=[old_id])
+        assert (await old.until(id=call))["payload"] == CALL
+        await new.send("mcp/proposal", {"method": "x"})
+        assert (await old.until(event="proposal"))["payload"]["proposer"] == new_id
+        await old.send("mcp", CALL, protocol="mcp-x/v0")
+        assert (await old.until(**{"from": "system:gateway", "kind": "mcp"}))["payload"]["error"]["code"] == -32001
+    assert {one["protocol"] for one in old.heard} == {"mcp-x/v0"}
+    assert {one["kind"] for one in old.heard} == {"mcp", "presence", "system"}
+    assert {one["protocol"] for one in new.heard} == {"mcpx/v0.1"}
+    await old.leave()
+    for topic, given, wanted in (("trusts-v0", "restricted", "full"), ("doubts-v0", "full", "restricted")):
+        for protocol, privilege in (("mcp-x/v0", wanted), ("mcpx/v0.1", given)):
+            one = await Bare.join(node, topic, token(node, old_id, topic, given), protocol=protocol)
+            await one.next()
+            connections = node.admin(f"/admin/rooms/{topic}/connections")["connections"]
+            assert [shown["privilege"] for shown in connections] == [privilege]
+            await one.leave()
+    with pytest.raises(InvalidStatus) as refused:
+        await Bare.join(node, "strict", token(node, "old", "strict"), protocol="mcp-x/v0")
+    assert refused.value.response.status_code == 426
+
+
+async def test_no_envelope_silences_a_client_of_v0_that_asks_for_history(node: RunningNode) -> None:
+    (name, _), (old, _) = names("full", "restricted")
+    async with joined(node, (name, "full"), topic="open") as (a,):
+        mark = uuid.uuid4().hex
+        text = '{"protocol":"mcpx/v0.1","id":"%s","kind":"chat","payload":{"text":"hi","x":1e999,"y":"\\ud800"}}'
+        await a.socket.send(text.replace("%s", mark))
+        await a.until(id=mark)
+        listening = await Bare.join(node, "open", token(node, old, "open"), protocol="mcp-x/v0", history="5")
+        assert (await listening.next())["payload"]["event"] == "welcome"
+        told = json.loads(await listening.socket.recv(), parse_constant=str)
+        assert mark in [one["id"] for one in told["payload"]["envelopes"]]
+        said = await a.say("live")
+        await listening.until(id=said)
+        await listening.leave()
+
+
+@pytest.mark.req("X-6.3-2")
+async def test_participants_of_both_versions_call_each_other_in_one_room(node: RunningNode) -> None:
+    (old, _), (new, _) = names("full", "full")
+    first = await Bare.join(node, "garden", token(node, old, privilege="full"), protocol="mcp-x/v0")
+    second = await Bare.join(node, "garden", token(node, new, privilege="full"))
+    versions = {old: "mcp-x/v0", new: "mcpx/v0.1"}
+    for caller, one, target, other in ((old, first, new, second), (new, second, old, first)):
+        request = await one.send("mcp", CALL, to=[target], protocol=versions[caller])
+        asked = await other.until(id=request)
+        assert (asked["protocol"], asked["payload"]) == (versions[target], CALL)
+        reply = {"jsonrpc": "2.0", "id": 42, "result": {"content": []}}
+        await other.send("mcp", reply, to=[caller], correlation_id=request, protocol=versions[target])
+        heard = await one.until(correlation_id=request, kind="mcp")
+        assert (heard["protocol"], heard["payload"]) == (versions[caller], reply)
+    # And both on one connection.
+    await second.say("x", protocol="mcp-x/v0")
+    assert (await second.until(kind="chat"))["protocol"] == "mcpx/v0.1"
+    await first.leave()
+    await second.leave()

@@ -1,0 +1,114 @@
+"""The safety loop at a real node that is killed: an operator who has a key, an agent that has everything else."""
+
+import contextlib
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.gate.held_calls import Diary, served
+from tests.support import intervals
+from tests.support.node_process import RunningNode, Wire, running_node, wait_for
+
+SAFETY = """
+[safety]
+mode = "enforcing"
+preapproved = true
+agents.waiting = { preapproved = false }
+agents.busy = {}
+agents.coder = {}
+"""
+FAMILY = {"record_execution_step": "create", "verify_challenge": "create"}
+SOON = {intervals.EXECUTIONS_FLUSH_S: 0.05}
+LOOK = "calling plant.look to see what is there"
+
+
+class Agent:
+    def __init__(self, node: RunningNode, token: str) -> None:
+        self.node, self.token = node, token
+        self.received = b""
+
+    def do(self, operation: str, **params: Any) -> Any:
+        name = f"mcp_aql_{FAMILY.get(operation, 'execute')}"
+        answer = self.call("/mcp/aql", name, {"operation": operation, "params": params})
+        return json.loads(answer["result"]["content"][0]["text"])
+
+    def call(self, path: str, tool: str, arguments: Any) -> Any:
+        with Wire(self.node, path, self.token) as wire:
+            answer = wire.modern("tools/call", {"name": tool, "arguments": arguments})
+        self.received += answer.body
+        return answer.message
+
+    def step(self, name: str, hint: str) -> Any:
+        return self.do("record_execution_step", element_name=name, nextActionHint=hint)
+
+
+def run(node: RunningNode, home: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return node.cli(*words, "--json", env={**os.environ, "XDG_CONFIG_HOME": str(home)})
+
+
+def executions_on_disk(node: RunningNode) -> int:
+    with contextlib.closing(sqlite3.connect(f"file:{node.data / 'store.db'}?mode=ro", uri=True)) as store:
+        return int(store.execute("SELECT count(*) FROM kv WHERE bucket = 'executions'").fetchone()[0])
+
+
+@pytest.mark.req("AQL-X-9", "AQL-8.8.3-3")
+def test_a_block_survives_a_kill_and_only_an_operator_with_a_key_sees_the_code(tmp_path: Path) -> None:
+    home, stranger = tmp_path / "home", tmp_path / "stranger"
+    made = subprocess.run(
+        [sys.executable, "-m", "interlock", "access", "key", "ada", "--no-passphrase", "--json"],
+        env={**os.environ, "XDG_CONFIG_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    public = (home / "interlock" / "keys" / "ada.pub").read_text().strip()
+    extra = f'[[anchor]]\nname = "ada"\nkey = {json.dumps(public)}\napproves = ["*"]\n{SAFETY}'
+    servers = {"plant": served(Diary(tmp_path / "diary.jsonl"))}
+    assert made.returncode == 0
+    with running_node(tmp_path, servers, extra, settings=SOON) as node:
+        token = json.loads(run(node, home, "access", "token", "--for", "client", "--name", "laptop").stdout)["token"]
+        agent = Agent(node, token)
+        for name, status in (("waiting", "pending"), ("busy", "running"), ("coder", "running")):
+            assert agent.do("execute_agent", element_name=name)["data"]["status"] == status
+        assert len(json.loads(run(node, home, "agents", "list").stdout)["agents"]) == 3
+        wait_for(lambda: executions_on_disk(node) == 3)
+        stopped = agent.step("coder", "drop_table users")["data"]["autonomy"]
+        node.process.kill()
+        node.process.wait()
+    assert stopped["stopped"] is True
+    id = stopped["notifications"][-1]["metadata"]["verificationId"]
+    with running_node(tmp_path, servers, extra, settings=SOON) as node:
+        node.wait_link("plant", {"state": "ready"})
+        again = Agent(node, token)
+        found = {one["name"]: one for one in node.admin("/admin/agents")["agents"]}
+        assert (found["coder"]["is_blocked"], found["coder"]["approval_id"]) == (True, id)
+        assert (found["busy"]["status"], found["waiting"]["status"]) == ("failed", "cancelled")
+        refused = again.do("execute_agent", element_name="coder")["error"]
+        assert (refused["details"]["reason"], refused["details"]["verification_id"]) == ("agent_blocked", id)
+        flat = again.call("/mcp/flat", "plant.look", {})
+        assert (flat["error"]["code"], flat["error"]["data"]["reason"]) == (32150, "agent_blocked")
+        for words in (("approvals", "show", id, "--code"), ("agents", "unblock", "coder", "--of", "client:laptop")):
+            assert run(node, stranger, *words).returncode == 1  # being on the machine is no proof
+        assert run(node, home, "approvals", "show", found["coder"]["approval_id"], "--code").returncode == 1
+        shown = run(node, home, "agents", "unblock", "coder", "--code")
+        assert shown.returncode == 0, shown.stderr
+        secret = json.loads(shown.stdout)
+        assert json.loads(run(node, home, "approvals", "show", secret["approval_id"], "--code").stdout) == secret
+        answer = again.do("verify_challenge", challenge_id=secret["approval_id"], code=secret["code"])
+        assert answer["data"] == {"verified": True, "element_name": "coder", "status": "unblocked"}
+        assert again.do("execute_agent", element_name="coder")["data"]["status"] == "running"
+        assert again.step("coder", "drop_table users")["data"]["autonomy"]["stopped"] is True
+        assert run(node, home, "agents", "unblock", "coder").returncode == 0
+        assert again.step("coder", LOOK)["data"]["autonomy"]["continue"] is True
+        status = node.admin("/admin/status")["safety"]
+        assert (status["mode"], status["blocked"]) == ("enforcing", 0)
+    heard = agent.received + again.received + (tmp_path / "stderr.txt").read_bytes()
+    heard += b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
+    assert secret["code"].encode() not in heard
+    assert secret["code"].replace("-", "").encode() not in heard

@@ -1,0 +1,135 @@
+"""READ operations change nothing, and the descriptions of endpoint tools tell requests that work."""
+
+import json
+import re
+import runpy
+import sqlite3
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.sdk.aql_library import Library
+
+from interlock.aql.protocol.endpoint_tools import endpoint_tools
+from interlock.aql.protocol.families import PROFILES, Endpoints, Profile, custom_profile
+from interlock.aql.protocol.limits import Limits
+from interlock.aql.protocol.requests import Request, read_request
+from interlock.aql.protocol.validation import Arguments
+from interlock.sdk.aql import Adapter
+from interlock.sdk.aql.context import Context
+from interlock.sdk.aql.service import Service
+
+PROGRAM = Path(__file__).parents[3] / "examples" / "documents" / "documents.py"
+
+
+@pytest.fixture
+def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Adapter, Path]]:
+    monkeypatch.setattr(sys, "argv", [str(PROGRAM), str(tmp_path / "documents.db")])
+    names = runpy.run_path(str(PROGRAM), run_name="example")
+    names["create_document"]("One", "a b a", "ada")
+    names["create_document"]("Two", "c")
+    yield names["documents"], tmp_path / "documents.db"
+    names["store"].close()
+
+
+def context(operation: str) -> Context:
+    return Context(operation, "local", lambda: False, lambda *_: None)
+
+
+@pytest.mark.req("AQL-8.1-2")
+async def test_every_read_of_the_example_is_repeated_and_leaves_the_store_as_it_was(
+    documents: tuple[Adapter, Path],
+) -> None:
+    adapter, file = documents
+    service = Service(adapter)
+
+    def stored() -> list[Any]:
+        with sqlite3.connect(file) as look:
+            return look.execute("select * from documents order by id").fetchall()
+
+    async def read(name: str, **params: Any) -> dict[str, Any]:
+        text = json.dumps({"operation": name, "params": params}).encode()
+        return dict(json.loads((await service.answer("mcp_aql_read", text, context))[0]))
+
+    before = stored()
+    some = (await read("list_documents"))["data"]["items"][0]["id"]
+    given = {"get_document": {"document_id": some}, "search": {"query": "one"}, "get_execution": {"execution_id": "x"}}
+    reads = (await read("introspect", query="operations", first=100))["data"]["operations"]
+    names = [one["name"] for one in reads if one["semantic_category"] == "READ" and one["name"] != "introspect"]
+    assert {"get_document", "list_documents", "search"} <= set(names)
+    for name in names:
+        one, two = [await read(name, **given.get(name, {})) for _ in range(2)]
+        assert one == two and stored() == before, name
+
+
+@pytest.mark.req("AQL-C.page-2", "AQL-C.fields-3")
+async def test_collections_are_filtered_sorted_searched_and_shown_as_their_parameters_say(
+    documents: tuple[Adapter, Path],
+) -> None:
+    service = Service(documents[0])
+
+    async def read(operation: str, **params: Any) -> Any:
+        text = json.dumps({"operation": operation, "params": params}).encode()
+        said = json.loads((await service.answer("mcp_aql_read", text, context))[0])
+        return said.get("data", said.get("error"))
+
+    for name, default in (("get_document", "full"), ("list_documents", "standard"), ("search", "minimal")):
+        shown = (await read("introspect", query="operations", name=name))["operation"]["parameters"]
+        assert [one["default"] for one in shown if one["name"] == "fields"] == [default]
+    by_title: dict[str, Any] = {"sort": {"field": "title", "order": "desc"}, "fields": ["title"], "first": 1}
+    page = await read("list_documents", **by_title)
+    assert [one["title"] for one in page["items"]] == ["Two"] and page["pageInfo"]["hasNextPage"]
+    page = await read("list_documents", filter={"author": "ada"}, **by_title)
+    assert [one["title"] for one in page["items"]] == ["One"] and not page["pageInfo"]["hasNextPage"]
+    assert {"id", "title"} <= set((await read("search", query="one"))["items"][0]) <= {"id", "title", "_etag"}
+    found = await read("search", query="a c", first=1, fields=["title"])
+    assert len(found["items"]) == 1 and found["pageInfo"]["hasNextPage"]
+    refused = await read("list_documents", filter={"colour": "red"})
+    assert (refused["code"], refused["details"]["unknown_fields"]) == ("VALIDATION_UNKNOWN_FIELD", ["filter.colour"])
+
+
+def requests_in(text: str) -> list[dict[str, Any]]:
+    return [json.loads(found) for found in re.findall(r'\{"operation".*\}', text)]
+
+
+@pytest.mark.req("AQL-C.tool-2")
+@pytest.mark.parametrize("profile", [*PROFILES, "own"])
+def test_examples_in_descriptions_belong_to_their_tool_and_are_taken(
+    documents: tuple[Adapter, Path], profile: str
+) -> None:
+    own = custom_profile("own", {"look": ["READ"], "touch": ["CREATE", "UPDATE", "DELETE"], "run": ["EXECUTE"]})
+    assert isinstance(own, Profile)
+    chosen = PROFILES.get(profile, own)
+    for adapter in (documents[0], Library(profile=chosen).adapter):
+        adapter.endpoints = Endpoints(profile=chosen)
+        service = Service(adapter)
+        examples = 0
+        for tool in service.definitions():
+            text = tool["description"]
+            family = tool["name"].removeprefix("mcp_aql_")
+            example, discovery = (requests_in(line) for line in text.splitlines()[-2:])
+            assert discovery[0]["operation"] == "introspect"
+            operations = [one for one in adapter.operations.values() if chosen.family_of(one.declaration) == family]
+            for request in example:
+                found = adapter.operations.get(request["operation"])
+                read = read_request(json.dumps(request).encode(), Limits())
+                assert isinstance(read, Request)
+                if found is not None:
+                    assert chosen.family_of(found.declaration) == family
+                    assert isinstance(found.validator.validate(read), Arguments), request
+                    examples += 1
+            deletes = any(one.declaration.category.value == "DELETE" for one in operations)
+            assert ("Use caution" in text) is deletes and "Supported operations:" in text
+            categories = ", ".join(one.value for one in chosen.categories(family))
+            is_said = f"Primary semantic categories: {categories}." in text
+            assert is_said is (profile != "crude" and bool(categories))
+        assert examples >= 2
+    for tool in json.loads(endpoint_tools(Endpoints(profile=chosen))):
+        text, family = tool["description"], tool["name"].removeprefix("mcp_aql_")
+        categories = [one.value for one in chosen.categories(family)]
+        assert {one["operation"] for one in requests_in(text)} == {"introspect"}
+        assert ("Use caution" in text) is ("DELETE" in categories)
+        line = f"Primary semantic categories: {', '.join(categories)}."
+        assert (line in text) is (profile != "crude" and bool(categories))

@@ -1,0 +1,217 @@
+"""UPDATE and DELETE of an adapter: the deep merge, what `input` may hold, and versions."""
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.sdk.aql_library import Document, Library, Metadata
+
+from interlock.aql.protocol.merge import merged, merged_text
+from interlock.aql.protocol.model import Category, Operation, Parameter, TypeDeclaration
+from interlock.sdk.aql import Adapter, DeclarationInvalid
+
+leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
+objects = st.dictionaries(
+    st.sampled_from("abcd"),
+    st.recursive(leaves, lambda inner: st.dictionaries(st.sampled_from("abcd"), inner, max_size=3), max_leaves=8),
+    max_size=4,
+)
+
+
+def _reference(target: Any, patch: Any) -> Any:
+    """RFC 7396, section 2, as printed."""
+    if not isinstance(patch, dict):
+        return patch
+    made = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            made.pop(name, None)
+        else:
+            made[name] = _reference(made.get(name), value)
+    return made
+
+
+@pytest.mark.req("AQL-4.5.1-1", "AQL-4.5.1-2", "AQL-4.5.1-3", "AQL-4.5.1-4")
+@given(objects, objects)
+def test_the_merge_is_that_of_rfc_7396(stored: dict[str, Any], changes: dict[str, Any]) -> None:
+    before = json.dumps(stored)
+    expected = _reference(stored, changes)
+    assert merged(stored, changes) == expected
+    assert list(merged(stored, changes)) == list(expected)
+    assert json.loads(merged_text(json.dumps(stored).encode(), json.dumps(changes).encode())) == expected
+    assert json.dumps(stored) == before
+
+
+@pytest.mark.req("AQL-4.5.1-2")
+def test_of_a_text_everything_that_is_not_replaced_stays_as_it_was_written() -> None:
+    stored = b'{"n":1.50e3,"big":12345678901234567890123,"deep":{"x":1.0,"y":2}}'
+    changed = merged_text(stored, b'{"deep":{"y":null,"z":0.10}}')
+    assert changed == b'{"n":1.50e3,"big":12345678901234567890123,"deep":{"x":1.0,"z":0.10}}'
+    with pytest.raises(ValueError, match="objects"):
+        merged_text(b"[]", b"{}")
+
+
+@pytest.mark.req("AQL-4.5.1-3", "AQL-4.5.1-4", "AQL-4.5.1-5", "AQL-4.5.2-1")
+def test_the_worked_example() -> None:
+    before = {
+        "title": "Original Title",
+        "metadata": {"priority": "low", "tags": ["draft"], "author": "alice"},
+    }
+    changes = {
+        "title": "Updated Title",
+        "metadata": {"priority": "high", "tags": ["published", "reviewed"], "author": None},
+    }
+    after = {"title": "Updated Title", "metadata": {"priority": "high", "tags": ["published", "reviewed"]}}
+    assert merged(before, changes) == after
+    assert json.loads(merged_text(json.dumps(before).encode(), json.dumps(changes).encode())) == after
+    assert merged({"metadata": {"author": 1}}, {"metadata": {"author": None}}) == {"metadata": {}}
+    assert merged({"a": 1}, {"b": None, "a": ""}) == {"a": ""}
+    assert merged({"tags": [1]}, {"tags": []}) == {"tags": []}
+    assert merged({"tags": [{"a": 1, "b": 2}]}, {"tags": [{"a": 3}]}) == {"tags": [{"a": 3}]}
+    assert merged_text(b'{"tags":[{"a":1,"b":2}]}', b'{"tags":[{"a":3}]}') == b'{"tags":[{"a":3}]}'
+    assert merged({"metadata": {"author": 1}}, {"metadata": {}}) == {"metadata": {"author": 1}}
+    assert merged({"a": 1}, {"a": {"x": 1, "y": None}}) == {"a": {"x": 1}}
+
+
+@pytest.fixture
+def library() -> Library:
+    made = Library()
+    made.documents["a"] = Document("a", "First", Metadata(priority="low", tags=["draft"], author="alice"))
+    return made
+
+
+@pytest.mark.req("AQL-4.5-1", "AQL-4.5-2")
+def test_what_is_updated_stands_in_input(library: Library) -> None:
+    found = library.ask("update", "update_document", params={"resource_id": "a", "input": {"title": "New"}})
+    assert found["data"]["title"] == "New"
+    assert library.documents["a"].metadata.author == "alice"
+    flat = library.ask("update", "update_document", params={"resource_id": "a", "title": "Flat"})
+    assert flat["error"]["code"] == "VALIDATION_MISSING_PARAM"
+    assert library.documents["a"].title == "New"
+    field = Parameter(name="input", type="Changes")
+    changes = TypeDeclaration(name="Changes", kind="object")
+    for category, parameters, found in (
+        (Category.UPDATE, (field,), changes),
+        (Category.UPDATE, (), None),
+        (Category.CREATE, (field,), None),
+    ):
+        one = Operation(name="x", category=category, description="x", parameters=parameters, types=(changes,))
+        assert one.input_type is found
+    with pytest.raises(DeclarationInvalid, match="in a parameter 'input'"):
+
+        @Adapter("x").update
+        def update_nothing(thing_id: str) -> None:
+            """Changes it."""
+
+    with pytest.raises(DeclarationInvalid, match="'title' can be left out, so it belongs into 'input'"):
+
+        @Adapter("x").update
+        def update_thing(thing_id: str, input: Document, title: str = "") -> None:
+            """Changes it."""
+
+
+@pytest.mark.req("AQL-4.5-2", "AQL-9.3.2-2")
+def test_identifiers_stand_beside_input(library: Library) -> None:
+    shown = library.parameters("update_document")
+    assert (shown["resource_id"]["required"], shown["input"]["type"]) == (True, "DocumentInput")
+    assert shown["if_match"]["type"] == "string"
+    fields = library.ask("read", "introspect", params={"query": "types", "name": "DocumentInput"})["data"]["type"][
+        "fields"
+    ]
+    assert [one["name"] for one in fields] == ["title", "metadata"]
+    assert "if_match" in library.parameters("delete_document")
+    assert "if_match" not in library.parameters("get_document")
+    assert "if_match" not in library.parameters("create_document")
+
+
+@pytest.mark.req("AQL-4.5.3-1", "AQL-4.5.3-2")
+def test_input_is_needed_and_is_an_object(library: Library) -> None:
+    missing = library.ask("update", "update_document", params={"resource_id": "a", "title": "x"})["error"]
+    assert missing["code"] == "VALIDATION_MISSING_PARAM"
+    assert missing["details"]["param_name"] == "input"
+    assert missing["details"]["unknown_params"] == ["title"] and "Did you mean" not in missing["message"]
+    near = library.ask("update", "update_document", params={"resource_id": "a", "imput": {}})["error"]
+    assert "Did you mean 'input'?" in near["message"]
+    for wrong, word in ((None, "null"), ([], "array"), ("{}", "string"), (1, "number")):
+        error = library.ask("update", "update_document", params={"resource_id": "a", "input": wrong})["error"]
+        assert error["code"] == "VALIDATION_INVALID_TYPE"
+        found = [error["details"][key] for key in ("param_name", "expected_type", "actual_type")]
+        assert found == ["input", "object", word]
+    unchanged = library.ask("update", "update_document", params={"resource_id": "a", "input": {}})
+    assert unchanged["data"]["title"] == "First"
+
+
+@pytest.mark.req("AQL-4.5.3-3", "AQL-4.5.3-4", "AQL-4.5.3-5", "AQL-4.5.2-1")
+@pytest.mark.parametrize(
+    ("changes", "code", "place"),
+    [
+        ({"metadata": {"priority": 7}, "title": "x"}, "VALIDATION_INVALID_TYPE", "input.metadata.priority"),
+        ({"title": None}, "VALIDATION_INVALID_TYPE", "input.title"),
+        ({"title": "x" * 101, "metadata": {"author": "bob"}}, "VALIDATION_INVALID_VALUE", "input.title"),
+        ({"titel": 1}, "VALIDATION_UNKNOWN_FIELD", "titel"),
+        ({"metadata": {"colour": 1}}, "VALIDATION_UNKNOWN_FIELD", "input.metadata.colour"),
+        ({"resource_id": "a"}, "VALIDATION_UNKNOWN_FIELD", "resource_id"),
+    ],
+)
+def test_the_fields_of_input_are_those_of_the_resource(
+    library: Library, changes: dict[str, Any], code: str, place: str
+) -> None:
+    error = library.ask("update", "update_document", params={"resource_id": "a", "input": changes})["error"]
+    assert error["code"] == code
+    details = error["details"]
+    assert details.get("param_name") == place or place in details["unknown_fields"]
+    if place == "titel":
+        assert details["did_you_mean"] == {"titel": "title"}
+    if place == "resource_id":
+        assert "beside input" in error["message"]
+    assert library.documents["a"] == Document("a", "First", Metadata(priority="low", tags=["draft"], author="alice"))
+
+
+@pytest.mark.req("AQL-8.1-3")
+def test_an_update_needs_what_it_updates(library: Library) -> None:
+    error = library.ask("update", "update_document", params={"resource_id": "b", "input": {"title": "x"}})["error"]
+    assert error["code"] == "NOT_FOUND_RESOURCE"
+    assert list(library.documents) == ["a"]
+
+
+@pytest.mark.req("AQL-9.3.2-1", "AQL-9.3.2-2", "AQL-9.3.2-3", "AQL-C.err-3")
+async def test_a_version_is_shown_asked_for_and_refused_when_stale(library: Library) -> None:
+    tag = (await library.call("read", "get_document", resource_id="a"))["data"]["_etag"]
+    assert re.fullmatch(r'W/"[0-9a-f]{8,}"', tag)
+    listed = (await library.call("read", "list_documents", fields=["title"]))["data"]["items"]
+    assert listed == [{"title": "First", "_etag": tag}]
+
+    async def update(title: str, expected: str) -> dict[str, Any]:
+        params = {"resource_id": "a", "input": {"title": title}, "if_match": expected}
+        return await library.call("update", "update_document", params=params)
+
+    both = await asyncio.gather(update("One", tag), update("Two", tag))
+    assert sorted(one["success"] for one in both) == [False, True]
+    (error,) = (one["error"] for one in both if not one["success"])
+    (done,) = (one["data"] for one in both if one["success"])
+    assert error["code"] == "CONFLICT_VERSION_MISMATCH"
+    assert error["message"] == "The resource was changed by somebody else; read it again"
+    assert error["details"] == {"expected": tag, "current": done["_etag"]}
+    assert done["_etag"] != tag
+    assert library.documents["a"].title == done["title"]
+
+
+@pytest.mark.req("AQL-C.page-3")
+def test_a_dry_run_changes_nothing_and_only_some_operations_have_one(library: Library) -> None:
+    params = {"resource_id": "a", "input": {"title": "Shown"}, "dry_run": True}
+    assert library.ask("update", "update_document", params=params)["data"]["title"] == "Shown"
+    assert library.documents["a"].title == "First"
+    assert "dry_run" in library.parameters("update_document")
+    refused = library.ask("create", "create_document", params={"title": "x", "dry_run": True})
+    assert refused["error"]["code"] == "VALIDATION_UNKNOWN_PARAM"
+
+
+def test_a_resource_of_one_struct_type_is_validated_as_a_whole_after_the_merge(library: Library) -> None:
+    found = library.ask("update", "update_document", params={"resource_id": "a", "input": {"metadata": None}})
+    assert found["success"]
+    assert msgspec.to_builtins(library.documents["a"]) == {"resource_id": "a", "title": "First", "metadata": {}}

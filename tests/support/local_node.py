@@ -1,0 +1,73 @@
+"""A node in this process in front of the servers a test names, and legacy clients put straight to its desk."""
+
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from msgspec import Raw
+from tests.support.node_with_clock import OPEN, SECONDS, AheadClock, Asked
+
+from interlock.config.load import load
+from interlock.core.calls.caller import Principal
+from interlock.fronts.sessions import Session
+from interlock.node.node import Node
+from interlock.wire.jsonrpc.messages import Request, Response
+
+UPDATED = "notifications/resources/updated"
+LOGGED = "notifications/message"
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, configuration: str) -> AsyncIterator[tuple[Node, AheadClock]]:
+    config = folder / "interlock.toml"
+    config.write_text(f"{OPEN}{configuration}")
+    plan = load(config, os.environ, {"data": str(folder / "data")}).plan
+    clock = AheadClock()
+    node = Node(plan, lambda operations, authenticate: None, clock, listen=False)
+    await node.open()
+    try:
+        await node.readiness.settle(SECONDS)
+        yield node, clock
+    finally:
+        await node.close()
+
+
+class LegacyClient:
+    """One session, with its stream."""
+
+    def __init__(self, node: Node, **capabilities: Any) -> None:
+        self._desk = node.fronts.legacy
+        hello = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": capabilities,
+            "clientInfo": {"name": "c", "version": "1"},
+        }
+        request = Request(b"0", "initialize", Raw(json.dumps(hello).encode()))
+        opened = self._desk.initialize(request, Principal("local"), "http", None, "auto")
+        assert isinstance(opened, Session)
+        self.session, self.stream = opened, Asked()
+        opened.attach(self.stream)
+        self._desk.welcome(opened, request, Asked())
+
+    def ask(self, method: str, params: Any) -> Asked:
+        asked = Asked()
+        message = Request(str(asked.id).encode(), method, Raw(json.dumps(params).encode()))
+        asked.running = self._desk.handle(self.session, message, asked)
+        return asked
+
+    def call(self, name: str, arguments: Any = None) -> Asked:
+        return self.ask("tools/call", {"name": name, "arguments": arguments or {}})
+
+    def answer(self, request_id: Any, result: Any) -> None:
+        """To what it was asked."""
+        said = Response(json.dumps(request_id).encode(), Raw(json.dumps(result).encode()), Raw(b""))
+        self._desk.handle(self.session, said, Asked())
+
+    def subscribe(self, uri: str) -> Asked:
+        return self.ask("resources/subscribe", {"uri": uri})
+
+    def updates(self) -> list[str]:
+        return [one["params"]["uri"] for one in self.stream.emitted if one["method"] == UPDATED]
