@@ -23,7 +23,7 @@ from interlock.names.requests import RequestDecisions, RequestService
 from interlock.names.reviews import Reminders
 from interlock.names.state import RegistryState
 from interlock.store.sqlite.names_log import SqliteNamesLog
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 ACME = Actor(principal="client:acme")
 ZEBRA = Actor(principal="client:zebra")
@@ -49,7 +49,7 @@ def proposal(name: str = "acme_search", **members: Any) -> Proposal:
 class Signatures:
     """Believes every proof: the token is the expert's name."""
 
-    async def judge(self, asked: Asked, proof: Presented) -> Verified | Fault:
+    async def judge(self, asked: Asked, proof: Presented) -> Verified | Refusal:
         return Verified(
             type="operator_signature",
             anchor=proof.token,
@@ -95,12 +95,12 @@ class NamesHere:
 
     async def accept(
         self, request: Request, by: str = "eve", reason: str | None = "looked at", answer: str | None = None
-    ) -> Approval | Fault:
+    ) -> Approval | Refusal:
         return await self.deciding.approve(
             self.waiting(request).id, Presented(token=by), by=f"operator:{by}", reason=reason, answer=answer
         )
 
-    async def deny(self, request: Request, reason: str | None = "no", answer: str | None = None) -> Approval | Fault:
+    async def deny(self, request: Request, reason: str | None = "no", answer: str | None = None) -> Approval | Refusal:
         return await self.deciding.deny(self.waiting(request).id, by="operator:eve", reason=reason, answer=answer)
 
     async def registered(self, name: str = "acme_search", actor: Actor = ACME, **members: Any) -> Entry:

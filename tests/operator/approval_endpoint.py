@@ -15,7 +15,7 @@ from interlock.approvals.views import ApprovalViews
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
 from interlock.operator.app import operator_app
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 OWN_ID = "a0a0a0a0-0000-4000-8000-000000000000"
 URL = "http://127.0.0.1:7412"
@@ -31,7 +31,7 @@ class KnowsOneWord:
     def __init__(self) -> None:
         self.asked: list[Asked] = []
 
-    async def judge(self, asked: Asked, proof: Presented) -> Verified | Fault:
+    async def judge(self, asked: Asked, proof: Presented) -> Verified | Refusal:
         self.asked.append(asked)
         if proof.token != signed(asked.confirmation_id, asked.call_digest):
             return invalid("signature", "the signature of the proof is wrong")

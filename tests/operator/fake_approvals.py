@@ -12,8 +12,8 @@ from interlock.approvals.protocol.errors import UNKNOWN
 from interlock.approvals.protocol.state import Status
 from interlock.approvals.views import Ambiguous
 from interlock.gate.protocol.held_call import Presented, call_digest
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsontext.canonical import tool_digest
+from interlock.wire.refusal import Refusal
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 CALL_ID = "3f9c0a1b-0000-4000-8000-000000000001"
@@ -133,13 +133,15 @@ class FakeApprovals:
         reason: str | None,
         answer: str | None,
         code: str | None = None,
-    ) -> Approval | Fault:
+    ) -> Approval | Refusal:
         return self._decide(reference, "approved", by=by, reason=reason, answer=answer, proof=proof)
 
-    async def deny(self, reference: str, *, by: str, reason: str | None, answer: str | None = None) -> Approval | Fault:
+    async def deny(
+        self, reference: str, *, by: str, reason: str | None, answer: str | None = None
+    ) -> Approval | Refusal:
         return self._decide(reference, "denied", by=by, reason=reason)
 
-    def _decide(self, reference: str, status: str, **decision: Any) -> Approval | Fault:
+    def _decide(self, reference: str, status: str, **decision: Any) -> Approval | Refusal:
         one = self._maybe_find(reference)
         if one is None:
             return UNKNOWN

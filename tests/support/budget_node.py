@@ -21,8 +21,8 @@ from interlock.core.link_state import LinkState
 from interlock.fronts.sessions import Session
 from interlock.mcp.ladder import climb
 from interlock.node.node import Node
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsonrpc.messages import Request, Response
+from interlock.wire.refusal import Refusal
 
 LEGACY_HELLO = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "c", "version": "1"}}
 Call = Callable[[Mapping[str, Any]], Any]
@@ -174,7 +174,7 @@ class Client:
             META + "clientCapabilities": self._capabilities,
         }
         climbed = climb(Request(request_id, method, Raw(json.dumps({**params, "_meta": stamp}).encode())), None)
-        assert not isinstance(climbed, Fault), climbed
+        assert not isinstance(climbed, Refusal), climbed
         asked.running = self._node.fronts.modern.handle(self.caller, climbed, asked, None)
         return asked
 

@@ -22,8 +22,8 @@ from interlock.core.calls.caller import Principal
 from interlock.core.clock import SystemClock
 from interlock.mcp.ladder import climb
 from interlock.node.node import Node
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsonrpc.messages import Request
+from interlock.wire.refusal import Refusal
 
 META = "io.modelcontextprotocol/"
 OPEN = '[gate]\nmode = "open"\n'
@@ -124,7 +124,7 @@ class Place:
         body = json.dumps({**params, "_meta": stamp}).encode()
         request = Request(str(asked.id).encode(), method, Raw(body))
         climbed = climb(request, None)
-        assert not isinstance(climbed, Fault), climbed
+        assert not isinstance(climbed, Refusal), climbed
         caller = self.node.fronts.modern.caller(self.principals.get(who) or Principal(who), "http", None, "auto")
         asked.running = self.node.fronts.modern.handle(caller, climbed, asked, None)
         return asked

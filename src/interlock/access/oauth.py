@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from interlock.access.introspection import Introspector
-from interlock.access.refusal import Refusal
+from interlock.access.refusal import AccessRefusal
 from interlock.access.verifications import Verifications
 from interlock.approvals.trust.key_sets import KeyRing, Unavailable
 from interlock.catalog.catalog import View
@@ -95,11 +95,11 @@ class AccessTokens:
         self._view = view
         self._recorder = recorder
         self._clock = clock
-        self._under_way: dict[bytes, asyncio.Task[Principal | Refusal]] = {}
+        self._under_way: dict[bytes, asyncio.Task[Principal | AccessRefusal]] = {}
         self._metadata_url = ""
         self._first_scope = ""
         self.metadata = b""
-        self.without = self.in_url = Refusal(401, "unauthorised", "an access token is needed")
+        self.without = self.in_url = AccessRefusal(401, "unauthorised", "an access token is needed")
 
     async def open(self) -> None:
         resource = self._resource()
@@ -112,10 +112,12 @@ class AccessTokens:
         first = tuple(dict.fromkeys(scope for each in self._issuers.values() for scope in basic(each.scopes)))
         self._first_scope = " ".join(first)
         self.metadata = metadata_document(resource, f"Interlock {self._node_name}", tuple(self._issuers), first)
-        self.without = Refusal(
+        self.without = AccessRefusal(
             401, "unauthorised", "an access token is needed", self._challenge(scope=self._first_scope)
         )
-        self.in_url = Refusal(401, "unauthorised", _IN_URL, self._challenge(error="invalid_token", description=_IN_URL))
+        self.in_url = AccessRefusal(
+            401, "unauthorised", _IN_URL, self._challenge(error="invalid_token", description=_IN_URL)
+        )
 
     async def close(self) -> None:
         tasks = list(self._under_way.values())
@@ -135,7 +137,7 @@ class AccessTokens:
         """What says which authorization servers there are, by its path."""
         return dict.fromkeys(metadata_paths(self._resource()), self.metadata)
 
-    async def admit(self, authorization: bytes, source: str) -> Principal | Refusal:
+    async def admit(self, authorization: bytes, source: str) -> Principal | AccessRefusal:
         """The principal of the token; many requests with one token are one verification."""
         under_way = self._under_way.get(authorization)
         if under_way is None:
@@ -143,7 +145,7 @@ class AccessTokens:
             under_way.add_done_callback(lambda _: self._under_way.pop(authorization, None))
         return await asyncio.shield(under_way)
 
-    def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> Refusal | None:
+    def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> AccessRefusal | None:
         """The refusal of a tool that a token with a wider scope would open for this caller (MCP, Scope Challenge).
 
         A tool that no token of theirs could open is not there for them at all, as for every other caller.
@@ -167,7 +169,7 @@ class AccessTokens:
 
     # One token
 
-    async def _verify(self, authorization: bytes, source: str) -> Principal | Refusal:
+    async def _verify(self, authorization: bytes, source: str) -> Principal | AccessRefusal:
         if not is_bearer(authorization):
             return self.without
         token = maybe_bearer(authorization)
@@ -220,7 +222,7 @@ class AccessTokens:
         fault = key if isinstance(key, Invalid) else check_signature(jwt, key)
         return (issuer, jwt.claims, REVERIFY_S) if fault is None else fault
 
-    def _principal(self, issuer: _Issuer, claims: Claims) -> Principal | Refusal:
+    def _principal(self, issuer: _Issuer, claims: Claims) -> Principal | AccessRefusal:
         name, roles = principal_name(issuer.name, claims), role_principals(issuer.name, claims)
         if not issuer.scopes:
             return msgspec.structs.replace(principal_for(name, None, self._rules, roles), issuer=issuer.url)
@@ -233,24 +235,26 @@ class AccessTokens:
 
     # What is answered
 
-    def _invalid(self, fault: Invalid) -> Refusal:
+    def _invalid(self, fault: Invalid) -> AccessRefusal:
         said = self._challenge(error="invalid_token", description=fault.reason.value, scope=self._first_scope)
-        return Refusal(401, "unauthorised", fault.reason.value, said)
+        return AccessRefusal(401, "unauthorised", fault.reason.value, said)
 
-    def _insufficient(self, issuer: _Issuer, needed: str) -> Refusal:
+    def _insufficient(self, issuer: _Issuer, needed: str) -> AccessRefusal:
         scope = scope_to_ask(needed, issuer.scopes)
         said = self._challenge(error="insufficient_scope", scope=scope)
-        return Refusal(403, "insufficient_scope", f"an access token with the scope {scope or needed} is needed", said)
+        return AccessRefusal(
+            403, "insufficient_scope", f"an access token with the scope {scope or needed} is needed", said
+        )
 
     def _challenge(self, **said: str | None) -> bytes:
         return f"www-authenticate: {challenge(self._metadata_url, **said)}\r\n".encode("latin-1")
 
 
-def _begin(verification: Coroutine[Any, Any, Principal | Refusal]) -> asyncio.Task[Principal | Refusal]:
+def _begin(verification: Coroutine[Any, Any, Principal | AccessRefusal]) -> asyncio.Task[Principal | AccessRefusal]:
     return asyncio.get_running_loop().create_task(verification)
 
 
-_UNAVAILABLE: Final = Refusal(
+_UNAVAILABLE: Final = AccessRefusal(
     503,
     "unavailable",
     "the authorization server cannot be asked now; try again",

@@ -2,14 +2,14 @@
 
 import msgspec
 
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class AccessRefusal(msgspec.Struct, frozen=True):
     """An answer that says no before any message was read."""
 
     status: int
     error: str
     message: str
     extra: bytes = b""  # header lines
-    fault: Fault | None = None  # what is said instead to clients of MCP
+    refusal: Refusal | None = None  # what is said instead to clients of MCP

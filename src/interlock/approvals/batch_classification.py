@@ -24,7 +24,7 @@ from interlock.core.recorder import Recorder
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 CHANGED: Final = "its definition changed since"
 PENDING_CHANGE: Final = "its server changed the definition, which is to be accepted first: interlock approvals"
@@ -64,11 +64,11 @@ class BatchClassification:
         self._find = find
         self._own_id = aggregator_id
 
-    def question(self, id: str, entries: Sequence[ClassEntry]) -> Asked | Fault:
+    def question(self, id: str, entries: Sequence[ClassEntry]) -> Asked | Refusal:
         """What a proof must answer. Its tool is the first; `sign` looks at every one."""
         tools = [entry.tool for entry in entries]
         if not tools or len(set(tools)) < len(tools):
-            return Fault(INVALID_PARAMS, "invalid_body", {"detail": "each tool is named once, and at least one is"})
+            return Refusal(INVALID_PARAMS, "invalid_body", {"detail": "each tool is named once, and at least one is"})
         return Asked(
             confirmation_id=id,
             call_digest=classification_digest(id, entries),
@@ -77,12 +77,12 @@ class BatchClassification:
             aggregator_id=self._own_id,
         )
 
-    async def sign(self, id: str, entries: Sequence[ClassEntry], proof: Presented, *, by: str) -> BatchResult | Fault:
+    async def sign(self, id: str, entries: Sequence[ClassEntry], proof: Presented, *, by: str) -> BatchResult | Refusal:
         asked = self.question(id, entries)
-        if isinstance(asked, Fault):
+        if isinstance(asked, Refusal):
             return asked
         verified = await self._judge.judge_for_any(asked, [entry.tool for entry in entries], proof)
-        if isinstance(verified, Fault):
+        if isinstance(verified, Refusal):
             return verified
         kept = Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
         done: list[ClassEntry] = []
@@ -127,7 +127,7 @@ class BatchClassification:
         if waiting is not None:
             decision = Decision(what=What.APPROVED, by=by, at=now, answer=entry.tool_class, proof=proof)
             decided = await self._inbox.decide(waiting.id, decision)
-            if not isinstance(decided, Fault):
+            if not isinstance(decided, Refusal):
                 await self._definitions.settle(decided, is_published=False)
                 return
         await self._recorder.append_now(_line(entry, proof, id, by, now))

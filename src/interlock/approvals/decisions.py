@@ -13,43 +13,42 @@ from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proo
 from interlock.approvals.protocol.digests import REVEAL, answers, signed_digest
 from interlock.approvals.protocol.errors import UNKNOWN, refusal_of
 from interlock.approvals.protocol.state import Move, maybe_after
-from interlock.ax.protocol.errors import CONFIRMATION_VOID, refusal
 from interlock.core.clock import Clock
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.refusal import CONFIRMATION_VOID, INVALID_PARAMS, Refusal, ax_refusal
 
-CODE_GONE: Final = refusal(
+CODE_GONE: Final = ax_refusal(
     CONFIRMATION_VOID, "its code was made before the node was started; interlock agents unblock NAME orders a fresh one"
 )
 REDEFINED: Final = "the tool is defined otherwise than it was when the call was made"
 
 
 class Verifier(Protocol):
-    async def judge(self, asked: Asked, proof: Presented) -> Verified | Fault:
+    async def judge(self, asked: Asked, proof: Presented) -> Verified | Refusal:
         """Verifies a proof and uses it up: the same proof is never good again."""
 
 
 class Rulings(Protocol):
-    async def settle(self, approval: Approval) -> Approval | Fault:
+    async def settle(self, approval: Approval) -> Approval | Refusal:
         """Remembers the decision on a definition."""
 
 
 class EnrolmentRulings(Rulings, Protocol):
-    def judge_code(self, code: str) -> Proof | Fault:
+    def judge_code(self, code: str) -> Proof | Refusal:
         """The setup code in place of a proof, for the first approver."""
 
 
 class ProposalRulings(Rulings, Protocol):
-    def maybe_unready(self, approval: Approval) -> Fault | None:
+    def maybe_unready(self, approval: Approval) -> Refusal | None:
         """Why no one can have it carried out now."""
 
-    def maybe_barred(self, approval: Approval, decision: Decision) -> Fault | None:
+    def maybe_barred(self, approval: Approval, decision: Decision) -> Refusal | None:
         """Why this approver's word does not count: the proposer's own, or one of lesser privilege."""
 
 
 class NamesRulings(Rulings, Protocol):
-    def maybe_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Fault | None:
+    def maybe_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
         """Whether this decision on a request may be made; `key` is the thumbprint of the one that proved it."""
 
 
@@ -114,30 +113,30 @@ class DecisionService:
         reason: str | None = None,
         answer: str | None = None,
         code: str | None = None,
-    ) -> Approval | Fault:
+    ) -> Approval | Refusal:
         """`answer`: one of `answers` where there are several. `by` brought the decision; the proof says who made it.
         `code`: the setup code, for the first approver."""
         open_ = self._open(id, answer)
-        if isinstance(open_, Fault):
+        if isinstance(open_, Refusal):
             return open_
         approval, answer = open_
         if approval.source is Source.DRIVERS and self._drivers.maybe is not None:
             await self._drivers.maybe.look()
         if not self.is_current(approval):
             voided = await self._inbox.void(id, REDEFINED)
-            return voided if isinstance(voided, Fault) else refusal_of(voided)
+            return voided if isinstance(voided, Refusal) else refusal_of(voided)
         proposals = self._proposals if approval.kind is Kind.PROPOSAL else None
         if proposals is not None and (unready := proposals.maybe_unready(approval)) is not None:
             return unready
         verified, stored = None, None
         if code is not None and approval.kind is Kind.ENROLMENT and self._enrolments is not None:
             confirmed = self._enrolments.judge_code(code)
-            if isinstance(confirmed, Fault):
+            if isinstance(confirmed, Refusal):
                 return confirmed
             stored = confirmed
         elif approval.requires is not Requires.ROLE:
             judged = await self._verify_proof(approval, answer, proof)
-            if isinstance(judged, Fault):
+            if isinstance(judged, Refusal):
                 return judged
             verified, stored = judged, _stored_proof(judged)
         decision = Decision(
@@ -158,25 +157,27 @@ class DecisionService:
             return drivers.is_current(approval)
         return self._is_call_current(approval)
 
-    def question(self, id: str, answer: str | None) -> Asked | Fault:
+    def question(self, id: str, answer: str | None) -> Asked | Refusal:
         """The question that a proof must answer to approve this with this answer, or to be shown its code (REVEAL)."""
         open_ = self._open(id, None if answer == REVEAL else answer)
-        if answer == REVEAL and not isinstance(open_, Fault):
+        if answer == REVEAL and not isinstance(open_, Refusal):
             return self._proof_request(open_[0], REVEAL)
-        return open_ if isinstance(open_, Fault) else self._proof_request(*open_)
+        return open_ if isinstance(open_, Refusal) else self._proof_request(*open_)
 
-    async def reveal(self, id: str, proof: Presented, *, by: str) -> str | Fault:
+    async def reveal(self, id: str, proof: Presented, *, by: str) -> str | Refusal:
         """The code or token of an approval, for an operator who proved to be one. Being on the machine is no proof."""
         open_ = self._open(id, None)
-        if isinstance(open_, Fault):
+        if isinstance(open_, Refusal):
             return open_
         verified = await self._verify_proof(open_[0], REVEAL, proof)
-        if isinstance(verified, Fault):  # AQL-X-1
+        if isinstance(verified, Refusal):  # AQL-X-1
             return verified
         self._inbox.record_reveal(open_[0], by=by, anchor=verified.anchor)
         return self._code(id) or CODE_GONE
 
-    async def deny(self, id: str, *, by: str, reason: str | None = None, answer: str | None = None) -> Approval | Fault:
+    async def deny(
+        self, id: str, *, by: str, reason: str | None = None, answer: str | None = None
+    ) -> Approval | Refusal:
         """`answer`: "return", where what was asked is to be revised and asked for again."""
         decision = Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason, answer=answer)
         approval = self._inbox.get(id)
@@ -184,10 +185,12 @@ class DecisionService:
             if (refused := self._names.maybe_refusal(approval, decision, None)) is not None:
                 return refused
         elif answer is not None:
-            return Fault(INVALID_PARAMS, "not_returnable", {"detail": "only requests to the registry can be returned"})
+            return Refusal(
+                INVALID_PARAMS, "not_returnable", {"detail": "only requests to the registry can be returned"}
+            )
         return await self._decide(id, decision, redeem_until=None)
 
-    def _open(self, id: str, answer: str | None) -> tuple[Approval, str | None] | Fault:
+    def _open(self, id: str, answer: str | None) -> tuple[Approval, str | None] | Refusal:
         """An approval that can be approved, and what is said to it."""
         approval = self._inbox.get(id)
         if approval is None:
@@ -198,7 +201,7 @@ class DecisionService:
         if answer is None and len(possible) == 1:
             (answer,) = possible
         if answer not in (possible or (None,)):
-            return Fault(INVALID_PARAMS, "answer_needed", {"detail": _needs(possible), "answers": list(possible)})
+            return Refusal(INVALID_PARAMS, "answer_needed", {"detail": _needs(possible), "answers": list(possible)})
         return approval, answer
 
     def _proof_request(self, approval: Approval, answer: str | None) -> Asked:
@@ -210,16 +213,18 @@ class DecisionService:
             aggregator_id=self._own_id,
         )
 
-    async def _verify_proof(self, approval: Approval, answer: str | None, proof: Presented | None) -> Verified | Fault:
+    async def _verify_proof(
+        self, approval: Approval, answer: str | None, proof: Presented | None
+    ) -> Verified | Refusal:
         if proof is None:
             return invalid("proof_required", f"an approval needs a proof: interlock approve {approval.id} makes one")
         if self._judge is None:
             return invalid("no_anchor", "no one may approve here yet: interlock status says what to do")
         return await self._judge.judge(self._proof_request(approval, answer), proof)
 
-    async def _decide(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:
+    async def _decide(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Refusal:
         decided = await self._inbox.decide(id, decision, redeem_until=redeem_until)
-        if isinstance(decided, Fault):
+        if isinstance(decided, Refusal):
             return decided
         if decided.source is Source.AQL:
             rulings: Rulings | None = self._agents
@@ -239,7 +244,7 @@ class DecisionService:
             return decided
         settled = await rulings.settle(decided)
         # The decision stands even where remembering it failed: it is taken up again at the next start.
-        return decided if isinstance(settled, Fault) else settled
+        return decided if isinstance(settled, Refusal) else settled
 
 
 def _stored_proof(verified: Verified) -> Proof:

@@ -26,7 +26,7 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
 from interlock.gate.protocol.jws_proof import invalid
 from interlock.store.ports import Change, KeyValue, StoreError
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.approvals")
 
@@ -155,12 +155,12 @@ class Enrolments:
             log.warning("anchor %s approves nothing before it is enrolled: interlock approvals", plan.name)
             await self._raise(plan, by=NODE, factors=(CONFIGURED,))
 
-    async def request(self, plan: AnchorPlan, by: str) -> Approval | Fault | None:
+    async def request(self, plan: AnchorPlan, by: str) -> Approval | Refusal | None:
         """The question whether one may approve that the configuration does not name; None: the name is taken."""
         taken = next((one for one in self._anchors.plans if one.name == plan.name), None)
         return None if taken is not None else await self._raise(plan, by=by, factors=())
 
-    async def _raise(self, plan: AnchorPlan, *, by: str, factors: tuple[str, ...]) -> Approval | Fault:
+    async def _raise(self, plan: AnchorPlan, *, by: str, factors: tuple[str, ...]) -> Approval | Refusal:
         shown = self._params(plan)
         draft = self._inbox.draft(
             Kind.ENROLMENT,
@@ -197,7 +197,7 @@ class Enrolments:
 
     # Deciding
 
-    def judge_code(self, code: str) -> Proof | Fault:
+    def judge_code(self, code: str) -> Proof | Refusal:
         """The setup code in place of a proof, as long as no one could give one."""
         right = self.maybe_setup_code
         if right is None:
@@ -209,7 +209,7 @@ class Enrolments:
             return invalid("code", "the setup code is another; the terminal of the node shows it")
         return Proof(type=SETUP_CODE, anchor="", jti="")
 
-    async def settle(self, approval: Approval) -> Approval | Fault:
+    async def settle(self, approval: Approval) -> Approval | Refusal:
         """What cannot be written now is made up for at the next start."""
         decision = approval.decision
         if decision is None or decision.what is not What.APPROVED or approval.params is None:
@@ -233,7 +233,7 @@ class Enrolments:
             return approval
         self._believe()
         used = await self._inbox.use(approval.id)
-        return used if isinstance(used, Fault) else await self._inbox.finish(approval.id, Move.SUCCEED)
+        return used if isinstance(used, Refusal) else await self._inbox.finish(approval.id, Move.SUCCEED)
 
     async def _enrol(self, one: EnrolledApprover) -> None:
         before = self._enrolled.get(one.identity)

@@ -22,7 +22,7 @@ from interlock.config.plan import Plan
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
 from interlock.store.ports import KeyValue, StoreError
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.approvals")
 
@@ -76,7 +76,7 @@ class GuardChanges:
         """Whether the ways on which codes leave the node are those that were signed for."""
         return not code_channels(self.loosened)
 
-    async def settle(self, approval: Approval) -> Approval | Fault:
+    async def settle(self, approval: Approval) -> Approval | Refusal:
         decision = approval.decision
         if decision is None or decision.what is not What.APPROVED or approval.params is None:
             return approval
@@ -88,7 +88,7 @@ class GuardChanges:
                 return approval
             self._told = ()
         used = await self._inbox.use(approval.id)
-        return used if isinstance(used, Fault) else await self._inbox.finish(approval.id, Move.SUCCEED)
+        return used if isinstance(used, Refusal) else await self._inbox.finish(approval.id, Move.SUCCEED)
 
     async def _look(self) -> None:
         tightened = self._signed.tightened_by(self._now)

@@ -32,7 +32,7 @@ from interlock.core.clock import Clock
 from interlock.core.feed import Feed
 from interlock.core.replicas import Replicas
 from interlock.store.ports import Change, Conflict, StoreError
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.approvals")
 
@@ -77,7 +77,7 @@ class Inbox:
         self._feed = ApprovalFeed()
         self.heard = Feed[Approval]()  # what another replica raised or moved
         self._index = Index(clock)
-        self._raising: dict[Key, asyncio.Task[Approval | Fault]] = {}
+        self._raising: dict[Key, asyncio.Task[Approval | Refusal]] = {}
         self._work = BackgroundTasks()
 
     # Life
@@ -207,7 +207,7 @@ class Inbox:
             **{"expires_at": None if kind in _WITHOUT_EXPIRY else now + self.rules.expiry_s, **members},
         )
 
-    async def raise_(self, approval: Approval, *, anew: bool = False) -> Approval | Fault:
+    async def raise_(self, approval: Approval, *, anew: bool = False) -> Approval | Refusal:
         """One for the same digest that still stands (`find`) is returned as it is, and not extended.
 
         `anew`: unless that one was denied, and an operator wants to decide once more.
@@ -217,13 +217,13 @@ class Inbox:
             return standing
         under_way = self._raising.get(key)
         if under_way is None:
-            if (fault := self._maybe_too_many(approval)) is not None:
-                return fault
+            if (refusal := self._maybe_too_many(approval)) is not None:
+                return refusal
             self._index.hold(approval)
             under_way = self._raising[key] = self._begin(self._raise(key, approval))
         return await asyncio.shield(under_way)
 
-    async def raise_used(self, approval: Approval, decision: Decision) -> Approval | Fault:
+    async def raise_used(self, approval: Approval, decision: Decision) -> Approval | Refusal:
         """A new approval that was decided beforehand and is used at once. `finish` must follow, whatever happens."""
         using = self._begin(self._raise_used(approval, decision))
         try:
@@ -232,14 +232,14 @@ class Inbox:
             self._work.begin(self._mark_unsent(approval.id, using))
             raise
 
-    async def decide(self, id: str, decision: Decision, *, redeem_until: float | None = None) -> Approval | Fault:
+    async def decide(self, id: str, decision: Decision, *, redeem_until: float | None = None) -> Approval | Refusal:
         """`redeem_until`: when the proof of an approval runs out. The decision is recorded before it counts."""
         return await asyncio.shield(self._begin(self._decide(id, decision, redeem_until)))
 
     def record_reveal(self, approval: Approval, *, by: str, anchor: str) -> None:
         self._audit.record_reveal(approval, at=self._clock.wall(), by=by, anchor=anchor)
 
-    async def use(self, id: str) -> Approval | Fault:
+    async def use(self, id: str) -> Approval | Refusal:
         """Uses an approval, once; gives its arguments for the last time. `finish` must follow, whatever happens."""
         standing = self.get(id)
         using = self._begin(self._move(id, Move.USE))
@@ -248,13 +248,13 @@ class Inbox:
         except asyncio.CancelledError:
             self._work.begin(self._mark_unsent(id, using))
             raise
-        return used if isinstance(used, Fault) or standing is None else replace(used, params=standing.params)
+        return used if isinstance(used, Refusal) or standing is None else replace(used, params=standing.params)
 
-    async def finish(self, id: str, end: Move, outcome: str | None = None) -> Approval | Fault:
+    async def finish(self, id: str, end: Move, outcome: str | None = None) -> Approval | Refusal:
         """`end` is Move.SUCCEED, FAIL or LOSE."""
         return await asyncio.shield(self._begin(self._move(id, end, outcome=outcome)))
 
-    async def void(self, id: str, why: str) -> Approval | Fault:
+    async def void(self, id: str, why: str) -> Approval | Refusal:
         return await asyncio.shield(self._begin(self._move(id, Move.VOID, outcome=why)))
 
     async def void_where(self, why: str, test: Callable[[Approval], bool]) -> list[Approval]:
@@ -263,7 +263,7 @@ class Inbox:
         voided = [await self.void(approval.id, why) for approval in found]
         return [one for one in voided if isinstance(one, Approval)]
 
-    async def withdraw(self, id: str) -> Approval | Fault:
+    async def withdraw(self, id: str) -> Approval | Refusal:
         """Withdraws it for the principal that raised it, which the caller has made sure of."""
         return await asyncio.shield(self._begin(self._move(id, Move.WITHDRAW)))
 
@@ -281,11 +281,11 @@ class Inbox:
             await self.sweep()
             await asyncio.sleep(SWEEP_EVERY_S)
 
-    def _begin(self, work: Coroutine[Any, Any, Approval | Fault]) -> asyncio.Task[Approval | Fault]:
+    def _begin(self, work: Coroutine[Any, Any, Approval | Refusal]) -> asyncio.Task[Approval | Refusal]:
         """Begins a task of its own: its waiter may be cancelled, and the memory still follows the disk."""
         return self._work.begin_awaited(work)
 
-    async def _raise(self, key: Key, approval: Approval) -> Approval | Fault:
+    async def _raise(self, key: Key, approval: Approval) -> Approval | Refusal:
         try:
             entry = await self._store.create(approval)
         except StoreError as refused:
@@ -297,7 +297,7 @@ class Inbox:
         self._tell(entry.approval, None)
         return entry.approval
 
-    async def _raise_used(self, approval: Approval, decision: Decision) -> Approval | Fault:
+    async def _raise_used(self, approval: Approval, decision: Decision) -> Approval | Refusal:
         try:
             await self._audit.record_decision(approval, decision)
             entry = await self._store.create(replace(approval, status=Status.USED, decision=decision, params=None))
@@ -307,7 +307,7 @@ class Inbox:
         self._feed.tell(entry.approval)
         return entry.approval
 
-    async def _decide(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Fault:
+    async def _decide(self, id: str, decision: Decision, redeem_until: float | None) -> Approval | Refusal:
         approval = self.get(id)
         if approval is None:
             return UNKNOWN
@@ -325,16 +325,16 @@ class Inbox:
         except StoreError as refused:
             return _unavailable(refused)
         decided = await self._move(id, move, **changes)
-        if isinstance(decided, Fault):
+        if isinstance(decided, Refusal):
             with contextlib.suppress(StoreError):  # the refusal stands either way
                 await self._audit.record_decision(approval, decision, outcome=decided.message)
         return decided
 
-    async def _mark_unsent(self, id: str, using: "asyncio.Task[Approval | Fault]") -> Approval | Fault:
+    async def _mark_unsent(self, id: str, using: "asyncio.Task[Approval | Refusal]") -> Approval | Refusal:
         used = await using
-        return used if isinstance(used, Fault) else await self._move(id, Move.FAIL, outcome=_UNSENT)
+        return used if isinstance(used, Refusal) else await self._move(id, Move.FAIL, outcome=_UNSENT)
 
-    async def _move(self, id: str, move: Move, **changes: Any) -> Approval | Fault:
+    async def _move(self, id: str, move: Move, **changes: Any) -> Approval | Refusal:
         try:
             for _ in range(TRIES_MAX):
                 entry = self._index.maybe_filed(id)
@@ -373,7 +373,7 @@ class Inbox:
             self._audit.record_move(approval, self._clock.wall(), before)
         self._feed.tell(approval)
 
-    def _maybe_too_many(self, approval: Approval) -> Fault | None:
+    def _maybe_too_many(self, approval: Approval) -> Refusal | None:
         if self.waiting_count >= LIVE_MAX:
             return _too_many("max_pending_in_all", LIVE_MAX, self.waiting_count, None)
         if approval.kind is Kind.DEFINITION:  # one for each tool there is
@@ -398,11 +398,11 @@ def is_of_one_replica(approval: Approval) -> bool:
     return approval.kind in _OF_ONE_REPLICA or approval.source is Source.DRIVERS
 
 
-def _too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) -> Fault:
+def _too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) -> Refusal:
     """More waits for people than one caller may have waiting (AX-11.3-4)."""
     return budget_exceeded(Over(budget=budget, limit=limit, used=used, retry_after_ms=retry_after_ms), "caller")
 
 
-def _unavailable(why: object) -> Fault:
+def _unavailable(why: object) -> Refusal:
     log.error("an approval cannot be written: %s", why)
     return UNAVAILABLE_NOW

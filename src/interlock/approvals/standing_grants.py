@@ -18,13 +18,12 @@ from interlock.approvals.protocol.argument_rules import BadRules, check_rules, m
 from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
 from interlock.approvals.protocol.standing_grant import KIND, StandingGrant, check_grant, grant_digest
 from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier
-from interlock.ax.protocol.errors import CONFIRMATION_UNKNOWN, CONFIRMATION_VOID, refusal
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
 from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.refusal import CONFIRMATION_UNKNOWN, CONFIRMATION_VOID, INVALID_PARAMS, Refusal, ax_refusal
 
 log = logging.getLogger("interlock.approvals")
 
@@ -34,7 +33,7 @@ KEPT_S: Final = 30 * 86_400.0  # after its end
 TRIES_MAX: Final = 20  # against calls that use the same grant at the same moment
 DECIDED_BY: Final = "grant:"  # and the id of a grant: who decided a call that it let pass
 PERSONAL: Final = "operator_signature"
-UNKNOWN: Final = refusal(CONFIRMATION_UNKNOWN, "there is no such grant, or it ended long ago")
+UNKNOWN: Final = ax_refusal(CONFIRMATION_UNKNOWN, "there is no such grant, or it ended long ago")
 
 
 class StoredGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,7 +104,7 @@ class StandingGrants:
         except BadRules:
             return False
         verified = self._judge.verify_again(asked, Presented(token=stored.token), stored.signed_at)
-        if isinstance(verified, Fault) or (verified.anchor, verified.key) != (proof.anchor, proof.key):
+        if isinstance(verified, Refusal) or (verified.anchor, verified.key) != (proof.anchor, proof.key):
             return False
         self._proved.add(grant.id)
         return True
@@ -164,28 +163,28 @@ class StandingGrants:
 
     # Signing
 
-    def question(self, grant: StandingGrant) -> Asked | Fault:
+    def question(self, grant: StandingGrant) -> Asked | Refusal:
         """What a proof must answer to make this grant count."""
         try:
             check_grant(grant, self._clock.wall())
         except BadRules as bad:
-            return Fault(INVALID_PARAMS, "bad_grant", {"detail": str(bad)})
+            return Refusal(INVALID_PARAMS, "bad_grant", {"detail": str(bad)})
         if grant.aggregator_id != self._own_id:
-            return Fault(INVALID_PARAMS, "bad_grant", {"detail": "it names another node"})
+            return Refusal(INVALID_PARAMS, "bad_grant", {"detail": "it names another node"})
         return self._asked(grant)
 
-    async def sign(self, grant: StandingGrant, proof: Presented, *, by: str) -> StoredGrant | Fault:
+    async def sign(self, grant: StandingGrant, proof: Presented, *, by: str) -> StoredGrant | Refusal:
         """Keeps a grant, upon the proof of a person who may approve the tool."""
         asked = self.question(grant)
-        if isinstance(asked, Fault):
+        if isinstance(asked, Refusal):
             return asked
         if grant.id in self._entries:
-            return Fault(INVALID_PARAMS, "bad_grant", {"detail": "there is a grant of this id"})
+            return Refusal(INVALID_PARAMS, "bad_grant", {"detail": "there is a grant of this id"})
         if sum(self.maybe_over(id) is None for id in self._entries) >= GRANTS_MAX:
-            return Fault(INVALID_PARAMS, "bad_grant", {"detail": f"there are {GRANTS_MAX} grants; revoke some"})
+            return Refusal(INVALID_PARAMS, "bad_grant", {"detail": f"there are {GRANTS_MAX} grants; revoke some"})
         at = self._clock.wall()
         verified = await self._judge.judge(asked, proof)
-        if isinstance(verified, Fault):
+        if isinstance(verified, Refusal):
             return verified
         if verified.type != PERSONAL:
             return invalid("kind", "a person's own key signs a standing grant")
@@ -201,13 +200,13 @@ class StandingGrants:
 
     # Using and ending
 
-    async def use(self, id: str) -> StoredGrant | Fault:
+    async def use(self, id: str) -> StoredGrant | Refusal:
         """Counts one use, on disk. Exactly as many succeed as the grant has calls."""
         try:
             for _ in range(TRIES_MAX):
                 over = self.maybe_over(id)
                 if over is not None:
-                    return refusal(CONFIRMATION_VOID, f"the standing grant {id} {over}", reason="grant_over")
+                    return ax_refusal(CONFIRMATION_VOID, f"the standing grant {id} {over}", reason="grant_over")
                 entry = self._entries[id]
                 used = replace(entry.stored, used=entry.stored.used + 1, used_at=self._clock.wall())
                 try:
@@ -219,9 +218,9 @@ class StandingGrants:
         except StoreError as error:
             log.error("the use of a standing grant cannot be written: %s", error)
             return UNAVAILABLE_NOW
-        return refusal(CONFIRMATION_VOID, "others use the standing grant; make the call again", reason="contended")
+        return ax_refusal(CONFIRMATION_VOID, "others use the standing grant; make the call again", reason="contended")
 
-    async def revoke(self, id: str, *, by: str) -> StoredGrant | Fault:
+    async def revoke(self, id: str, *, by: str) -> StoredGrant | Refusal:
         """Ends it from now on; one that is over already stays as it is."""
         if id not in self._entries:
             return UNKNOWN

@@ -30,7 +30,7 @@ from interlock.core.clock import Clock
 from interlock.core.feed import AsyncFeed
 from interlock.gate.protocol.claims import Claims, claims_shown, is_looser
 from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.approvals")
 
@@ -83,7 +83,7 @@ class Definitions:
         self._clock = clock
         self._known: dict[str, dict[str, KnownDefinition]] = {}  # by segment, then by tool
         self._coming: dict[str, dict[str, DefinitionSnapshot]] = {}  # the same, of what is about to be known
-        self._again: dict[tuple[str, str], asyncio.Future[Approval | Fault]] = {}
+        self._again: dict[tuple[str, str], asyncio.Future[Approval | Refusal]] = {}
         self._latest: dict[str, _SeenDefinitions] = {}
         self._workers: dict[str, asyncio.Task[None]] = {}  # by segment, so that lists are taken in the order they came
         self._hurry = asyncio.Event()
@@ -279,7 +279,7 @@ class Definitions:
         raised = await self._raise(segment, snapshot, before, anew=wanted is not None)
         if wanted is not None:
             wanted.set_result(raised)
-        elif isinstance(raised, Fault):
+        elif isinstance(raised, Refusal):
             log.error("link %s: the definition of %s changed; it cannot be put into the inbox", segment, snapshot.tool)
         else:
             log.warning(
@@ -293,7 +293,7 @@ class Definitions:
 
     async def _raise(
         self, segment: str, snapshot: DefinitionSnapshot, before: StoredDefinition | None, *, anew: bool = False
-    ) -> Approval | Fault:
+    ) -> Approval | Refusal:
         changed = before is not None and before.known.digest != snapshot.digest
         shown = {"definition": Raw(snapshot.definition())}
         is_loosened = before is not None and changed and is_looser(snapshot.claims, _claims(before))
@@ -333,7 +333,7 @@ class Definitions:
         """Tools that an operator asked about; a look at them matters even if it shows what was accepted."""
         return frozenset(tool for where, tool in self._again if where == segment)
 
-    async def ask_again(self, segment: str, tool: str) -> Approval | Fault | None:
+    async def ask_again(self, segment: str, tool: str) -> Approval | Refusal | None:
         """An operator wants to say what a tool is, called or not, denied or not. None: it is not listed there."""
         wanted = self._again.setdefault((segment, tool), asyncio.get_running_loop().create_future())
         try:
@@ -349,7 +349,7 @@ class Definitions:
         """Has the tools of a segment listed anew, by what was said of them."""
         await self._ruled.publish(segment)
 
-    async def settle(self, approval: Approval, *, is_published: bool = True) -> Approval | Fault:
+    async def settle(self, approval: Approval, *, is_published: bool = True) -> Approval | Refusal:
         """Remembered, and then done with. What cannot be written now is made up for at the next start. Where it is not
         published, `publish` must follow."""
         decision = approval.decision
@@ -364,7 +364,7 @@ class Definitions:
             return approval
         if decision.what is What.APPROVED:
             used = await self._inbox.use(approval.id)
-            settled = used if isinstance(used, Fault) else await self._inbox.finish(approval.id, Move.SUCCEED)
+            settled = used if isinstance(used, Refusal) else await self._inbox.finish(approval.id, Move.SUCCEED)
         else:
             settled = approval
         if approval.target is not None and is_published:

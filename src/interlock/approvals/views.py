@@ -23,7 +23,7 @@ from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
 from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.core.clock import Clock, rfc3339
 from interlock.gate.protocol.held_call import Presented
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 LISTED_MAX: Final = 1000
 PREFIX_MIN: Final = 4  # characters of an id that may name it
@@ -82,44 +82,44 @@ class ApprovalViews:
         reason: str | None,
         answer: str | None,
         code: str | None = None,
-    ) -> ApprovalView | Fault:
+    ) -> ApprovalView | Refusal:
         approval = self._maybe_find(reference)
         decided = await self._deciding.approve(
             approval.id if approval else reference, proof, by=by, reason=reason, answer=answer, code=code
         )
-        return decided if isinstance(decided, Fault) else self._whole(decided)
+        return decided if isinstance(decided, Refusal) else self._whole(decided)
 
-    async def reveal(self, reference: str, proof: Presented, *, by: str) -> RevealedCode | Fault:
+    async def reveal(self, reference: str, proof: Presented, *, by: str) -> RevealedCode | Refusal:
         approval = self._maybe_find(reference)
         code = await self._deciding.reveal(approval.id if approval else reference, proof, by=by)
-        if isinstance(code, Fault) or approval is None:
-            return code if isinstance(code, Fault) else UNKNOWN
+        if isinstance(code, Refusal) or approval is None:
+            return code if isinstance(code, Refusal) else UNKNOWN
         return RevealedCode(approval_id=approval.id, code=code)
 
     async def deny(
         self, reference: str, *, by: str, reason: str | None, answer: str | None = None
-    ) -> ApprovalView | Fault:
+    ) -> ApprovalView | Refusal:
         approval = self._maybe_find(reference)
         decided = await self._deciding.deny(approval.id if approval else reference, by=by, reason=reason, answer=answer)
-        return decided if isinstance(decided, Fault) else self._whole(decided)
+        return decided if isinstance(decided, Refusal) else self._whole(decided)
 
-    def passkey_request(self, reference: str, answer: str | None) -> PasskeyRequest | Fault:
+    def passkey_request(self, reference: str, answer: str | None) -> PasskeyRequest | Refusal:
         """What a browser asks a passkey, for it to approve this."""
         approval = self._maybe_find(reference)
         if approval is None or self._passkeys is None:
             return UNKNOWN
         asked = self._deciding.question(approval.id, answer)
-        return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
+        return asked if isinstance(asked, Refusal) else self._passkeys.request(asked)
 
     async def sign(
         self, reference: str, answer: str | None, key: str | None, passphrase: str, *, by: str
-    ) -> str | Fault | TooOften:
+    ) -> str | Refusal | TooOften:
         """A proof for this approval by a key of this machine, once a person has unlocked it."""
         approval = self._maybe_find(reference)
         if approval is None or self._keys is None:
             return UNKNOWN
         asked = self._deciding.question(approval.id, answer)
-        return asked if isinstance(asked, Fault) else await self._keys.sign(asked, key, passphrase, by=by)
+        return asked if isinstance(asked, Refusal) else await self._keys.sign(asked, key, passphrase, by=by)
 
     async def changes(self) -> AsyncGenerator[ApprovalSummary, None]:
         """What waits now, then every change."""

@@ -15,9 +15,9 @@ from interlock.core.calls.check import CheckNumber, Refuse, Release
 from interlock.safety.executions import Execution
 from interlock.safety.held_operations import HeldOperation
 from interlock.safety.loop import SafetyLoop
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.wire.refusal import UNAVAILABLE, Refusal
 
-_REFUSED: Final = Refuse(CheckNumber.GATE, Fault(UNAVAILABLE, "unavailable", {"reason": "acknowledgement_required"}))
+_REFUSED: Final = Refuse(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": "acknowledgement_required"}))
 
 
 class DangerHold:
@@ -26,7 +26,7 @@ class DangerHold:
     is_waiting = False
     failure: Failure | None = None
 
-    def identify(self, call: Call) -> Fault | None:
+    def identify(self, call: Call) -> Refusal | None:
         return None
 
     def refusal(self, call: Call) -> Refuse:

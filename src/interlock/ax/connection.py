@@ -10,13 +10,6 @@ import secrets
 from typing import Final
 
 from interlock.approvals.trust.registrant import RegistrantIdentity
-from interlock.ax.protocol.errors import (
-    AUTHORITY_CONFLICT,
-    AUTHORITY_UNVERIFIED,
-    LINK_INSECURE,
-    NAMESPACE_CONFLICT,
-    SPLIT_BRAIN,
-)
 from interlock.ax.protocol.messages import PARENT, REGISTER, Parent
 from interlock.ax.protocol.registration.codec import encode_registered, read_parent_untrusted, read_register_untrusted
 from interlock.ax.protocol.registration.leases import PARENT_ANSWER_S
@@ -25,17 +18,22 @@ from interlock.core.calls.call import internal
 from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts, SocketPipe
 from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG, MessagePipe
 from interlock.process.stderr import StderrRing
-from interlock.wire.jsonrpc.codec import decode_untrusted, encode_fault, encode_request, encode_result
-from interlock.wire.jsonrpc.errors import (
+from interlock.wire.jsonrpc.codec import decode_untrusted, encode_refusal, encode_request, encode_result
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.messages import Request, Response
+from interlock.wire.jsonrpc.oversized import Oversized
+from interlock.wire.refusal import (
+    AUTHORITY_CONFLICT,
+    AUTHORITY_UNVERIFIED,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
+    LINK_INSECURE,
+    NAMESPACE_CONFLICT,
+    SPLIT_BRAIN,
     UNAVAILABLE,
-    CodecError,
-    Fault,
+    Refusal,
 )
-from interlock.wire.jsonrpc.messages import Request, Response
-from interlock.wire.jsonrpc.oversized import Oversized
 
 log = logging.getLogger("interlock.ax")
 
@@ -104,7 +102,7 @@ class SubserverConnection:
         try:
             message = decode_untrusted(data)
         except CodecError as error:
-            self._refuse(error.message_id, error.fault)
+            self._refuse(error.message_id, error.refusal)
             return
         if self._registering is not None:
             self._hear_early(message)
@@ -114,8 +112,10 @@ class SubserverConnection:
             self._registering = asyncio.get_running_loop().create_task(self._register(message))
         else:
             is_form = not isinstance(message, Request | Response) and message.method == REGISTER
-            fault = Fault(INVALID_PARAMS if is_form else INVALID_REQUEST, _FIRST, {"member": "id"} if is_form else None)
-            self._refuse(message.id if isinstance(message, Request) else b"null", fault)
+            refusal = Refusal(
+                INVALID_PARAMS if is_form else INVALID_REQUEST, _FIRST, {"member": "id"} if is_form else None
+            )
+            self._refuse(message.id if isinstance(message, Request) else b"null", refusal)
 
     def on_oversized(self, found: Oversized) -> None:
         if self._link is not None:
@@ -141,13 +141,13 @@ class SubserverConnection:
         elif self._early > EARLY_MAX:
             self.close(POLICY, "too many messages before the registration is answered")
         elif isinstance(message, Request):
-            self._send(encode_fault(message.id, Fault(INVALID_REQUEST, "the registration is not answered yet")))
+            self._send(encode_refusal(message.id, Refusal(INVALID_REQUEST, "the registration is not answered yet")))
 
     # The registration
 
     async def _register(self, request: Request) -> None:
         register = read_register_untrusted(request.params, self._minimum_ms)
-        if isinstance(register, Fault):
+        if isinstance(register, Refusal):
             self._refuse(request.id, register)
             return
         try:
@@ -156,7 +156,7 @@ class SubserverConnection:
             ref = secrets.token_hex(6)
             log.exception("registration of %s: internal error %s", register.segment, ref)
             answer = internal(ref)
-        if isinstance(answer, Fault):
+        if isinstance(answer, Refusal):
             self._refuse(request.id, answer)
             return
         self._send(encode_result(request.id, encode_registered(answer)))
@@ -165,9 +165,9 @@ class SubserverConnection:
         else:
             self._registrar.welcome(answer.session_id)
 
-    def _refuse(self, message_id: bytes, fault: Fault) -> None:
-        self._send(encode_fault(message_id, fault))
-        self.close(CLOSE_CODES.get(fault.code, POLICY), fault.message)  # AX-6.2-5: the link is closed
+    def _refuse(self, message_id: bytes, refusal: Refusal) -> None:
+        self._send(encode_refusal(message_id, refusal))
+        self.close(CLOSE_CODES.get(refusal.code, POLICY), refusal.message)  # AX-6.2-5: the link is closed
 
     def _too_late(self) -> None:
         self.close(POLICY, f"no mcpax/register within {REGISTER_WITHIN_S:g} s")
@@ -182,7 +182,7 @@ class SubserverConnection:
     def is_open(self) -> bool:
         return self._pipe is not None
 
-    async def ask_parent(self) -> Parent | Fault | None:
+    async def ask_parent(self) -> Parent | Refusal | None:
         self._parent = asyncio.get_running_loop().create_future()
         self._send(encode_request(_PARENT_ID, PARENT.encode(), b""))
         try:
@@ -191,7 +191,7 @@ class SubserverConnection:
             return None
         except asyncio.CancelledError:
             if self._gone is not None:
-                return Fault(UNAVAILABLE, "unavailable", {"reason": "gone"})
+                return Refusal(UNAVAILABLE, "unavailable", {"reason": "gone"})
             raise
         return None if answer.error else read_parent_untrusted(answer.result)  # AX-13.4-4
 

@@ -16,7 +16,6 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from interlock.approvals.trust.registrant import RegistrantIdentity
-from interlock.ax.protocol.errors import LINK_INSECURE, refusal
 from interlock.ax.protocol.messages import Parent, Register
 from interlock.core.link_state import LinkState
 from interlock.links.connector import ConnectFailed, ConnectorParts, Loss
@@ -30,7 +29,7 @@ from interlock.links.registered import (
 )
 from interlock.net.protocol.address_scope import IpAddress, Scope, is_loopback, scope_of
 from interlock.process.stderr import StderrRing
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.refusal import INVALID_PARAMS, LINK_INSECURE, Refusal, ax_refusal
 
 PROBE_EVERY_S: Final = 30.0  # MCP-AX 6.3, ours: where no heartbeats are promised
 PROBE_S: Final = 10.0
@@ -40,15 +39,15 @@ _LEADS_AWAY: Final = re.compile(r"\.\.|//|\\|%(?:2e|2f|5c|25)", re.IGNORECASE)  
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-async def check_endpoint(register: Register, allowed: Iterable[str], guest: RegistrantIdentity) -> Fault | None:
+async def check_endpoint(register: Register, allowed: Iterable[str], guest: RegistrantIdentity) -> Refusal | None:
     """Why the node does not connect there, or None."""
     if register.endpoint is None:
         return _refuse("named when registering by POST; without one, open a WebSocket at /ax")
     verdict = await judge(register.endpoint, allowed, guest)
-    return verdict if isinstance(verdict, Fault) else None
+    return verdict if isinstance(verdict, Refusal) else None
 
 
-async def judge(endpoint: str, allowed: Iterable[str], guest: RegistrantIdentity) -> tuple[str, ...] | Fault:
+async def judge(endpoint: str, allowed: Iterable[str], guest: RegistrantIdentity) -> tuple[str, ...] | Refusal:
     """The addresses to connect to, or why there are none. Empty: wherever the name leads, as the operator named it."""
     asked = urlsplit(endpoint)
     if _LEADS_AWAY.search(asked.path):
@@ -66,7 +65,7 @@ async def judge(endpoint: str, allowed: Iterable[str], guest: RegistrantIdentity
     on_this_machine = all(map(is_loopback, addresses))
     protected = asked.scheme == "https" or (guest.rule is not None and guest.rule.secure_by is not None)
     if not protected and not on_this_machine:
-        return refusal(LINK_INSECURE, "an endpoint beyond this machine is dialled over TLS", member="endpoint")
+        return ax_refusal(LINK_INSECURE, "an endpoint beyond this machine is dialled over TLS", member="endpoint")
     return () if named and protected else tuple(map(str, addresses))
 
 
@@ -88,8 +87,8 @@ async def _addresses(url: SplitResult) -> list[IpAddress]:
     return [ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found]
 
 
-def _refuse(must: str) -> Fault:
-    return Fault(INVALID_PARAMS, f"endpoint must be {must}", {"member": "endpoint"})
+def _refuse(must: str) -> Refusal:
+    return Refusal(INVALID_PARAMS, f"endpoint must be {must}", {"member": "endpoint"})
 
 
 class DialBack:
@@ -102,7 +101,7 @@ class DialBack:
         self.guest = guest
         self._allowed = tuple(allowed)
 
-    async def ask_parent(self) -> Parent | Fault | None:
+    async def ask_parent(self) -> Parent | Refusal | None:
         return None  # there is no link yet to ask on; what it says in the registration counts
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
@@ -139,7 +138,7 @@ class _Judging(RegisteredConnector):
 
     async def _maybe_address(self) -> str | None:
         verdict = await judge(self._endpoint, self._allowed, self._guest)
-        if isinstance(verdict, Fault):
+        if isinstance(verdict, Refusal):
             raise ConnectFailed(f"it is not dialled: {verdict.message}")
         return verdict[self._failures % len(verdict)] if verdict else None
 

@@ -18,7 +18,7 @@ from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper
 from interlock.links.link_events import LinkEvents
 from interlock.links.registered import RegisteredKeeper, RegistrationParts
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 
 class RegistrationSource(Protocol):
@@ -31,7 +31,7 @@ class RegistrationSource(Protocol):
     def is_open(self) -> bool:
         """False: it ended while its registration was judged."""
 
-    async def ask_parent(self) -> Parent | Fault | None:
+    async def ask_parent(self) -> Parent | Refusal | None:
         """None: it has none, or knows no such question."""
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:

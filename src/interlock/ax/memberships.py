@@ -56,8 +56,8 @@ from interlock.links.registered import RegisteredKeeper, RegisteredLink, Registr
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.codec import encode_notification
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.ax")
 
@@ -320,7 +320,7 @@ class Members(ABC):
         session_id = member.keeper.link.registration.session_id
         if stocked.refused is not None:
             log.warning("link %s: refused: %s", link.segment, stocked.refused.message)
-            names = (stocked.refused.data or {}).get("names", [])
+            names = (stocked.refused.details or {}).get("names", [])
             self._say_refused(link, tuple(Withheld(name=name, reason=_BAD_NAMES, code=_INVALID) for name in names))
             self._record(member.keeper.link.registration.peer.principal, REGISTER, link.segment, stocked.refused, 0.0)
             member.source.close(POLICY, ascii(f"{_INVALID}: {', '.join(names)}")[1:-1])  # AX-4.3-1
@@ -404,13 +404,13 @@ class Members(ABC):
         who: str,
         method: str,
         segment: str,
-        fault: Fault | None,
+        refusal: Refusal | None,
         seconds: float,
         outcome: str = "ok",
         reason: str | None = None,
     ) -> None:
-        if fault is not None:  # one that is refused comes again and again
-            self._refusals.note(who, "ax", method, fault.message, segment)
+        if refusal is not None:  # one that is refused comes again and again
+            self._refusals.note(who, "ax", method, refusal.message, segment)
             return
         at = self._clock.wall() - seconds
         self._recorder.add((at, who, "ax", method, segment, None, "admitted", outcome, seconds, reason))

@@ -24,7 +24,7 @@ from interlock.ax.protocol.registration.leases import (
 from interlock.ax.protocol.registration.sessions import Owner, Session
 from interlock.core.clock import Clock
 from interlock.store.ports import Conflict, Damaged, Entry, KeyValue
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.wire.refusal import UNAVAILABLE, Refusal
 
 OWNERS: Final = "owners"
 LEASES: Final = "leases-ax"
@@ -80,7 +80,7 @@ class Leases:
         self._own_id = aggregator_id
         self._tree = tree
 
-    async def claim(self, request: Register, session_id: str) -> Fault | None:
+    async def claim(self, request: Register, session_id: str) -> Refusal | None:
         """None: it is ours now, for three intervals."""
         wanted = lease_of(self._own_id, session_id)
         for _ in range(TRIES_MAX):
@@ -90,7 +90,7 @@ class Leases:
                 return verdict
             if await self._write(request.subserver_id, verdict.lease, entry, request.heartbeat_interval_ms):
                 return None
-        return Fault(UNAVAILABLE, "unavailable", {"reason": "lease_contended"})
+        return Refusal(UNAVAILABLE, "unavailable", {"reason": "lease_contended"})
 
     async def renew(self, session: Session) -> bool:
         """False: it moved on, and the session here must end."""

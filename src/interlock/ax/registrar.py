@@ -18,7 +18,6 @@ from interlock.ax.membership_parts import MembershipParts, RegistrationSource
 from interlock.ax.memberships import Members
 from interlock.ax.own_tools import NAME as OWN_TOOL
 from interlock.ax.ownership import Owners
-from interlock.ax.protocol.errors import LINK_INSECURE, NAMESPACE_CONFLICT, refusal
 from interlock.ax.protocol.messages import (
     CLAIM,
     DEREGISTER,
@@ -49,9 +48,18 @@ from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES
 from interlock.config.plan import Plan
 from interlock.links.registered import RegisteredLink
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.codec import encode_fault, encode_result
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault
+from interlock.wire.jsonrpc.codec import encode_refusal, encode_result
 from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.wire.refusal import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LINK_INSECURE,
+    METHOD_NOT_FOUND,
+    NAMESPACE_CONFLICT,
+    UNAVAILABLE,
+    Refusal,
+    ax_refusal,
+)
 
 log = logging.getLogger("interlock.ax")
 
@@ -91,17 +99,17 @@ class Registrar(Members):
 
     # Registering
 
-    async def register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Fault:
+    async def register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Refusal:
         """The answer. After it has been sent, `welcome` begins to use the link."""
         began = self._clock.now()
         try:
             answer = await self._register(request, link_id, source)
         except StoreError as away:
             log.warning("registration of %s: the store cannot answer: %s", request.segment, away)
-            answer = Fault(UNAVAILABLE, "unavailable", {"reason": "store"})
-        fault = answer if isinstance(answer, Fault) else None
-        self._record(source.guest.principal, REGISTER, request.segment, fault, self._clock.now() - began)
-        if fault is None and request.version not in self._versions_noted:
+            answer = Refusal(UNAVAILABLE, "unavailable", {"reason": "store"})
+        refusal = answer if isinstance(answer, Refusal) else None
+        self._record(source.guest.principal, REGISTER, request.segment, refusal, self._clock.now() - began)
+        if refusal is None and request.version not in self._versions_noted:
             self._note_version(request)
         return answer
 
@@ -112,56 +120,56 @@ class Registrar(Members):
             said = "names no version" if request.version is None else f"names the version {request.version!a}"
             log.info("link %s: its registration %s of MCP-AX; we speak %s", request.segment, said, VERSION)
 
-    async def _register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Fault:
+    async def _register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Refusal:
         guest = source.guest
-        if fault := self._check_class(request.transport_class):
-            return fault
+        if refusal := self._check_class(request.transport_class):
+            return refusal
         if not guest.encrypted:  # AX-10.4-1
-            return refusal(LINK_INSECURE, "from beyond this machine a subserver registers over TLS")
+            return ax_refusal(LINK_INSECURE, "from beyond this machine a subserver registers over TLS")
         if self._children.get(request.segment, guest.principal) != guest.principal:
             why = "the segment is taken by this aggregator's configuration; choose another"
-            return refusal(NAMESPACE_CONFLICT, why, segment=request.segment)
+            return ax_refusal(NAMESPACE_CONFLICT, why, segment=request.segment)
         if guest.segment is not None and request.segment != guest.segment:
             why = f"the configuration gives this child the segment {guest.segment}"
-            return refusal(NAMESPACE_CONFLICT, why, segment=request.segment)
+            return ax_refusal(NAMESPACE_CONFLICT, why, segment=request.segment)
         proved = await self._proofs.judge(request)
-        if isinstance(proved, Fault):
+        if isinstance(proved, Refusal):
             return proved
-        if isinstance(guest.certificate, Fault):  # whatever it claims: its key may be in other hands
+        if isinstance(guest.certificate, Refusal):  # whatever it claims: its key may be in other hands
             return guest.certificate
         shown = proved is None and guest.shows(request)
-        if isinstance(shown, Fault):
+        if isinstance(shown, Refusal):
             return shown
         peer = guest.peer(request, link_id, proved=proved is not None or shown)
         owner = await self.owners.maybe_owner(request.segment)
-        if fault := self.engine.check(request, peer, owner):
-            return fault
-        if proved is not None and (fault := await self._proofs.spend(proved)):  # AX-4.2-8: seen before
-            return fault
+        if refusal := self.engine.check(request, peer, owner):
+            return refusal
+        if proved is not None and (refusal := await self._proofs.spend(proved)):  # AX-4.2-8: seen before
+            return refusal
         session_id = secrets.token_urlsafe(SESSION_ID_BYTES)
-        if fault := await self._check_holder(request, session_id, source):
-            return fault
+        if refusal := await self._check_holder(request, session_id, source):
+            return refusal
         answer = await self._seat(request, peer, owner, session_id, source)
-        if isinstance(answer, Fault):
+        if isinstance(answer, Refusal):
             if self._leases is not None:
                 await self._give_up(self._leases, request, session_id)
             self.claims.release_own(request.subserver_id, session_id)
         return answer
 
-    def _check_class(self, transport_class: str) -> Fault | None:
+    def _check_class(self, transport_class: str) -> Refusal | None:
         known = [*(one.id for one in TRANSPORT_CLASSES), *self._plan.ax.transport_classes]
         if transport_class in known:  # AX-6.1-6
             return None
         why = f"transport_class must be one of {', '.join(known)}; ax.transport_classes names private ones"
-        return Fault(INVALID_PARAMS, why, {"member": "transport_class", "known": known})
+        return Refusal(INVALID_PARAMS, why, {"member": "transport_class", "known": known})
 
     async def _seat(
         self, request: Register, peer: Peer, owner: Owner | None, session_id: str, source: RegistrationSource
-    ) -> Registered | Fault:
+    ) -> Registered | Refusal:
         if self._stopping:
-            return Fault(UNAVAILABLE, "unavailable", {"reason": "stopping"})
+            return Refusal(UNAVAILABLE, "unavailable", {"reason": "stopping"})
         if not source.is_open:
-            return Fault(UNAVAILABLE, "unavailable", {"reason": "gone"})
+            return Refusal(UNAVAILABLE, "unavailable", {"reason": "gone"})
         peer = self._with_budget(peer, source)
         step = self.engine.register(request, peer, session_id=session_id, owner=owner, now=self._clock.now())
         self.happened(step.events, source=source)
@@ -184,17 +192,17 @@ class Registrar(Members):
     def _remove(self, session_id: str) -> None:
         self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
 
-    async def _check_holder(self, request: Register, session_id: str, source: RegistrationSource) -> Fault | None:
+    async def _check_holder(self, request: Register, session_id: str, source: RegistrationSource) -> Refusal | None:
         """13.4: by the store where one is shared, else by asking the subserver and our parent."""
         if self._leases is not None:
             return await self._leases.claim(request, session_id)
-        answer: Parent | Fault | None = None
+        answer: Parent | Refusal | None = None
         if asks_parent(request, has_store=False):
             answer = await source.ask_parent()
-        if isinstance(answer, Fault):
+        if isinstance(answer, Refusal):
             return answer
-        if fault := check_parent(request, answer, self.engine.aggregator_id):  # AX-13.4-2, AX-13.4-4
-            return fault
+        if refusal := check_parent(request, answer, self.engine.aggregator_id):  # AX-13.4-2, AX-13.4-4
+            return refusal
         holder = await self.claims.claim_own(request.subserver_id, session_id, request.released_session)
         return None if holder is None else split_brain(holder)  # AX-13.4-2
 
@@ -224,24 +232,24 @@ class Registrar(Members):
             return self._answer_beat(request, peer, own)
         if request.method == DEREGISTER:
             leaving = read_deregister_untrusted(request.params, own)
-            if isinstance(leaving, Fault):
-                return encode_fault(request.id, leaving), ()
+            if isinstance(leaving, Refusal):
+                return encode_refusal(request.id, leaving), ()
             step = self.engine.deregister(leaving, peer, now=self._clock.now())
-            if isinstance(step.answer, Fault):
-                return encode_fault(request.id, step.answer), step.events
+            if isinstance(step.answer, Refusal):
+                return encode_refusal(request.id, step.answer), step.events
             return encode_result(request.id, DEREGISTERED), step.events
-        fault = Fault(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]})  # AX-1-1, AX-14-1
+        refusal = Refusal(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]})  # AX-1-1, AX-14-1
         if request.method == REGISTER:
-            fault = Fault(INVALID_REQUEST, "this link has its registration; open another for another")
-        return encode_fault(request.id, fault), ()
+            refusal = Refusal(INVALID_REQUEST, "this link has its registration; open another for another")
+        return encode_refusal(request.id, refusal), ()
 
     def _answer_beat(self, request: Request, peer: Peer, own: str | None) -> tuple[bytes, tuple[Event, ...]]:
         beat = read_heartbeat_untrusted(request.params, own)
-        if isinstance(beat, Fault):
-            return encode_fault(request.id, beat), ()
+        if isinstance(beat, Refusal):
+            return encode_refusal(request.id, beat), ()
         step = self.engine.heartbeat(beat, peer, now=self._clock.now())
-        if isinstance(step.answer, Fault):
-            return encode_fault(request.id, step.answer), step.events
+        if isinstance(step.answer, Refusal):
+            return encode_refusal(request.id, step.answer), step.events
         self._renew(beat.session_id)
         return encode_result(request.id, encode_heartbeat_answer(step.answer)), step.events
 
@@ -250,9 +258,9 @@ class Registrar(Members):
         read = read_claims_untrusted(request.params)
         is_busy = self._claiming[session_id] >= CLAIMING_MAX
         if is_busy or (isinstance(read, Claims) and not self.claims.holders.has_room(session_id, len(read.claims))):
-            read = Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_claims"})
-        if isinstance(read, Fault):
-            message = encode_fault(request.id, read)
+            read = Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_claims"})
+        if isinstance(read, Refusal):
+            message = encode_refusal(request.id, read)
         else:
             self.claims.release(read.released, session_id)
             self._claiming[session_id] += 1

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 
 from msgspec import Raw
 
-from interlock.ax.protocol.errors import NAMES, NAMESPACE_INVALID
 from interlock.ax.protocol.messages import (
     DEREGISTER,
     HEARTBEAT,
@@ -45,19 +44,21 @@ from interlock.wire.jsonrpc.codec import (
     decode_object,
     decode_untrusted,
     decode_value,
-    encode_fault,
+    encode_refusal,
     encode_request,
     encode_result,
     maybe_string,
 )
-from interlock.wire.jsonrpc.errors import INTERNAL_ERROR, INVALID_REQUEST, CodecError, Fault, error_body
+from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.jsonrpc.messages import ABSENT, Notification, Request, Response
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
+from interlock.wire.refusal import FORMS, INTERNAL_ERROR, INVALID_REQUEST, NAMESPACE_INVALID, Refusal, UpstreamError
 
 REGISTRATION_PATH: Final = "/ax"
 SHOWN_MAX: Final = 300  # characters of a parent's words in our log
 
 Opener = Callable[[MessageSink], Awaitable[MessagePipe]]
+_INTERNAL: Final = FORMS[INTERNAL_ERROR].number
 
 
 class Tenant(Protocol):
@@ -233,7 +234,7 @@ class Uplink:
                 step.retry_in_s,
             )
         if self._once:
-            self.refusal = step.reason if step.fault is not None else None
+            self.refusal = step.reason if step.error is not None else None
             self._ended.set()
 
     def _handle_cycle(self, step: CycleClaimed) -> None:
@@ -249,7 +250,7 @@ class Uplink:
         try:
             message = decode_untrusted(data)
         except CodecError as error:
-            self._reply(encode_fault(error.message_id, error.fault))
+            self._reply(encode_refusal(error.message_id, error.refusal))
             return
         match message:
             case Response():
@@ -269,17 +270,17 @@ class Uplink:
     def refuse_oversized(self, found: Oversized) -> None:
         """Answer for a message over the limit, which was not read."""
         self._log.warning("a message of the parent was left out: it is larger than %d bytes", found.limit)
-        fault = message_too_large(found.limit)
+        refusal = message_too_large(found.limit)
         if found.kind is MessageKind.REQUEST:
-            self._reply(encode_fault(found.id, fault))
+            self._reply(encode_refusal(found.id, refusal))
         elif found.kind is MessageKind.RESPONSE:
-            self._handle_response(Response(found.id, ABSENT, Raw(error_body(fault))))
+            self._handle_response(Response(found.id, ABSENT, Raw(error_body(refusal))))
 
     def _handle_request(self, request: Request) -> None:
         if request.method == PARENT:
             self._reply(encode_result(request.id, codec.encode_parent(self._engine.parent_asked())))
         elif self._tenant is None:
-            self._reply(encode_fault(request.id, Fault(INVALID_REQUEST, "answer mcpax/register first")))
+            self._reply(encode_refusal(request.id, Refusal(INVALID_REQUEST, "answer mcpax/register first")))
         else:
             self._tenant.serve(request)
 
@@ -303,13 +304,13 @@ class Uplink:
             return
         jitter = random.random()  # noqa: S311
         if response.error:
-            self._take(self._engine.refused(id, _fault(response.error), _now(), jitter))
+            self._take(self._engine.refused(id, _read_error(response.error), _now(), jitter))
             return
         if not isinstance(asked, Register):
             self._take(self._engine.answered(id))  # the draft shows no answer to the others: any shows that it lives
             return
         read = codec.read_registered_untrusted(response.result)
-        if isinstance(read, Fault):
+        if isinstance(read, Refusal):
             self._take(self._engine.misanswered(id, read.message, _now(), jitter))
         else:
             self._take(self._engine.granted(id, read, _now()))
@@ -321,7 +322,7 @@ class Uplink:
             said = "another process registered with our subserver_id: stop one, or give each a state folder of its own"
             self._handle_lost(said, mendable=False)
         else:
-            refused = reason.startswith(NAMES[NAMESPACE_INVALID])  # the same names would be refused again
+            refused = reason.startswith(NAMESPACE_INVALID)  # the same names would be refused again
             self._handle_lost(f"the link was closed: {reason or code}", mendable=not refused)
 
 
@@ -344,16 +345,16 @@ class _Link:
         self._uplink.closed(self, code, reason)
 
 
-def _fault(error: Raw) -> Fault:
+def _read_error(error: Raw) -> UpstreamError:
     members = decode_object(error) or {}
     try:
         code = decode_value(members["code"])
         data = decode_value(members["data"]) if "data" in members else None
     except (KeyError, CodecError):
-        return Fault(INTERNAL_ERROR, "an error that cannot be read")
-    known = code if isinstance(code, int) and not isinstance(code, bool) else INTERNAL_ERROR
-    message = maybe_string(members.get("message")) or f"error {known}"
-    return Fault(known, message, data if isinstance(data, dict) else None)
+        return UpstreamError(_INTERNAL, "an error that cannot be read")
+    number = code if isinstance(code, int) and not isinstance(code, bool) else _INTERNAL
+    message = maybe_string(members.get("message")) or f"error {number}"
+    return UpstreamError(number, message, data if isinstance(data, dict) else None)
 
 
 def display_words(words: str) -> str:

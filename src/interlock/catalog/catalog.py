@@ -58,7 +58,7 @@ from interlock.mcp.items import maybe_value, prompt_item, resource_item, tool_it
 from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_LIST
 from interlock.mcp.uri_templates import Matcher
 from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 PAGE_ITEMS: Final = 1000
 VIEWS_KEPT_FOR: Final = 64  # snapshots in which no request asked for it
@@ -499,7 +499,7 @@ class ListUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """What came of taking over a list. `refused`: the registration ends with this (MCP-AX 4.3)."""
 
     items: LinkItems | None = None
-    refused: Fault | None = None
+    refused: Refusal | None = None
     changed: tuple[ChangedDefinition, ...] = ()
 
 
@@ -579,7 +579,7 @@ class Catalog:
             left = self._stocking.pop(ticket, None) is None
         if left:
             return ListUpdate()  # dropped while its list was being prepared
-        if isinstance(items, Fault):
+        if isinstance(items, Refusal):
             self.drop(link)
             return ListUpdate(refused=items)
         if items is not old:
@@ -592,7 +592,7 @@ class Catalog:
             self._redefined.publish(changed)
         return ListUpdate(items=items, changed=changed)
 
-    async def _make_items(self, link: Link, listing: Listing, old: LinkItems | None) -> LinkItems | Fault:
+    async def _make_items(self, link: Link, listing: Listing, old: LinkItems | None) -> LinkItems | Refusal:
         return await make_link_items(
             link, listing, self._plan, old, self._rulings, checks_for=self._checks_for, surfaces=self._surfaces
         )

@@ -24,7 +24,6 @@ from interlock.ax.protocol.capability import (
     read_capability,
     safety,
 )
-from interlock.ax.protocol.errors import NAMES, NAMESPACE_INVALID
 from interlock.ax.protocol.hop_metadata import (
     CAPABILITY,
     DECLARED,
@@ -69,7 +68,8 @@ from interlock.mcp.items import Item, maybe_value
 from interlock.mcp.methods import PROMPTS_GET, TOOLS_CALL
 from interlock.mcp.tasks import needs_task
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
-from interlock.wire.jsonrpc.errors import CodecError, Fault
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.refusal import NAMESPACE_INVALID, Refusal
 from interlock.wire.schemas.effort import Effort
 
 SLICE: Final = 200  # items prepared before others get a turn
@@ -85,7 +85,7 @@ async def make_link_items(
     *,
     checks_for: ChecksFor,
     surfaces: Surfaces = NO_SURFACES,
-) -> LinkItems | Fault:
+) -> LinkItems | Refusal:
     """The items of a link, `old` itself where nothing changed, or the refusal that ends its session (MCP-AX 4.3)."""
     offer = link.offer
     if old is not None and (old.link is not link or old.offer.session != offer.session):  # AX-13.1-3, AX-9.2-4
@@ -259,7 +259,7 @@ class _LinkItemsBuilder:
         found: dict[str, Place] = {}
         for uri, item in items.items:
             if aggregator and uri.startswith(SCHEME) and not is_nested(uri):
-                withheld.append(Withheld(name=uri, reason=_BAD_URI, code=NAMES[NAMESPACE_INVALID]))
+                withheld.append(Withheld(name=uri, reason=_BAD_URI, code=NAMESPACE_INVALID))
                 continue
             shown = show_uri(self._path, uri, aggregator=aggregator)
             bare = bare_uri(uri) if aggregator else uri

@@ -9,13 +9,12 @@ from typing import Final
 
 import msgspec
 
-from interlock.ax.protocol.errors import NAMESPACE_INVALID, refusal
 from interlock.ax.protocol.hop_metadata import Offer
 from interlock.ax.protocol.names import Withheld, listed_twice, read_dotted, resolve_locals
 from interlock.links.listing import Items
 from interlock.mcp.items import Item
 from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import NAMESPACE_INVALID, Refusal, ax_refusal
 
 INVALID_NAMES_MAX: Final = 100  # how many of them a refusal repeats
 INVALID_NAME_CHARS_MAX: Final = 128
@@ -57,14 +56,14 @@ def _dotted_names(named: list[tuple[str, Item]]) -> SettledNames:
     return SettledNames(settled, tuple(listed_twice(name, times[name]) for name in twice), invalid)
 
 
-def refuse_names(offer: Offer, names: list[str]) -> Fault:
+def refuse_names(offer: Offer, names: list[str]) -> Refusal:
     why = (
         "each part of a name that an aggregator lists must be 1 to 63 characters of a-z, 0-9, _ and -"
         if offer.is_aggregator
         else "a leaf's names hold no dots: register as an aggregator, or rename the tools"
     )
     shown = [name[:INVALID_NAME_CHARS_MAX] for name in names[:INVALID_NAMES_MAX]]
-    return refusal(NAMESPACE_INVALID, why, names=shown)  # AX-4.3-1
+    return ax_refusal(NAMESPACE_INVALID, why, names=shown)  # AX-4.3-1
 
 
 def _distinct(items: Items) -> list[tuple[str, Item]]:

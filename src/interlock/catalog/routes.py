@@ -21,8 +21,8 @@ from interlock.links.link import Link
 from interlock.mcp.eras import Era
 from interlock.mcp.headers import Mirrored
 from interlock.mcp.items import Item
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsontext.canonical import tool_digest
+from interlock.wire.refusal import Refusal
 
 
 class Rulings(Protocol):
@@ -113,7 +113,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.surface is not None and self.surface.is_refused
 
     @property
-    def refusal(self) -> Fault | None:
+    def refusal(self) -> Refusal | None:
         """By the registry of names: it is not listed, and this is what every call is answered."""
         return self.surface.refusal if self.surface is not None else None
 

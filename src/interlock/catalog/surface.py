@@ -7,7 +7,7 @@ import msgspec
 
 from interlock.mcp.items import Item
 from interlock.names.protocol.judgement import Judgement, SurfaceVerdict
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 from interlock.wire.schemas.effort import Effort
 
 LIST_STEPS_MAX: Final = 30_000  # that comparing the tools of one list may take; what is left then is undecided
@@ -17,7 +17,7 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     """What is said of a difference is put into words when somebody asks."""
 
     judgement: Judgement
-    refuse: Callable[[], Fault] | None = None  # what every call is answered
+    refuse: Callable[[], Refusal] | None = None  # what every call is answered
     ends_session: bool = False  # its server is refused with it
     warn: Callable[[], str] | None = None
 
@@ -26,7 +26,7 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.refuse is not None
 
     @property
-    def refusal(self) -> Fault | None:
+    def refusal(self) -> Refusal | None:
         return None if self.refuse is None else self.refuse()
 
     @property

@@ -7,8 +7,8 @@ on the whole list and not on one tool.
 from typing import Final
 
 from interlock.ax.protocol.capability import AuthScope
-from interlock.ax.protocol.errors import AUTHORITY_UNVERIFIED, NAMES, SCOPE_DENIED
 from interlock.ax.protocol.names import Withheld
+from interlock.wire.refusal import AUTHORITY_UNVERIFIED, SCOPE_DENIED
 
 HIDDEN: Final = "hidden by [[tool]]"
 CHANGED: Final = "definition_changed"  # the code of a tool whose changed definition is not accepted
@@ -47,12 +47,12 @@ def capability_invalid(name: str, reason: str) -> Withheld:
 
 
 def authority_unproved(name: str) -> Withheld:
-    return Withheld(name=name, reason=_UNPROVED, code=NAMES[AUTHORITY_UNVERIFIED])  # AX-4.2-7
+    return Withheld(name=name, reason=_UNPROVED, code=AUTHORITY_UNVERIFIED)  # AX-4.2-7
 
 
 def out_of_scope(name: str, needed: AuthScope, registered: AuthScope) -> Withheld:
     reason = f"it needs scope {needed.value}; this server is registered for {registered.value}"
-    return Withheld(name=name, reason=reason, code=NAMES[SCOPE_DENIED])
+    return Withheld(name=name, reason=reason, code=SCOPE_DENIED)
 
 
 def surface_refused(name: str, reason: str, code: str) -> Withheld:

@@ -31,12 +31,13 @@ from interlock.links.pipes import Trouble, Undelivered
 from interlock.mcp.eras import LEGACY_VERSIONS, Era
 from interlock.mcp.methods import SET_LEVEL, TOOLS_CALL
 from interlock.wire.jsonrpc.codec import decode_value, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, METHOD_NOT_FOUND, CodecError, Fault, error_body
+from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.jsonrpc.messages import ABSENT, Response
+from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 DEVICE: Final = "x-mcpax-device"
 STANDARD_S: Final = TIMEOUT_S[LatencyClass.STANDARD] or 0.0  # of a tool without a latency class
-_TOOLS_ONLY: Final = Fault(METHOD_NOT_FOUND, "a device has only tools")
+_TOOLS_ONLY: Final = Refusal(METHOD_NOT_FOUND, "a device has only tools")
 
 
 class DeviceCall(Call):
@@ -106,9 +107,9 @@ class DeviceLink(ConnectedLink):
         except CodecError:
             arguments = None
         if tool is None:
-            self._answer_later(call, _error(Fault(INVALID_PARAMS, "no such tool")))
+            self._answer_later(call, _error(Refusal(INVALID_PARAMS, "no such tool")))
         elif not isinstance(arguments, dict):
-            self._answer_later(call, _error(Fault(INVALID_PARAMS, "arguments must be an object")))
+            self._answer_later(call, _error(Refusal(INVALID_PARAMS, "arguments must be an object")))
         else:
             call.handle = self.device.call(tool, arguments, partial(self._finish_later, call))
 
@@ -162,8 +163,8 @@ def _result(result: dict[str, Any]) -> Response:
     return Response(b"0", Raw(encode_value(result)), ABSENT)
 
 
-def _error(fault: Fault) -> Response:
-    return Response(b"0", ABSENT, Raw(error_body(fault)))
+def _error(refusal: Refusal) -> Response:
+    return Response(b"0", ABSENT, Raw(error_body(refusal)))
 
 
 def _failure(failed: Failed) -> dict[str, Any]:

@@ -5,7 +5,7 @@ A parent would otherwise list each tool twice: as the device's, and below the ga
 
 from typing import Final
 
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 PARENT: Final = "parent:"
 MARK: Final = "#"  # of a parent on the connection of one device
@@ -17,7 +17,7 @@ class _Beside:
     def admits(self, principal: str) -> bool:
         return not principal.startswith(PARENT) or MARK in principal
 
-    def maybe_refusal(self, principal: str) -> Fault | None:
+    def maybe_refusal(self, principal: str) -> Refusal | None:
         return None
 
 

@@ -27,20 +27,19 @@ from interlock.links.keeper import Keeper
 from interlock.links.log_level import Heard
 from interlock.mcp.capabilities import capability_said_lacking, declares
 from interlock.mcp.eras import Era
-from interlock.mcp.ladder import HTTP_STATUS
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import LOG_RANK, META_CAPABILITIES, META_LOG_LEVEL, TOOLS_CALL
 from interlock.mcp.mrtr import RESUMABLE, read_input_required
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_fault, maybe_string
-from interlock.wire.jsonrpc.errors import (
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_refusal, maybe_string
+from interlock.wire.jsonrpc.messages import Request
+from interlock.wire.refusal import (
     CALL_TIMEOUT,
     INTERNAL_ERROR,
     MISSING_CAPABILITY,
     TOOL_DEGRADED,
     URL_ELICITATION_REQUIRED,
-    Fault,
+    Refusal,
 )
-from interlock.wire.jsonrpc.messages import Request
 
 SERVER_MESSAGE_CHARS_MAX: Final = 1000  # of a server's message in our own; the data has all of it
 SWEEP_S: Final = 0.1  # shorter than the time of any latency class: no deadline is set and passed between two sweeps
@@ -132,14 +131,14 @@ class CallsUnderWay:
         if wanted is None:
             return False
         if isinstance(wanted, str):
-            call.on_failed(Fault(INTERNAL_ERROR, f"the server's question is malformed: {wanted}"), Outcome.ERROR)
-        elif (fault := self._charge_questions(call, len(wanted.questions))) is not None:
-            call.on_failed(fault, Outcome.ERROR)
+            call.on_failed(Refusal(INTERNAL_ERROR, f"the server's question is malformed: {wanted}"), Outcome.ERROR)
+        elif (refusal := self._charge_questions(call, len(wanted.questions))) is not None:
+            call.on_failed(refusal, Outcome.ERROR)
         else:
             Interview(call, wanted).start()
         return True
 
-    def _charge_questions(self, call: Call, questions: int) -> Fault | None:
+    def _charge_questions(self, call: Call, questions: int) -> Refusal | None:
         if call.link is None or not self._budgets.is_enforced:
             return None
         return self._budgets.charge_questions(call.link, call.caller, questions)
@@ -156,10 +155,10 @@ class CallsUnderWay:
                 return
         elif declares(caller.modern_capabilities, "elicitation", "url"):
             data: dict[str, Any] = {"reason": "auth_required", "elicitations": [{**page, "elicitationId": consent.id}]}
-            call.on_failed(Fault(URL_ELICITATION_REQUIRED, message, data), Outcome.REFUSED)
+            call.on_failed(Refusal(URL_ELICITATION_REQUIRED, message, data), Outcome.REFUSED)
             return
         data = {"reason": "auth_required", "url": consent.url, "next": message, "mcpax_code": -32002}
-        call.on_failed(Fault(TOOL_DEGRADED, "tool_degraded", data), Outcome.REFUSED)
+        call.on_failed(Refusal(TOOL_DEGRADED, "tool_degraded", data), Outcome.REFUSED)
 
     def translate_error(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
         message = maybe_string((decode_object(error) or {}).get("message"))
@@ -185,8 +184,8 @@ class CallsUnderWay:
             return None
         reason = (message or "no reason given")[:SERVER_MESSAGE_CHARS_MAX]
         why = f"the server asked for what the client lacks, and failed: {reason}"
-        fault = Fault(MISSING_CAPABILITY, why, {"requiredCapabilities": lacked, **outcome})
-        return encode_fault(call.client_id, fault), HTTP_STATUS[MISSING_CAPABILITY]
+        refusal = Refusal(MISSING_CAPABILITY, why, {"requiredCapabilities": lacked, **outcome})
+        return encode_refusal(call.client_id, refusal), refusal.mcp_status
 
     # The end of a call
 
@@ -240,12 +239,12 @@ class CallsUnderWay:
         if arguments is not None and len(arguments) > LARGE_BYTES:
             self._recorder.hurry()
 
-    def end_waiting(self, fault: Fault) -> None:
+    def end_waiting(self, refusal: Refusal) -> None:
         """End the calls that wait without a deadline, which their clients can make again."""
         for call in [call for call in self.calls if call.waits_forever]:
             if call.link is not None:
-                call.link.cancel(call, fault.message)
-            call.on_failed(fault, Outcome.CANCELLED)
+                call.link.cancel(call, refusal.message)
+            call.on_failed(refusal, Outcome.CANCELLED)
 
     def _sweep(self) -> None:
         now = self._clock.now()
@@ -266,10 +265,10 @@ class CallsUnderWay:
         )
         if call.link is not None:
             call.link.cancel(call, "timeout")
-        call.on_failed(timeout_fault(call, tool), Outcome.TIMEOUT)
+        call.on_failed(timeout_refusal(call, tool), Outcome.TIMEOUT)
 
 
-def timeout_fault(call: Call, tool: Route | None) -> Fault:
+def timeout_refusal(call: Call, tool: Route | None) -> Refusal:
     """Return the error of a call that is given up. `tool`: as it is listed now; None for a call of no tool.
 
     `hop` counts the aggregators from the one that gave up to the tool, both included: 1 is the tool's own aggregator.
@@ -281,7 +280,7 @@ def timeout_fault(call: Call, tool: Route | None) -> Fault:
         "hop": tool.hops if tool is not None else 1,
         "outcome": "unknown" if call.link is not None else "not_sent",  # AX-7.3-1
     }
-    return Fault(CALL_TIMEOUT, "call_timeout", data)  # AX-7.3-1
+    return Refusal(CALL_TIMEOUT, "call_timeout", data)  # AX-7.3-1
 
 
 def next_sweep_s(calls: Iterable[Call], now: float) -> float:

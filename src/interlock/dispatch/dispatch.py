@@ -51,12 +51,12 @@ from interlock.links.process_room import RoomFull
 from interlock.links.unauthorized_retry import unauthorised
 from interlock.mcp.eras import LEGACY, MODERN, Era
 from interlock.mcp.headers import encode_header, mirror_headers, mirror_mismatch
-from interlock.mcp.ladder import HTTP_STATUS
 from interlock.mcp.methods import COMPLETE, META_CAPABILITIES, NAMED_BY, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
 from interlock.mcp.tasks import tool_across_eras
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_result, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import HEADER_MISMATCH, INVALID_PARAMS, RESOURCE_NOT_FOUND, CodecError, Fault
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.refusal import HEADER_MISMATCH, INVALID_PARAMS, RESOURCE_NOT_FOUND, Refusal
 
 log = logging.getLogger("interlock.dispatch")
 
@@ -136,7 +136,7 @@ class Dispatch:
         way: Followed | None = None
         if caller.hop is not None:
             followed = caller.hop.follow(params, meta, params.get("name"))
-            if isinstance(followed, Fault):
+            if isinstance(followed, Refusal):
                 return self.refuse(self._new(caller, client_id, TOOLS_CALL, params, meta, sink), followed)
             if followed is not None:
                 way, params["name"], meta = followed, followed.raw, _with_route(meta, followed)
@@ -171,7 +171,7 @@ class Dispatch:
             onward = way.onward
         if route.mirrored:
             mirrored = self._mirror_headers(route, arguments, headers)
-            if isinstance(mirrored, Fault):
+            if isinstance(mirrored, Refusal):
                 call = self._new(caller, client_id, TOOLS_CALL, params, meta, sink, route.qualified)
                 return self.refuse(call, mirrored)
             head = mirrored
@@ -193,9 +193,9 @@ class Dispatch:
             route,
         )
         if not link.modern:
-            fault = self._across(call, link, route)
-            if fault is not None:
-                return self.refuse(call, fault)
+            refusal = self._across(call, link, route)
+            if refusal is not None:
+                return self.refuse(call, refusal)
         if route.gate is not None:
             if call.hold is None:  # else its link holds it
                 hold = call.hold = self._gate.hold(call, route, back, released_by)
@@ -210,7 +210,7 @@ class Dispatch:
         """The client's person does not want it: nothing will be sent, so that nothing beyond the arguments counts."""
         refused = self.guard.maybe_refusal(call, hold.route.link, CheckNumber.AVAILABILITY)
         if refused is not None:
-            return self.refuse(call, refused.fault)
+            return self.refuse(call, refused.refusal)
         self._gate.take_back(call, hold, back)
         return call
 
@@ -240,7 +240,7 @@ class Dispatch:
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call:
         way = caller.hop.follow(params, meta, params.get("name")) if caller.hop is not None else None
-        if isinstance(way, Fault):
+        if isinstance(way, Refusal):
             return self.refuse(self._new(caller, client_id, PROMPTS_GET, params, meta, sink), way)
         if way is not None:
             params["name"] = way.raw
@@ -268,7 +268,7 @@ class Dispatch:
     ) -> Call:
         uri = maybe_string(params.get("uri"))
         way = caller.hop.follow_uri(params, meta, uri) if caller.hop is not None and uri is not None else None
-        if isinstance(way, Fault):
+        if isinstance(way, Refusal):
             return self.refuse(self._new(caller, client_id, RESOURCES_READ, params, meta, sink), way)
         if way is not None:
             uri, params["uri"] = way.name, way.raw
@@ -301,7 +301,7 @@ class Dispatch:
         link: Link | None = None
         what = target = ""
         onward: dict[str, Raw] | None = None
-        way: Followed | Fault | None = None
+        way: Followed | Refusal | None = None
         if ref is not None and kind == "ref/prompt":
             way = caller.hop.follow(params, meta, ref.get("name")) if caller.hop is not None else None
             name = way.name if isinstance(way, Followed) else maybe_string(ref.get("name")) or ""
@@ -323,9 +323,9 @@ class Dispatch:
         else:
             call = self._new(caller, client_id, COMPLETE, params, meta, sink)
             return self._invalid(call, "params.ref must be a ref/prompt or a ref/resource")
-        if link is None or isinstance(way, Fault):
+        if link is None or isinstance(way, Refusal):
             call = self._new(caller, client_id, COMPLETE, params, meta, sink, target)
-            if isinstance(way, Fault):
+            if isinstance(way, Refusal):
                 return self.refuse(call, way)
             return self._invalid(call, "params.ref names nothing here", {"reason": "reference_not_found"})
         params["ref"] = ref
@@ -337,9 +337,9 @@ class Dispatch:
         """`member`: of its params, which its server calls `wire_name`."""
         if call.done:
             return call
-        fault = self._across(call, link)
-        if fault is not None:
-            return self.refuse(call, fault)
+        refusal = self._across(call, link)
+        if refusal is not None:
+            return self.refuse(call, refusal)
         call.params[member] = wire_name
         return self.send(call, link)
 
@@ -370,30 +370,30 @@ class Dispatch:
 
     def _mirror_headers(
         self, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
-    ) -> bytes | Fault:
+    ) -> bytes | Refusal:
         """Arguments that a 2026-07-28 tool wants repeated as headers: checked where they came so, written anew."""
         try:
             values = decode_value(arguments) if arguments is not None else {}
         except CodecError:
-            return Fault(INVALID_PARAMS, "params.arguments cannot be read")
+            return Refusal(INVALID_PARAMS, "params.arguments cannot be read")
         if headers is not None:
             mismatch = mirror_mismatch(route.mirrored, values, headers)
             if mismatch is not None:
-                return Fault(HEADER_MISMATCH, mismatch)
+                return Refusal(HEADER_MISMATCH, mismatch)
         return route.head + mirror_headers(route.mirrored, values)
 
     def _invalid(self, call: Call, message: str, data: dict[str, Any] | None = None) -> Call:
-        return self.refuse(call, Fault(INVALID_PARAMS, message, data))
+        return self.refuse(call, Refusal(INVALID_PARAMS, message, data))
 
     # Across eras (`CallHandler`)
 
-    def _across(self, call: Call, link: Link, tool: Route | None = None) -> Fault | None:
+    def _across(self, call: Call, link: Link, tool: Route | None = None) -> Refusal | None:
         """A modern client's call to a legacy server: note what a retry must repeat, and the log level it wants."""
         if call.caller.era is LEGACY or link.facts is None or link.facts.era is MODERN:
             return None
         if "requestState" in call.params:  # only we make one for this server
             data = {"reason": "state_invalid"}
-            return Fault(INVALID_PARAMS, "this requestState was not made here, or was changed", data)
+            return Refusal(INVALID_PARAMS, "this requestState was not made here, or was changed", data)
         if tool is not None and tool.needs_task:
             return tool_across_eras(Era.MODERN)
         call.wished = call.params.get(NAMED_BY[call.method])
@@ -407,7 +407,7 @@ class Dispatch:
     ) -> Call | Back | None:
         """A tools/call with a state: of a call that is held, of one that is parked, or of its server's own."""
         back = self._gate.returned(caller, params)
-        if isinstance(back, Fault):
+        if isinstance(back, Refusal):
             return self.refuse(self._new(caller, client_id, TOOLS_CALL, params, meta, sink), back)
         return back or self._maybe_resume(caller, client_id, TOOLS_CALL, params, meta, sink)
 
@@ -418,7 +418,7 @@ class Dispatch:
         if caller.era is Era.LEGACY or "requestState" not in params:
             return None
         resumed = self.under_way.parking.resume(caller, client_id, method, params, meta, sink)
-        if isinstance(resumed, Fault):
+        if isinstance(resumed, Refusal):
             return self.refuse(self._new(caller, client_id, method, params, meta, sink), resumed)
         return resumed
 
@@ -441,7 +441,7 @@ class Dispatch:
                 link.send(verdict)
                 return call
         elif verdict is not HELD and not self._availability.may_wait(verdict, link):
-            place = self._queue.maybe_join(call, link) if verdict.fault is BUSY else None
+            place = self._queue.maybe_join(call, link) if verdict.refusal is BUSY else None
             if place is not None:
                 return self._enqueue(call, link, place)
             if link.standing.state is LinkState.DEGRADED:
@@ -557,15 +557,15 @@ class Dispatch:
             call.answer(encode_result(call.client_id, refused.result), Outcome.REFUSED)
             return call
         if status is not None:
-            call.refuse(refused.fault, status)
+            call.refuse(refused.refusal, status)
             return call
-        return self.refuse(call, refused.fault)
+        return self.refuse(call, refused.refusal)
 
-    def refuse(self, call: Call, fault: Fault) -> Call:
+    def refuse(self, call: Call, refusal: Refusal) -> Call:
         """End a call with a refusal. An unknown tool is 200 on HTTP: 404 with -32601 means an unknown method there."""
-        is_200 = call.caller.era is Era.LEGACY or is_not_found(fault)
-        status = 200 if is_200 else HTTP_STATUS.get(fault.code, 200)
-        call.refuse(fault, status)
+        is_200 = call.caller.era is Era.LEGACY or is_not_found(refusal)
+        status = 200 if is_200 else refusal.mcp_status
+        call.refuse(refusal, status)
         return call
 
 
@@ -579,14 +579,14 @@ def _with_route(meta: dict[str, Raw], way: Followed) -> dict[str, Raw]:
     return meta if ROUTE in meta else {**meta, **way.said}
 
 
-def resource_not_found(uri: str, candidates: list[str], era: Era) -> Fault:
+def resource_not_found(uri: str, candidates: list[str], era: Era) -> Refusal:
     if candidates:
         data = {"reason": "ambiguous_uri", "uri": uri, "candidates": candidates}
-        return Fault(INVALID_PARAMS, "several servers have this URI; name one of the candidates", data)
+        return Refusal(INVALID_PARAMS, "several servers have this URI; name one of the candidates", data)
     if uri.startswith(REF_PREFIX):
         data = {"reason": "ref_invalid", "uri": uri}
-        return Fault(INVALID_PARAMS, "ref_invalid: no driver has this kind of reference", data)
-    return Fault(RESOURCE_NOT_FOUND if era is Era.LEGACY else INVALID_PARAMS, "Resource not found", {"uri": uri})
+        return Refusal(INVALID_PARAMS, "ref_invalid: no driver has this kind of reference", data)
+    return Refusal(RESOURCE_NOT_FOUND if era is Era.LEGACY else INVALID_PARAMS, "Resource not found", {"uri": uri})
 
 
 def _may_be_null(arguments: Raw, route: Route) -> bool:

@@ -14,7 +14,7 @@ from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import ELICIT
 from interlock.mcp.mrtr import ROUNDS_MAX, InputRequired, Question
 from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import INTERNAL_ERROR, Fault
+from interlock.wire.refusal import INTERNAL_ERROR, Refusal
 
 # A server that only wants its state back waits for something: it is asked again, but not at once.
 PAUSE_S: Final = 0.05
@@ -39,7 +39,7 @@ class Interview:
         dialogue.rounds += 1
         if asker is None or dialogue.rounds > ROUNDS_MAX:
             reason = "the client cannot be asked" if asker is None else f"the server asked more than {ROUNDS_MAX} times"
-            call.on_failed(Fault(INTERNAL_ERROR, reason, {"reason": "input_required"}), Outcome.ERROR)
+            call.on_failed(Refusal(INTERNAL_ERROR, reason, {"reason": "input_required"}), Outcome.ERROR)
             return
         for question in self._wanted.questions.values():
             if not may_be_asked(call.caller.modern_capabilities, question.method, question.params):
@@ -83,8 +83,8 @@ class Interview:
         self._on_unanswered(maybe_string(error.get("message")) or "refused")
 
     def _on_unanswered(self, why: str) -> None:
-        fault = Fault(INTERNAL_ERROR, f"the client did not answer the server: {why}", {"reason": "input_refused"})
-        self._call.on_failed(fault, Outcome.ERROR)
+        refusal = Refusal(INTERNAL_ERROR, f"the client did not answer the server: {why}", {"reason": "input_refused"})
+        self._call.on_failed(refusal, Outcome.ERROR)
 
     def _finish(self) -> None:
         if self._ended:

@@ -22,7 +22,6 @@ from interlock.core.calls.caller import Asked, Caller, Sink
 from interlock.core.clock import Clock
 from interlock.core.recorder import digest_of
 from interlock.mcp.capabilities import declares, may_be_asked, question_capability
-from interlock.mcp.ladder import HTTP_STATUS
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import ELICIT, META_CAPABILITIES
 from interlock.mcp.mrtr import (
@@ -46,16 +45,16 @@ from interlock.wire.jsonrpc.codec import (
     encode_value,
     maybe_string,
 )
-from interlock.wire.jsonrpc.errors import (
+from interlock.wire.jsonrpc.errors import CodecError, error_body
+from interlock.wire.jsonrpc.messages import Request, Response
+from interlock.wire.refusal import (
+    FORMS,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
     URL_ELICITATION_REQUIRED,
-    CodecError,
-    Fault,
-    error_body,
+    Refusal,
 )
-from interlock.wire.jsonrpc.messages import Request, Response
 
 PARKED_S: Final = 300.0  # how long a client may think
 PARKED_MAX: Final = 20_000
@@ -219,7 +218,7 @@ class Parking:
 
     def resume(
         self, caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
-    ) -> Call | Fault | None:
+    ) -> Call | Refusal | None:
         """The call a retry belongs to; why it cannot go on; or None: there is no state, or it is not ours to judge."""
         raw = params.get("requestState")
         state = maybe_string(raw) if raw is not None else None
@@ -330,19 +329,19 @@ class Parking:
     def url_required(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
         """-32042 of 2025-11-25, as a 2026-07-28 client hears it. None when the error is another."""
         members = decode_object(error) or {}
-        if bytes(members.get("code", b"")) != str(URL_ELICITATION_REQUIRED).encode():
+        if bytes(members.get("code", b"")) != str(FORMS[URL_ELICITATION_REQUIRED].number).encode():
             return None
         data = decode_object(members["data"]) if "data" in members else None
         wanted = decode_array(data["elicitations"]) if data is not None and "elicitations" in data else None
         if not wanted or call.method not in RESUMABLE:
             return None
         if not declares(call.meta.get(META_CAPABILITIES, RAW_EMPTY), "elicitation", "url"):
-            fault = Fault(
+            refusal = Refusal(
                 MISSING_CAPABILITY,
                 "the server needs the client to open a page",
                 {"requiredCapabilities": {"elicitation": {"url": {}}}},
             )
-            return encode_error(call.client_id, error_body(fault)), HTTP_STATUS[MISSING_CAPABILITY]
+            return encode_error(call.client_id, error_body(refusal)), refusal.mcp_status
         return self._visit(call, wanted[:QUESTIONS_MAX], _digest(call)), 200
 
     def ask_to_visit(self, call: Call, asked: dict[str, str]) -> bytes | None:
@@ -385,8 +384,8 @@ def _answer_after(first: asyncio.Future[Any] | None, call: Call, answers: list[t
 
 
 def _decline(link: Asked, upstream_id: bytes, why: str) -> None:
-    link.respond(upstream_id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, why)))
+    link.respond(upstream_id, b'"error":' + error_body(Refusal(METHOD_NOT_FOUND, why)))
 
 
-def _refusal(reason: str, message: str) -> Fault:
-    return Fault(INVALID_PARAMS, message, {"reason": reason})
+def _refusal(reason: str, message: str) -> Refusal:
+    return Refusal(INVALID_PARAMS, message, {"reason": reason})

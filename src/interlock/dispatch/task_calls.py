@@ -30,8 +30,9 @@ from interlock.mcp.tasks import (
     without_tasks,
 )
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault, error_body
+from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.jsonrpc.messages import Response
+from interlock.wire.refusal import INVALID_PARAMS, Refusal, RefusalCode, find_code
 
 
 class TaskMaking(Call, eq=False, kw_only=True):
@@ -43,13 +44,13 @@ class TaskMaking(Call, eq=False, kw_only=True):
         if not self.done and not response.error and era is self.caller.era:
             made = read_made(response.result, era)
             brought = self._name_task(made, era) if made is not None else response.result
-            if isinstance(brought, Fault):
+            if isinstance(brought, Refusal):
                 self.on_failed(brought, Outcome.ERROR)
                 return
             response = Response(response.id, brought, response.error)
         super().on_response(response, era)
 
-    def _name_task(self, made: Made | str, era: Era) -> Raw | Fault:
+    def _name_task(self, made: Made | str, era: Era) -> Raw | Refusal:
         if isinstance(made, str):
             return bad_task(made)
         if era is Era.MODERN and not declares_tasks(self.meta[META_CAPABILITIES]):
@@ -111,12 +112,12 @@ class TaskAsking(Call, eq=False, kw_only=True):
             super().on_response(Response(response.id, response.result, self._explain(response.error)), era)
             return
         result = self._name_task(response.result)
-        if isinstance(result, Fault):
+        if isinstance(result, Refusal):
             self.on_failed(result, Outcome.ERROR)
         else:
             super().on_response(Response(response.id, result, response.error), era)
 
-    def _name_task(self, result: Raw) -> Raw | Fault:
+    def _name_task(self, result: Raw) -> Raw | Refusal:
         task = self.task
         members = renamed_answer(result, self.method, task.theirs, lambda theirs: self.tasks.maybe_ours(task, theirs))
         if isinstance(members, str):
@@ -151,9 +152,9 @@ def task_head(method: str, theirs: str) -> bytes:
     return modern_head(method) + b"mcp-name: %b\r\n" % encode_header(theirs)
 
 
-def code_of(error: Raw) -> Any:
+def code_of(error: Raw) -> RefusalCode | None:
     members = decode_object(error) or {}
     try:
-        return decode_value(members["code"])
+        return find_code(decode_value(members["code"]))
     except (KeyError, CodecError):
         return None

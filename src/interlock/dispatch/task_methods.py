@@ -44,8 +44,8 @@ from interlock.mcp.tasks import (
     task_across_eras,
 )
 from interlock.wire.jsonrpc.codec import encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Fault
 from interlock.wire.jsonrpc.messages import Response
+from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 PAGE_TASKS: Final = 50
 WAITING_MAX: Final = 256  # of one principal for results of tasks, at once
@@ -80,14 +80,14 @@ class TaskMethods:
         route = dispatch.view(caller.key).find_tool(name) if name is not None else None
         if route is None:
             return dispatch.call_tool(caller, client_id, params, meta, sink)
-        fault = self._unmakeable(caller, route)
-        if fault is not None:
+        refusal = self._unmakeable(caller, route)
+        if refusal is not None:
             started, target = self._clock.now(), route.qualified
             call = Call(caller, client_id, TOOLS_CALL, params, meta, sink, started, dispatch.under_way, target)
-            return dispatch.refuse(call, fault)
+            return dispatch.refuse(call, refusal)
         return dispatch.call_tool(caller, client_id, params, meta, sink, as_task=True)
 
-    def _unmakeable(self, caller: Caller, route: Route) -> Fault | None:
+    def _unmakeable(self, caller: Caller, route: Route) -> Refusal | None:
         if route.link.modern:
             return call_across_eras(caller.era)
         if _makes_tasks_for_users(route.link):
@@ -110,7 +110,7 @@ class TaskMethods:
         request = (caller, client_id, method, params, meta, sink, self._clock.now(), self._dispatch.under_way)
         task_id = maybe_string(params.get("taskId"))
         task = self._find_task(caller, method, task_id, meta)
-        if isinstance(task, Fault):
+        if isinstance(task, Refusal):
             refused = Call(*request, target=(task_id or "")[:255])
             return self._dispatch.refuse(refused, task)
         call = TaskAsking(*request, target=task.route.qualified, tasks=self._tasks, task=task)
@@ -131,19 +131,19 @@ class TaskMethods:
         waiting = [call for call in self._dispatch.under_way.calls if call.waits_forever]
         return sum(call.caller.principal.name == caller.principal.name for call in waiting) >= WAITING_MAX
 
-    def _find_task(self, caller: Caller, method: str, task_id: str | None, meta: dict[str, Raw]) -> Task | Fault:
+    def _find_task(self, caller: Caller, method: str, task_id: str | None, meta: dict[str, Raw]) -> Task | Refusal:
         task = self._tasks.find(task_id, caller.principal.name) if task_id is not None else TASK_UNKNOWN
-        if isinstance(task, Fault) and not self.offered(caller):
-            return Fault(METHOD_NOT_FOUND, "Method not found", {"method": method})
+        if isinstance(task, Refusal) and not self.offered(caller):
+            return Refusal(METHOD_NOT_FOUND, "Method not found", {"method": method})
         if caller.era is Era.MODERN and not declares_tasks(meta[META_CAPABILITIES]):
             return NOT_DECLARED
         if task_id is None:
-            return Fault(INVALID_PARAMS, "params.taskId must be a string")
-        if isinstance(task, Fault):
+            return Refusal(INVALID_PARAMS, "params.taskId must be a string")
+        if isinstance(task, Refusal):
             return task
         return self._refusal(caller, task) or task
 
-    def _refusal(self, caller: Caller, task: Task) -> Fault | None:
+    def _refusal(self, caller: Caller, task: Task) -> Refusal | None:
         if not self._may_use(caller, task):
             return TASK_UNKNOWN
         if task.era is not caller.era:
@@ -169,9 +169,9 @@ class TaskMethods:
         """
         after = _after(params)
         if not self.offered(caller):
-            answer(Fault(METHOD_NOT_FOUND, "Method not found", {"method": "tasks/list"}))
+            answer(Refusal(METHOD_NOT_FOUND, "Method not found", {"method": "tasks/list"}))
         elif after is None:
-            answer(Fault(INVALID_PARAMS, "this cursor is not one of ours; list again from the start"))
+            answer(Refusal(INVALID_PARAMS, "this cursor is not one of ours; list again from the start"))
         else:
             left = [
                 task
@@ -222,7 +222,7 @@ class TaskMethods:
         wanted: dict[str, list[Task]] = {}
         for task_id in dict.fromkeys(ids):
             task = self._tasks.find(task_id, caller.principal.name)
-            if not isinstance(task, Fault) and self._refusal(caller, task) is None:
+            if not isinstance(task, Refusal) and self._refusal(caller, task) is None:
                 wanted.setdefault(task.link.segment, []).append(task)
         agreed: list[str] = []
         for segment, tasks in wanted.items():
@@ -249,7 +249,7 @@ class TaskMethods:
 
 
 class Answer(Protocol):
-    def __call__(self, outcome: bytes | Fault, /) -> None: ...
+    def __call__(self, outcome: bytes | Refusal, /) -> None: ...
 
 
 def offers(view: View, era: Era) -> bool:

@@ -22,7 +22,7 @@ from interlock.mcp.tasks import (
     TaskFacts,
 )
 from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 TASKS_MAX: Final = 20_000
 TASKS_PER_PRINCIPAL_MAX: Final = 2_000
@@ -135,7 +135,7 @@ class Tasks:
 
     # Finding
 
-    def find(self, task_id: str, principal: str) -> Task | Fault:
+    def find(self, task_id: str, principal: str) -> Task | Refusal:
         """What a principal means by this id; anything but its own is unknown."""
         task = self.by_id.get(task_id) if len(task_id) <= ID_BYTES_MAX else None
         if task is None or task.principal != principal:

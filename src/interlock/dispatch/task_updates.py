@@ -29,8 +29,9 @@ from interlock.mcp.tasks import (
     renamed_related,
 )
 from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, Fault, error_body
+from interlock.wire.jsonrpc.errors import error_body
 from interlock.wire.jsonrpc.messages import Request
+from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 HELD_MAX: Final = 32  # questions of one task that wait for their client
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024  # of all of them
@@ -139,7 +140,7 @@ class TaskNews(TaskEvents):
         if not isinstance(asking, str) and as_task:
             asking = self._asked.expect(link, request, asking.caller) or asking
         if isinstance(asking, str):
-            link.questions.respond(request.id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, asking)))
+            link.questions.respond(request.id, b'"error":' + error_body(Refusal(METHOD_NOT_FOUND, asking)))
         else:
             link.questions.ask_client(Request(request.id, request.method, params), asking)
         return True
@@ -174,7 +175,7 @@ class TaskNews(TaskEvents):
         size = len(request.params) + sum(len(one.params) for kept in self._held.values() for one, _ in kept)
         if len(held) >= HELD_MAX or size > HELD_BYTES_MAX:
             why = "the client cannot be reached, and too many questions wait for it"
-            link.respond(request.id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, why)))
+            link.respond(request.id, b'"error":' + error_body(Refusal(METHOD_NOT_FOUND, why)))
         else:
             held.append((request, asking))
 

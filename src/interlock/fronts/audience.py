@@ -25,8 +25,8 @@ from interlock.links.log_level import Heard
 from interlock.links.process_room import RoomFull
 from interlock.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED
 from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, Fault
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
 log = logging.getLogger("interlock.node")
 
@@ -87,10 +87,10 @@ class Audience:
 
     async def watch(
         self, member: Member, link: Link, uri: str, asked: str, said: Raw | None = None
-    ) -> Response | Fault | None:
+    ) -> Response | Refusal | None:
         """None once the member will be told; otherwise why the server refuses. `said`: as of `Own.open`."""
         if member not in self.members:
-            return Fault(INVALID_REQUEST, "the client has gone")
+            return Refusal(INVALID_REQUEST, "the client has gone")
         if link.own is not None and link.own.is_whole:
             try:
                 own = await link.own.open(member.caller, said)
@@ -98,13 +98,13 @@ class Audience:
                 return own_links_full(full.most)
             link = own if isinstance(own, Link) else link
             if member not in self.members:
-                return Fault(INVALID_REQUEST, "the client has gone")
+                return Refusal(INVALID_REQUEST, "the client has gone")
         if link.tells_updates:
             self._watching.setdefault((link.segment, uri), {})[member] = asked
             return None
         keeper = self._keepers.get(link.segment)
         if keeper is None:
-            return Fault(INVALID_REQUEST, "this resource cannot be subscribed to", {"reason": "not_subscribable"})
+            return Refusal(INVALID_REQUEST, "this resource cannot be subscribed to", {"reason": "not_subscribable"})
         # Noted before the server has answered: a member that leaves meanwhile takes its wish along.
         self._watching.setdefault((link.segment, uri), {})[member] = asked
         refusal = await keeper.subscriptions.subscribe(uri)

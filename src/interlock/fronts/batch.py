@@ -17,16 +17,17 @@ from interlock.fronts.sessions import Session
 from interlock.mcp.eras import BATCH_VERSION
 from interlock.mcp.methods import INITIALIZE
 from interlock.wire.jsonrpc.batch import is_batch, parts_untrusted
-from interlock.wire.jsonrpc.codec import decode_untrusted, encode_fault
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
+from interlock.wire.jsonrpc.codec import decode_untrusted, encode_refusal
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Request
+from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
 AT_ONCE: Final = 32  # requests of one batch under way
 SLICE: Final = 50  # messages handled before others get a turn
 GATHERED_BYTES_MAX: Final = 4 * 1024 * 1024
 
-_NO_BATCH: Final = Fault(INVALID_REQUEST, "a batch holds messages, and no other batch")
-_NO_INITIALIZE: Final = Fault(INVALID_REQUEST, "initialize is sent alone, not in a batch")
+_NO_BATCH: Final = Refusal(INVALID_REQUEST, "a batch holds messages, and no other batch")
+_NO_INITIALIZE: Final = Refusal(INVALID_REQUEST, "initialize is sent alone, not in a batch")
 
 
 def begin_batch_untrusted(
@@ -47,7 +48,7 @@ def serve_batch(front: LegacyFront, session: Session, exchange: Exchange, unread
     try:
         batch = begin_batch_untrusted(front, session, exchange.body, unreadable, exchange)
     except CodecError as error:
-        exchange.answer(encode_fault(error.message_id, error.fault), 400)
+        exchange.answer(encode_refusal(error.message_id, error.refusal), 400)
         return
     if not exchange.ended:
         exchange.running = batch
@@ -96,13 +97,13 @@ class Batch:
         try:
             message = decode_untrusted(part)
         except CodecError as error:
-            self._take(encode_fault(error.message_id, _NO_BATCH if is_batch(part) else error.fault))
+            self._take(encode_refusal(error.message_id, _NO_BATCH if is_batch(part) else error.refusal))
             return
         if not isinstance(message, Request):
             self._front.handle(self._session, message, _NOWHERE)
             return
         if message.method == INITIALIZE:
-            self._take(encode_fault(message.id, _NO_INITIALIZE))
+            self._take(encode_refusal(message.id, _NO_INITIALIZE))
             return
         self._has_requests = True
         self._under_way += 1

@@ -9,7 +9,7 @@ from interlock.catalog.catalog import View
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, Sink, ViewKey
 from interlock.mcp.eras import Era
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 
 class RoutedMethod(Protocol):
@@ -49,7 +49,7 @@ class ClientLists(Protocol):
     def unchanging(self) -> frozenset[str]:
         """Kinds of lists that stay the same while a client is connected."""
 
-    def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Fault: ...
+    def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Refusal: ...
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None: ...
 

@@ -11,7 +11,7 @@ import asyncio
 from itertools import islice
 from typing import Any, ClassVar, Final, Protocol
 
-from interlock.access.refusal import Refusal
+from interlock.access.refusal import AccessRefusal
 from interlock.fronts.connections import Connections
 from interlock.fronts.exchange import Exchange, Head
 from interlock.fronts.http_connection import HEADERS_TOO_LARGE, NO_HEAD, NO_ROOM, HttpConnection
@@ -29,7 +29,7 @@ OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 
 class McpEndpoint(Protocol):
     max_body_bytes: int
-    body_too_large: Refusal
+    body_too_large: AccessRefusal
     # Key of a head -> what it means, or None: seen once, and perhaps never again.
     known_heads: dict[bytes, Head | None]
     varying: VaryingLines  # of the head learnt last, of any client: most clients of a node are of one kind
@@ -113,7 +113,7 @@ class McpProtocol(HttpConnection):
         else:
             self._take_turn(self._serve, exchange, held)
 
-    def refuse(self, refusal: Refusal) -> None:
+    def refuse(self, refusal: AccessRefusal) -> None:
         self._body = BodyBuffer()
         super().refuse(refusal)
 
@@ -145,7 +145,7 @@ class McpProtocol(HttpConnection):
         if not self.flow.read_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
-    def decide(self, head: Head, refusal: Refusal | None) -> None:
+    def decide(self, head: Head, refusal: AccessRefusal | None) -> None:
         """Whether the body of a head is taken: the answer to `judge`."""
         if self.transport.is_closing():
             return

@@ -44,20 +44,13 @@ from interlock.wire.jsonrpc.codec import (
     decode_object,
     decode_params_untrusted,
     encode_error,
-    encode_fault,
+    encode_refusal,
     encode_result,
     encode_value,
     maybe_string,
 )
-from interlock.wire.jsonrpc.errors import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    UNAVAILABLE,
-    Fault,
-    for_legacy,
-)
 from interlock.wire.jsonrpc.messages import Message, Notification, Request, Response
+from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Refusal
 
 EMPTY_RESULT: Final = b"{}"
 
@@ -88,15 +81,15 @@ class LegacyFront:
 
     def initialize(
         self, request: Request, principal: Principal, via: str, only: str | None, names: NameForm
-    ) -> Session | Fault:
+    ) -> Session | Refusal:
         """Open a session. The answer is `welcome`, once servers had their moment to arrive."""
         params = decode_object(request.params) if request.params else None
         version = maybe_string(params.get("protocolVersion")) if params is not None else None
         if params is None or version is None:
-            return Fault(INVALID_PARAMS, "initialize needs params.protocolVersion")
+            return Refusal(INVALID_PARAMS, "initialize needs params.protocolVersion")
         offered = decode_object(params.get("capabilities", Raw(b"{}")))
         if offered is None:
-            return Fault(INVALID_PARAMS, "params.capabilities must be an object")
+            return Refusal(INVALID_PARAMS, "params.capabilities must be an object")
         experimental = decode_object(offered["experimental"]) if "experimental" in offered else None
         declares = experimental is not None and EXTENSION in experimental
         key = view_key(principal, only=only, names=names, declares_extension=declares, via=via)
@@ -106,7 +99,7 @@ class LegacyFront:
         caller.client = params.get("clientInfo")
         session = self.sessions.open(caller, negotiate_legacy(version))
         if session is None:
-            return Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_sessions"})
+            return Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_sessions"})
         session.knows_tree = declares
         session.front, session.unchanging = self, self._stock.unchanging
         caller.version = session.version
@@ -137,8 +130,8 @@ class LegacyFront:
         if isinstance(message, Request):
             params = decode_params_untrusted(message.params, message.text) if message.params else {}
             if params is None:
-                fault = Fault(INVALID_PARAMS, "params must be an object, small but for its arguments")
-                sink.answer(encode_fault(message.id, fault))
+                fault = Refusal(INVALID_PARAMS, "params must be an object, small but for its arguments")
+                sink.answer(encode_refusal(message.id, fault))
                 return None
             return self.request(session, message.id, message.method, params, sink)
         if isinstance(message, Notification):
@@ -153,13 +146,13 @@ class LegacyFront:
         """Answers through the sink. Returns the call that began, if one did."""
         caller = session.caller
         if caller.calls is not None and message_id in caller.calls:
-            fault = Fault(INVALID_REQUEST, "this id is in use by a request under way")
-            sink.answer(encode_fault(message_id, fault), 400)
+            fault = Refusal(INVALID_REQUEST, "this id is in use by a request under way")
+            sink.answer(encode_refusal(message_id, fault), 400)
             return None
         if method in _ROUTED:
             meta = decode_object(params["_meta"]) if "_meta" in params else {}
             if meta is None:
-                sink.answer(encode_fault(message_id, Fault(INVALID_PARAMS, "params._meta must be an object")))
+                sink.answer(encode_refusal(message_id, Refusal(INVALID_PARAMS, "params._meta must be an object")))
                 return None
             if method == TOOLS_CALL:
                 if "task" in params:
@@ -192,26 +185,26 @@ class LegacyFront:
 
         self._stock.when_fresh(method, answer)
 
-    def _answer(self, message_id: bytes, sink: Sink, outcome: bytes | Fault) -> None:
-        if isinstance(outcome, Fault):
-            sink.answer(encode_fault(message_id, for_legacy(outcome)))
+    def _answer(self, message_id: bytes, sink: Sink, outcome: bytes | Refusal) -> None:
+        if isinstance(outcome, Refusal):
+            sink.answer(encode_refusal(message_id, outcome, draft=True))
         else:
             sink.answer(encode_result(message_id, outcome))
 
-    def _local(self, session: Session, method: str, params: dict[str, Raw]) -> bytes | Fault:
+    def _local(self, session: Session, method: str, params: dict[str, Raw]) -> bytes | Refusal:
         if method == PING:
             return EMPTY_RESULT
         if method == UNSUBSCRIBE:
             return self._unsubscribe(session, params)
         if method == INITIALIZE:
-            return Fault(INVALID_REQUEST, "this session is already initialized")
-        return Fault(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
+            return Refusal(INVALID_REQUEST, "this session is already initialized")
+        return Refusal(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
 
     def _set_level(self, session: Session, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
         """Answered when the servers have taken it: what the client calls next logs at its level."""
         level = maybe_string(params.get("level"))
         if level not in LOG_RANK:
-            fault = Fault(INVALID_PARAMS, f"params.level must be one of {', '.join(LOG_RANK)}")
+            fault = Refusal(INVALID_PARAMS, f"params.level must be one of {', '.join(LOG_RANK)}")
             self._answer(message_id, sink, fault)
             return
         session.caller.log_level = level
@@ -229,7 +222,7 @@ class LegacyFront:
         uri = maybe_string(params.get("uri"))
         found = self._dispatch.view(session.caller.key).find_resource(uri) if uri is not None else []
         if uri is None:
-            self._answer(message_id, sink, Fault(INVALID_PARAMS, "params.uri must be a string"))
+            self._answer(message_id, sink, Refusal(INVALID_PARAMS, "params.uri must be a string"))
         elif isinstance(found, list):
             self._answer(message_id, sink, resource_not_found(uri, found, Era.LEGACY))
         else:
@@ -244,10 +237,10 @@ class LegacyFront:
         else:
             self._answer(message_id, sink, EMPTY_RESULT if refusal is None else refusal)
 
-    def _unsubscribe(self, session: Session, params: dict[str, Raw]) -> bytes | Fault:
+    def _unsubscribe(self, session: Session, params: dict[str, Raw]) -> bytes | Refusal:
         uri = maybe_string(params.get("uri"))
         if uri is None:
-            return Fault(INVALID_PARAMS, "params.uri must be a string")
+            return Refusal(INVALID_PARAMS, "params.uri must be a string")
         found = self._dispatch.view(session.caller.key).find_resource(uri)
         if isinstance(found, list):
             return resource_not_found(uri, found, Era.LEGACY)

@@ -24,7 +24,8 @@ from interlock.mcp.cursor import decode_cursor_untrusted
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import LISTS, META_MISSING, META_SERVER, PROMPTS_LIST, TOOLS_LIST
 from interlock.wire.jsonrpc.codec import decode_string, encode_value
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 log = logging.getLogger("interlock.lists")
 
@@ -51,7 +52,7 @@ class ListCache:
         self._missing: Sequence[MissingServer] = ()  # when last said in the log
         self._tasks = BackgroundTasks()
 
-    def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Fault:
+    def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Refusal:
         """The result of one list request."""
         after = ""
         if "cursor" in params:
@@ -60,7 +61,7 @@ class ListCache:
             except CodecError:
                 decoded = None
             if decoded is None:
-                return Fault(INVALID_PARAMS, "this cursor is not one of ours; list again from the start")
+                return Refusal(INVALID_PARAMS, "this cursor is not one of ours; list again from the start")
             after = decoded
         view = self._catalog.namespace.view(key)
         page = view.page(method, era, after)

@@ -20,7 +20,7 @@ from interlock.fronts.client_dispatch import ClientDispatch, ClientLists
 from interlock.fronts.server_info import SERVER_INFO, capabilities
 from interlock.fronts.sessions import CHANGED
 from interlock.mcp.eras import MODERN_VERSIONS, Era
-from interlock.mcp.ladder import HTTP_STATUS, Climbed
+from interlock.mcp.ladder import Climbed
 from interlock.mcp.methods import (
     ACKNOWLEDGED,
     COMPLETE,
@@ -41,14 +41,14 @@ from interlock.mcp.tasks import NOT_DECLARED, declares_tasks
 from interlock.wire.jsonrpc.codec import (
     decode_array,
     decode_object,
-    encode_fault,
     encode_notification,
+    encode_refusal,
     encode_result,
     encode_value,
     maybe_string,
 )
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, METHOD_NOT_FOUND, Fault
 from interlock.wire.jsonrpc.messages import Notification
+from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs and tasks in one filter
 WATCH_AT_ONCE: Final = 50  # resources asked of servers at a time
@@ -193,8 +193,8 @@ class ModernFront:
         elif method == DISCOVER:
             self._discover(caller, request, sink)
         else:
-            fault = Fault(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
-            sink.answer(encode_fault(request.id, fault), HTTP_STATUS[METHOD_NOT_FOUND])
+            refusal = Refusal(METHOD_NOT_FOUND, "Method not found", {"method": method[:100]})
+            sink.answer(encode_refusal(request.id, refusal), refusal.mcp_status)
         return None
 
     def pass_on(self, caller: Caller, notification: Notification) -> None:
@@ -216,8 +216,8 @@ class ModernFront:
     def _list(self, caller: Caller, request: Climbed, params: dict[str, Raw], key: ViewKey, sink: Sink) -> None:
         def answer() -> None:
             listed = self._stock.list(request.method, key, params, Era.MODERN)
-            if isinstance(listed, Fault):
-                sink.answer(encode_fault(request.id, listed), HTTP_STATUS.get(listed.code, 200))
+            if isinstance(listed, Refusal):
+                sink.answer(encode_refusal(request.id, listed), listed.mcp_status)
             else:
                 sink.answer(encode_result(request.id, listed))
 
@@ -241,8 +241,8 @@ class ModernFront:
 
     def _listen(self, caller: Caller, request: Climbed, sink: Sink) -> Listener | None:
         wanted = _read_filter(request)
-        if isinstance(wanted, Fault):
-            sink.answer(encode_fault(request.id, wanted), HTTP_STATUS[wanted.code])
+        if isinstance(wanted, Refusal):
+            sink.answer(encode_refusal(request.id, wanted), wanted.mcp_status)
             return None
         events = bytes(request.meta.get(EVENTS, b"")) == b"true"
         kinds = wanted.kinds - self._stock.unchanging
@@ -283,14 +283,14 @@ class ModernFront:
         self._task_methods.unwatch(listener)
 
 
-def _read_filter(climbed: Climbed) -> _Filter | Fault:
+def _read_filter(climbed: Climbed) -> _Filter | Refusal:
     wanted = decode_object(climbed.params["notifications"]) if "notifications" in climbed.params else None
     uris = decode_array(wanted.get("resourceSubscriptions", Raw(b"[]"))) if wanted is not None else None
     tasks = decode_array(wanted.get("taskIds", Raw(b"[]"))) if wanted is not None else None
     if wanted is None or uris is None or tasks is None:
-        return Fault(INVALID_PARAMS, "params.notifications must be a filter object")
+        return Refusal(INVALID_PARAMS, "params.notifications must be a filter object")
     if len(uris) + len(tasks) > SUBSCRIPTIONS_MAX:
-        return Fault(INVALID_PARAMS, f"at most {SUBSCRIPTIONS_MAX} resource subscriptions and tasks in one filter")
+        return Refusal(INVALID_PARAMS, f"at most {SUBSCRIPTIONS_MAX} resource subscriptions and tasks in one filter")
     if tasks and not declares_tasks(climbed.meta[META_CAPABILITIES]):
         return NOT_DECLARED
     kinds = frozenset(kind for kind, name in _FILTERS.items() if bytes(wanted.get(name, b"")) == b"true")

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from interlock.access.refusal import Refusal
+from interlock.access.refusal import AccessRefusal
 from interlock.config.plan import AccessRule, Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, internal
@@ -29,17 +29,18 @@ from interlock.fronts.sse import SseStream
 from interlock.fronts.surfaces import Surfaces
 from interlock.fronts.trusted_proxies import TrustedProxies, source_of
 from interlock.mcp.eras import MODERN_VERSIONS
-from interlock.mcp.ladder import H_VERSION, HTTP_STATUS, Climbed, climb, climb_plain, unsupported_fault
+from interlock.mcp.ladder import H_VERSION, Climbed, climb, climb_plain, unsupported_version
 from interlock.mcp.methods import INITIALIZE
 from interlock.mcp.sse import encode_event
 from interlock.net.http.known_heads import VaryingLines
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.process import fd_limit
 from interlock.wire.jsonrpc.batch import is_batch
-from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_plain_request
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, UNAVAILABLE, CodecError, Fault
+from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_refusal, maybe_plain_request
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.wire.jsonrpc.oversized import message_too_large
+from interlock.wire.refusal import INVALID_REQUEST, UNAVAILABLE, Refusal
 
 log = logging.getLogger("interlock.public")
 
@@ -63,14 +64,14 @@ class Tokens(Protocol):
 class Bearers(Protocol):
     """Access tokens of authorization servers, where there are any."""
 
-    without: Refusal  # of a request without a credential
-    in_url: Refusal
+    without: AccessRefusal  # of a request without a credential
+    in_url: AccessRefusal
 
     def replan(self, rules: tuple[AccessRule, ...]) -> None: ...
 
-    async def admit(self, authorization: bytes, source: str) -> Principal | Refusal: ...
+    async def admit(self, authorization: bytes, source: str) -> Principal | AccessRefusal: ...
 
-    def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> Refusal | None:
+    def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> AccessRefusal | None:
         """The refusal of a tool for which the caller needs a token with a wider scope."""
 
 
@@ -100,7 +101,7 @@ class PublicEndpoint:
         self.proxies = TrustedProxies(plan.node.trusted_proxies)
         self.max_body_bytes = plan.limits.message_bytes
         too_large = message_too_large(self.max_body_bytes)
-        self.body_too_large = Refusal(413, "body_too_large", too_large.message, fault=too_large)
+        self.body_too_large = AccessRefusal(413, "body_too_large", too_large.message, refusal=too_large)
         self._who_needs_none = plan.auth.anonymous
         self._admit_by(plan)
         self.known_heads: dict[bytes, Head | None] = {}
@@ -288,7 +289,7 @@ class PublicEndpoint:
 
     # Refusals
 
-    def _turn_away(self, exchange: Exchange, refusal: Refusal) -> None:
+    def _turn_away(self, exchange: Exchange, refusal: AccessRefusal) -> None:
         if refusal.status >= 400:
             self.note_refusal(exchange.protocol, exchange.head, refusal.error)
         _refuse(exchange, refusal)
@@ -360,22 +361,22 @@ class PublicEndpoint:
             if answer is not None:
                 exchange.answer(answer)
             else:
-                exchange.answer(encode_fault(error.message_id, error.fault), 400)
+                exchange.answer(encode_refusal(error.message_id, error.refusal), 400)
             return None
         if type(message) is Notification:
             version = head.headers.get(H_VERSION, b"")
             if version in _MODERN_HEADERS:
                 exchange.reply(202)
             else:
-                exchange.answer(encode_fault(b"null", unsupported_fault(version.decode("latin-1"))), 400)
+                exchange.answer(encode_refusal(b"null", unsupported_version(version.decode("latin-1"))), 400)
             return None
         if type(message) is not Request:
-            fault = Fault(INVALID_REQUEST, "a client sends no responses in 2026-07-28")
-            exchange.answer(encode_fault(b"null", fault), 400)
+            fault = Refusal(INVALID_REQUEST, "a client sends no responses in 2026-07-28")
+            exchange.answer(encode_refusal(b"null", fault), 400)
             return None
         climbed = climb(message, head.headers, head.doubled_routing)
-        if isinstance(climbed, Fault):
-            exchange.answer(encode_fault(message.id, climbed), HTTP_STATUS.get(climbed.code, 400))
+        if isinstance(climbed, Refusal):
+            exchange.answer(encode_refusal(message.id, climbed), climbed.mcp_status)
             return None
         return climbed
 
@@ -398,7 +399,7 @@ class PublicEndpoint:
             if answer is not None:
                 exchange.answer(answer)
             elif H_SESSION not in exchange.head.headers or not is_batch(exchange.body):
-                exchange.answer(encode_fault(error.message_id, error.fault), 400)
+                exchange.answer(encode_refusal(error.message_id, error.refusal), 400)
             elif (session := self._session_of(exchange, principal)) is not None:
                 serve_batch(session.front, session, exchange, error)
             return
@@ -407,8 +408,8 @@ class PublicEndpoint:
                 return
             chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
             opened = chosen.fronts.legacy.initialize(message, principal, "http", endpoint.only, endpoint.names)
-            if isinstance(opened, Fault):
-                exchange.answer(encode_fault(message.id, opened), 503 if opened.code == UNAVAILABLE else 400)
+            if isinstance(opened, Refusal):
+                exchange.answer(encode_refusal(message.id, opened), 503 if opened.code == UNAVAILABLE else 400)
                 return
             exchange.extra += b"mcp-session-id: %b\r\n" % opened.id.encode()
             opened.surface = f"{chosen.fronts.name} ({chosen.why})"
@@ -427,8 +428,8 @@ class PublicEndpoint:
             if not exchange.ended:
                 exchange.running = call
         elif type(message) is Response and not session.take_answer(message):
-            fault = Fault(INVALID_REQUEST, "no server asked for this answer, or it came too late")
-            exchange.answer(encode_fault(message.id, fault), 400)
+            fault = Refusal(INVALID_REQUEST, "no server asked for this answer, or it came too late")
+            exchange.answer(encode_refusal(message.id, fault), 400)
         else:
             if type(message) is Notification:
                 session.front.handle(session, message, exchange)
@@ -437,13 +438,13 @@ class PublicEndpoint:
     def _session_of(self, exchange: Exchange, principal: Principal) -> Session | None:
         said = exchange.head.headers.get(H_SESSION)
         if said is None:
-            fault = Fault(INVALID_REQUEST, "the header Mcp-Session-Id is missing; send initialize first")
-            exchange.answer(encode_fault(b"null", fault), 400)
+            fault = Refusal(INVALID_REQUEST, "the header Mcp-Session-Id is missing; send initialize first")
+            exchange.answer(encode_refusal(b"null", fault), 400)
             return None
         session = self._legacy.sessions.find(said.decode("latin-1"), principal.name)
         if session is None:
-            fault = Fault(INVALID_REQUEST, "this session is unknown or has ended; send initialize again")
-            exchange.answer(encode_fault(b"null", fault), 404)
+            fault = Refusal(INVALID_REQUEST, "this session is unknown or has ended; send initialize again")
+            exchange.answer(encode_refusal(b"null", fault), 404)
         elif session.caller.principal is not principal:
             session.caller.act_as(principal)
         return session
@@ -473,7 +474,9 @@ class PublicEndpoint:
     def _sse_post(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
         stream = self.sse_streams.get(endpoint.session or "")
         if stream is None or stream.principal.name != principal.name:
-            _refuse(exchange, Refusal(404, "session_unknown", "this session is unknown or has ended; open /sse again"))
+            _refuse(
+                exchange, AccessRefusal(404, "session_unknown", "this session is unknown or has ended; open /sse again")
+            )
             return
         try:
             message = decode_untrusted(exchange.body)
@@ -483,7 +486,7 @@ class PublicEndpoint:
                 stream.receive_batch(exchange.body, error)
                 exchange.reply(202)
             except CodecError as refused:
-                exchange.answer(encode_fault(refused.message_id, refused.fault), 400)
+                exchange.answer(encode_refusal(refused.message_id, refused.refusal), 400)
             return
         caller = stream.caller_as(principal)
         if caller is not None and type(message) is Request and principal.ceiling is not None:
@@ -563,10 +566,10 @@ def _fail(exchange: Exchange) -> None:
         message_id = b"null" if isinstance(message, Notification) else message.id
     except CodecError:
         message_id = b"null"
-    exchange.answer(encode_fault(message_id, internal(ref)), 200)
+    exchange.answer(encode_refusal(message_id, internal(ref)), 200)
 
 
-def _refuse(exchange: Exchange, refusal: Refusal) -> None:
+def _refuse(exchange: Exchange, refusal: AccessRefusal) -> None:
     if refusal.extra:
         exchange.extra += refusal.extra
     if refusal.status == 204:
@@ -576,7 +579,7 @@ def _refuse(exchange: Exchange, refusal: Refusal) -> None:
     exchange.reply(refusal.status, msgspec.json.encode(body))
 
 
-def _with_lines(refusal: Refusal | None, lines: bytes) -> Refusal | None:
+def _with_lines(refusal: AccessRefusal | None, lines: bytes) -> AccessRefusal | None:
     return msgspec.structs.replace(refusal, extra=lines + refusal.extra) if refusal is not None and lines else refusal
 
 
@@ -598,12 +601,12 @@ PROXY_HEADERS: Final = frozenset(
         b"true-client-ip",
     )
 )
-_UNAUTHORISED: Final = Refusal(
+_UNAUTHORISED: Final = AccessRefusal(
     401,
     "unauthorised",
     "a valid bearer token is needed; interlock access token --for client --name NAME makes one",
     b"www-authenticate: Bearer\r\n",
 )
-_BUSY: Final = Refusal(
+_BUSY: Final = AccessRefusal(
     503, "unavailable", "too many access tokens are being verified; try again", b"retry-after: 5\r\n"
 )

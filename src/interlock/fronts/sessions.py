@@ -28,8 +28,9 @@ from interlock.mcp.methods import (
     TOOLS_CHANGED,
 )
 from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_request, encode_value
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, Fault, error_body
+from interlock.wire.jsonrpc.errors import error_body
 from interlock.wire.jsonrpc.messages import Notification, Response
+from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 CHANGED: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}
 WENT_AWAY: Final = "the client went away"
@@ -161,7 +162,7 @@ class Session:
         return True
 
     def _answer_for(self, link: Asked, upstream_id: bytes, why: str) -> None:
-        link.respond(upstream_id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, why)))
+        link.respond(upstream_id, b'"error":' + error_body(Refusal(METHOD_NOT_FOUND, why)))
 
     # Ending
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from interlock.approvals.trust.registrant import ClientCertificate
 from interlock.fronts.exchange import Head
 from interlock.fronts.trusted_proxies import TrustedProxies, address_of
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 if TYPE_CHECKING:
     from interlock.approvals.trust.client_certificates import Certificates
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def maybe_shown(
     certificates: "Certificates | None", proxies: TrustedProxies, scope: MutableMapping[str, Any], head: Head
-) -> ClientCertificate | Fault | None:
+) -> ClientCertificate | Refusal | None:
     """What it says, or why it is refused. A proxy's own certificate is not that of whom it passes on, and a header
     counts only when a trusted proxy wrote it."""
     if certificates is None:

@@ -10,9 +10,10 @@ from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.request_head import UrlTarget
 from interlock.fronts.sessions import Session
 from interlock.mcp.methods import INITIALIZE
-from interlock.wire.jsonrpc.codec import encode_fault
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
+from interlock.wire.jsonrpc.codec import encode_refusal
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
 
 class SseStream:
@@ -61,11 +62,11 @@ class SseStream:
         if self._session is None:
             if not isinstance(message, Request) or message.method != INITIALIZE:
                 if isinstance(message, Request):
-                    self.answer(encode_fault(message.id, Fault(INVALID_REQUEST, "send initialize first")))
+                    self.answer(encode_refusal(message.id, Refusal(INVALID_REQUEST, "send initialize first")))
                 return
             opened = front.initialize(message, self.principal, "sse", self._endpoint.only, self._endpoint.names)
-            if isinstance(opened, Fault):
-                self.answer(encode_fault(message.id, opened))
+            if isinstance(opened, Refusal):
+                self.answer(encode_refusal(message.id, opened))
                 return
             self._session = opened
             opened.surface = self._surface

@@ -25,10 +25,11 @@ from interlock.mcp.ladder import climb
 from interlock.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
 from interlock.process.lines import TOGETHER_BYTES_MAX, LineSplitter, one_line, write_line
 from interlock.process.standard_files import FileInput, FileOutput, is_never_waited_for
-from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, maybe_string
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault, error_body
+from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_refusal, maybe_string
+from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
+from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
 log = logging.getLogger("interlock.stdio")
 
@@ -138,11 +139,11 @@ class LineFront:
                 self._refuse_oversized(found)
 
     def _refuse_oversized(self, found: Oversized) -> None:
-        fault = message_too_large(found.limit)
+        refusal = message_too_large(found.limit)
         if found.kind is MessageKind.RESPONSE and self._session is not None:  # the server that asked is not to wait
-            self._legacy.handle(self._session, Response(found.id, ABSENT, Raw(error_body(fault))), self)
+            self._legacy.handle(self._session, Response(found.id, ABSENT, Raw(error_body(refusal))), self)
         else:
-            self.emit(encode_fault(found.id or b"null", fault))
+            self.emit(encode_refusal(found.id or b"null", refusal))
 
     def _receive(self, line: bytes) -> None:
         try:
@@ -204,7 +205,7 @@ class LineFront:
                 raise unreadable
             begin_batch_untrusted(self._legacy, session, line, unreadable, self)
         except CodecError as error:
-            self.emit(encode_fault(error.message_id, error.fault))
+            self.emit(encode_refusal(error.message_id, error.refusal))
 
     def _first(self, request: Request) -> None:
         """The first request locks the era (facts of 2026-07-28: the key in `_meta` decides)."""
@@ -216,11 +217,11 @@ class LineFront:
             return
         if request.method != INITIALIZE:
             # A probe in neither form: refused, so that the client falls back to the handshake.
-            self.emit(encode_fault(request.id, Fault(INVALID_REQUEST, "send initialize first")))
+            self.emit(encode_refusal(request.id, Refusal(INVALID_REQUEST, "send initialize first")))
             return
         opened = self._legacy.initialize(request, self._principal, "stdio", self._only, self._names)
-        if isinstance(opened, Fault):
-            self.emit(encode_fault(request.id, opened))
+        if isinstance(opened, Refusal):
+            self.emit(encode_refusal(request.id, opened))
             return
         self._session = opened
         opened.surface = self._surface
@@ -241,11 +242,11 @@ class LineFront:
             return
         self._running = {key: one for key, one in self._running.items() if not (isinstance(one, Call) and one.done)}
         if message.id in self._running:
-            self.emit(encode_fault(message.id, Fault(INVALID_REQUEST, "this id is in use by a request under way")))
+            self.emit(encode_refusal(message.id, Refusal(INVALID_REQUEST, "this id is in use by a request under way")))
             return
         climbed = climb(message, None)
-        if isinstance(climbed, Fault):
-            self.emit(encode_fault(message.id, climbed))
+        if isinstance(climbed, Refusal):
+            self.emit(encode_refusal(message.id, climbed))
             return
         running = self._modern.handle(caller, climbed, self, None, self._names)
         if running is not None and not (isinstance(running, Call) and running.done):

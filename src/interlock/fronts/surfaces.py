@@ -20,7 +20,7 @@ from interlock.fronts.lists import SERVER_META, ListCache
 from interlock.fronts.modern import ModernFront
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import TOOLS_LIST
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 ServedSurface = Literal["flat", "aql", "aql-single", "safety"]
 BYTES_PER_TOKEN: Final = 4  # what tokenizers make of JSON, near enough to choose by
@@ -43,7 +43,7 @@ class AqlLists:
         self._flat = flat
         self._surface = surface
 
-    def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Fault:
+    def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Refusal:
         if method != TOOLS_LIST:
             return self._flat.list(method, key, params, era)
         items = self._surface.tools()

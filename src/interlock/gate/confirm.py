@@ -12,7 +12,6 @@ from msgspec import Raw
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.errors import UNKNOWN, refusal_of
 from interlock.approvals.protocol.state import Status
-from interlock.ax.protocol.errors import CONFIRMATION_UNKNOWN, refusal
 from interlock.ax.protocol.messages import CONFIRM
 from interlock.ax.protocol.route import ROUTE
 from interlock.catalog.routes import Route
@@ -31,14 +30,14 @@ from interlock.links.link import Link
 from interlock.mcp.eras import Era
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.wire.jsonrpc.codec import encode_result, encode_value
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import CONFIRMATION_UNKNOWN, Refusal, ax_refusal
 
 CONFIRMED: Final = b'{"status":"confirmed"}'
 _CONFIRMED_MODERN: Final = b'{"resultType":"complete","status":"confirmed"}'
 
 
 class Deciding(Protocol):
-    async def approve(self, id: str, proof: Presented | None, *, by: str) -> Approval | Fault: ...
+    async def approve(self, id: str, proof: Presented | None, *, by: str) -> Approval | Refusal: ...
 
 
 class Dispatcher(Protocol):
@@ -53,7 +52,7 @@ class Dispatcher(Protocol):
 
     def send(self, call: Call, link: Link) -> Call: ...
 
-    def refuse(self, call: Call, fault: Fault) -> Call: ...
+    def refuse(self, call: Call, refusal: Refusal) -> Call: ...
 
 
 class Confirming(Call, eq=False, kw_only=True):
@@ -61,12 +60,12 @@ class Confirming(Call, eq=False, kw_only=True):
 
     made: Call | None = None
 
-    def maybe_astray(self, rest: tuple[str, ...], onward: dict[str, Raw] | None = None) -> Fault | None:
+    def maybe_astray(self, rest: tuple[str, ...], onward: dict[str, Raw] | None = None) -> Refusal | None:
         """The refusal of a parent whose route is not that of the call it confirms (MCP-AX 7.2). `rest`: the way of that
         call from here; `onward`: what a hop below was told of it."""
         self.onward = onward
         way = self.caller.hop.check(self.params, self.meta, rest) if self.caller.hop is not None else None
-        if isinstance(way, Fault):
+        if isinstance(way, Refusal):
             return way
         if way is not None:
             self.meta, self.onward = {**self.meta, **way.said}, way.onward
@@ -96,7 +95,7 @@ class Confirmations:
     ) -> Call:
         call = Confirming(caller, client_id, CONFIRM, params, meta, sink, self._clock.now(), self._dispatcher.under_way)
         read = read_confirm_untrusted(Raw(encode_value(params)))
-        if isinstance(read, Fault):
+        if isinstance(read, Refusal):
             return self._dispatcher.refuse(call, read)
         call.target = read.confirmation_id
         approval = self._gate.inbox.get(read.confirmation_id)
@@ -144,7 +143,7 @@ class Confirmations:
         decided = await self._decide(read, approval, call.caller.principal.name)
         if call.done:
             return
-        if isinstance(decided, Fault):
+        if isinstance(decided, Refusal):
             call.on_failed(decided, Outcome.REFUSED)
         elif read.dispatch and decided.requested_by == requester_of(call):  # AX-11.3-3
             self._make(call, decided)
@@ -152,9 +151,9 @@ class Confirmations:
             modern = call.caller.era is Era.MODERN
             call.answer(encode_result(call.client_id, _CONFIRMED_MODERN if modern else CONFIRMED), Outcome.OK)
 
-    async def _decide(self, read: Confirm, approval: Approval, by: str) -> Approval | Fault:
+    async def _decide(self, read: Confirm, approval: Approval, by: str) -> Approval | Refusal:
         if approval.kind is not Kind.CALL:
-            return refusal(CONFIRMATION_UNKNOWN, f"an operator answers this one: interlock approve {approval.id}")
+            return ax_refusal(CONFIRMATION_UNKNOWN, f"an operator answers this one: interlock approve {approval.id}")
         if approval.status is not Status.PENDING:  # AX-11.3-15
             return refusal_of(approval)
         return await self._deciding.approve(approval.id, read.proof, by=by)

@@ -38,7 +38,7 @@ from interlock.mcp.methods import TOOLS_CALL
 from interlock.mcp.mrtr import read_input_required, request_digest
 from interlock.store.ports import Conflict, KeyValue
 from interlock.wire.jsonrpc.codec import encode_result
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.wire.refusal import UNAVAILABLE, Refusal
 
 LOOKS_MAX: Final = 3  # at an approval that others use up or change meanwhile
 KEY_BYTES: Final = 32
@@ -108,7 +108,7 @@ class Gate:
 
     # A call comes in
 
-    def returned(self, caller: Caller, params: dict[str, Any]) -> Back | Fault | None:
+    def returned(self, caller: Caller, params: dict[str, Any]) -> Back | Refusal | None:
         """What a request with a state comes back for, if it is for a confirmation of ours."""
         return self.answers.returned(caller, params)
 
@@ -137,10 +137,10 @@ class Gate:
 
     # Check 7
 
-    def identify(self, call: Call, hold: GateHold) -> Fault | None:
+    def identify(self, call: Call, hold: GateHold) -> Refusal | None:
         if hold.route.is_held:
             digest = self._digest(call, hold)
-            if isinstance(digest, Fault):
+            if isinstance(digest, Refusal):
                 return digest
             hold.digest = digest
         if hold.back is not None and hold.back.visit.digest != hold.digest:  # AX-11.3-12
@@ -150,7 +150,7 @@ class Gate:
         hold.is_named = True
         return None
 
-    def _digest(self, call: Call, hold: GateHold) -> str | Fault:
+    def _digest(self, call: Call, hold: GateHold) -> str | Refusal:
         route = hold.route
         return call_digest(
             call.params.get("arguments"),
@@ -190,7 +190,7 @@ class Gate:
             found = known or await self.inbox.raise_(draft_question(self.inbox, call, hold))
             if call.done:
                 return HELD
-            if isinstance(found, Fault):
+            if isinstance(found, Refusal):
                 return Refuse(CheckNumber.GATE, found)
             if found.status is not Status.APPROVED:  # AX-11.3-3, AX-11.3-10
                 return self._wait_for(call, hold, found, near)
@@ -228,7 +228,7 @@ class Gate:
         if call.caller.hop is not None:
             self.rounds.note_route(approval.id, call.meta)
         result = self.answers.of(call, hold, approval, self.inbox.rules.redeem_s, near)
-        return Refuse(CheckNumber.GATE, HELD.fault, result)
+        return Refuse(CheckNumber.GATE, HELD.refusal, result)
 
     def denial(self, call: Call, route: Route, approval: Approval) -> bytes:
         """What the caller of a call that was refused is told."""
@@ -244,23 +244,23 @@ class Gate:
 
     # Check 11 and after
 
-    async def use(self, call: Call, release: Release) -> Fault | None:
+    async def use(self, call: Call, release: Release) -> Refusal | None:
         """The approval is used, on disk, by this call and no other; or by an earlier round of it, while that lasts."""
         hold, approval_id = call.hold, release.approval_id
         before: Pass | None = None
         if not isinstance(hold, GateHold):
-            return HELD.fault
+            return HELD.refusal
         if release.is_used:
             before = self.rounds.take(hold.requester, hold.digest)
             if before is None or before.approval_id != approval_id or approval_id not in self._underway:
-                return HELD.fault  # another round was first
+                return HELD.refusal  # another round was first
         else:
             used = await (
                 self.inbox.use(approval_id)
                 if release.grant_id is None
                 else self._granted.use(release, draft_question(self.inbox, call, hold))
             )
-            if isinstance(used, Fault):  # AX-11.3-11: exactly one
+            if isinstance(used, Refusal):  # AX-11.3-11: exactly one
                 return used
             approval_id = used.id
             self._underway.add(approval_id)
@@ -346,7 +346,7 @@ _END: Final = {
 _UNREAD: Final = ("result_too_large", "malformed_answer")  # the server has answered, and what it said is lost
 _CHANGING: Final = Refuse(
     CheckNumber.GATE,
-    Fault(
+    Refusal(
         UNAVAILABLE,
         "unavailable",
         {"reason": "contended", "detail": "its approval keeps changing; make the call again"},
@@ -354,7 +354,7 @@ _CHANGING: Final = Refuse(
 )
 _RELISTING: Final = Refuse(
     CheckNumber.GATE,
-    Fault(
+    Refusal(
         UNAVAILABLE,
         "unavailable",
         {"reason": "relisting", "detail": "the tool was just classified; make the call again"},

@@ -13,13 +13,12 @@ from interlock.approvals.protocol.approval import Approval, Decision, Kind, What
 from interlock.approvals.protocol.argument_rules import maybe_violation
 from interlock.approvals.protocol.standing_grant import KIND, StandingGrant
 from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant, Uncovered
-from interlock.ax.protocol.errors import CONFIRMATION_EXPIRED, CONFIRMATION_USED
 from interlock.core.calls.check import Release
 from interlock.core.clock import Clock
 from interlock.gate.hold import GateHold, may_be_granted
 from interlock.mcp.meta import RAW_EMPTY
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_USED, Refusal
 
 _TAKEN: Final = (CONFIRMATION_USED, CONFIRMATION_EXPIRED)  # an approval that an identical call used, or that lapsed
 
@@ -50,25 +49,25 @@ class GrantedCalls:
             return f"The standing grant {found.grant_id} {found.why}."
         return Release(waiting.id if waiting is not None else "", grant_id=found.grant.id)
 
-    async def use(self, release: Release, question: Approval) -> Approval | Fault:
+    async def use(self, release: Release, question: Approval) -> Approval | Refusal:
         """Counts the use first: of two calls that race for the last one, the other is held. Gives the approval under
         which the call is on record. `question`: what a person would have been asked."""
         grant_id = release.grant_id or ""
         used = await self._grants.use(grant_id)
-        if isinstance(used, Fault):
+        if isinstance(used, Refusal):
             return used
         decision = _decision(used, self._clock.wall())
         if release.approval_id:
             taken = await self._take(release.approval_id, decision)
-            if not isinstance(taken, Fault) or taken.code not in _TAKEN:  # somebody may have said no meanwhile
+            if not isinstance(taken, Refusal) or taken.code not in _TAKEN:  # somebody may have said no meanwhile
                 return taken
         return await self._inbox.raise_used(question, decision)
 
-    async def _take(self, approval_id: str, decision: Decision) -> Approval | Fault:
+    async def _take(self, approval_id: str, decision: Decision) -> Approval | Refusal:
         approval = self._inbox.get(approval_id)
         if approval is None or not self.is_granted(approval):
             decided = await self._inbox.decide(approval_id, decision)
-            if isinstance(decided, Fault):
+            if isinstance(decided, Refusal):
                 return decided
         return await self._inbox.use(approval_id)
 

@@ -16,7 +16,7 @@ from interlock.gate.protocol.policy import Hold
 from interlock.gate.protocol.request_state import Visit
 from interlock.gate.rounds import Pass
 from interlock.links.handshake import modern_head
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 ShownRequest = tuple[str, bytes, dict[str, Any], dict[str, Raw]]  # method, head, params, `_meta`
 
@@ -31,7 +31,7 @@ class Back(msgspec.Struct, frozen=True):
 class HoldOwner(Protocol):
     """The gate."""
 
-    def identify(self, call: Call, hold: "GateHold") -> Fault | None: ...
+    def identify(self, call: Call, hold: "GateHold") -> Refusal | None: ...
 
     def refusal(self, call: Call, hold: "GateHold") -> Refuse: ...
 
@@ -76,7 +76,7 @@ class GateHold(msgspec.Struct, eq=False):
     def is_asked_first(self) -> bool:
         return self.is_waiting
 
-    def identify(self, call: Call) -> Fault | None:
+    def identify(self, call: Call) -> Refusal | None:
         return None if self.is_named else self.gate.identify(call, self)
 
     def acknowledge(self, call: Call) -> Refuse | None:

@@ -29,7 +29,7 @@ from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import ELICIT, META_CAPABILITIES
 from interlock.mcp.mrtr import Question, encode_input_required
 from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 VISIT_S: Final = 600.0  # a state for a question that has no expiry of its own
 PAGE: Final = "confirmation"  # the one question in an input_required of ours
@@ -113,7 +113,7 @@ class Answers:
 
     # From the client
 
-    def returned(self, caller: Caller, params: dict[str, Any]) -> Back | Fault | None:
+    def returned(self, caller: Caller, params: dict[str, Any]) -> Back | Refusal | None:
         """A request with a state: what it comes back for; the refusal; None where the state is not one of ours."""
         state = maybe_string(params.get("requestState")) if caller.era is Era.MODERN else None
         if state is None or not is_visit(state):
@@ -167,8 +167,8 @@ def _form(call: Call, hold: GateHold) -> dict[str, bool]:
     return {"has_output_schema": "outputSchema" in hold.route.item, "modern": call.caller.era is Era.MODERN}
 
 
-def _state_refused(reason: str, why: str) -> Fault:
-    return Fault(INVALID_PARAMS, why, {"reason": reason})
+def _state_refused(reason: str, why: str) -> Refusal:
+    return Refusal(INVALID_PARAMS, why, {"reason": reason})
 
 
 STATE_INVALID: Final = _state_refused("state_invalid", "this requestState was not made here, or was changed")

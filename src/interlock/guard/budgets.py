@@ -13,7 +13,7 @@ from interlock.ax.protocol.budget import BudgetUsage, Limits, Over, Price, Scope
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.guard.api import Budget, Spent
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 if TYPE_CHECKING:
     from interlock.core.calls.call import Call, CallLink
@@ -92,7 +92,7 @@ class Budgets:
 
     # Calls (guard)
 
-    def room(self, call: "Call", link: "CallLink") -> Fault | None:
+    def room(self, call: "Call", link: "CallLink") -> Refusal | None:
         """The refusal of a call that could not be charged now. Charges nothing."""
         price, caller = call.price, call.caller
         if price is None or call.charge is not None:
@@ -100,7 +100,7 @@ class Budgets:
         worst = self._maybe_over(link, call.target, price, caller.principal, from_parent=caller.hop is not None)
         return None if worst is None else budget_exceeded(*worst)
 
-    def charge(self, call: "Call", link: "CallLink") -> Fault | None:
+    def charge(self, call: "Call", link: "CallLink") -> Refusal | None:
         """Once for each call, however often it is asked and sent."""
         price, caller = call.price, call.caller
         if price is None or call.charge is not None or not self.is_enforced:
@@ -116,7 +116,7 @@ class Budgets:
             call.charge = _take(accounts, price, now)
         return None if worst is None else budget_exceeded(*worst)
 
-    def charge_questions(self, link: "CallLink", caller: "Caller", questions: int = 1) -> Fault | None:
+    def charge_questions(self, link: "CallLink", caller: "Caller", questions: int = 1) -> Refusal | None:
         """A subserver sends requests up: they are charged to the session that its calls are charged to (11.4)."""
         accounts = self._of_tree(link, caller.hop is not None)
         now = self._clock.now()

@@ -9,12 +9,11 @@ approval is used, on disk, before the command exists.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from interlock.ax.protocol.errors import CONFIRMATION_EXPIRED, CONFIRMATION_USED, CONFIRMATION_VOID
 from interlock.core.calls.check import Check, CheckNumber, Commit, Explained, Refuse, Send, Verdict
 from interlock.core.calls.refusals import HELD, maybe_unusable
 from interlock.core.link_state import LinkState
 from interlock.guard.budgets import Budgets
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_USED, CONFIRMATION_VOID, UNAVAILABLE, Refusal
 
 if TYPE_CHECKING:
     from interlock.core.calls.call import Call, CallLink
@@ -30,7 +29,7 @@ _READY: Final = LinkState.READY  # a name of its own, as in `protocol.mcp.eras`
 _TAKEN: Final = frozenset((CONFIRMATION_USED, CONFIRMATION_EXPIRED, CONFIRMATION_VOID))
 _CONTENDED: Final = Refuse(
     CheckNumber.COMMIT,
-    Fault(
+    Refusal(
         UNAVAILABLE,
         "unavailable",
         {"reason": "contended", "detail": "its approval keeps changing; make the call again"},
@@ -132,7 +131,7 @@ class Guard(Generic[R]):
                 # The link, or the caller, may have gone meanwhile: nothing is sent, and the approval is spent.
                 refused = HELD if call.done else self._send.check(call, link)
                 return Admitted(call, _KEY) if refused is None else refused
-            if refused.check is not CheckNumber.COMMIT or refused.fault.code not in _TAKEN:
+            if refused.check is not CheckNumber.COMMIT or refused.refusal.code not in _TAKEN:
                 return refused
         return _CONTENDED
 

@@ -52,10 +52,11 @@ from interlock.wire.jsonrpc.codec import (
     encode_request,
     encode_value,
 )
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, error_body
+from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large, result_too_large
 from interlock.wire.jsonrpc.pieces import LargeParams, call_pieces
+from interlock.wire.refusal import INVALID_REQUEST
 
 log = logging.getLogger("interlock.links")
 
@@ -172,7 +173,7 @@ class ConnectedLink(Link):
         call = admitted.command
         pipe = self.pipe
         if pipe is None:
-            fault = self.failed.build_fault("the link went away before the call was sent", "not_sent")
+            fault = self.failed.build_refusal("the link went away before the call was sent", "not_sent")
             call.on_failed(fault, Outcome.LOST)
             return
         self._last_id = uid = self._last_id + 1
@@ -226,7 +227,7 @@ class ConnectedLink(Link):
         self._last_id = uid = self._last_id + 1
         pending.upstream_id = uid
         if self.pipe is None:
-            pending.on_failed(self.failed.build_fault("the link is not connected", "not_sent"), Outcome.LOST)
+            pending.on_failed(self.failed.build_refusal("the link is not connected", "not_sent"), Outcome.LOST)
             return
         self.in_flight[uid] = pending
         message = encode_request(b"%d" % uid, method.encode(), encode_value(params) if params else b"")

@@ -9,8 +9,8 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import UNREACHABLE
 from interlock.links.link_part import LinkPart
 from interlock.links.pipes import Trouble, Undelivered
-from interlock.wire.jsonrpc.errors import INTERNAL_ERROR, TOOL_DEGRADED, Fault
 from interlock.wire.jsonrpc.oversized import result_too_large
+from interlock.wire.refusal import INTERNAL_ERROR, TOOL_DEGRADED, Refusal
 
 if TYPE_CHECKING:
     from interlock.links.connected_link import ConnectedLink
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("interlock.links")
 
 
-class LostFault(Fault, frozen=True):
+class LostRefusal(Refusal, frozen=True):
     """The error of a call that a link lost.
 
     `detail` and `what` stay inside the node, because they may name hosts. The client gets what it can act on.
@@ -28,7 +28,7 @@ class LostFault(Fault, frozen=True):
     what: Undelivered | None = None
 
 
-def lost_fault(
+def lost_refusal(
     detail: str,
     outcome: str,
     *,
@@ -36,7 +36,7 @@ def lost_fault(
     retry_after_ms: int,
     what: Undelivered | None = None,
     reason: str = UNREACHABLE,
-) -> LostFault:
+) -> LostRefusal:
     """Build the error of a lost call. `outcome`: "not_sent", or "unknown" if the server may have acted."""
     data = {
         "reason": reason,  # AX-13.1-4
@@ -45,12 +45,12 @@ def lost_fault(
         "retry_after_ms": retry_after_ms,
         "mcpax_code": -32002,
     }
-    return LostFault(TOOL_DEGRADED, "tool_degraded", data, detail, what)
+    return LostRefusal(TOOL_DEGRADED, "tool_degraded", data, detail=detail, what=what)
 
 
-def unauthorised_fault(what: Undelivered) -> LostFault:
+def unauthorised_refusal(what: Undelivered) -> LostRefusal:
     data = {"reason": "unauthorised", "outcome": "not_sent", "mcpax_code": -32002}
-    return LostFault(TOOL_DEGRADED, "tool_degraded", data, what.detail, what)
+    return LostRefusal(TOOL_DEGRADED, "tool_degraded", data, detail=what.detail, what=what)
 
 
 class FailedRequests(LinkPart):
@@ -106,34 +106,34 @@ class FailedRequests(LinkPart):
             case Trouble.UNAUTHORISED if isinstance(origin, Call) and origin.ticket is None:
                 self.lose(origin, what)
             case Trouble.MALFORMED if isinstance(origin, Call):
-                fault = Fault(INTERNAL_ERROR, "the server's answer cannot be used", {"reason": "malformed_answer"})
-                origin.on_failed(fault, Outcome.ERROR)
+                refusal = Refusal(INTERNAL_ERROR, "the server's answer cannot be used", {"reason": "malformed_answer"})
+                origin.on_failed(refusal, Outcome.ERROR)
             case Trouble.TOO_LARGE:
                 origin.on_failed(result_too_large(what.limit), Outcome.ERROR)
             case Trouble.BUSY:
                 origin.on_failed(BUSY, Outcome.REFUSED)
             case Trouble.UNAUTHORISED:
-                origin.on_failed(unauthorised_fault(what), Outcome.ERROR)
+                origin.on_failed(unauthorised_refusal(what), Outcome.ERROR)
             case Trouble.LOST | Trouble.MALFORMED:
                 self.lose(origin, what)
             # The server failed in the middle, or a proxy did not wait for it.
             case Trouble.REFUSED if what.status >= 500:
                 self.lose(origin, what)
             case _:
-                origin.on_failed(self.build_fault(what.detail, "not_sent", what), Outcome.LOST)
+                origin.on_failed(self.build_refusal(what.detail, "not_sent", what), Outcome.LOST)
 
     def lose(self, request: Pending, what: Undelivered) -> None:
         """End a request that the server had and will not answer any more."""
-        request.on_failed(self.build_fault(what.detail, "unknown", what), Outcome.LOST)
+        request.on_failed(self.build_refusal(what.detail, "unknown", what), Outcome.LOST)
 
     def fail_all(self, reason: str) -> None:
         """End every waiting request, because the connection is gone."""
         for pending in self.link.waiting.pop_all():
-            pending.on_failed(self.build_fault(reason, "unknown"), Outcome.LOST)
+            pending.on_failed(self.build_refusal(reason, "unknown"), Outcome.LOST)
         unsent = [*self._to_resend, *(call for call, _ in self.refused)]
         self._to_resend, self.refused = [], []
         for call in unsent:
-            call.on_failed(self.build_fault(reason, "not_sent"), Outcome.LOST)
+            call.on_failed(self.build_refusal(reason, "not_sent"), Outcome.LOST)
 
     def resend(self) -> None:
         """Send the calls again that wait for a new session, after the server was greeted."""
@@ -149,6 +149,6 @@ class FailedRequests(LinkPart):
             log.warning("link %s: a message was not delivered: %s; more are counted", self.link.name, what.detail)
         self.undelivered += 1
 
-    def build_fault(self, detail: str, outcome: str, what: Undelivered | None = None) -> LostFault:
+    def build_refusal(self, detail: str, outcome: str, what: Undelivered | None = None) -> LostRefusal:
         link, wall = self.link, self._clock.wall()
-        return lost_fault(detail, outcome, wall=wall, retry_after_ms=link.retry_after_ms, what=what, reason=link.gone)
+        return lost_refusal(detail, outcome, wall=wall, retry_after_ms=link.retry_after_ms, what=what, reason=link.gone)

@@ -13,7 +13,7 @@ from msgspec import Raw
 from interlock import __version__
 from interlock.core.calls.call import Inquiry
 from interlock.links.connected_link import MODERN_HEAD, ConnectedLink
-from interlock.links.failed_requests import LostFault
+from interlock.links.failed_requests import LostRefusal
 from interlock.links.link import ServerFacts
 from interlock.links.pipes import Trouble, Undelivered
 from interlock.mcp.eras import LATEST_MODERN, LEGACY_VERSIONS, MODERN_VERSIONS, Era
@@ -28,8 +28,9 @@ from interlock.mcp.methods import (
 )
 from interlock.mcp.tasks import TAKEN_AS_TASK
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, maybe_string
-from interlock.wire.jsonrpc.errors import UNSUPPORTED_VERSION, CodecError, Fault
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Response
+from interlock.wire.refusal import UNSUPPORTED_VERSION, Refusal, find_code
 
 PROBE_S: Final = 3.0  # how long a server may think about `server/discover` before it is also asked the older way
 KNOWN_S: Final = 10.0  # the same, where this is how it was greeted before
@@ -162,10 +163,10 @@ def _hopeless(what: Undelivered | None) -> bool:
     return what is not None and what.trouble in (Trouble.UNREACHABLE, Trouble.UNAUTHORISED)
 
 
-def _read(era: Era, reply: Response | Fault, manner: Manner) -> ServerFacts | GreetingFailed:
-    if isinstance(reply, Fault):
-        what = reply.what if isinstance(reply, LostFault) else None
-        return GreetingFailed(reply.detail if isinstance(reply, LostFault) else reply.message, what)
+def _read(era: Era, reply: Response | Refusal, manner: Manner) -> ServerFacts | GreetingFailed:
+    if isinstance(reply, Refusal):
+        what = reply.what if isinstance(reply, LostRefusal) else None
+        return GreetingFailed(reply.detail if isinstance(reply, LostRefusal) else reply.message, what)
     if reply.error:
         return GreetingFailed(_refusal(era, reply.error), again=_speaks_ours(reply.error))
     result = decode_object(reply.result)
@@ -181,7 +182,9 @@ def _speaks_ours(error: Raw) -> bool:
     """-32022 whose list of versions holds one of ours."""
     try:
         body = decode_value(error)
-        return body["code"] == UNSUPPORTED_VERSION and any(v in body["data"]["supported"] for v in MODERN_VERSIONS)
+        if find_code(body["code"]) != UNSUPPORTED_VERSION:
+            return False
+        return any(version in body["data"]["supported"] for version in MODERN_VERSIONS)
     except (CodecError, KeyError, TypeError):
         return False
 
@@ -192,7 +195,7 @@ def _refusal(era: Era, error: Raw) -> str:
         code, message = body.get("code"), str(body.get("message", ""))[:200]
     except (CodecError, AttributeError):
         return f"it refused {_METHOD[era]}"
-    if code == UNSUPPORTED_VERSION:
+    if find_code(code) == UNSUPPORTED_VERSION:
         return f"it speaks none of our MCP versions ({', '.join(MODERN_VERSIONS)})"
     return f"it refused {_METHOD[era]}: {message} ({code})"
 

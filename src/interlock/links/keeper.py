@@ -38,7 +38,7 @@ from interlock.credentials.token import Denied, TokenHolder
 from interlock.drivers.protocol.server_name import settings_place
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectFailed, Connector, ConnectorParts, Loss
-from interlock.links.failed_requests import LostFault
+from interlock.links.failed_requests import LostRefusal
 from interlock.links.handshake import MODERN_META, PROBE_S, modern_head
 from interlock.links.link_events import LinkEvents, PassedOnEvents
 from interlock.links.listing import FIELD, LIST_S, Items, ListFailed, Listing, read_list
@@ -411,7 +411,7 @@ class Keeper(PassedOnEvents):
         except TimeoutError:
             self.link.cancel(inquiry, "timeout")
             return
-        if isinstance(reply, LostFault):
+        if isinstance(reply, LostRefusal):
             self.lose(reply.detail)
 
     def regreet(self) -> None:

@@ -12,8 +12,8 @@ from interlock.core.calls.call import Call, CallFactory, Pending
 from interlock.core.calls.caller import Asking, Caller
 from interlock.links.pipes import Undelivered
 from interlock.mcp.roots import HeldRoots
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.wire.refusal import Refusal
 
 if TYPE_CHECKING:
     from interlock.links.connected_link import ConnectedLink
@@ -73,7 +73,7 @@ class LinkEvents:
     def on_log(self, link: "ConnectedLink", params: Raw) -> None:
         """A log message that belongs to no call we can name."""
 
-    def on_question(self, link: "ConnectedLink", asking: Asking) -> Fault | None:
+    def on_question(self, link: "ConnectedLink", asking: Asking) -> Refusal | None:
         """The server asks the client of a call or task something. The refusal, if it may not."""
         return None
 
@@ -133,7 +133,7 @@ class PassedOnEvents(LinkEvents):
     def on_log(self, link: "ConnectedLink", params: Raw) -> None:
         self._events.on_log(link, params)
 
-    def on_question(self, link: "ConnectedLink", asking: Asking) -> Fault | None:
+    def on_question(self, link: "ConnectedLink", asking: Asking) -> Refusal | None:
         return self._events.on_question(link, asking)
 
     def on_orphan_request(self, link: "ConnectedLink", request: Request) -> bool:

@@ -10,13 +10,14 @@ from msgspec import Raw
 
 from interlock.ax.protocol.unlisted import Unlisted, maybe_unlisted_untrusted
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.failed_requests import LostFault
+from interlock.links.failed_requests import LostRefusal
 from interlock.links.handshake import MODERN_META, modern_head
 from interlock.links.pipes import Trouble, Undelivered
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, is_deep, maybe_string
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, CodecError, Fault
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal, find_code
 
 LIST_S: Final = 5.0  # MCP-AX 5.1: one slow server does not hold up the list
 PAGES_MAX: Final = 100
@@ -164,14 +165,14 @@ async def _read_page(
     except TimeoutError:
         link.cancel(inquiry, "timeout")
         raise ListFailed(f"{method} was not answered within {page_s:g} s") from None
-    if isinstance(reply, LostFault):
+    if isinstance(reply, LostRefusal):
         raise ListFailed(f"{method}: {reply.detail}", reply.what)
-    if isinstance(reply, Fault):
+    if isinstance(reply, Refusal):
         raise ListFailed(f"{method}: {reply.message}")
     if reply.error:
         try:
             error = decode_value(reply.error)
-            if error.get("code") == METHOD_NOT_FOUND:
+            if find_code(error.get("code")) == METHOD_NOT_FOUND:
                 return None  # it declared the capability but has no such list (templates, mostly)
             raise ListFailed(f"{method} was refused: {str(error.get('message'))[:200]}")
         except (CodecError, AttributeError):

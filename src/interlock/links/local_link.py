@@ -24,12 +24,12 @@ from interlock.mcp.eras import LATEST_MODERN, Era
 from interlock.mcp.methods import RESOURCES_READ, TOOLS_CALL
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
 from interlock.wire.jsonrpc.messages import ABSENT, Response
+from interlock.wire.refusal import INVALID_PARAMS, UNAVAILABLE, Refusal
 
 _RESOURCE_CAPABILITIES: Final = {"resources": Raw(b'{"listChanged":true,"subscribe":true}')}
-_STORE_UNAVAILABLE: Final = Fault(UNAVAILABLE, "unavailable", {"reason": "store"})
-_RESOURCE_METHODS: Final = Fault(INVALID_PARAMS, "this resource can only be read and subscribed to")
+_STORE_UNAVAILABLE: Final = Refusal(UNAVAILABLE, "unavailable", {"reason": "store"})
+_RESOURCE_METHODS: Final = Refusal(INVALID_PARAMS, "this resource can only be read and subscribed to")
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,10 +53,10 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-# Takes the name of the principal and the arguments as JSON. A Fault becomes a JSON-RPC error. StoreError may be raised.
-ToolHandler = Callable[[str, bytes], Awaitable[ToolResult | Fault]]
+# Takes the name of the principal and the arguments as JSON. A Refusal becomes a JSON-RPC error. May raise StoreError.
+ToolHandler = Callable[[str, bytes], Awaitable[ToolResult | Refusal]]
 # Takes the name of the principal and returns the text of the resource. StoreError may be raised.
-ResourceHandler = Callable[[str], Awaitable[str | Fault]]
+ResourceHandler = Callable[[str], Awaitable[str | Refusal]]
 
 
 class LocalTool(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,12 +140,12 @@ class LocalLink(Link):
             result = await self._run_handler(call)
         except StoreError:
             result = _STORE_UNAVAILABLE
-        if isinstance(result, Fault):
+        if isinstance(result, Refusal):
             call.on_failed(result, Outcome.REFUSED)
         else:
             call.on_response(Response(b"0", Raw(result), ABSENT), Era.MODERN)
 
-    async def _run_handler(self, call: Call) -> bytes | Fault:
+    async def _run_handler(self, call: Call) -> bytes | Refusal:
         principal = call.caller.principal.name
         if call.method == TOOLS_CALL:
             tool = self.tools[decode_value(call.params["name"])]
@@ -155,7 +155,7 @@ class LocalLink(Link):
             return _RESOURCE_METHODS
         resource = self.resources[decode_value(call.params["uri"])]
         text = await resource.handler(principal)
-        if isinstance(text, Fault):
+        if isinstance(text, Refusal):
             return text
         content = {"uri": resource.uri, "mimeType": resource.mime_type, "text": text}
         return encode_value({"resultType": "complete", "contents": [content], "ttlMs": 0, "cacheScope": "private"})

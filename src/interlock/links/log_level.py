@@ -7,13 +7,13 @@ from interlock.core.calls.call import Inquiry, Outcome
 from interlock.links.connected_link import ConnectedLink
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import LOG_RANK, SET_LEVEL
-from interlock.wire.jsonrpc.errors import CALL_TIMEOUT, Fault
 from interlock.wire.jsonrpc.messages import Response
+from interlock.wire.refusal import CALL_TIMEOUT, Refusal
 
 QUIET: Final = "emergency"  # what a server is told once no client wants its logs any more
 TAKEN_S: Final = 2.0  # a log line is worth no longer wait
 
-Heard = asyncio.Future[Response | Fault]
+Heard = asyncio.Future[Response | Refusal]
 
 
 class LogLevel:
@@ -58,4 +58,4 @@ class LogLevel:
     def _stop_waiting(self, inquiry: Inquiry) -> None:
         if not inquiry.future.done():
             self._link.cancel(inquiry, "timeout")
-            inquiry.on_failed(Fault(CALL_TIMEOUT, "call_timeout"), Outcome.TIMEOUT)
+            inquiry.on_failed(Refusal(CALL_TIMEOUT, "call_timeout"), Outcome.TIMEOUT)

@@ -30,7 +30,7 @@ from interlock.guard.budgets import Account
 from interlock.guard.guard import Admitted
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts
-from interlock.links.failed_requests import LostFault
+from interlock.links.failed_requests import LostRefusal
 from interlock.links.handshake import MODERN_META, GreetingFailed, modern_head
 from interlock.links.keeper import Keeper, StockCatalog
 from interlock.links.link import ServerFacts
@@ -382,7 +382,7 @@ class RegisteredKeeper(Keeper):
         else:
             inquiry = link.ask(PING if link.facts is None or link.facts.greeted else TOOLS_LIST, {})
         try:
-            return not isinstance(await asyncio.wait_for(inquiry.future, within_s), LostFault)
+            return not isinstance(await asyncio.wait_for(inquiry.future, within_s), LostRefusal)
         except TimeoutError:
             link.cancel(inquiry, "timeout")
             return False

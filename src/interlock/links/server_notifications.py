@@ -26,8 +26,8 @@ from interlock.mcp.methods import (
     is_vendor_method,
 )
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.wire.refusal import Refusal
 
 if TYPE_CHECKING:
     from interlock.links.connected_link import ConnectedLink
@@ -39,7 +39,7 @@ class ListenerOwner(Protocol):
     def acknowledged(self, listener: "Listener", honoured: frozenset[str]) -> None:
         """Note that the server listens. `honoured`: the resources whose updates it will report."""
 
-    def ended(self, listener: "Listener", why: Response | Fault) -> None:
+    def ended(self, listener: "Listener", why: Response | Refusal) -> None:
         """Note that the subscription is over. `why`: the server's answer, or how the connection failed."""
 
 
@@ -61,8 +61,8 @@ class Listener:
     def on_response(self, response: Response, era: Era) -> None:
         self._owner.ended(self, response)
 
-    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
-        self._owner.ended(self, fault)
+    def on_failed(self, refusal: Refusal, outcome: Outcome) -> None:
+        self._owner.ended(self, refusal)
 
     def on_progress(self, params: dict[str, Raw]) -> None:
         pass

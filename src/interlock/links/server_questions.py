@@ -11,8 +11,9 @@ from interlock.links.link_part import LinkPart
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import PING, ROOTS_LIST
 from interlock.mcp.roots import encode_roots, hold_answers_untrusted, hold_roots_untrusted
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, Fault, error_body, for_legacy
+from interlock.wire.jsonrpc.errors import error_body
 from interlock.wire.jsonrpc.messages import Request
+from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 if TYPE_CHECKING:
     from interlock.links.connected_link import ConnectedLink
@@ -58,9 +59,9 @@ class ServerQuestions(LinkPart):
     def ask_client(self, request: Request, asking: Asking) -> None:
         """Pass a question to the client of `asking`, whose answer arrives at `respond`."""
         link = self.link
-        fault = link.events.on_question(link, asking)
-        if fault is not None:
-            self.respond(request.id, b'"error":' + error_body(for_legacy(fault)))
+        refusal = link.events.on_question(link, asking)
+        if refusal is not None:
+            self.respond(request.id, b'"error":' + error_body(refusal, draft=True))
             return
         self._open[request.id] = asking
         if request.method == ROOTS_LIST:
@@ -94,7 +95,7 @@ class ServerQuestions(LinkPart):
         self.respond(request.id, _RESULT + encode_roots(self.link.allowed_folders()))
 
     def refuse(self, request: Request, reason: str) -> None:
-        self.respond(request.id, b'"error":' + error_body(Fault(METHOD_NOT_FOUND, reason)))
+        self.respond(request.id, b'"error":' + error_body(Refusal(METHOD_NOT_FOUND, reason)))
 
     def limit_answers(self, call: Call) -> None:
         """Remove roots that the operator does not allow from the answers that a modern client sends with its call."""

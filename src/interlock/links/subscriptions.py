@@ -13,15 +13,15 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.core.calls.refusals import degraded_fault
+from interlock.core.calls.refusals import degraded_refusal
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import MODERN_META, modern_head
 from interlock.links.server_notifications import Listener
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import LISTEN, SUBSCRIBE, UNSUBSCRIBE
 from interlock.wire.jsonrpc.codec import decode_object
-from interlock.wire.jsonrpc.errors import CALL_TIMEOUT, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Fault
 from interlock.wire.jsonrpc.messages import Response
+from interlock.wire.refusal import CALL_TIMEOUT, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 log = logging.getLogger("interlock.links")
 
@@ -39,8 +39,8 @@ class Subscriptions:
         self.uris: set[str] = set()  # what is watched, granted or being asked for
         self._link = link
         self._missed = missed
-        self._asking: dict[str, asyncio.Task[Response | Fault | None]] = {}
-        self._waiting: dict[str, asyncio.Future[Response | Fault | None]] = {}  # for an acknowledgement
+        self._asking: dict[str, asyncio.Task[Response | Refusal | None]] = {}
+        self._waiting: dict[str, asyncio.Future[Response | Refusal | None]] = {}  # for an acknowledgement
         self._open = False
         self._current: Listener | None = None
         self._next: Listener | None = None  # sent, not acknowledged
@@ -49,13 +49,13 @@ class Subscriptions:
         self._stale = False  # what is wanted changed since `_next` was sent
         self._one_by_one = False  # the server refused several new resources at once: which of them?
 
-    async def subscribe(self, uri: str) -> Response | Fault | None:
+    async def subscribe(self, uri: str) -> Response | Refusal | None:
         """None when the server will tell of changes; otherwise its refusal."""
         facts = self._link.facts
         if facts is None or not has(facts.capabilities.get("resources"), "subscribe"):
-            return Fault(METHOD_NOT_FOUND, "the server of this resource has no subscriptions")
+            return Refusal(METHOD_NOT_FOUND, "the server of this resource has no subscriptions")
         if not self._open:
-            return degraded_fault(self._link.standing)
+            return degraded_refusal(self._link.standing)
         asking = self._asking.get(uri)
         if asking is None and uri in self.uris:
             return None
@@ -86,7 +86,7 @@ class Subscriptions:
 
     # One resource
 
-    async def _ask(self, uri: str, era: Era) -> Response | Fault | None:
+    async def _ask(self, uri: str, era: Era) -> Response | Refusal | None:
         try:
             refusal = await (self._ask_modern(uri) if era is Era.MODERN else self._ask_legacy(uri))
         finally:
@@ -97,16 +97,16 @@ class Subscriptions:
             self._say(UNSUBSCRIBE, uri)
         return refusal
 
-    async def _ask_legacy(self, uri: str) -> Response | Fault | None:
+    async def _ask_legacy(self, uri: str) -> Response | Refusal | None:
         inquiry = self._link.ask(SUBSCRIBE, {"uri": uri})
         try:
             reply = await asyncio.wait_for(inquiry.future, SUBSCRIBE_S)
         except TimeoutError:
             self._link.cancel(inquiry, "timeout")
-            return _timeout_fault()
-        return reply if isinstance(reply, Fault) or reply.error else None
+            return _timeout_refusal()
+        return reply if isinstance(reply, Refusal) or reply.error else None
 
-    async def _ask_modern(self, uri: str) -> Response | Fault | None:
+    async def _ask_modern(self, uri: str) -> Response | Refusal | None:
         heard = self._waiting[uri] = asyncio.get_running_loop().create_future()
         self._listen()
         try:
@@ -114,7 +114,7 @@ class Subscriptions:
         except TimeoutError:
             self.uris.discard(uri)
             self._listen()
-            return _timeout_fault()
+            return _timeout_refusal()
         finally:
             del self._waiting[uri]
 
@@ -163,7 +163,7 @@ class Subscriptions:
         if listener is not self._next:
             return
         for uri in listener.uris - honoured:
-            if not self._tell(uri, Fault(INVALID_PARAMS, "the server does not tell of changes of this resource")):
+            if not self._tell(uri, Refusal(INVALID_PARAMS, "the server does not tell of changes of this resource")):
                 log.warning("link %s: it no longer tells of changes of %s", self._link.name, uri[:200])
         for uri in listener.uris & honoured:
             self._tell(uri, None)
@@ -177,7 +177,7 @@ class Subscriptions:
             if stale:
                 self._listen()
 
-    def ended(self, listener: Listener, why: Response | Fault) -> None:
+    def ended(self, listener: Listener, why: Response | Refusal) -> None:
         refused = isinstance(why, Response) and bool(why.error) and not listener.is_acknowledged
         if listener is self._current:
             self._current = None
@@ -192,19 +192,19 @@ class Subscriptions:
         else:
             asyncio.get_running_loop().call_later(LISTEN_AGAIN_S, self._listen_if_idle)
 
-    def _blame(self, listener: Listener, why: Response | Fault, *, refused: bool) -> bool:
+    def _blame(self, listener: Listener, why: Response | Refusal, *, refused: bool) -> bool:
         """Tell those who waited for this listener. True when first is to be found out which of them it is about."""
         new = [uri for uri in listener.uris if uri in self._waiting]
         if refused and len(new) > 1:
             self._one_by_one = True
             return True
         if isinstance(why, Response) and not refused:
-            why = Fault(INTERNAL_ERROR, "the server ended the subscription before it acknowledged it")
+            why = Refusal(INTERNAL_ERROR, "the server ended the subscription before it acknowledged it")
         for uri in new:
             self._tell(uri, why)
         return False
 
-    def _tell(self, uri: str, outcome: Response | Fault | None) -> bool:
+    def _tell(self, uri: str, outcome: Response | Refusal | None) -> bool:
         """False when no task waits for it."""
         heard = self._waiting.get(uri)
         if heard is None:
@@ -257,5 +257,5 @@ def has(raw: Raw | None, member: str) -> bool:
     return settings is not None and bytes(settings.get(member, b"")) == b"true"
 
 
-def _timeout_fault() -> Fault:
-    return Fault(CALL_TIMEOUT, "call_timeout", {"timeout_ms": int(SUBSCRIBE_S * 1000), "outcome": "unknown"})
+def _timeout_refusal() -> Refusal:
+    return Refusal(CALL_TIMEOUT, "call_timeout", {"timeout_ms": int(SUBSCRIBE_S * 1000), "outcome": "unknown"})

@@ -18,8 +18,8 @@ from interlock.links.handshake import TASKS_META, modern_head
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import LISTEN, META_SUBSCRIPTION
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsonrpc.messages import Request, Response
+from interlock.wire.refusal import Refusal
 
 AGREE_S: Final = 10.0  # how long a server may take to say what it will tell
 AGAIN_S: Final = 2.0  # until a stream that ended is opened again
@@ -39,7 +39,7 @@ class _Listening:
     def on_response(self, response: Response, era: Era) -> None:
         self._on_end(self, bool(response.error))
 
-    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
+    def on_failed(self, refusal: Refusal, outcome: Outcome) -> None:
         self._on_end(self, False)
 
     def on_progress(self, params: dict[str, Raw]) -> None:

@@ -16,7 +16,7 @@ from interlock.credentials.token import Denied, TokenHolder
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.pipes import Undelivered
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.errors import TOOL_DEGRADED, Fault
+from interlock.wire.refusal import TOOL_DEGRADED, Refusal
 
 log = logging.getLogger("interlock.links")
 
@@ -100,7 +100,7 @@ class Renewal:
         call.on_failed(unauthorised(self._link.name, lasting=denied.standing), Outcome.ERROR)
 
 
-def unauthorised(name: str, *, lasting: bool = True) -> Fault:
+def unauthorised(name: str, *, lasting: bool = True) -> Refusal:
     """What a client hears. Why exactly is for the operator: it may name hosts."""
     data = {
         "reason": "unauthorised" if lasting else "insufficient_scope",
@@ -108,4 +108,4 @@ def unauthorised(name: str, *, lasting: bool = True) -> Fault:
         "next": f"an operator looks at it: interlock status {name}",
         "mcpax_code": -32002,
     }
-    return Fault(TOOL_DEGRADED, "tool_degraded", data)
+    return Refusal(TOOL_DEGRADED, "tool_degraded", data)

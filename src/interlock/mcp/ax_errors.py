@@ -5,9 +5,10 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
-from interlock.wire.jsonrpc.errors import BUDGET_EXCEEDED, TOOL_DEGRADED, CodecError
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.refusal import BUDGET_EXCEEDED, FORMS, TOOL_DEGRADED, RefusalCode
 
-_DRAFT_CODES: Final = {
+_DRAFT_CODES: Final[dict[tuple[str, int], RefusalCode]] = {
     ("tool_degraded", -32002): TOOL_DEGRADED,  # AX-13.2-3
     ("budget_exceeded", -32003): BUDGET_EXCEEDED,  # AX-13.2-3, AX-11.4-3
 }
@@ -40,4 +41,5 @@ def maybe_for_modern_edge(error: Raw) -> bytes | None:
     code = _DRAFT_CODES.get((message, said["code"])) if isinstance(message, str) else None
     if code is None:
         return None
-    return encode_value({**members, "code": code, "data": {**data, "mcpax_code": said["code"]}})  # AX-13.2-3
+    # AX-13.2-3
+    return encode_value({**members, "code": FORMS[code].number, "data": {**data, "mcpax_code": said["code"]}})

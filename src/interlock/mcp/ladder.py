@@ -18,27 +18,13 @@ from interlock.mcp.eras import LATEST_MODERN, MODERN_VERSIONS
 from interlock.mcp.headers import decode_header_untrusted
 from interlock.mcp.methods import META_CAPABILITIES, META_VERSION, NAMED_BY
 from interlock.wire.jsonrpc.codec import decode_object, decode_params_untrusted, maybe_plain_request, maybe_string
-from interlock.wire.jsonrpc.errors import (
+from interlock.wire.jsonrpc.messages import Request
+from interlock.wire.refusal import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    MISSING_CAPABILITY,
-    PARSE_ERROR,
     UNSUPPORTED_VERSION,
-    Fault,
+    Refusal,
 )
-from interlock.wire.jsonrpc.messages import Request
-
-HTTP_STATUS: Final = {
-    PARSE_ERROR: 400,
-    INVALID_REQUEST: 400,
-    INVALID_PARAMS: 400,
-    HEADER_MISMATCH: 400,
-    MISSING_CAPABILITY: 400,
-    UNSUPPORTED_VERSION: 400,
-    METHOD_NOT_FOUND: 404,
-}
 
 H_VERSION: Final = b"mcp-protocol-version"
 H_METHOD: Final = b"mcp-method"
@@ -70,22 +56,22 @@ def climb(
     request: Request,
     headers: Mapping[bytes, bytes] | None,
     doubled: bytes | None = None,
-) -> Climbed | Fault:
+) -> Climbed | Refusal:
     """`headers` is None where there are none (stdio). `doubled` names a routing header that was sent twice."""
     params = decode_params_untrusted(request.params, request.text) if request.params else None
     if params is None:
-        return Fault(INVALID_PARAMS, "params must be an object with _meta, small but for its arguments (2026-07-28)")
+        return Refusal(INVALID_PARAMS, "params must be an object with _meta, small but for its arguments (2026-07-28)")
     raw_meta = bytes(params.get("_meta", b""))
     read = _known_meta(raw_meta) if len(raw_meta) <= KNOWN_META_BYTES_MAX else _read_meta(raw_meta)
-    if isinstance(read, Fault):
+    if isinstance(read, Refusal):
         return read
     meta, _, version = read
     if headers is not None:
         mismatch = _header_mismatch(request, params, version, headers, doubled)
         if mismatch is not None:
-            return Fault(HEADER_MISMATCH, mismatch)
+            return Refusal(HEADER_MISMATCH, mismatch)
     if version not in MODERN_VERSIONS:
-        return unsupported_fault(version)
+        return unsupported_version(version)
     return Climbed(request.id, request.method, params, meta)
 
 
@@ -121,20 +107,20 @@ def climb_alone(data: bytes) -> Climbed | None:
     return Climbed(message_id, method, params, read[0])
 
 
-def _read_meta(raw_meta: bytes) -> tuple[dict[str, Raw], bytes, str] | Fault:
+def _read_meta(raw_meta: bytes) -> tuple[dict[str, Raw], bytes, str] | Refusal:
     """`_meta`, and its version as it is written and as it reads."""
     meta = decode_object(raw_meta) if raw_meta else None
     if meta is None:
-        return Fault(INVALID_PARAMS, "params._meta must be an object", {"missing": [META_VERSION, META_CAPABILITIES]})
+        return Refusal(INVALID_PARAMS, "params._meta must be an object", {"missing": [META_VERSION, META_CAPABILITIES]})
     if META_VERSION not in meta or META_CAPABILITIES not in meta:
         missing = [key for key in (META_VERSION, META_CAPABILITIES) if key not in meta]
-        return Fault(INVALID_PARAMS, f"params._meta lacks {missing[0]}", {"missing": missing})
+        return Refusal(INVALID_PARAMS, f"params._meta lacks {missing[0]}", {"missing": missing})
     if bytes(meta[META_CAPABILITIES])[:1] != b"{":
-        return Fault(INVALID_PARAMS, f"params._meta[{META_CAPABILITIES!r}] must be an object")
+        return Refusal(INVALID_PARAMS, f"params._meta[{META_CAPABILITIES!r}] must be an object")
     raw_version = bytes(meta[META_VERSION])
     version = LATEST_MODERN if raw_version == _LATEST_RAW else maybe_string(raw_version)
     if version is None:
-        return Fault(INVALID_PARAMS, f"params._meta[{META_VERSION!r}] must be a string")
+        return Refusal(INVALID_PARAMS, f"params._meta[{META_VERSION!r}] must be a string")
     return meta, raw_version, version
 
 
@@ -143,8 +129,8 @@ KNOWN_META_BYTES_MAX: Final = 2048
 _known_meta = functools.lru_cache(maxsize=1024)(_read_meta)
 
 
-def unsupported_fault(version: str) -> Fault:
-    return Fault(
+def unsupported_version(version: str) -> Refusal:
+    return Refusal(
         UNSUPPORTED_VERSION,
         "Unsupported protocol version",
         {"supported": list(MODERN_VERSIONS), "requested": version[:64]},

@@ -14,27 +14,36 @@ from interlock.mcp.eras import Era
 from interlock.mcp.methods import CACHEABLE, RESOURCES_READ
 from interlock.mcp.tasks import requires_tasks, tool_across_eras
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import (
+from interlock.wire.jsonrpc.errors import CodecError, error_body
+from interlock.wire.refusal import (
+    FORMS,
+    HEADER_MISMATCH,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
+    MISSING_CAPABILITY,
     RESOURCE_NOT_FOUND,
+    UNSUPPORTED_VERSION,
     URL_ELICITATION_REQUIRED,
-    CodecError,
-    Fault,
-    error_body,
+    Refusal,
+    RefusalCode,
+    find_code,
 )
 
 _OBJECT: Final = ord("{")
 _COMPLETE: Final = Raw(b'"complete"')
 _MODERN_ONLY_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
-_MODERN_CODES: Final = {-32020: INVALID_REQUEST, -32021: INVALID_REQUEST, -32022: INVALID_REQUEST}
-_INPUT_REQUIRED: Final = Fault(
+_MODERN_CODES: Final[dict[RefusalCode, RefusalCode]] = {
+    HEADER_MISMATCH: INVALID_REQUEST,
+    MISSING_CAPABILITY: INVALID_REQUEST,
+    UNSUPPORTED_VERSION: INVALID_REQUEST,
+}
+_INPUT_REQUIRED: Final = Refusal(
     INTERNAL_ERROR,
     "the server needs an answer from the client in a form this client's MCP revision does not have",
     {"reason": "input_required_across_eras"},
 )
-_UNKNOWN_KIND: Final = Fault(
+_UNKNOWN_KIND: Final = Refusal(
     INTERNAL_ERROR,
     "the server's result is of a kind this client's MCP revision does not have",
     {"reason": "result_type_unknown"},
@@ -65,7 +74,7 @@ def large_to_legacy(result: Raw, names: frozenset[str]) -> tuple[bytes, memoryvi
     return b"{", view[len(_MODERN_HEAD) :]
 
 
-def result_to_modern(result: Raw, method: str) -> bytes | Fault:
+def result_to_modern(result: Raw, method: str) -> bytes | Refusal:
     written = bytes(result)
     if (
         method not in CACHEABLE
@@ -76,7 +85,7 @@ def result_to_modern(result: Raw, method: str) -> bytes | Fault:
         return _MODERN_HEAD + written[1:]
     members = decode_object(result)
     if members is None:
-        return Fault(INTERNAL_ERROR, "the server's result is not an object")
+        return Refusal(INTERNAL_ERROR, "the server's result is not an object")
     if "resultType" not in members:
         members = {"resultType": _COMPLETE, **members}
     if method in CACHEABLE:
@@ -85,7 +94,7 @@ def result_to_modern(result: Raw, method: str) -> bytes | Fault:
     return encode_value(members)
 
 
-def result_to_legacy(result: Raw) -> bytes | Fault:
+def result_to_legacy(result: Raw) -> bytes | Refusal:
     written = bytes(result)
     if (
         written.startswith(_MODERN_HEAD)
@@ -98,7 +107,7 @@ def result_to_legacy(result: Raw) -> bytes | Fault:
         return b"{" + written[len(_MODERN_HEAD) :]
     members = decode_object(result)
     if members is None:
-        return Fault(INTERNAL_ERROR, "the server's result is not an object")
+        return Refusal(INTERNAL_ERROR, "the server's result is not an object")
     kind = maybe_string(members.get("resultType")) if "resultType" in members else "complete"
     if kind == "task":
         return _TASK
@@ -147,15 +156,15 @@ def error_to_legacy(error: Raw, method: str) -> bytes:
     return _recode(error, codes)
 
 
-def _recode(error: Raw, codes: dict[int, int]) -> bytes:
+def _recode(error: Raw, codes: dict[RefusalCode, RefusalCode]) -> bytes:
     members = decode_object(error)
     if members is None:
-        return error_body(Fault(INTERNAL_ERROR, "the server's error is not an object"))
+        return error_body(Refusal(INTERNAL_ERROR, "the server's error is not an object"))
     try:
-        code = decode_value(members["code"])
+        code = find_code(decode_value(members["code"]))
     except (KeyError, CodecError):
         return bytes(error)
-    if isinstance(code, int) and code in codes:
-        members["code"] = Raw(str(codes[code]).encode())
+    if code is not None and code in codes:
+        members["code"] = Raw(str(FORMS[codes[code]].number).encode())
         return encode_value(members)
     return bytes(error)

@@ -14,14 +14,15 @@ from msgspec import Raw
 from interlock.mcp.eras import LATEST_LEGACY, LATEST_MODERN, Era
 from interlock.mcp.methods import CREATE_MESSAGE, ELICIT, META_TASK, TASKS_EXTENSION, TASKS_GET, TASKS_RESULT
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import (
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.refusal import (
+    FORMS,
     INTERNAL_ERROR,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
     UNAVAILABLE,
-    CodecError,
-    Fault,
+    Refusal,
 )
 
 ID_BYTES_MAX: Final = 1024  # of a task; kept for as long as the task, and repeated in a header
@@ -213,7 +214,7 @@ def requires_tasks(error: Raw) -> bool:
     members = decode_object(error) or {}
     code = bytes(members.get("code", b""))
     needed = _inside(members, "data", "requiredCapabilities", "extensions", TASKS_EXTENSION)
-    return code == b"%d" % MISSING_CAPABILITY and needed is not None
+    return code == b"%d" % FORMS[MISSING_CAPABILITY].number and needed is not None
 
 
 # The questions of a legacy server that a client may answer with a task of its own, by the client's capability.
@@ -251,59 +252,59 @@ def _is_object(raw: Raw | None) -> bool:
 
 # Refusals
 
-TASK_UNKNOWN: Final = Fault(INVALID_PARAMS, "there is no such task", {"reason": "task_unknown"})
-TASK_FORGOTTEN: Final = Fault(
+TASK_UNKNOWN: Final = Refusal(INVALID_PARAMS, "there is no such task", {"reason": "task_unknown"})
+TASK_FORGOTTEN: Final = Refusal(
     INVALID_PARAMS,
     "this task id is not of this run of the node: the node was restarted since, and remembers no task from before; "
     "call the tool again",
     {"reason": "task_forgotten"},
 )
-TASK_REPLACED: Final = Fault(
+TASK_REPLACED: Final = Refusal(
     INVALID_PARAMS,
     "the server gave this task's id to a newer task, so it can no longer be asked for; call the tool again",
     {"reason": "task_lost"},
 )
-TASK_PER_USER: Final = Fault(
+TASK_PER_USER: Final = Refusal(
     METHOD_NOT_FOUND,
     'this server knows each user (auth per = "user"), so its tools do not run as tasks; call the tool without a task',
     {"reason": "task_per_user"},
 )
-NO_ROOM: Final = Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_tasks"})
-NOT_DECLARED: Final = Fault(
+NO_ROOM: Final = Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_tasks"})
+NOT_DECLARED: Final = Refusal(
     MISSING_CAPABILITY,
     f"this needs the client to declare the extension {TASKS_EXTENSION} on the request",
     {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}},
 )
 
 
-def bad_task(why: str) -> Fault:
-    return Fault(INTERNAL_ERROR, f"the server's answer cannot be used: {why}", {"reason": "malformed_answer"})
+def bad_task(why: str) -> Refusal:
+    return Refusal(INTERNAL_ERROR, f"the server's answer cannot be used: {why}", {"reason": "malformed_answer"})
 
 
-def lost_task(said: str) -> Fault:
+def lost_task(said: str) -> Refusal:
     text = f"the connection to this task's server was lost since, and the server knows the task no more: {said}"
-    return Fault(INVALID_PARAMS, text, {"reason": "task_lost"})
+    return Refusal(INVALID_PARAMS, text, {"reason": "task_lost"})
 
 
-def tool_across_eras(client: Era) -> Fault:
+def tool_across_eras(client: Era) -> Refusal:
     """A tool that runs only as a task, for a client that cannot have one of its server's."""
     ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
     text = f"this tool runs only as a task of MCP {theirs}, which a client of {ours} cannot have; use one of {theirs}"
-    return Fault(METHOD_NOT_FOUND, text, _across(client))
+    return Refusal(METHOD_NOT_FOUND, text, _across(client))
 
 
-def call_across_eras(client: Era) -> Fault:
+def call_across_eras(client: Era) -> Refusal:
     """A call that asks for a task where the server is of the other era."""
     ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
     text = f"a server of MCP {theirs} makes no task for a client of {ours}; call the tool without task"
-    return Fault(METHOD_NOT_FOUND, text, _across(client))
+    return Refusal(METHOD_NOT_FOUND, text, _across(client))
 
 
-def task_across_eras(client: Era) -> Fault:
+def task_across_eras(client: Era) -> Refusal:
     """The id of a task that the same principal made with a client of the other era."""
     ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
     text = f"this is a task of MCP {theirs}, and the client speaks {ours}; ask for it with a client of {theirs}"
-    return Fault(INVALID_PARAMS, text, _across(client))
+    return Refusal(INVALID_PARAMS, text, _across(client))
 
 
 def _across(client: Era) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.access.refusal import Refusal
+from interlock.access.refusal import AccessRefusal
 from interlock.access.tokens import TokenRegistry
 from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock
@@ -107,21 +107,21 @@ class NamesEndpoint:
             elif scope["method"] == "POST":
                 await self._answer_action(scope, receive, send, parts)
             else:
-                await self._refuse(scope, send, Refusal(405, "method_not_allowed", "use GET or POST"))
+                await self._refuse(scope, send, AccessRefusal(405, "method_not_allowed", "use GET or POST"))
         except NotFound as missing:
             message = f"there is no {missing.what} {missing.name[:100]}"
-            await self._refuse(scope, send, Refusal(404, "not_found", message))
+            await self._refuse(scope, send, AccessRefusal(404, "not_found", message))
         except Refused as refused:
-            refusal = Refusal(_STATUSES.get(refused.error, 409), refused.error, refused.message)
+            refusal = AccessRefusal(_STATUSES.get(refused.error, 409), refused.error, refused.message)
             await self._refuse(scope, send, refusal, refused.details)
         except StoreError:
-            await self._refuse(scope, send, Refusal(503, "unavailable", "nothing was done; try again"))
+            await self._refuse(scope, send, AccessRefusal(503, "unavailable", "nothing was done; try again"))
 
     # Reading
 
     async def _answer_reading(self, scope: Scope, send: Send, parts: list[str]) -> None:
         who = await self._admit(scope, is_read=True)
-        if isinstance(who, Refusal):
+        if isinstance(who, AccessRefusal):
             await self._refuse(scope, send, who)
             return
         await self._state.refresh()
@@ -169,12 +169,12 @@ class NamesEndpoint:
 
     async def _answer_action(self, scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
         who = await self._admit(scope, is_read=False)
-        if isinstance(who, Refusal):
+        if isinstance(who, AccessRefusal):
             await self._refuse(scope, send, who)
             return
         body = await _read(receive, BODY_BYTES_MAX)
         if body is None:
-            await self._refuse(scope, send, Refusal(413, "body_too_large", f"at most {BODY_BYTES_MAX} bytes"))
+            await self._refuse(scope, send, AccessRefusal(413, "body_too_large", f"at most {BODY_BYTES_MAX} bytes"))
             return
         kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
         kind = kind.partition(b";")[0].strip().lower()
@@ -182,7 +182,7 @@ class NamesEndpoint:
         if kind == b"application/jose":
             actor = replace(actor, statement=self._statement(body))
         elif kind != b"application/json":
-            refusal = Refusal(415, "unsupported_media_type", "send application/jose, or application/json")
+            refusal = AccessRefusal(415, "unsupported_media_type", "send application/jose, or application/json")
             await self._refuse(scope, send, refusal)
             return
         elif who.name in UNNAMED or who.stranger:
@@ -217,7 +217,7 @@ class NamesEndpoint:
 
     # Who asks
 
-    async def _admit(self, scope: Scope, *, is_read: bool) -> Principal | Refusal:
+    async def _admit(self, scope: Scope, *, is_read: bool) -> Principal | AccessRefusal:
         head = Head(scope["method"].encode(), scope["path"].encode(), list(scope["headers"]), False, True)
         stranger = self._inspector.stranger(head)
         if stranger is not None:
@@ -227,10 +227,10 @@ class NamesEndpoint:
             is_open = self._current.plan.registry.public_read and head.credential is None
             return principal_for("anonymous", None, ()) if is_open else found
         if isinstance(found, Principal) and found.scope == "read":
-            return Refusal(403, "scope_denied", "this credential may only read")
+            return AccessRefusal(403, "scope_denied", "this credential may only read")
         return found
 
-    async def _client(self, scope: Scope, head: Head) -> Principal | Refusal:
+    async def _client(self, scope: Scope, head: Head) -> Principal | AccessRefusal:
         peer = address_of(scope["client"][0] if scope["client"] else None)
         credential = head.credential
         if credential is None:
@@ -244,7 +244,9 @@ class NamesEndpoint:
             return _UNAUTHORISED
         return await self._bearers.admit(credential, source_of(peer))
 
-    async def _refuse(self, scope: Scope, send: Send, refusal: Refusal, details: dict[str, Any] | None = None) -> None:
+    async def _refuse(
+        self, scope: Scope, send: Send, refusal: AccessRefusal, details: dict[str, Any] | None = None
+    ) -> None:
         if refusal.status in (401, 403, 421):
             peer = scope["client"][0] if scope["client"] else None
             self._refusals.note(f"peer:{peer}", "registry", str(scope["method"])[:20], refusal.error)
@@ -264,7 +266,7 @@ class _Named(msgspec.Struct, frozen=True):
 _FILES: Final = {f"{name}.{form}": form for name in (GROUP, f"{GROUP}-1") for form in MEDIA_TYPES}
 _SCHEMA_FILE: Final = f"{GROUP}.schema.json"
 _JSON: Final = (b"content-type", b"application/json")
-_UNAUTHORISED: Final = Refusal(
+_UNAUTHORISED: Final = AccessRefusal(
     401,
     "unauthorised",
     "a client's token is needed; interlock access token --for client --name NAME makes one",

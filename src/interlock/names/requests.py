@@ -61,7 +61,7 @@ from interlock.names.protocol.registry import (
 )
 from interlock.names.state import Change, RegistryState, own_entry
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 RETURN: Final = "return"  # the answer of a denial that asks for revision
 _UNREAD: Final = (
@@ -77,24 +77,24 @@ class RequestDecisions:
         self._inbox = inbox
         self._experts = experts
 
-    def maybe_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Fault | None:
+    def maybe_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
         """Whether this decision may be made at all. `key`: the thumbprint of the key that proved it."""
         request = self._state.registry.requests.get(approval.target or "")
         if request is None:
-            return Fault(INVALID_PARAMS, "unknown_request", {"detail": "the registry has no such request"})
+            return Refusal(INVALID_PARAMS, "unknown_request", {"detail": "the registry has no such request"})
         open_ = [one for one in request.findings if one.verdict == "needs_expert"]
         if not (decision.reason or "").strip() and (decision.what is What.DENIED or open_):  # REG-5-10
             codes = ", ".join(dict.fromkeys(one.code for one in open_))
             why = "say why: the registrant is told" if decision.what is What.DENIED else f"say why, in spite of {codes}"
-            return Fault(INVALID_PARAMS, "reason_required", {"detail": why})
+            return Refusal(INVALID_PARAMS, "reason_required", {"detail": why})
         is_unread = any(one.code == "skipped_offline" for one in open_)
         if decision.what is What.APPROVED and is_unread and decision.answer != EntryMove.REMOVE.value:
-            return Fault(INVALID_PARAMS, "copy_required", {"detail": _UNREAD.format(name=request.subject)})
+            return Refusal(INVALID_PARAMS, "copy_required", {"detail": _UNREAD.format(name=request.subject)})
         if decision.what is What.APPROVED and self._is_party(request, decision, key) and not self._is_sole(request):
-            return Fault(INVALID_PARAMS, "self_approval", {"detail": _PARTY})
+            return Refusal(INVALID_PARAMS, "self_approval", {"detail": _PARTY})
         return None
 
-    async def settle(self, approval: Approval) -> Approval | Fault:
+    async def settle(self, approval: Approval) -> Approval | Refusal:
         """Carries a decision out. What cannot be, is told in the outcome of the approval."""
         decision = approval.decision
         if decision is None or approval.status not in (Status.APPROVED, Status.DENIED):
@@ -104,7 +104,7 @@ class RequestDecisions:
                 await self._state.change(lambda registry: self._deny(registry, approval, decision))
                 return approval
             used = await self._inbox.use(approval.id)
-            if isinstance(used, Fault):
+            if isinstance(used, Refusal):
                 return used
             try:
                 await self._state.change(lambda registry: self._accept(registry, approval, decision))
@@ -467,7 +467,7 @@ class RequestService:
             factors=tuple(dict.fromkeys(one.code for one in request.findings if one.verdict == "needs_expert")),
         )
         raised = await self._inbox.raise_(draft)
-        if isinstance(raised, Fault):
+        if isinstance(raised, Refusal):
             log.error("the request %s cannot wait in the inbox: %s", request.id, raised.message)
             return request
         if request.state is RequestState.IN_REVIEW:

@@ -43,7 +43,8 @@ from interlock.names.protocol.judgement import (
 )
 from interlock.names.state import RegistryState
 from interlock.store.ports import Change, Damaged, KeyValue
-from interlock.wire.jsonrpc.errors import SPECIFICATION_DRIFT, SURFACE_MISMATCH, CodecError, Fault
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.refusal import SPECIFICATION_DRIFT, SURFACE_MISMATCH, Refusal
 from interlock.wire.schemas.effort import Effort
 
 ANY: Final = msgspec.Raw(b'{"type":"object"}')  # the arguments of a tool that says nothing
@@ -192,7 +193,7 @@ class SurfaceQuestions:
                 factors=(SURFACE,),
             )
             raised = await self._inbox.raise_(draft)
-            if isinstance(raised, Fault):
+            if isinstance(raised, Refusal):
                 log.error("link %s: %s is undecided, and cannot be put into the inbox", pair.segment, pair.tool)
             else:
                 log.warning("link %s: is %s what %s means? interlock approvals show %.8s", *_words(pair), raised.id)
@@ -344,7 +345,7 @@ def _detail(judged: Judgement, tool: str) -> str:
     return f"{tool} {kind} {judged.name}: {why}"
 
 
-def _refusal(judged: Judgement, tool: str) -> Fault:
+def _refusal(judged: Judgement, tool: str) -> Refusal:
     data: dict[str, Any] = {
         "name": judged.name,
         "verdict": judged.verdict.value,
@@ -355,7 +356,7 @@ def _refusal(judged: Judgement, tool: str) -> Fault:
         "differences": [msgspec.structs.asdict(each) for each in judged.differences],
         "detail": _detail(judged, tool),
     }
-    return Fault(SURFACE_MISMATCH, "surface_mismatch", data)
+    return Refusal(SURFACE_MISMATCH, "surface_mismatch", data)
 
 
 def _warning(judged: Judgement, entry: Entry, *, is_trusted: bool) -> str:
@@ -402,7 +403,7 @@ def _held_to_pin(
         "differences": [msgspec.structs.asdict(each) for each in compared.differences],
         "detail": f"{detail}; interlock names repin {name} takes it as it now is",
     }
-    refusal = Fault(SPECIFICATION_DRIFT, "specification_drift", dict(data))
+    refusal = Refusal(SPECIFICATION_DRIFT, "specification_drift", dict(data))
     return Surface(judgement=judged, refuse=lambda: refusal, warn=lambda: str(data["detail"]))
 
 

@@ -19,8 +19,8 @@ from interlock.links.link import Link
 from interlock.links.link_events import LinkEvents, TaskEvents
 from interlock.mcp.methods import ROOTS_LIST
 from interlock.mcp.roots import HeldRoots
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.node")
 
@@ -68,7 +68,7 @@ class NodeLinkEvents(LinkEvents):
     def on_log(self, link: ConnectedLink, params: Raw) -> None:
         self._audience.log(link, params, self._tasks.principals(link))
 
-    def on_question(self, link: ConnectedLink, asking: Asking) -> Fault | None:
+    def on_question(self, link: ConnectedLink, asking: Asking) -> Refusal | None:
         return self._budgets.charge_questions(link, asking.caller)
 
     def on_orphan_request(self, link: ConnectedLink, request: Request) -> bool:

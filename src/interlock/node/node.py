@@ -46,7 +46,7 @@ from interlock.node.room_parts import make_room_parts
 from interlock.node.sockets import Sockets
 from interlock.node.store_parts import make_store_parts
 from interlock.rooms.rooms import Rooms
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.wire.refusal import UNAVAILABLE, Refusal
 
 READY_S: Final = 3.0  # how long servers that are still connecting are waited for
 
@@ -129,7 +129,7 @@ class Shutdown:
         """Until every call under way is answered, within a bound. A call that waits for a person is not waited for."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DRAIN_S
-        self._dispatch.under_way.end_waiting(Fault(UNAVAILABLE, "unavailable", {"reason": "node_stopping"}))
+        self._dispatch.under_way.end_waiting(Refusal(UNAVAILABLE, "unavailable", {"reason": "node_stopping"}))
         while any(not call.asking for call in self._dispatch.under_way.calls):
             if loop.time() > deadline:
                 return

@@ -35,7 +35,6 @@ from interlock.approvals.api import (
 from interlock.approvals.protocol.approval import Kind, Requires
 from interlock.approvals.protocol.state import Status
 from interlock.approvals.views import Ambiguous, ApprovalViews
-from interlock.ax.protocol.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID, SCOPE_DENIED
 from interlock.core.operator_errors import NotFound
 from interlock.gate.protocol.held_call import Presented, read_proof_untrusted
 from interlock.operator.approvals_page import approval_page, approvals_page, missing_page, shown
@@ -48,7 +47,14 @@ from interlock.operator.requests import (
     media_type,
     wants_page,
 )
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
+from interlock.wire.refusal import (
+    CONFIRMATION_UNKNOWN,
+    INVALID_PARAMS,
+    PROOF_INVALID,
+    SCOPE_DENIED,
+    UNAVAILABLE,
+    Refusal,
+)
 
 PATH: Final = "/approvals"
 OPERATOR: Final = "operator"
@@ -92,8 +98,8 @@ async def ask_passkey(exchange: OperatorExchange[None]) -> PasskeyRequest:
     id = exchange.path("id")
     find_approval(exchange.operations.approvals, id)
     asked = exchange.operations.approvals.passkey_request(id, exchange.query(CLASS))
-    if isinstance(asked, Fault):
-        raise fault_rejection(asked, id)
+    if isinstance(asked, Refusal):
+        raise approval_rejection(asked, id)
     return asked
 
 
@@ -101,8 +107,8 @@ async def reveal_code(exchange: OperatorExchange[RevealCode]) -> RevealedCode:
     id, proof = exchange.path("id"), Presented(token=exchange.body.proof)
     find_approval(exchange.operations.approvals, id)
     revealed = await exchange.operations.approvals.reveal(id, proof, by=exchange.principal)
-    if isinstance(revealed, Fault):
-        raise fault_rejection(revealed, id)
+    if isinstance(revealed, Refusal):
+        raise approval_rejection(revealed, id)
     return revealed
 
 
@@ -147,8 +153,8 @@ async def _decide(exchange: OperatorExchange[None]) -> Approval | Response:
     if form is not None and wanted.decision == "approve" and form.folded is None and shown(found).is_folded:
         raise RejectedRequest(409, "folded", "the page folded parts of it; approve those too, or read them first")
     decided = await _record_decision(approvals, found.id, wanted, exchange.principal)
-    if isinstance(decided, Fault):
-        raise fault_rejection(decided, exchange.path("id"))
+    if isinstance(decided, Refusal):
+        raise approval_rejection(decided, exchange.path("id"))
     return RedirectResponse(f"{PATH}/{decided.id}", 303) if form is not None else decided
 
 
@@ -170,12 +176,12 @@ def _from_form(form: DecideApprovalForm) -> DecideApproval:
     )
 
 
-async def _record_decision(approvals: ApprovalViews, id: str, wanted: DecideApproval, by: str) -> Approval | Fault:
+async def _record_decision(approvals: ApprovalViews, id: str, wanted: DecideApproval, by: str) -> Approval | Refusal:
     if wanted.decision != "approve":
         answer = "return" if wanted.decision == "return" else None
         return await approvals.deny(id, by=by, reason=wanted.reason, answer=answer)
     proof = read_proof_untrusted(wanted.proof) if wanted.proof else None
-    if isinstance(proof, Fault):
+    if isinstance(proof, Refusal):
         return proof
     return await approvals.approve(id, proof, by=by, reason=wanted.reason, answer=wanted.tool_class, code=wanted.code)
 
@@ -196,11 +202,11 @@ def find_approval(approvals: ApprovalViews, id: str) -> Approval:
     return found
 
 
-def fault_rejection(fault: Fault, id: str) -> RejectedRequest:
-    data = fault.data or {}
-    error = "proof_required" if data.get("reason") == "proof_required" else fault.message
-    if fault.code == INVALID_PARAMS and error not in _NAMED:
+def approval_rejection(refusal: Refusal, id: str) -> RejectedRequest:
+    data = refusal.details or {}
+    error = "proof_required" if data.get("reason") == "proof_required" else refusal.message
+    if refusal.code == INVALID_PARAMS and error not in _NAMED:
         error = "invalid_body"
-    message = data.get("detail") or fault.message
-    status = 403 if error == "self_approval" else _STATUSES.get(fault.code, 409)
-    return RejectedRequest(status, error, message, {"approval": id, "code": fault.code, **data})
+    message = data.get("detail") or refusal.message
+    status = 403 if error == "self_approval" else _STATUSES.get(refusal.code, 409)
+    return RejectedRequest(status, error, message, {"approval": id, "code": refusal.number, **data})

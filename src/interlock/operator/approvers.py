@@ -30,11 +30,11 @@ from interlock.approvals.trust.passkeys import GONE
 from interlock.crypto.jose.base64url import decode_base64url
 from interlock.crypto.keys.operator_keys import PASSPHRASE_CHARS_MIN
 from interlock.crypto.webauthn.ceremonies import Wrong
-from interlock.operator.approvals import PATH, fault_rejection, find_approval
+from interlock.operator.approvals import PATH, approval_rejection, find_approval
 from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.pages.frame import page, text
 from interlock.operator.requests import RejectedRequest
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 ADMIN: Final = "/admin/approvers"
 PAGE: Final = "/approvers"
@@ -75,8 +75,8 @@ async def sign_approval(exchange: OperatorExchange[SignApproval]) -> SignedProof
     )
     if isinstance(signed, TooOften):
         raise too_often(signed)
-    if isinstance(signed, Fault):
-        raise fault_rejection(signed, id)
+    if isinstance(signed, Refusal):
+        raise approval_rejection(signed, id)
     return SignedProof(proof=signed)
 
 

@@ -18,12 +18,11 @@ from interlock.approvals.grants_api import (
     UnlockForGrant,
 )
 from interlock.approvals.trust.operator_keys import TooOften
-from interlock.ax.protocol.errors import CONFIRMATION_UNKNOWN, PROOF_INVALID
 from interlock.gate.protocol.held_call import read_proof_untrusted
 from interlock.operator.approvers import too_often
 from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.requests import RejectedRequest
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
+from interlock.wire.refusal import CONFIRMATION_UNKNOWN, INVALID_PARAMS, PROOF_INVALID, UNAVAILABLE, Refusal
 
 PATH = "/admin/grants"
 _STATUSES = {CONFIRMATION_UNKNOWN: 404, PROOF_INVALID: 403, INVALID_PARAMS: 400, UNAVAILABLE: 503}
@@ -43,7 +42,7 @@ async def draft_grant(exchange: OperatorExchange[DraftGrant]) -> GrantDraft:
 
 async def ask_grant_passkey(exchange: OperatorExchange[NameGrant]) -> PasskeyRequest:
     asked = exchange.operations.grants.passkey_request(exchange.body.terms)
-    if isinstance(asked, Fault):
+    if isinstance(asked, Refusal):
         raise rejection(asked)
     return asked
 
@@ -53,7 +52,7 @@ async def prove_grant(exchange: OperatorExchange[UnlockForGrant]) -> SignedProof
     signed = await exchange.operations.grants.prove(body.terms, body.key, body.passphrase, by=exchange.principal)
     if isinstance(signed, TooOften):
         raise too_often(signed)
-    if isinstance(signed, Fault):
+    if isinstance(signed, Refusal):
         raise rejection(signed)
     return SignedProof(proof=signed)
 
@@ -63,26 +62,26 @@ async def sign_grant(exchange: OperatorExchange[SignGrant]) -> Grant:
     proof = read_proof_untrusted(body.proof)
     signed = (
         proof
-        if isinstance(proof, Fault)
+        if isinstance(proof, Refusal)
         else await exchange.operations.grants.sign(body.terms, proof, by=exchange.principal)
     )
-    if isinstance(signed, Fault):
+    if isinstance(signed, Refusal):
         raise rejection(signed)
     return signed
 
 
 async def revoke_grant(exchange: OperatorExchange[None]) -> Grant:
     ended = await exchange.operations.grants.revoke(exchange.path("id"), by=exchange.principal)
-    if isinstance(ended, Fault):
+    if isinstance(ended, Refusal):
         raise rejection(ended)
     return ended
 
 
-def rejection(fault: Fault) -> RejectedRequest:
-    data = fault.data or {}
-    error = "invalid_body" if fault.code == INVALID_PARAMS and " " in fault.message else fault.message
-    message = data.get("detail") or fault.message
-    return RejectedRequest(_STATUSES.get(fault.code, 409), error, message, {"code": fault.code, **data})
+def rejection(refusal: Refusal) -> RejectedRequest:
+    data = refusal.details or {}
+    error = "invalid_body" if refusal.code == INVALID_PARAMS and " " in refusal.message else refusal.message
+    message = data.get("detail") or refusal.message
+    return RejectedRequest(_STATUSES.get(refusal.code, 409), error, message, {"code": refusal.number, **data})
 
 
 REQUEST_HANDLERS: RequestHandlers = {

@@ -35,7 +35,7 @@ from interlock.operator.approvers import too_often
 from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.grants import rejection
 from interlock.operator.requests import RejectedRequest
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 CLASSIFICATION = "/admin/classification"
 
@@ -73,7 +73,7 @@ async def propose_classes(exchange: OperatorExchange[None]) -> ClassProposals:
 
 async def ask_classes_passkey(exchange: OperatorExchange[ClassifyTools]) -> PasskeyRequest:
     asked = exchange.operations.classification.passkey_request(exchange.body)
-    if isinstance(asked, Fault):
+    if isinstance(asked, Refusal):
         raise rejection(asked)
     return asked
 
@@ -83,7 +83,7 @@ async def prove_classes(exchange: OperatorExchange[UnlockForClasses]) -> SignedP
     signed = await exchange.operations.classification.prove(body, body.key, body.passphrase, by=exchange.principal)
     if isinstance(signed, TooOften):
         raise too_often(signed)
-    if isinstance(signed, Fault):
+    if isinstance(signed, Refusal):
         raise rejection(signed)
     return SignedProof(proof=signed)
 
@@ -93,10 +93,10 @@ async def sign_classes(exchange: OperatorExchange[SignClasses]) -> ClassifiedToo
     proof = read_proof_untrusted(body.proof)
     done = (
         proof
-        if isinstance(proof, Fault)
+        if isinstance(proof, Refusal)
         else await exchange.operations.classification.sign(body, proof, by=exchange.principal)
     )
-    if isinstance(done, Fault):
+    if isinstance(done, Refusal):
         raise rejection(done)
     return done
 

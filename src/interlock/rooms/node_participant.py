@@ -26,7 +26,7 @@ from interlock.rooms.participant_link import enclose
 from interlock.rooms.proposals import Proposals
 from interlock.rooms.protocol.enforcement import MCP
 from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.errors import RoomRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import Rooms
@@ -35,21 +35,15 @@ from interlock.wire.jsonrpc.codec import (
     decode_object,
     decode_string,
     decode_untrusted,
-    encode_fault,
+    encode_refusal,
     encode_result,
     encode_value,
     maybe_string,
 )
-from interlock.wire.jsonrpc.errors import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    CodecError,
-    Fault,
-    for_legacy,
-)
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Notification, Request
 from interlock.wire.jsonrpc.oversized import result_too_large
+from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Refusal
 
 log = logging.getLogger("interlock.rooms")
 
@@ -103,7 +97,7 @@ class NodeParticipant:
         sink = _Answer(self._room, envelope, self._recipients(envelope))
         params = decode_object(request.params) if request.params else {}
         if params is None:
-            sink.fault(request.id, Fault(INVALID_PARAMS, "params must be an object"))
+            sink.refusal(request.id, Refusal(INVALID_PARAMS, "params must be an object"))
         elif request.method == TOOLS_CALL:
             self._call(request.id, params, sink, self._caller(envelope.sender or "", principal))
         elif request.method == TOOLS_LIST:
@@ -115,7 +109,7 @@ class NodeParticipant:
         elif request.method == PING:
             sink.answer(encode_result(request.id, b"{}"))
         else:
-            sink.fault(request.id, Fault(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]}))
+            sink.refusal(request.id, Refusal(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]}))
 
     def _recipients(self, envelope: Envelope) -> tuple[str, ...]:
         """Who asked; and of a fulfilment its proposer (X-4.2.1-4)."""
@@ -139,16 +133,16 @@ class NodeParticipant:
 
     def _call(self, id: bytes, params: dict[str, Any], sink: "_Answer", caller: Caller) -> None:
         if caller.calls is not None and id in caller.calls:
-            sink.fault(id, Fault(INVALID_REQUEST, "this id is in use by a request under way"))
+            sink.refusal(id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
             return
         meta = decode_object(params["_meta"]) if "_meta" in params else {}
         if meta is None:
-            sink.fault(id, Fault(INVALID_PARAMS, "params._meta must be an object"))
+            sink.refusal(id, Refusal(INVALID_PARAMS, "params._meta must be an object"))
             return
         name = maybe_string(params.get("name"))
         route = self._view(caller).find_tool(name) if name is not None else None
         if route is not None and not _may_use(caller.principal, route):
-            sink.fault(id, NOT_FOUND)
+            sink.refusal(id, NOT_FOUND)
             return
         released = self._proposals.maybe_released(sink.asked.id)
         self._dispatch.call_tool(caller, id, params, meta, sink, released_by=released)
@@ -159,7 +153,7 @@ class NodeParticipant:
     def _list(self, id: bytes, params: dict[str, Raw], sink: "_Answer", caller: Caller) -> None:
         after = _maybe_place(params)
         if after is None:
-            sink.fault(id, Fault(INVALID_PARAMS, "this cursor is not one of ours; list again from the start"))
+            sink.refusal(id, Refusal(INVALID_PARAMS, "this cursor is not one of ours; list again from the start"))
             return
         view, size, last, more = self._view(caller), 0, "", b""
         page: list[bytes] = []
@@ -200,21 +194,21 @@ class _Answer:
         if self._publish(message) is None:
             return
         members = decode_object(message) or {}
-        self.fault(bytes(members.get("id", b"null")), result_too_large(self._room.settings.max_envelope_bytes))
+        self.refusal(bytes(members.get("id", b"null")), result_too_large(self._room.settings.max_envelope_bytes))
 
-    def fault(self, id: bytes, fault: Fault) -> None:
-        self._publish(encode_fault(id, for_legacy(fault)))
+    def refusal(self, id: bytes, refusal: Refusal) -> None:
+        self._publish(encode_refusal(id, refusal, draft=True))
 
     def drop(self) -> None:
         """It was cancelled."""
 
-    def _publish(self, message: bytes) -> Refusal | None:
+    def _publish(self, message: bytes) -> RoomRefusal | None:
         envelope = enclose(self._room, message, OWN, self._to, self.asked.id)
-        if isinstance(envelope, Refusal):
+        if isinstance(envelope, RoomRefusal):
             return envelope
         return self._room.receive(envelope, NODE, OWN, self._settle)
 
-    def _settle(self, failed: Refusal | None) -> None:
+    def _settle(self, failed: RoomRefusal | None) -> None:
         if failed is not None:
             log.warning("room %s: the answer to %s was lost: %s", self._room.topic, self.asked.id, failed.message)
 

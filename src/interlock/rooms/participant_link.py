@@ -15,7 +15,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.ax.protocol.errors import SCOPE_DENIED, refusal
 from interlock.catalog.routes import Route
 from interlock.config.plan import ToolClass
 from interlock.core.calls.call import Call, Outcome, Pending
@@ -34,20 +33,21 @@ from interlock.rooms.proposals import Proposals, Settled
 from interlock.rooms.protocol.enforcement import MCP, PROPOSAL
 from interlock.rooms.protocol.envelope import Envelope, encode
 from interlock.rooms.protocol.envelope import decode_untrusted as decode_envelope
-from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.errors import RoomRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
 from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL, ProposalStatus
 from interlock.rooms.protocol.secrets import secret_refusal
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import Rooms
 from interlock.wire.jsonrpc.codec import decode_untrusted, encode_notification, encode_value
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, TOOL_DEGRADED, UNAVAILABLE, CodecError, Fault
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Notification, Response
+from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, TOOL_DEGRADED, UNAVAILABLE, Refusal, ax_refusal
 
 
 def enclose(
     room: Room, message: bytes, sender: str, to: tuple[str, ...], correlation_id: str | None = None
-) -> Envelope | Refusal:
+) -> Envelope | RoomRefusal:
     """Judged as if it had come from outside: size and depth hold for everyone."""
     stamp = room.stamp()
     made = Envelope(
@@ -56,22 +56,22 @@ def enclose(
     return decode_envelope(encode(made), room.settings.max_envelope_bytes)
 
 
-def fault_of(refused: Refusal) -> Fault:
+def refusal_for(refused: RoomRefusal) -> Refusal:
     details = refused.details or {}
     match refused.code:
         case "privilege_violation":
-            return refusal(SCOPE_DENIED, "you are restricted in this room", reason=refused.code)
+            return ax_refusal(SCOPE_DENIED, "you are restricted in this room", reason=refused.code)
         case "rate_limited":
             data = {
                 "reason": refused.code,
                 "outcome": "not_sent",
                 "retry_after_ms": details.get("retry_after_ms", 1000),
             }
-            return Fault(TOOL_DEGRADED, "tool_degraded", data)
+            return Refusal(TOOL_DEGRADED, "tool_degraded", data)
         case "unavailable":
-            return Fault(UNAVAILABLE, "unavailable", {"reason": refused.code, "detail": refused.message})
+            return Refusal(UNAVAILABLE, "unavailable", {"reason": refused.code, "detail": refused.message})
         case _:
-            return Fault(INVALID_PARAMS, refused.message, {"reason": refused.code, **details})
+            return Refusal(INVALID_PARAMS, refused.message, {"reason": refused.code, **details})
 
 
 class RoomMembers:
@@ -86,11 +86,11 @@ class RoomMembers:
     def admits(self, principal: str) -> bool:
         return self._rooms.may_join(self._room, principal)
 
-    def maybe_refusal(self, principal: str) -> Fault | None:
+    def maybe_refusal(self, principal: str) -> Refusal | None:
         if self.speaker(principal).privilege is Privilege.FULL:
             return None
         why = "you are restricted in this room: propose the call, and one who is full there carries it out"
-        return refusal(SCOPE_DENIED, why, reason="privilege_violation")
+        return ax_refusal(SCOPE_DENIED, why, reason="privilege_violation")
 
     def speaker(self, principal: str) -> Participant:
         """Who a client is in the room, present or not."""
@@ -102,7 +102,7 @@ TRACKED_S: Final = 0.3
 _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
 _UNTRACKED: Final = Refuse(
     CheckNumber.GATE,
-    Fault(UNAVAILABLE, "unavailable", {"reason": "not_tracked", "detail": "the proposal is not in the inbox yet"}),
+    Refusal(UNAVAILABLE, "unavailable", {"reason": "not_tracked", "detail": "the proposal is not in the inbox yet"}),
 )
 
 _CallKey = tuple[str, str, str, str, bytes]
@@ -121,7 +121,7 @@ class ProposalHold:
         self.tool = tool
         self._calls = calls
 
-    def identify(self, call: Call) -> Fault | None:
+    def identify(self, call: Call) -> Refusal | None:
         return None
 
     def acknowledge(self, call: Call) -> Refuse | None:
@@ -150,8 +150,8 @@ class ProposedCalls:
         principal = call.caller.principal.name
         key = (hold.room.topic, principal, hold.target, hold.tool, hashlib.sha256(arguments).digest())
         proposal = self._known.get(key) or await self._propose(key, hold, principal, arguments)
-        if isinstance(proposal, Refusal):
-            return Refuse(CheckNumber.GATE, fault_of(proposal))
+        if isinstance(proposal, RoomRefusal):
+            return Refuse(CheckNumber.GATE, refusal_for(proposal))
         settled = await self._proposals.wait_until_settled(hold.room.topic, proposal, TRACKED_S)
         if settled is None:
             return _UNTRACKED
@@ -160,11 +160,11 @@ class ProposedCalls:
         response = _maybe_response(settled)
         if response is None:
             call.reason = "confirmation_required"
-            return Refuse(CheckNumber.GATE, HELD.fault, _result(call, hold, settled))
+            return Refuse(CheckNumber.GATE, HELD.refusal, _result(call, hold, settled))
         call.on_response(response, Era.LEGACY)
         return HELD
 
-    async def _propose(self, key: _CallKey, hold: ProposalHold, principal: str, arguments: bytes) -> str | Refusal:
+    async def _propose(self, key: _CallKey, hold: ProposalHold, principal: str, arguments: bytes) -> str | RoomRefusal:
         room, stamp = hold.room, hold.room.stamp()
         warning = secret_refusal(arguments, room.settings.secret_patterns)  # X-7.2-1
         if warning is not None:
@@ -179,11 +179,11 @@ class ProposedCalls:
             payload=encode_value({"method": TOOLS_CALL, "params": params}),
         )
         envelope = decode_envelope(encode(made), room.settings.max_envelope_bytes)
-        if isinstance(envelope, Refusal):
+        if isinstance(envelope, RoomRefusal):
             return envelope
-        done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[RoomRefusal | None] = asyncio.get_running_loop().create_future()
 
-        def settle(failed: Refusal | None) -> None:
+        def settle(failed: RoomRefusal | None) -> None:
             if not done.done():
                 done.set_result(failed)
 
@@ -324,12 +324,12 @@ class ParticipantLink(ConnectedLink):
         if pending is not None:
             self.on_undelivered(pending, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
 
-    def on_refused(self, origin: Pending | None, refused: Refusal) -> None:
+    def on_refused(self, origin: Pending | None, refused: RoomRefusal) -> None:
         """The room did not publish it."""
         if origin is None:
             self.failed.count_undelivered(Undelivered(Trouble.REFUSED, refused.message))
         elif self.waiting.pop(origin.upstream_id) is not None:
-            origin.on_failed(fault_of(refused), Outcome.REFUSED)
+            origin.on_failed(refusal_for(refused), Outcome.REFUSED)
 
 
 Speaker = tuple[Participant, str]  # as whom something is said, and the principal behind it
@@ -360,11 +360,11 @@ class RoomPipe:
     ) -> str:
         who, principal = self._who(as_of if origin is None else origin)
         envelope = enclose(self._room, message, who.id, (self._participant,), correlation_id)
-        if isinstance(envelope, Refusal):
+        if isinstance(envelope, RoomRefusal):
             self._owner.on_refused(origin, envelope)
             return ""
 
-        def settle(failed: Refusal | None) -> None:
+        def settle(failed: RoomRefusal | None) -> None:
             if failed is not None:
                 self._owner.on_refused(origin, failed)
 

@@ -20,53 +20,52 @@ from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source
 from interlock.approvals.protocol.digests import proposal_digest
 from interlock.approvals.protocol.state import Move, Status
-from interlock.ax.protocol.errors import CONFIRMATION_EXPIRED, CONFIRMATION_VOID, SCOPE_DENIED
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock, rfc3339
 from interlock.rooms.protocol import proposals as rules
 from interlock.rooms.protocol.enforcement import MCP
 from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.errors import RoomRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, participant_of
 from interlock.rooms.protocol.proposals import STATUS, ProposalStatus, Proposed
 from interlock.rooms.room import Room
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_VOID, SCOPE_DENIED, UNAVAILABLE, Refusal
 
 
-def refuse_own(approval: Approval, who: str, principal: str, id: str | None) -> Refusal | None:
+def refuse_own(approval: Approval, who: str, principal: str, id: str | None) -> RoomRefusal | None:
     if who != approval.agent and principal != approval.requested_by:
         return None
-    return Refusal("self_approval", "a proposal is not carried out by its own proposer", id=id)
+    return RoomRefusal("self_approval", "a proposal is not carried out by its own proposer", id=id)
 
 
-def refuse_over(approval: Approval, id: str) -> Refusal | None:
+def refuse_over(approval: Approval, id: str) -> RoomRefusal | None:
     if approval.status is Status.PENDING:
         return None
     status = STATUS[approval.status].value
     if approval.status is Status.EXPIRED:
-        return Refusal("proposal_expired", "the time of the proposal is over", {"status": status}, id)
-    return Refusal("already_claimed", f"the proposal is {status} already", {"status": status}, id)
+        return RoomRefusal("proposal_expired", "the time of the proposal is over", {"status": status}, id)
+    return RoomRefusal("already_claimed", f"the proposal is {status} already", {"status": status}, id)
 
 
-def as_fault(refusal: Refusal) -> Fault:
+def as_fault(refusal: RoomRefusal) -> Refusal:
     is_barred = refusal.code in ("self_approval", "privilege_violation")
     data = {"reason": refusal.code, "detail": refusal.message}
-    return Fault(SCOPE_DENIED if is_barred else CONFIRMATION_VOID, refusal.code, data)
+    return Refusal(SCOPE_DENIED if is_barred else CONFIRMATION_VOID, refusal.code, data)
 
 
-def as_refusal(fault: Fault, id: str) -> Refusal:
+def as_refusal(fault: Refusal, id: str) -> RoomRefusal:
     if fault.code == UNAVAILABLE:
-        return Refusal("unavailable", "the inbox cannot be written; nothing was done", id=id)
-    detail = str((fault.data or {}).get("detail", fault.message))
-    return Refusal("proposal_expired" if fault.code == CONFIRMATION_EXPIRED else "already_claimed", detail, id=id)
+        return RoomRefusal("unavailable", "the inbox cannot be written; nothing was done", id=id)
+    detail = str((fault.details or {}).get("detail", fault.message))
+    return RoomRefusal("proposal_expired" if fault.code == CONFIRMATION_EXPIRED else "already_claimed", detail, id=id)
 
 
-def unknown(proposal_id: str) -> Refusal:
-    return Refusal("unknown_proposal", "no proposal of that id is tracked in this room", id=proposal_id)
+def unknown(proposal_id: str) -> RoomRefusal:
+    return RoomRefusal("unknown_proposal", "no proposal of that id is tracked in this room", id=proposal_id)
 
 
-def restricted(proposal_id: str | None) -> Refusal:
-    return Refusal("privilege_violation", "only full participants decide on proposals", id=proposal_id)
+def restricted(proposal_id: str | None) -> RoomRefusal:
+    return RoomRefusal("privilege_violation", "only full participants decide on proposals", id=proposal_id)
 
 
 log = logging.getLogger("interlock.rooms")
@@ -382,11 +381,11 @@ class Fulfilments:
 
     async def send(
         self, room: Room, approval: Approval, who: Participant, principal: str, *, is_gates: bool
-    ) -> Envelope | Refusal | Fault:
+    ) -> Envelope | RoomRefusal | Refusal:
         """What was proposed, as it was proposed. With `is_gates` the gate uses the approval, else it is used here."""
         if not is_gates:
             used = await self._inbox.use(approval.id)
-            if isinstance(used, Fault):
+            if isinstance(used, Refusal):
                 return used
             approval = used
         stamp, target = room.stamp(), approval.target or ""
@@ -400,9 +399,9 @@ class Fulfilments:
             payload=rules.fulfilment_payload(approval.method or "", approval.params, stamp.id),
         )
         self.begin(envelope.id, approval.id, target, b'"%b"' % stamp.id.encode(), is_gates=is_gates)
-        published: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+        published: asyncio.Future[RoomRefusal | None] = asyncio.get_running_loop().create_future()
 
-        def settle(failed: Refusal | None) -> None:
+        def settle(failed: RoomRefusal | None) -> None:
             if not published.done():
                 published.set_result(failed)
 

@@ -45,12 +45,12 @@ from interlock.rooms.proposal_records import (
 from interlock.rooms.protocol import proposals as rules
 from interlock.rooms.protocol.enforcement import MCP, PROPOSAL, REJECT, WITHDRAW
 from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.errors import RoomRefusal
 from interlock.rooms.protocol.participants import Participant, Privilege, participant_of
 from interlock.rooms.protocol.proposals import STATUS, Fulfilment, ProposalStatus
 from interlock.rooms.room import Room, RoomAudit
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.errors import BUDGET_EXCEEDED, Fault
+from interlock.wire.refusal import BUDGET_EXCEEDED, Refusal
 
 log = logging.getLogger("interlock.rooms")
 
@@ -119,7 +119,7 @@ class Proposals:
 
     # What a room tells
 
-    def admit(self, room: Room, envelope: Envelope, who: Participant) -> Refusal | None:
+    def admit(self, room: Room, envelope: Envelope, who: Participant) -> RoomRefusal | None:
         """X-7.3-3."""
         if not room.settings.tracker:
             return None
@@ -131,7 +131,7 @@ class Proposals:
         left_s = min((end for end in ends if end is not None), default=self._clock.wall()) - self._clock.wall()
         said = f"at most {most} proposals of yours wait at a time; withdraw one, or wait until one is decided"
         details = {"limit": most, "retry_after_ms": max(1000, int(left_s * 1000))}
-        return Refusal("rate_limited", said, details, envelope.id)
+        return RoomRefusal("rate_limited", said, details, envelope.id)
 
     def on_lost(self, room: Room, envelope: Envelope) -> None:
         self.index.release(room.topic, envelope.sender or "", envelope.id)
@@ -227,7 +227,7 @@ class Proposals:
         proposer, proposed = envelope.sender or "", rules.maybe_proposed(envelope.payload)
         if proposed is None:
             said = "its params cannot be shown to a person as everyone would read them; it is not tracked"
-            refusal = Refusal("invalid_proposal", said, id=envelope.id)
+            refusal = RoomRefusal("invalid_proposal", said, id=envelope.id)
         elif not await self._is_first(room, envelope, principal, received_at):
             return
         else:
@@ -237,7 +237,7 @@ class Proposals:
                 self.judged.publish((room.topic, proposer, raised.method or "", ProposalStatus.PENDING))
                 return
             code: Any = "rate_limited" if raised.code == BUDGET_EXCEEDED else "unavailable"
-            refusal = Refusal(code, "the inbox does not take it; it is not tracked", id=envelope.id)
+            refusal = RoomRefusal(code, "the inbox does not take it; it is not tracked", id=envelope.id)
         self.index.release(room.topic, proposer, envelope.id)
         room.tell(proposer, refusal)
 
@@ -296,11 +296,11 @@ class Proposals:
         ]
         return found[0] if len(found) == 1 else None
 
-    async def _claim(self, approval: Approval, by: str, principal: str, answers: str) -> Refusal | None:
+    async def _claim(self, approval: Approval, by: str, principal: str, answers: str) -> RoomRefusal | None:
         """Of several exactly one succeeds."""
         decided = await self._decide(approval, What.APPROVED, by, principal, IN_THE_ROOM)
-        used = decided if isinstance(decided, Fault) else await self._inbox.use(approval.id)
-        return as_refusal(used, answers) if isinstance(used, Fault) else None
+        used = decided if isinstance(decided, Refusal) else await self._inbox.use(approval.id)
+        return as_refusal(used, answers) if isinstance(used, Refusal) else None
 
     async def _take_answer(self, envelope: Envelope) -> None:
         answered = self._fulfilments.take_answer(envelope)
@@ -317,12 +317,12 @@ class Proposals:
 
     # What people decide in the inbox
 
-    def maybe_unready(self, approval: Approval) -> Fault | None:
+    def maybe_unready(self, approval: Approval) -> Refusal | None:
         """Why no one can have it carried out now."""
         refusal = self._unready(approval)
         return None if refusal is None else as_fault(refusal)
 
-    def maybe_barred(self, approval: Approval, decision: Decision) -> Fault | None:
+    def maybe_barred(self, approval: Approval, decision: Decision) -> Refusal | None:
         """Why this approver's word does not count."""
         room, principal = self._rooms.get(approval.room or ""), decider(decision)
         participant = participant_of(principal)
@@ -331,18 +331,18 @@ class Proposals:
             refusal = restricted(approval.proposal_id)
         return None if refusal is None else as_fault(refusal)
 
-    async def settle(self, approval: Approval) -> Approval | Fault:
+    async def settle(self, approval: Approval) -> Approval | Refusal:
         """What was approved is sent as the approver, who need not be connected (X-N-1)."""
         if approval.status is not Status.APPROVED or approval.decision is None:
             return approval
         principal = decider(approval.decision)
         who = Participant(id=participant_of(principal), privilege=Privilege.FULL)
         sent = await self._send(approval, who, principal)
-        return as_fault(sent) if isinstance(sent, Refusal) else sent
+        return as_fault(sent) if isinstance(sent, RoomRefusal) else sent
 
     # What participants decide
 
-    async def fulfil(self, topic: str, proposal_id: str, who: Participant, principal: str) -> Approval | Refusal:
+    async def fulfil(self, topic: str, proposal_id: str, who: Participant, principal: str) -> Approval | RoomRefusal:
         """A full participant has it carried out as itself."""
         approval = await self.find(topic, proposal_id)
         if approval is None:
@@ -352,37 +352,37 @@ class Proposals:
         refusal = refuse_own(approval, who.id, principal, proposal_id) or refuse_over(approval, proposal_id)
         if refusal is None and self._drafts.is_held(approval):
             said = "a person has to approve it in the inbox, with a proof"
-            refusal = Refusal("kind_not_allowed", said, id=proposal_id)
+            refusal = RoomRefusal("kind_not_allowed", said, id=proposal_id)
         refusal = refusal or self._unready(approval)
         if refusal is not None:
             return refusal
         decided = await self._decide(approval, What.APPROVED, who.id, principal, IN_THE_ROOM)
-        if isinstance(decided, Fault):
+        if isinstance(decided, Refusal):
             return as_refusal(decided, proposal_id)
         sent = await self._send(decided, who, principal)
-        return as_refusal(sent, proposal_id) if isinstance(sent, Fault) else sent
+        return as_refusal(sent, proposal_id) if isinstance(sent, Refusal) else sent
 
     async def reject(
         self, topic: str, proposal_id: str, who: Participant, principal: str, reason: str | None
-    ) -> Approval | Refusal:
+    ) -> Approval | RoomRefusal:
         approval = await self.find(topic, proposal_id)
         if approval is None:
             return unknown(proposal_id)
         if who.privilege is not Privilege.FULL:
             return restricted(proposal_id)
         decided = await self._decide(approval, What.DENIED, who.id, principal, reason)
-        return as_refusal(decided, proposal_id) if isinstance(decided, Fault) else decided
+        return as_refusal(decided, proposal_id) if isinstance(decided, Refusal) else decided
 
-    async def withdraw(self, topic: str, proposal_id: str, who: Participant) -> Approval | Refusal:
+    async def withdraw(self, topic: str, proposal_id: str, who: Participant) -> Approval | RoomRefusal:
         approval = await self.find(topic, proposal_id)
         if approval is None:
             return unknown(proposal_id)
         if who.id != approval.agent:
-            return Refusal("not_proposer", "only its proposer withdraws a proposal", id=proposal_id)
+            return RoomRefusal("not_proposer", "only its proposer withdraws a proposal", id=proposal_id)
         withdrawn = await self._inbox.withdraw(approval.id)
-        return as_refusal(withdrawn, proposal_id) if isinstance(withdrawn, Fault) else withdrawn
+        return as_refusal(withdrawn, proposal_id) if isinstance(withdrawn, Refusal) else withdrawn
 
-    async def decide(self, room: Room, envelope: Envelope, who: Participant, principal: str) -> Refusal | None:
+    async def decide(self, room: Room, envelope: Envelope, who: Participant, principal: str) -> RoomRefusal | None:
         """By an envelope of a kind that rejects or withdraws, which names the proposal it is about."""
         proposal_id = envelope.correlation_id or ""
         done = (
@@ -390,22 +390,22 @@ class Proposals:
             if envelope.kind == WITHDRAW
             else await self.reject(room.topic, proposal_id, who, principal, rules.maybe_reason(envelope.payload))
         )
-        return msgspec.structs.replace(done, id=envelope.id) if isinstance(done, Refusal) else None
+        return msgspec.structs.replace(done, id=envelope.id) if isinstance(done, RoomRefusal) else None
 
-    async def edit(self, approval_id: str, params: bytes, by: str) -> Approval | Refusal:
+    async def edit(self, approval_id: str, params: bytes, by: str) -> Approval | RoomRefusal:
         """Instead of what was proposed, the same with other params: a new approval, which nobody has approved yet. The
         old one is void first, so that no decision on it counts for what it does not say (X-4.2.1-2, X-10.2-3)."""
         old = self._inbox.get(approval_id)
         if old is None or old.kind is not Kind.PROPOSAL:
-            return Refusal("unknown_proposal", "it is no proposal of a room", id=approval_id)
+            return RoomRefusal("unknown_proposal", "it is no proposal of a room", id=approval_id)
         topic, id = key_of(old)
         room, tracked = self._rooms.get(topic), self.index.maybe_tracked((topic, id))
         if room is None or tracked is None or tracked.approval_id != old.id or old.status is not Status.PENDING:
-            return refuse_over(old, id) or Refusal("already_claimed", "it waits no more", id=id)
+            return refuse_over(old, id) or RoomRefusal("already_claimed", "it waits no more", id=id)
         payload = b'{"method":%b,"params":%b}' % (msgspec.json.encode(old.method), params)
         proposed = rules.maybe_proposed(payload)
         if proposed is None:
-            return Refusal("invalid_proposal", "not everyone would read these params alike", id=id)
+            return RoomRefusal("invalid_proposal", "not everyone would read these params alike", id=id)
         said = Envelope(
             id=id, kind=PROPOSAL, sender=old.agent, to=(old.target,) if old.target else None, payload=payload
         )
@@ -413,10 +413,10 @@ class Proposals:
         draft = msgspec.structs.replace(draft, reason=old.reason, expires_at=old.expires_at)
         tracked.approval_id = draft.id  # what becomes of the old one is no news of the proposal
         voided = await self._inbox.void(old.id, f"edited: {draft.id}")
-        raised = voided if isinstance(voided, Fault) else await self._inbox.raise_(draft)
-        if isinstance(raised, Fault):
+        raised = voided if isinstance(voided, Refusal) else await self._inbox.raise_(draft)
+        if isinstance(raised, Refusal):
             tracked.approval_id = old.id
-            if not isinstance(voided, Fault):
+            if not isinstance(voided, Refusal):
                 self._tell(voided)
             return as_refusal(raised, id)
         tracked.sent_params = proposed.params
@@ -439,29 +439,29 @@ class Proposals:
 
     async def _decide(
         self, approval: Approval, what: What, by: str, principal: str, reason: str | None
-    ) -> Approval | Fault:
+    ) -> Approval | Refusal:
         decision = Decision(what=what, by=principal, at=self._clock.wall(), reason=reason)
         self.index.name(approval.room or "", principal, by)
         return await self._inbox.decide(approval.id, decision)
 
     # Sending
 
-    def _unready(self, approval: Approval) -> Refusal | None:
+    def _unready(self, approval: Approval) -> RoomRefusal | None:
         room, id = self._rooms.get(approval.room or ""), approval.proposal_id
         if room is None:
-            return Refusal("unavailable", "its room is no more; deny it", id=id)
+            return RoomRefusal("unavailable", "its room is no more; deny it", id=id)
         if approval.target is None:
             said = "it names no single target; deny it, or send the request in the room"
-            return Refusal("one_recipient", said, id=id)
+            return RoomRefusal("one_recipient", said, id=id)
         if approval.target in room.seats:
             return None
         said = f"{approval.target} is not in the room {room.topic}; approve it when it is back, or deny it"
-        return Refusal("target_absent", said, id=id)
+        return RoomRefusal("target_absent", said, id=id)
 
-    async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Fault | Refusal:
+    async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Refusal | RoomRefusal:
         refusal, room = self._unready(approval), self._rooms.get(approval.room or "")
         if refusal is not None or room is None:  # since it was decided
-            refusal = refusal or Refusal("unavailable", "its room is no more", id=approval.proposal_id)
+            refusal = refusal or RoomRefusal("unavailable", "its room is no more", id=approval.proposal_id)
             await self._inbox.void(approval.id, refusal.code)
             return refusal
         sent = await self._fulfilments.send(room, approval, who, principal, is_gates=self._drafts.is_held(approval))

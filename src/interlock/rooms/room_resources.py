@@ -16,13 +16,13 @@ from interlock.links.link_events import LinkEvents
 from interlock.links.local_link import LocalLink, LocalResource
 from interlock.rooms.participant_link import RoomMembers
 from interlock.rooms.participation import InRoom, Participation, Reading
-from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.errors import RoomRefusal
 from interlock.rooms.room import Room
 from interlock.rooms.room_links import ROOMS
 from interlock.rooms.rooms import Rooms
 from interlock.rooms.timeline import Delivery
 from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 SCHEME: Final = "room://"
 PACE_S: Final = 1.0  # a client reads the whole resource for each notice
@@ -74,11 +74,11 @@ class RoomResources:
                 self._catalog.place(local_items(link, None))
 
     def _new_link(self, local: str, room: Room) -> LocalLink:
-        async def read(principal: str) -> str | Fault:
+        async def read(principal: str) -> str | Refusal:
             messages = await self._participation.read(principal, Reading(topic=room.topic))
             participants = await self._participation.participants(principal, InRoom(topic=room.topic))
-            if isinstance(messages, Refusal) or isinstance(participants, Refusal):
-                return Fault(INVALID_PARAMS, "unknown room, or you are not a member of it")
+            if isinstance(messages, RoomRefusal) or isinstance(participants, RoomRefusal):
+                return Refusal(INVALID_PARAMS, "unknown room, or you are not a member of it")
             return encode_value(participants | messages).decode()
 
         resource = LocalResource(

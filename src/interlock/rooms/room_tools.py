@@ -18,13 +18,13 @@ from interlock.links.local_link import LocalLink, LocalTool, ToolResult
 from interlock.rooms import participation as asked
 from interlock.rooms.connections import Leases
 from interlock.rooms.participation import Participation
-from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.errors import RoomRefusal
 from interlock.rooms.room_links import ROOMS
 from interlock.rooms.rooms import Rooms
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 TIMEOUT_S: Final = 60.0
-Do = Callable[[Participation, str, Any], Awaitable[dict[str, Any] | Refusal]]
+Do = Callable[[Participation, str, Any], Awaitable[dict[str, Any] | RoomRefusal]]
 
 
 class _Tool(msgspec.Struct, frozen=True):
@@ -86,7 +86,7 @@ class _AnyRoom:
     def admits(self, principal: str) -> bool:
         return self._participation.may_join_any(principal)
 
-    def maybe_refusal(self, principal: str) -> Fault | None:
+    def maybe_refusal(self, principal: str) -> Refusal | None:
         return None
 
 
@@ -130,7 +130,7 @@ class RoomTools:
             try:
                 decoded = msgspec.json.decode(arguments, type=tool.arguments)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                return _result(Refusal("input_invalid", str(error)[:500]))
+                return _result(RoomRefusal("input_invalid", str(error)[:500]))
             return _result(await tool.do(self._participation, principal, decoded))
 
         has_effect = tool.effect == "changes"
@@ -159,8 +159,8 @@ def _member(schema: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in one.items() if name not in ("additionalProperties", "default")}
 
 
-def _result(outcome: dict[str, Any] | Refusal) -> ToolResult:
-    if isinstance(outcome, Refusal):
+def _result(outcome: dict[str, Any] | RoomRefusal) -> ToolResult:
+    if isinstance(outcome, RoomRefusal):
         content = {"error": outcome.code, "message": outcome.message, "details": outcome.details}
         return ToolResult(content=content, is_error=True)
     return ToolResult(content=outcome)

@@ -23,7 +23,7 @@ from interlock.safety.agents import AgentKey
 from interlock.safety.codes import Codes
 from interlock.safety.executions import Execution
 from interlock.safety.held_operations import HeldOperation
-from interlock.wire.jsonrpc.errors import BUDGET_EXCEEDED, Fault
+from interlock.wire.refusal import BUDGET_EXCEEDED, Refusal
 
 log = logging.getLogger("interlock.safety")
 
@@ -90,7 +90,7 @@ class Challenges:
         self._issued[agent] = self._clock.wall(), draft.id
         await self._codes.make_code(draft.id, agent.principal, name, draft.expires_at or self._clock.wall())
         raised = await self.inbox.raise_(draft)
-        if isinstance(raised, Fault):
+        if isinstance(raised, Refusal):
             log.error("a challenge of the agent %r cannot be put into the inbox: %s", name, raised.message)
 
     async def raise_start(self, execution: Execution, parameters: Any) -> Approval:
@@ -116,7 +116,7 @@ class Challenges:
                 raised = await self.inbox.raise_(draft)
             finally:
                 self._asking.pop(draft.id, None)
-            if isinstance(raised, Fault):
+            if isinstance(raised, Refusal):
                 self._codes.forget(draft.id)
                 on_refused(draft.id, raised.message)
 
@@ -170,21 +170,21 @@ class Challenges:
         digest = hashlib.sha256(f"{draft.id}\0".encode() + bytes(params)).hexdigest()
         return msgspec.structs.replace(draft, digest=digest)
 
-    async def approve(self, id: str, *, by: str, reason: str) -> Approval | Fault:
+    async def approve(self, id: str, *, by: str, reason: str) -> Approval | Refusal:
         """By one who knew the code or the token."""
         decision = Decision(what=What.APPROVED, by=by, at=self._clock.wall(), reason=reason)
         return await self.inbox.decide(id, decision)
 
-    async def deny(self, id: str, *, by: str, reason: str) -> Approval | Fault:
+    async def deny(self, id: str, *, by: str, reason: str) -> Approval | Refusal:
         return await self.inbox.decide(id, Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason))
 
-    async def settle(self, approval: Approval) -> Approval | Fault:
+    async def settle(self, approval: Approval) -> Approval | Refusal:
         """What was decided takes effect now, once."""
         self._codes.forget(approval.id)
         if approval.status is not Status.APPROVED:
             return approval
         used = await self.inbox.use(approval.id)
-        return used if isinstance(used, Fault) else await self.inbox.finish(approval.id, Move.SUCCEED)
+        return used if isinstance(used, Refusal) else await self.inbox.finish(approval.id, Move.SUCCEED)
 
     def void_soon(self, id: str, why: str) -> None:
         self._codes.forget(id)

@@ -42,7 +42,7 @@ from interlock.safety.protocol.directive import Directive, NotificationType
 from interlock.safety.protocol.evaluation import Evaluation, Verdict, evaluate
 from interlock.safety.protocol.hint import EXAMPLE, HINT_CHARS_MAX, Hint, maybe_hint_fault, read_hint
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.safety")
 
@@ -206,8 +206,8 @@ class SafetyLoop:
             raise OperationFailed(resource_not_found("execution", name))
         if len(written) > HINT_CHARS_MAX:
             raise OperationFailed(too_large("string_length", HINT_CHARS_MAX, len(written), param_name="nextActionHint"))
-        if (fault := maybe_hint_fault(written, self.names.of(caller).__contains__)) is not None:  # AQL-8.6.3-6
-            raise OperationFailed(invalid_value("nextActionHint", fault, {"example": EXAMPLE}))
+        if (refusal := maybe_hint_fault(written, self.names.of(caller).__contains__)) is not None:  # AQL-8.6.3-6
+            raise OperationFailed(invalid_value("nextActionHint", refusal, {"example": EXAMPLE}))
         async with self._lock(agent):
             await self._refuse_blocked(agent, is_report=True)
             await self._refresh(execution)
@@ -460,10 +460,10 @@ class SafetyLoop:
 
     # What people decide
 
-    async def settle(self, approval: Approval) -> Approval | Fault:
+    async def settle(self, approval: Approval) -> Approval | Refusal:
         """Puts a decision into effect, whoever brought it."""
         settled = await self.challenges.settle(approval)
-        if isinstance(settled, Fault):
+        if isinstance(settled, Refusal):
             return settled
         is_yes = settled.status is Status.DONE
         decision = approval.decision

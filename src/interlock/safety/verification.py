@@ -23,7 +23,7 @@ from interlock.safety.challenges import WRONG_CODE
 from interlock.safety.codes import FAILURES_MAX, TOKEN_PREFIX, Attempts, Codes
 from interlock.safety.loop import SafetyLoop
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 NOBODY: Final = ""  # the name under which attempts count that belong to no agent
 
@@ -100,8 +100,8 @@ class Verification:
     async def _approve(self, id: str, *, by: str, reason: str, is_yes: bool = True) -> None:
         decide = self._loop.challenges.approve if is_yes else self._loop.challenges.deny
         decided = await decide(id, by=by, reason=reason)
-        settled = decided if isinstance(decided, Fault) else await self._loop.settle(decided)
-        if isinstance(settled, Fault):
+        settled = decided if isinstance(decided, Refusal) else await self._loop.settle(decided)
+        if isinstance(settled, Refusal):
             raise OperationFailed(internal_error("the decision cannot be written; nothing was done"))
 
     def _over(self, approval: Approval | None, details: dict[str, Any]) -> Failure:

@@ -19,7 +19,7 @@ from interlock.safety.grants import WATCHED, CallNames, Grant
 from interlock.safety.loop import SafetyLoop
 from interlock.safety.protocol.directive import Metadata, NotificationType
 from interlock.safety.protocol.evaluation import READ_ONLY, Verdict, evaluate_call
-from interlock.wire.jsonrpc.errors import EXECUTION_REFUSED, Fault
+from interlock.wire.refusal import EXECUTION_REFUSED, Refusal
 
 _WHY: Final = {
     "execution_required": "this client may act only inside an execution: call execute_agent first",
@@ -47,7 +47,7 @@ class Watch:
         loop = self.loop
         return loop.is_enforcing and bool(loop.plan.require or loop.executions.by_owner or loop.blocks.all())
 
-    def maybe_refusal(self, call: Call) -> Fault | None:
+    def maybe_refusal(self, call: Call) -> Refusal | None:
         loop = self.loop
         if call.method not in WATCHED:  # AQL-8.6.3-1
             return None
@@ -90,7 +90,7 @@ class Watch:
                     grant.use(call, names)
                     return
 
-    def _maybe_stricter(self, execution: Execution, grant: Grant, call: Call, names: CallNames) -> Fault | None:
+    def _maybe_stricter(self, execution: Execution, grant: Grant, call: Call, names: CallNames) -> Refusal | None:
         """Stages 3 to 5 on what is really called; the stricter outcome counts."""
         if not grant.is_approved:
             judged = evaluate_call(self.loop.policies.of(execution.agent), names.all, _danger(call))
@@ -115,7 +115,7 @@ class Watch:
         except OperationFailed:
             return  # it stays paused; the next report asks again
 
-    def _refuse(self, call: Call, mine: list[Execution], principal: str) -> Fault | None:
+    def _refuse(self, call: Call, mine: list[Execution], principal: str) -> Refusal | None:
         loop = self.loop
         blocked = [block for one in mine if (block := loop.blocks.maybe(one.agent)) is not None]
         if not mine and principal != LOCAL:
@@ -135,13 +135,13 @@ class Watch:
             loop.record(execution, "PROTOCOL_VIOLATION", "refused", operation=call.target)
         return self._fault("unreported_action", mine[0])  # AQL-8.6.2-1 and -4
 
-    def _fault(self, reason: str, execution: Execution | None = None, blocked: Block | None = None) -> Fault:
+    def _fault(self, reason: str, execution: Execution | None = None, blocked: Block | None = None) -> Refusal:
         data: dict[str, Any] = {"reason": reason, "detail": _WHY[reason]}
         if execution is not None:
             data["element_name"] = execution.name
         if blocked is not None:
             data |= {"element_name": blocked.name, "verification_id": blocked.challenge_id}  # AQL-8.6.4-5
-        return Fault(EXECUTION_REFUSED, "execution_refused", data)
+        return Refusal(EXECUTION_REFUSED, "execution_refused", data)
 
 
 def _danger(call: Call) -> int | None:

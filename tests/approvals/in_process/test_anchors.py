@@ -14,12 +14,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from interlock.approvals.trust.anchors import FILE_BYTES_MAX, Anchors
 from interlock.approvals.trust.key_sets import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S
-from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor, unverified_fault
+from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor, unverified_refusal
 from interlock.config.plan import AnchorPlan
 from interlock.core.start_errors import AnchorInvalid
 from interlock.crypto.jose.jwks import Jwk, thumbprint
 from interlock.net.fetch import FetchFailed
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.wire.refusal import UNAVAILABLE, Refusal
 
 URL = "https://login.example.com/jwks"
 ED25519 = Ed25519PrivateKey.generate()
@@ -62,9 +62,9 @@ def pem(key: Any) -> str:
 def knows(kid: str) -> Any:
     """A judge who wants a key of that name."""
 
-    def judge(anchors: Sequence[Anchor]) -> str | Fault:
+    def judge(anchors: Sequence[Anchor]) -> str | Refusal:
         found = [anchor.name for anchor in anchors for key in anchor.keys if key.kid == kid]
-        return found[0] if found else unverified_fault(KEY_UNKNOWN, "no such key")
+        return found[0] if found else unverified_refusal(KEY_UNKNOWN, "no such key")
 
     return judge
 
@@ -73,7 +73,7 @@ async def keys(plan: AnchorPlan) -> tuple[Jwk, ...]:
     anchors = Anchors((plan,), SetClock())
     anchors.load()
     found = await anchors.judge_signature(lambda _: True, lambda all: all[0].keys)
-    assert not isinstance(found, Fault)
+    assert not isinstance(found, Refusal)
     return found
 
 
@@ -178,7 +178,7 @@ async def test_an_enrolled_approver_keeps_its_keys_whatever_the_configuration_sa
     for _ in range(2):
         (known,) = anchors.known()
         assert (known.source, len(known.keys), known.approves) == ("key", 1, ("*",))
-        assert isinstance(await anchors.judge_signature(lambda _: True, knows("a")), Fault)
+        assert isinstance(await anchors.judge_signature(lambda _: True, knows("a")), Refusal)
         await anchors.replan((AnchorPlan(name="operator", jwks=URL, approves=("*", "more")),))
     assert server.asked == 0
 
@@ -188,7 +188,7 @@ async def test_a_key_set_is_fetched_when_picked_and_kept_while_fresh() -> None:
     anchors = Anchors((AnchorPlan(name="corp", jwks=URL),), clock, server.get)
     anchors.load()
     assert server.asked == 0
-    assert isinstance(await anchors.judge_signature(lambda _: False, knows("a")), Fault)
+    assert isinstance(await anchors.judge_signature(lambda _: False, knows("a")), Refusal)
     assert server.asked == 0
     for _ in range(3):
         assert await anchors.judge_signature(lambda _: True, knows("a")) == "corp"
@@ -211,7 +211,7 @@ async def test_a_new_key_is_found_and_made_up_ones_are_looked_for_once_a_second(
     clock.time += UNKNOWN_KEY_S
     server.kids = ("c",)
     *made_up, rotated = await asyncio.gather(*looked_for)
-    assert all(isinstance(verdict, Fault) for verdict in made_up)
+    assert all(isinstance(verdict, Refusal) for verdict in made_up)
     assert (rotated, server.asked) == ("corp", 3)
 
 
@@ -222,7 +222,7 @@ async def test_without_its_key_set_nothing_is_believed_and_the_refusal_says_to_t
     anchors = Anchors(plans, clock, server.get)
     anchors.load()
     refused = await anchors.judge_signature(lambda _: True, knows("a"))
-    assert isinstance(refused, Fault) and refused.code == UNAVAILABLE
+    assert isinstance(refused, Refusal) and refused.code == UNAVAILABLE
     assert (
         await anchors.judge_signature(lambda _: True, knows("mine")) == "own"
     )  # another anchor's word does not depend on it
@@ -232,7 +232,7 @@ async def test_without_its_key_set_nothing_is_believed_and_the_refusal_says_to_t
     server.away = True
     clock.time += KEPT_S
     refused = await anchors.judge_signature(lambda _: True, knows("a"))
-    assert isinstance(refused, Fault) and refused.code == UNAVAILABLE
+    assert isinstance(refused, Refusal) and refused.code == UNAVAILABLE
 
 
 async def test_anchors_can_be_changed_and_a_change_that_cannot_be_used_changes_nothing(tmp_path: Path) -> None:
@@ -244,10 +244,10 @@ async def test_anchors_can_be_changed_and_a_change_that_cannot_be_used_changes_n
     with pytest.raises(AnchorInvalid, match="of anchor lost cannot be read: No such"):
         await anchors.replan((own, AnchorPlan(name="lost", key=tmp_path / "none")))
     assert await anchors.judge_signature(lambda _: True, knows("a")) == "corp"
-    assert isinstance(await anchors.judge_signature(lambda _: True, knows("mine")), Fault)
+    assert isinstance(await anchors.judge_signature(lambda _: True, knows("mine")), Refusal)
     await anchors.replan((own, corp))
     assert await anchors.judge_signature(lambda _: True, knows("mine")) == "own"
     assert await anchors.judge_signature(lambda _: True, knows("a")) == "corp"
     assert server.asked == 2  # once at first, once for the unknown key: the set was kept
     await anchors.replan((own,))
-    assert isinstance(await anchors.judge_signature(lambda _: True, knows("a")), Fault)
+    assert isinstance(await anchors.judge_signature(lambda _: True, knows("a")), Refusal)

@@ -14,18 +14,18 @@ from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.state import Move, Status
 from interlock.core.replicas import Replicas
 from interlock.store.ports import Unavailable
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 
 def name(answer: object) -> str:
-    assert isinstance(answer, Fault), answer
+    assert isinstance(answer, Refusal), answer
     return answer.message
 
 
 def data(answer: object) -> dict[str, Any]:
-    assert isinstance(answer, Fault), answer
-    assert answer.data is not None
-    return answer.data
+    assert isinstance(answer, Refusal), answer
+    assert answer.details is not None
+    return answer.details
 
 
 def ok(answer: object) -> Approval:
@@ -79,9 +79,9 @@ async def test_a_principal_may_have_a_hundred_waiting_and_no_more(tmp_path: Path
     async with desk_at(tmp_path) as desk:
         calls = [desk.inbox.raise_(desk.call(f"d{number}")) for number in range(103)]
         answers = await asyncio.gather(*calls) if at_once else [await call for call in calls]
-        refused = [one for one in answers if isinstance(one, Fault)]
+        refused = [one for one in answers if isinstance(one, Refusal)]
         assert len(refused) == 3
-        assert {one.code for one in refused} == {32003}
+        assert {one.number for one in refused} == {32003}
         assert data(refused[0])["budget"] == "max_pending_confirmations"
         assert (data(refused[0])["limit"], data(refused[0])["used"]) == (100, 100)
         await desk.raised(requested_by="client:someone-else")
@@ -189,7 +189,7 @@ async def test_twenty_parallel_uses_have_exactly_one_winner(tmp_path: Path) -> N
         approved = await desk.approved()
         answers = await asyncio.gather(*(desk.inbox.use(approved.id) for _ in range(20)))
         assert sum(isinstance(one, Approval) for one in answers) == 1
-        assert {name(one) for one in answers if isinstance(one, Fault)} == {"confirmation_used"}
+        assert {name(one) for one in answers if isinstance(one, Refusal)} == {"confirmation_used"}
 
 
 async def test_two_inboxes_on_one_store_use_it_once_between_them(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ async def test_of_two_decisions_at_once_one_counts_and_both_are_on_record(tmp_pa
         answers = await asyncio.gather(
             desk.inbox.decide(raised.id, desk.yes("j1")), desk.inbox.decide(raised.id, desk.yes("j2"))
         )
-        assert sorted(isinstance(one, Fault) for one in answers) == [False, True]
+        assert sorted(isinstance(one, Refusal) for one in answers) == [False, True]
         outcomes = [one["outcome"] for one in await desk.records() if one["method"] == "approvals/approve"]
         assert sorted(outcomes) == ["confirmation_used", "decided", "decided"]
 
@@ -262,8 +262,8 @@ async def test_a_decision_counts_until_just_before_expiry_and_then_the_arguments
         ok(await desk.inbox.decide(early.id, desk.yes()))
         clock.pass_(1)
         refused = await desk.inbox.decide(late.id, desk.yes("j2"))
-        assert isinstance(refused, Fault)
-        assert (refused.code, refused.message) == (32121, "confirmation_expired")
+        assert isinstance(refused, Refusal)
+        assert (refused.number, refused.message) == (32121, "confirmation_expired")
         found = desk.inbox.get(late.id)
         assert found is not None
         assert (found.status, found.params) == (Status.EXPIRED, None)
@@ -453,8 +453,8 @@ async def test_without_a_store_nothing_is_raised_decided_or_used(tmp_path: Path)
             await desk.inbox.decide(pending.id, desk.yes()),
             await desk.inbox.use(approved.id),
         ):
-            assert isinstance(refused, Fault)
-            assert refused.code == 32131
+            assert isinstance(refused, Refusal)
+            assert refused.number == 32131
         await desk.store.open()
         assert desk.inbox.find(ALICE, "d3") is None
         ok(await desk.inbox.use(approved.id))
@@ -474,8 +474,8 @@ async def test_a_decision_that_cannot_be_recorded_does_not_count(
         with monkeypatch.context() as patched:
             patched.setattr(desk.audit, "append", full)
             refused = await desk.inbox.decide(raised.id, desk.yes())
-        assert isinstance(refused, Fault)
-        assert refused.code == 32131
+        assert isinstance(refused, Refusal)
+        assert refused.number == 32131
         assert status(desk, raised.id) is Status.PENDING
 
 

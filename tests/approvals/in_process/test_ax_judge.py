@@ -20,7 +20,7 @@ from interlock.core.store_backends import build_store
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import PROOF_S_MAX, Asked, Verified
 from interlock.net.fetch import FetchFailed
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 ADA, BOB, SERVICE = key("EdDSA", "ada"), key("ES256", "bob"), key("RS256", "service")
@@ -86,9 +86,9 @@ def proof_of(clock: Hands, signer: SigningKey = ADA, **changes: Any) -> Presente
     return Presented(token=mint(signer, claims | changes, typ="mcpax-confirm+jwt"))
 
 
-def reason(judged: Verified | Fault) -> tuple[int, str]:
-    assert isinstance(judged, Fault), judged
-    return judged.code, (judged.data or {})["reason"]
+def reason(judged: Verified | Refusal) -> tuple[int, str]:
+    assert isinstance(judged, Refusal), judged
+    return judged.number, (judged.details or {})["reason"]
 
 
 async def test_a_proof_holds_once_also_after_a_restart(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ async def test_of_many_at_once_one_proof_holds(tmp_path: Path) -> None:
     async with court(tmp_path, clock) as judge:
         judged = await asyncio.gather(*(judge.judge(ASKED, proof_of(clock)) for _ in range(20)))
     assert [isinstance(one, Verified) for one in judged].count(True) == 1
-    assert {one.code for one in judged if isinstance(one, Fault)} == {32122}
+    assert {one.number for one in judged if isinstance(one, Refusal)} == {32122}
 
 
 async def test_a_refused_proof_is_not_used_up(tmp_path: Path) -> None:

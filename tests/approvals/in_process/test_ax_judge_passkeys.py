@@ -19,7 +19,7 @@ from interlock.crypto.webauthn.party import find_relying_party
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked, Verified
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 URL = "http://127.0.0.1:7412"
 ASKED = Asked(
@@ -40,13 +40,13 @@ class Court:
         assert isinstance(request, PasskeyRequest)
         return request.challenge
 
-    async def judged(self, token: str) -> Verified | Fault:
+    async def judged(self, token: str) -> Verified | Refusal:
         return await self.judge.judge(ASKED, Presented(token=token))
 
     async def reason(self, token: str) -> tuple[int, str]:
         judged = await self.judged(token)
-        assert isinstance(judged, Fault), judged
-        return judged.code, (judged.data or {})["reason"]
+        assert isinstance(judged, Refusal), judged
+        return judged.number, (judged.details or {})["reason"]
 
 
 @contextlib.asynccontextmanager
@@ -144,7 +144,7 @@ async def test_a_store_that_cannot_remember_refuses(tmp_path: Path) -> None:
 
         here.store.kv.get = away
         judged = await here.judged(ada.sign(here.asked(), counter=1))
-        assert isinstance(judged, Fault) and judged.code == 32131
+        assert isinstance(judged, Refusal) and judged.number == 32131
         here.store.kv.get = kept
         assert isinstance(await here.judged(ada.sign(here.asked(), counter=1)), Verified)
 
@@ -153,7 +153,7 @@ async def test_where_browsers_use_no_passkeys_none_is_asked_and_none_counts(tmp_
     ada = Authenticator()
     async with court(tmp_path, Hands(), ada, url="http://192.0.2.1:7412") as here:
         refused = here.desk.request(ASKED)
-        assert isinstance(refused, Fault) and (refused.data or {})["reason"] == "party"
+        assert isinstance(refused, Refusal) and (refused.details or {})["reason"] == "party"
         assert here.desk.maybe_origin("files.delete") is None
         assert here.desk.url() == "http://192.0.2.1:7412"
         assert here.desk.invite("ada", "local") is None
@@ -165,7 +165,7 @@ async def test_links_lead_to_where_passkeys_work(tmp_path: Path) -> None:
         assert here.desk.maybe_origin("files.delete") == "http://localhost:7412"
         assert here.desk.maybe_origin("mail.send") is None
         refused = here.desk.request(Asked(**{**_members(ASKED), "tool": "mail.send"}))
-        assert isinstance(refused, Fault) and (refused.data or {})["reason"] == "not_entitled"
+        assert isinstance(refused, Refusal) and (refused.details or {})["reason"] == "not_entitled"
     async with court(tmp_path, Hands()) as here:
         assert here.desk.url() == URL
     async with court(tmp_path, Hands(), Authenticator(), url="https://ops.example.com/x") as here:

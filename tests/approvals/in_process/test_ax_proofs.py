@@ -16,7 +16,7 @@ from interlock.ax.protocol.messages import Proof, Register
 from interlock.config.plan import AnchorPlan
 from interlock.core.clock import SystemClock
 from interlock.core.store_backends import build_store
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 AUTHORITY = "edge01.example.com"
 OWN_ID = str(uuid.uuid4())
@@ -41,10 +41,10 @@ def _request(key: Any = KEY, **claims: Any) -> Register:
     )
 
 
-async def _judge(proofs: Proofs, request: Register) -> Fault | None:
+async def _judge(proofs: Proofs, request: Register) -> Refusal | None:
     proved = await proofs.judge(request)
     assert proved is not None
-    return proved if isinstance(proved, Fault) else await proofs.spend(proved)
+    return proved if isinstance(proved, Refusal) else await proofs.spend(proved)
 
 
 @pytest.mark.parametrize("anchored", [True, False])
@@ -57,19 +57,19 @@ async def test_a_proof_holds_once_and_only_under_an_anchor(tmp_path: Path, ancho
     try:
         request = _request()
         first, again = await _judge(proofs, request), await _judge(proofs, request)
-        assert isinstance(again, Fault)
+        assert isinstance(again, Refusal)
         if not anchored:
-            assert isinstance(first, Fault)
-            assert (first.data or {})["reason"] == "key_unknown"
+            assert isinstance(first, Refusal)
+            assert (first.details or {})["reason"] == "key_unknown"
             return
         assert first is None
-        assert (again.data or {})["reason"] == "replayed"
+        assert (again.details or {})["reason"] == "replayed"
         forged = await _judge(proofs, _request(Ed25519PrivateKey.generate()))
-        assert isinstance(forged, Fault)
-        assert (forged.message, (forged.data or {})["reason"]) == ("authority_unverified", "signature")
+        assert isinstance(forged, Refusal)
+        assert (forged.message, (forged.details or {})["reason"]) == ("authority_unverified", "signature")
         elsewhere = await _judge(proofs, _request(aud=str(uuid.uuid4())))
-        assert isinstance(elsewhere, Fault)
-        assert (elsewhere.data or {})["reason"] == "audience"
+        assert isinstance(elsewhere, Refusal)
+        assert (elsewhere.details or {})["reason"] == "audience"
         assert await proofs.judge(Register(subserver_id=str(uuid.uuid4()), segment="plant")) is None
     finally:
         await store.close()

@@ -14,7 +14,7 @@ from interlock.config.plan import AnchorPlan
 from interlock.crypto.keys import encrypted_pem
 from interlock.crypto.keys.operator_keys import make_key
 from interlock.gate.protocol.jws_proof import Asked
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 RIGHT, WRONG = "correct horse", "battery staple"
 ASKED = Asked(confirmation_id="c", call_digest="d", nonce="n", tool="files.delete", aggregator_id="node")
@@ -40,18 +40,18 @@ def service(tmp_path: Path, clock: Hands, monkeypatch: pytest.MonkeyPatch) -> Op
 
 async def test_wrong_passphrases_of_one_caller_lock_no_one_else_out(service: OperatorKeyService, clock: Hands) -> None:
     for _ in range(FREE_TRIES):
-        assert isinstance(await service.sign(ASKED, None, WRONG, by="operator:eve"), Fault)
+        assert isinstance(await service.sign(ASKED, None, WRONG, by="operator:eve"), Refusal)
     assert await service.sign(ASKED, None, RIGHT, by="operator:eve") == TooOften(5)
     assert isinstance(await service.sign(ASKED, None, RIGHT, by="browser:ada"), str)
     clock.pass_(5)
-    assert isinstance(await service.sign(ASKED, None, WRONG, by="operator:eve"), Fault)
+    assert isinstance(await service.sign(ASKED, None, WRONG, by="operator:eve"), Refusal)
     assert await service.sign(ASKED, None, RIGHT, by="operator:eve") == TooOften(10)
 
 
 async def test_new_sessions_are_no_new_tries_and_who_knew_it_once_goes_on(service: OperatorKeyService) -> None:
     assert isinstance(await service.sign(ASKED, None, RIGHT, by="browser:ada"), str)
     for number in range(SHARED_TRIES):
-        assert isinstance(await service.sign(ASKED, None, WRONG, by=f"browser:{number}"), Fault)
+        assert isinstance(await service.sign(ASKED, None, WRONG, by=f"browser:{number}"), Refusal)
     assert await service.sign(ASKED, None, WRONG, by="browser:next") == TooOften(5)
     assert isinstance(await service.sign(ASKED, None, RIGHT, by="browser:ada"), str)
 

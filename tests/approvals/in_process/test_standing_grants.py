@@ -19,7 +19,7 @@ from interlock.approvals.standing_grants import StandingGrants, StoredGrant, Unc
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.gate.protocol.held_call import Presented
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 TOOL, DIGEST, WHO = "files.delete", "ab" * 32, "client:alice"
 ANY = (ArgumentRule(at="/n", kind="any"),)
@@ -53,7 +53,7 @@ class Granting:
         }
         return Presented(token=mint(signer, claims, typ="mcpax-confirm+jwt"))
 
-    async def signed(self, signer: SigningKey = ADA, **changes: Any) -> StoredGrant | Fault:
+    async def signed(self, signer: SigningKey = ADA, **changes: Any) -> StoredGrant | Refusal:
         grant = self.terms(**changes)
         return await self.grants.sign(grant, self.proof(grant, signer), by="operator:ada")
 
@@ -84,7 +84,7 @@ async def test_a_grant_ends_by_whichever_clock_says_so_first(tmp_path: Path) -> 
         assert isinstance(here.find(), StoredGrant)
         here.clock.at += 1
         assert here.find() == Uncovered(grant.id, "has expired")
-        assert isinstance(await here.grants.use(grant.id), Fault)
+        assert isinstance(await here.grants.use(grant.id), Refusal)
         here.clock.at -= 1
         here.clock.wall_at += 10_001  # a machine that slept
         assert here.find() == Uncovered(grant.id, "has expired")
@@ -100,7 +100,7 @@ async def test_two_processes_count_the_same_uses(tmp_path: Path) -> None:
         assert sum(isinstance(one, StoredGrant) for one in done) == 5
         later = await Granting(desk, here.clock).open()
         assert (got(later.maybe(grant.id)).used, later.maybe_over(grant.id)) == (5, "is used up (5 calls)")
-        assert isinstance(await there.grants.use(grant.id), Fault)
+        assert isinstance(await there.grants.use(grant.id), Refusal)
 
 
 async def test_a_revocation_in_another_process_ends_it_here_at_the_next_use(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ async def test_a_revocation_in_another_process_ends_it_here_at_the_next_use(tmp_
         there = Granting(desk, here.clock)
         await (await there.open()).revoke(grant.id, by="operator:bob")
         assert isinstance(here.find(), StoredGrant)  # not seen yet
-        assert isinstance(await here.grants.use(grant.id), Fault)
+        assert isinstance(await here.grants.use(grant.id), Refusal)
         assert here.find() == Uncovered(grant.id, "was revoked by operator:bob")
 
 
@@ -134,7 +134,7 @@ async def test_of_several_grants_the_one_that_ends_first_is_used(tmp_path: Path)
 async def test_only_a_person_who_may_approve_the_tool_signs(tmp_path: Path, signer: SigningKey) -> None:
     async with granting(tmp_path) as (here, _):
         refused = await here.signed(signer)
-        assert isinstance(refused, Fault)
+        assert isinstance(refused, Refusal)
         assert refused.message == "proof_invalid"
         assert here.find() is None
 
@@ -156,7 +156,7 @@ async def test_only_a_person_who_may_approve_the_tool_signs(tmp_path: Path, sign
 async def test_what_has_no_clear_end_or_meaning_is_not_kept(tmp_path: Path, changes: Any) -> None:
     async with granting(tmp_path) as (here, _):
         refused = await here.signed(**changes)
-        assert isinstance(refused, Fault)
+        assert isinstance(refused, Refusal)
         assert refused.message == "bad_grant"
         assert here.grants.all() == []
 
@@ -183,7 +183,7 @@ async def test_what_is_changed_on_disk_grants_nothing(tmp_path: Path, changed: s
         await desk.store.kv.put("grants", grant.id, json.dumps(stored).encode(), here.clock.wall())
         later = await Granting(desk, here.clock).open()
         assert str(later.maybe_over(grant.id)).startswith("is void")
-        assert isinstance(await later.use(grant.id), Fault)
+        assert isinstance(await later.use(grant.id), Refusal)
 
 
 async def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ async def test_a_grant_that_another_process_let_go_is_unknown_and_no_failure(tmp
         for one in (first, second):
             await desk.store.kv.delete("grants", one.id)
         refused = await here.grants.revoke(first.id, by="operator:bob")
-        assert isinstance(refused, Fault) and refused.message == "confirmation_unknown"
+        assert isinstance(refused, Refusal) and refused.message == "confirmation_unknown"
         await here.anchors.replan(PLANS[1:])
         assert await here.grants.void_unfounded() == []
         assert here.grants.all() == []

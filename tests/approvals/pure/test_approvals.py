@@ -9,13 +9,12 @@ import pytest
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, What
 from interlock.approvals.protocol.errors import refusal_of
 from interlock.approvals.protocol.state import ENDS, LIVE, TABLE, Move, Status, maybe_after
-from interlock.ax.protocol.errors import (
+from interlock.wire.refusal import (
     CONFIRMATION_DENIED,
     CONFIRMATION_EXPIRED,
     CONFIRMATION_UNKNOWN,
     CONFIRMATION_USED,
     CONFIRMATION_VOID,
-    NAMES,
 )
 
 # SURFACE 7, written a second time by hand.
@@ -83,11 +82,11 @@ def test_only_an_approved_one_can_be_used_and_only_once() -> None:
         (Status.DENIED, CONFIRMATION_DENIED),
     ],
 )
-def test_every_state_has_a_refusal_with_its_number_and_name(status: Status, code: int) -> None:
+def test_every_state_has_a_refusal_with_its_number_and_name(status: Status, code: str) -> None:
     fault = refusal_of(approval(status=status))
-    assert (fault.code, fault.message) == (code, NAMES[code])
-    assert fault.data is not None
-    assert fault.data["detail"]
+    assert (fault.code, fault.message) == (code, code)
+    assert fault.details is not None
+    assert fault.details["detail"]
 
 
 @pytest.mark.req("X-4.2.1-5", "X-7.3-4")
@@ -95,19 +94,22 @@ def test_every_state_has_a_refusal_with_its_number_and_name(status: Status, code
 def test_a_proposal_that_is_claimed_or_late_has_words_of_its_own_and_calls_keep_theirs(status: Status) -> None:
     told, usual = (refusal_of(approval(status=status, kind=kind)) for kind in (Kind.PROPOSAL, Kind.CALL))
     words = {CONFIRMATION_USED: "already_claimed", CONFIRMATION_EXPIRED: "proposal_expired"}
-    assert (told.code, usual.message) == (usual.code, NAMES[usual.code])
+    assert (told.code, usual.message) == (usual.code, usual.code)
     assert told.message == words.get(usual.code, usual.message)
-    assert told.data is not None and usual.data is not None
-    assert (told.data["reason"], told.data["confirmation_id"]) == (usual.data["reason"], usual.data["confirmation_id"])
-    assert told.data["detail"]
+    assert told.details is not None and usual.details is not None
+    assert (told.details["reason"], told.details["confirmation_id"]) == (
+        usual.details["reason"],
+        usual.details["confirmation_id"],
+    )
+    assert told.details["detail"]
 
 
 def test_a_refusal_repeats_what_the_operator_said_and_what_became_of_it() -> None:
     said = Decision(what=What.DENIED, by="operator:bob", at=2.0, reason="not on a Friday")
-    denied = refusal_of(approval(status=Status.DENIED, decision=said)).data
+    denied = refusal_of(approval(status=Status.DENIED, decision=said)).details
     assert denied is not None
     assert denied["said"] == "not on a Friday"
-    void = refusal_of(approval(status=Status.VOID, outcome="definition_changed")).data
+    void = refusal_of(approval(status=Status.VOID, outcome="definition_changed")).details
     assert void is not None
     assert void["outcome"] == "definition_changed"
 

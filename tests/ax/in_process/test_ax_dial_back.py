@@ -14,7 +14,7 @@ from interlock.ax.protocol.messages import Register
 from interlock.config.plan import AccessRule
 from interlock.links.connector import ConnectFailed, Loss
 from interlock.links.pipes import HttpPipe
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 GUEST = RegistrantIdentity(principal="local")
 NAMED = "http://sub.example.invalid:8080/mcp"
@@ -54,7 +54,7 @@ async def test_a_path_that_leads_elsewhere_than_it_reads_is_refused(path: str) -
     request = Register(subserver_id=str(uuid.uuid4()), segment="plant", endpoint=f"http://127.0.0.1:9{path}")
     refused = await check_endpoint(request, allowed, GUEST)
     assert refused is not None
-    assert refused.data == {"member": "endpoint"}
+    assert refused.details == {"member": "endpoint"}
     assert await judge("http://127.0.0.1:9/mcp/a.b/c%20d", allowed, GUEST) == ("127.0.0.1",)
 
 
@@ -76,7 +76,7 @@ async def test_a_name_under_a_star_never_leads_into_a_private_network(monkeypatc
     assert await judge(asked, star, GUEST) == ("1.1.1.1",)
     for private in ("10.0.0.1", "127.0.0.1", "169.254.169.254", "::1", "::ffff:10.0.0.1"):
         _leads_to(monkeypatch, "1.1.1.1", private)
-        assert isinstance(await judge(asked, star, GUEST), Fault), private
+        assert isinstance(await judge(asked, star, GUEST), Refusal), private
     tunnelled = RegistrantIdentity(principal="local", rule=AccessRule(who=("*",), secure_by="a tunnel"))
     assert await judge(NAMED, (NAMED,), tunnelled) == (), "what the operator names may move"
 

@@ -27,7 +27,7 @@ from interlock.core.store_backends import build_store
 from interlock.guard.budgets import Budgets
 from interlock.links.connector import ConnectorParts
 from interlock.store.ports import Store, Unavailable
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.wire.refusal import FORMS, UNAVAILABLE, Refusal
 
 OWN_ID, ELSEWHERE_ID = str(uuid.uuid4()), str(uuid.uuid4())
 AUTHORITY = "dns:edge.example.com"
@@ -53,7 +53,7 @@ class _Quiet:
 class _Once(Proofs):
     """Every signature holds."""
 
-    async def judge(self, request: Register) -> Proved | Fault | None:
+    async def judge(self, request: Register) -> Proved | Refusal | None:
         return Proved(authority=AUTHORITY, anchor="plant", jti="j1", expires_at=SystemClock.wall() + 60)
 
 
@@ -121,11 +121,11 @@ async def test_a_proof_is_not_spent_on_a_registration_that_is_refused_anyway(sto
     registrar.engine.keep(("taken",))
     connection, _ = _connection(registrar)
     try:
-        assert isinstance(await registrar.register(_register("taken"), "a", connection), Fault)
+        assert isinstance(await registrar.register(_register("taken"), "a", connection), Refusal)
         assert isinstance(await registrar.register(_register("free"), "a", connection), Registered)
         again = await registrar.register(_register("more"), "b", connection)
-        assert isinstance(again, Fault)
-        assert (again.data or {})["reason"] == "replayed"
+        assert isinstance(again, Refusal)
+        assert (again.details or {})["reason"] == "replayed"
     finally:
         connection.on_closed(1000, "")
         await registrar.close()
@@ -140,8 +140,8 @@ async def test_a_lease_is_given_up_when_the_registration_fails_after_it(store: S
     request = _register("plant")
     refused = await registrar.register(request, "a", connection)
     connection.on_closed(1000, "")
-    assert isinstance(refused, Fault)
-    assert (refused.data or {})["reason"] == "stopping"
+    assert isinstance(refused, Refusal)
+    assert (refused.details or {})["reason"] == "stopping"
     assert await theirs.claim(request, "elsewhere") is None
 
 
@@ -159,7 +159,7 @@ async def test_one_whose_ownership_cannot_be_kept_is_told_so_before_its_link_is_
     connection.on_closed(1000, "")
     try:
         assert pipe.happened[0].startswith("sent ")
-        assert f'"code":{UNAVAILABLE}' in pipe.happened[0]
+        assert f'"code":{FORMS[UNAVAILABLE].number}' in pipe.happened[0]
         assert pipe.happened[1] == "closed"
     finally:
         await registrar.close()

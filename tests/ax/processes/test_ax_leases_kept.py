@@ -13,7 +13,7 @@ from interlock.ax.protocol.messages import Register
 from interlock.ax.protocol.registration.sessions import Peer, Session
 from interlock.core.store_backends import BACKENDS, build_store
 from interlock.store.ports import Unavailable
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 A, B = str(uuid.uuid4()), str(uuid.uuid4())
 
@@ -64,11 +64,11 @@ async def test_of_two_at_once_exactly_one_has_it_a_thousand_times(tmp_path: Path
             outcomes = await asyncio.gather(
                 first.claim(_register(subserver), "x"), second.claim(_register(subserver), "y")
             )
-            assert sorted(isinstance(outcome, Fault) for outcome in outcomes) == [False, True]
+            assert sorted(isinstance(outcome, Refusal) for outcome in outcomes) == [False, True]
         subserver = str(uuid.uuid4())
         assert await one.claim(_register(subserver), "held") is None
         clock.at += 14.9
-        assert isinstance(await two.claim(_register(subserver), "y"), Fault)
+        assert isinstance(await two.claim(_register(subserver), "y"), Refusal)
         clock.at += 0.2  # a crashed holder's record lapses after three intervals
         assert await two.claim(_register(subserver), "y") is None
     finally:
@@ -93,10 +93,10 @@ async def test_a_holder_is_named_a_release_swaps_and_the_slow_one_finds_out(tmp_
     try:
         assert await one.claim(_register(subserver), "first") is None
         refused = await two.claim(_register(subserver), "second")
-        assert isinstance(refused, Fault)
-        assert (refused.message, (refused.data or {})["holder_aggregator_id"]) == ("split_brain", A)
+        assert isinstance(refused, Refusal)
+        assert (refused.message, (refused.details or {})["holder_aggregator_id"]) == ("split_brain", A)
         assert await elsewhere.claim(_register(subserver), "other tree") is None
-        assert isinstance(await two.claim(_register(subserver, released="made up"), "second"), Fault)
+        assert isinstance(await two.claim(_register(subserver, released="made up"), "second"), Refusal)
         assert await two.claim(_register(subserver, released="first"), "second") is None
         assert not await one.renew(_session("first", subserver))
         assert await two.renew(_session("second", subserver))

@@ -16,7 +16,7 @@ from tests.servers.start import raw
 from tests.support.node_process import Wire, running_node
 from tests.support.peers import HttpPeer
 
-from interlock.dispatch.calls_under_way import SWEEP_S, next_sweep_s, timeout_fault
+from interlock.dispatch.calls_under_way import SWEEP_S, next_sweep_s, timeout_refusal
 
 TIMES = {"realtime": 0.5, "fast": 5.0, "standard": 30.0, "slow": 120.0}
 CLASSES = [*TIMES, "batch"]
@@ -236,7 +236,7 @@ def test_deadlines_are_looked_at_when_they_are_due() -> None:
 @pytest.mark.parametrize(("link", "outcome"), [(None, "not_sent"), (object(), "unknown")])
 def test_a_call_that_never_left_is_said_not_to_have_been_sent(link: Any, outcome: str) -> None:
     call: Any = SimpleNamespace(timeout_s=30.0, link=link)
-    assert timeout_fault(call, None).data == {
+    assert timeout_refusal(call, None).details == {
         "timeout_ms": 30_000,
         "latency_class": "standard",
         "hop": 1,

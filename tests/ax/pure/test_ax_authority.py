@@ -15,12 +15,12 @@ from interlock.ax.protocol.registration.authority import (
     check_certificate,
     judge_proof,
     maybe_authority,
-    replay_fault,
+    replay_refusal,
 )
 from interlock.crypto.jose.jwks import read_jwks_untrusted
 from interlock.crypto.keys.jwt_verification import check_signature
 from interlock.net.protocol.dns_name import maybe_dns_name
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 NOW = 1_800_000_000.0
 EDGE = "edge01.factory.example.com"
@@ -40,7 +40,7 @@ def anchor(name: str, speaks_for: str, *signers: Any) -> Anchor:
 ANCHORS = (anchor("factory", EDGE, ED, ES, RS, key("PS256", "ps")), anchor("neighbours", OTHER, NEIGHBOUR))
 
 
-def judged(token: str, authority: str = EDGE) -> Proved | Fault:
+def judged(token: str, authority: str = EDGE) -> Proved | Refusal:
     return judge_proof(
         Proof(type="jwt", token=token),
         authority,
@@ -51,13 +51,13 @@ def judged(token: str, authority: str = EDGE) -> Proved | Fault:
     )
 
 
-def reason(judgement: Proved | Fault | None) -> str:
-    assert isinstance(judgement, Fault), judgement
-    assert (judgement.code, judgement.message) == (32114, "authority_unverified")
-    assert judgement.data is not None
-    assert judgement.data["mcpax_error"] == "authority_unverified"
-    assert judgement.data["detail"]
-    return str(judgement.data["reason"])
+def reason(judgement: Proved | Refusal | None) -> str:
+    assert isinstance(judgement, Refusal), judgement
+    assert (judgement.number, judgement.message) == (32114, "authority_unverified")
+    assert judgement.details is not None
+    assert judgement.details["mcpax_error"] == "authority_unverified"
+    assert judgement.details["detail"]
+    return str(judgement.details["reason"])
 
 
 def token(signer: Any = ED, header: dict[str, Any] | None = None, **changes: Any) -> str:
@@ -195,12 +195,12 @@ def test_one_key_in_two_anchors_is_one_key() -> None:
 
 @pytest.mark.req("AX-4.2-8")
 def test_a_proof_used_before_is_refused_the_same_way() -> None:
-    assert reason(replay_fault()) == "replayed"
+    assert reason(replay_refusal()) == "replayed"
 
 
 @given(st.dictionaries(st.sampled_from([*GOOD, "nbf"]), st.none() | st.integers() | st.floats() | st.text(max_size=6)))
 def test_no_claims_do_worse_than_be_refused(claims: dict[str, Any]) -> None:
-    assert isinstance(judged(mint(ED, GOOD | claims, typ="JWT")), Proved | Fault)
+    assert isinstance(judged(mint(ED, GOOD | claims, typ="JWT")), Proved | Refusal)
 
 
 @pytest.mark.req("AX-4.2-9")

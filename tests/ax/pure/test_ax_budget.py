@@ -1,6 +1,7 @@
 """Budgets with plain numbers (MCP-AX 11.4)."""
 
 import itertools
+import json
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from interlock.ax.protocol.budget import (
     Price,
     budget_exceeded,
 )
-from interlock.wire.jsonrpc.errors import for_legacy
+from interlock.wire.jsonrpc.errors import error_body
 
 READ = Price()
 WRITE = Price(mutable=True)
@@ -213,6 +214,6 @@ def test_whoever_waits_as_long_as_told_is_let_through(limit: int, pauses: list[f
 def test_the_refusal_says_which_limit_how_much_and_whose() -> None:
     fault = budget_exceeded(Over(budget="max_calls_per_minute", limit=3, used=3, retry_after_ms=250), "subserver")
     said = {"budget": "max_calls_per_minute", "limit": 3, "used": 3, "retry_after_ms": 250, "scope": "subserver"}
-    assert (fault.code, fault.message) == (32003, "budget_exceeded")
-    assert fault.data == {**said, "mcpax_code": -32003}
-    assert for_legacy(fault).code == -32003
+    assert (fault.number, fault.message) == (32003, "budget_exceeded")
+    assert fault.details == {**said, "mcpax_code": -32003}
+    assert json.loads(error_body(fault, draft=True))["code"] == -32003

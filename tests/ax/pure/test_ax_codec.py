@@ -46,8 +46,9 @@ from interlock.ax.protocol.registration.codec import (
 )
 from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES
 from interlock.wire.jsonrpc.codec import decode_untrusted
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault, error_body
+from interlock.wire.jsonrpc.errors import error_body
 from interlock.wire.jsonrpc.messages import Request
+from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 DRAFT_REQUEST = b"""{
 "jsonrpc": "2.0",
@@ -98,15 +99,15 @@ def register(**changes: Any) -> Register:
     return read
 
 
-def refused(read: object, member: str) -> Fault:
-    assert isinstance(read, Fault), read
-    assert read.data is not None
-    assert read.data["member"] == member
-    assert json.loads(error_body(read))["code"] == read.code
+def refused(read: object, member: str) -> Refusal:
+    assert isinstance(read, Refusal), read
+    assert read.details is not None
+    assert read.details["member"] == member
+    assert json.loads(error_body(read))["code"] == read.number
     return read
 
 
-def not_registered(member: str, **changes: Any) -> Fault:
+def not_registered(member: str, **changes: Any) -> Refusal:
     return refused(read_register_untrusted(changed(LEAST, **changes)), member)
 
 
@@ -154,8 +155,8 @@ def test_params_that_are_no_object_are_refused(text: bytes) -> None:
 
 def test_params_beyond_the_limit_are_refused_unread() -> None:
     padding = " " * MESSAGE_BYTES_MAX
-    fault = refused(read_register_untrusted(Raw(json.dumps(LEAST).encode() + padding.encode())), "params")
-    assert str(MESSAGE_BYTES_MAX) in fault.message
+    refusal = refused(read_register_untrusted(Raw(json.dumps(LEAST).encode() + padding.encode())), "params")
+    assert str(MESSAGE_BYTES_MAX) in refusal.message
 
 
 WRONG_TYPES: list[tuple[str, Any]] = [
@@ -190,9 +191,9 @@ WRONG_TYPES: list[tuple[str, Any]] = [
 @pytest.mark.req("AX-6.1-1")
 @pytest.mark.parametrize(("member", "value"), WRONG_TYPES)
 def test_a_missing_or_mistyped_member_is_refused_by_name(member: str, value: Any) -> None:
-    fault = not_registered(member, **{member: value})
-    assert fault.code == INVALID_PARAMS
-    assert member in fault.message
+    refusal = not_registered(member, **{member: value})
+    assert refusal.code == INVALID_PARAMS
+    assert member in refusal.message
 
 
 @pytest.mark.req("AX-6.1-2")
@@ -219,12 +220,12 @@ def test_ids_are_compared_without_regard_to_letter_case() -> None:
     "segment", ["", "a" * 64, "Jira", "a.b", "a b", "größe", "a\n", "a\x00", "٣", "x" * 100_000], ids=range(10)
 )
 def test_a_segment_outside_the_pattern_is_namespace_invalid_and_named(segment: str) -> None:
-    fault = not_registered("segment", segment=segment)
-    assert (fault.code, fault.message) == (32111, "namespace_invalid")
-    assert fault.data is not None
-    assert fault.data["mcpax_error"] == "namespace_invalid"
-    assert ascii(segment)[:60] in fault.data["detail"]
-    assert len(error_body(fault)) < 1000
+    refusal = not_registered("segment", segment=segment)
+    assert (refusal.number, refusal.message) == (32111, "namespace_invalid")
+    assert refusal.details is not None
+    assert refusal.details["mcpax_error"] == "namespace_invalid"
+    assert ascii(segment)[:60] in refusal.details["detail"]
+    assert len(error_body(refusal)) < 1000
 
 
 @pytest.mark.req("AX-4.1-2")
@@ -306,8 +307,8 @@ def test_an_interval_within_the_bounds_is_read(value: int) -> None:
 @pytest.mark.parametrize("text", ["-1", "-0", "99", "3600001", "5000.5", "5000.0", "5e3", '"5000"', "true", "9" * 5000])
 def test_any_other_interval_is_refused(text: str) -> None:
     params = f'{{"subserver_id":"{ID}","segment":"leaf","heartbeat_interval_ms":{text}}}'
-    fault = refused(read_register_untrusted(Raw(params.encode())), "heartbeat_interval_ms")
-    assert fault.code == INVALID_PARAMS
+    refusal = refused(read_register_untrusted(Raw(params.encode())), "heartbeat_interval_ms")
+    assert refusal.code == INVALID_PARAMS
 
 
 @pytest.mark.req("AX-6.1-5")
@@ -325,8 +326,8 @@ def test_the_six_transport_classes_are_read_and_an_unknown_one_is_answered_with_
     assert [register(transport_class=name).transport_class for name in known] == known
     assert register(transport_class="x-lora").transport_class == "x-lora"  # whether it may is the registrar's to say
     for unknown in ("carrier_pigeon", "Native", "", "x-", "x-Lora", "x-" + "l" * 62, 7, None):
-        fault = not_registered("transport_class", transport_class=unknown)
-        assert (fault.code, fault.data) == (INVALID_PARAMS, {"member": "transport_class", "known": known})
+        refusal = not_registered("transport_class", transport_class=unknown)
+        assert (refusal.code, refusal.details) == (INVALID_PARAMS, {"member": "transport_class", "known": known})
 
 
 @pytest.mark.req("AX-6.1-7")
@@ -365,10 +366,10 @@ def test_a_proof_is_read_and_any_other_type_refused() -> None:
         type="jwt", token="a.b.c"
     )
     for kind in ("JWT", "x509", "", None, 7):
-        fault = not_registered(
+        refusal = not_registered(
             "authority_proof.type", authority="dns:a.example", authority_proof={"type": kind, "token": "a.b.c"}
         )
-        assert fault.code == INVALID_PARAMS
+        assert refusal.code == INVALID_PARAMS
     for token in (NOTHING, None, 7, "x" * 8193):
         bad = {name: value for name, value in {"type": "jwt", "token": token}.items() if value is not NOTHING}
         not_registered("authority_proof.token", authority="dns:a.example", authority_proof=bad)
@@ -379,8 +380,8 @@ def test_a_proof_is_read_and_any_other_type_refused() -> None:
 
 def test_a_scope_is_one_of_three() -> None:
     assert [register(auth_scope=name).auth_scope for name in ("read", "write", "admin")] == list(AuthScope)
-    fault = not_registered("auth_scope", auth_scope="root")
-    assert fault.data == {"member": "auth_scope", "known": ["read", "write", "admin"]}
+    refusal = not_registered("auth_scope", auth_scope="root")
+    assert refusal.details == {"member": "auth_scope", "known": ["read", "write", "admin"]}
 
 
 def test_no_parent_differs_from_a_parent_that_is_not_said() -> None:
@@ -618,14 +619,14 @@ values = st.recursive(
 
 
 def reads(data: bytes) -> None:
-    assert isinstance(read_register_untrusted(Raw(data)), Register | Fault)
-    assert isinstance(read_heartbeat_untrusted(Raw(data)), Heartbeat | Fault)
-    assert isinstance(read_deregister_untrusted(Raw(data)), Deregister | Fault)
-    assert isinstance(read_registered_untrusted(Raw(data)), Registered | Fault)
-    assert isinstance(read_heartbeat_untrusted(Raw(data), "mine"), Heartbeat | Fault)
-    assert isinstance(read_parent_untrusted(Raw(data)), Parent | Fault)
-    assert isinstance(read_claims_untrusted(Raw(data)), Claims | Fault)
-    assert isinstance(read_held_untrusted(Raw(data)), dict | Fault)
+    assert isinstance(read_register_untrusted(Raw(data)), Register | Refusal)
+    assert isinstance(read_heartbeat_untrusted(Raw(data)), Heartbeat | Refusal)
+    assert isinstance(read_deregister_untrusted(Raw(data)), Deregister | Refusal)
+    assert isinstance(read_registered_untrusted(Raw(data)), Registered | Refusal)
+    assert isinstance(read_heartbeat_untrusted(Raw(data), "mine"), Heartbeat | Refusal)
+    assert isinstance(read_parent_untrusted(Raw(data)), Parent | Refusal)
+    assert isinstance(read_claims_untrusted(Raw(data)), Claims | Refusal)
+    assert isinstance(read_held_untrusted(Raw(data)), dict | Refusal)
 
 
 @given(st.dictionaries(st.sampled_from(MEMBERS), values), st.booleans())
@@ -687,4 +688,4 @@ def test_what_others_hold_is_read_and_nonsense_is_not() -> None:
     assert read_held_untrusted(Raw(encode_held({ID: OTHER}))) == {ID: OTHER}
     assert read_held_untrusted(raw({"status": "ok"})) == {}
     for bad in ([], {"held": []}, {"held": {ID: "x"}}, {"held": {ID: None}}):
-        assert isinstance(read_held_untrusted(raw(bad)), Fault)
+        assert isinstance(read_held_untrusted(raw(bad)), Refusal)

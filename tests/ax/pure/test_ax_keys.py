@@ -152,7 +152,7 @@ assert "`x-lora`" in page()
 from interlock.ax.protocol.registration.codec import read_register_untrusted
 said = b'{"subserver_id":"550e8400-e29b-41d4-a716-446655440000","segment":"a","transport_class":"x-%b"}'
 assert read_register_untrusted(msgspec.Raw(said % b"lora")).transport_class == "x-lora"
-assert read_register_untrusted(msgspec.Raw(said % b"Other")).data["known"][-1] == "x-lora"
+assert read_register_untrusted(msgspec.Raw(said % b"Other")).details["known"][-1] == "x-lora"
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

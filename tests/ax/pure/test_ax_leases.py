@@ -19,7 +19,7 @@ from interlock.ax.protocol.registration.leases import (
     may_renew,
     read_lease,
 )
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 SUBSERVER, A, B = (f"00000000-0000-4000-8000-{number:012x}" for number in range(3))
 AT_A = lease_of(A, "session at a")
@@ -30,11 +30,11 @@ def register(**changes: Any) -> Register:
     return Register(subserver_id=SUBSERVER, segment="leaf", **changes)
 
 
-def split_brain(fault: object, holder: str) -> None:
-    assert isinstance(fault, Fault), fault
-    assert (fault.code, fault.message) == (32113, "split_brain")
-    assert fault.data is not None
-    assert fault.data["holder_aggregator_id"] == holder
+def split_brain(refusal: object, holder: str) -> None:
+    assert isinstance(refusal, Refusal), refusal
+    assert (refusal.number, refusal.message) == (32113, "split_brain")
+    assert refusal.details is not None
+    assert refusal.details["holder_aggregator_id"] == holder
 
 
 def test_a_record_holds_no_session_id() -> None:
@@ -124,6 +124,6 @@ def test_another_parent_is_refused_whether_asked_or_said() -> None:
 
 @pytest.mark.req("AX-13.4-4")
 def test_an_answer_for_somebody_else_is_refused() -> None:
-    fault = check_parent(register(), Parent(subserver_id=A, parent_id=None), B)
-    assert fault is not None
-    assert (fault.code, fault.data) == (INVALID_PARAMS, {"member": "subserver_id"})
+    refusal = check_parent(register(), Parent(subserver_id=A, parent_id=None), B)
+    assert refusal is not None
+    assert (refusal.code, refusal.details) == (INVALID_PARAMS, {"member": "subserver_id"})

@@ -22,7 +22,7 @@ from interlock.ax.protocol.registration.sessions import (
     Suspected,
     Vanished,
 )
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 
 def uuid(number: int) -> str:
@@ -113,8 +113,8 @@ def test_silence_of_three_intervals_ends_the_session_and_less_does_not() -> None
     assert made.on_deadline(14.9) == (Suspected(session=alice, since=10.0),)
     assert made.on_deadline(15.0) == (Lost(session=alice, reason="heartbeat_timeout", since=15.0),)
     late = made.heartbeat(BEAT, PEER, now=15.1)
-    assert isinstance(late.answer, Fault)
-    assert (late.answer.code, late.answer.message) == (32116, "session_unknown")
+    assert isinstance(late.answer, Refusal)
+    assert (late.answer.number, late.answer.message) == (32116, "session_unknown")
     request = Register(subserver_id=uuid(1), segment="leaf")
     assert isinstance(made.register(request, PEER, session_id="s2", now=15.2).answer, Registered)
 
@@ -135,7 +135,7 @@ def test_two_missed_and_one_received_start_the_count_anew() -> None:
 def test_a_beat_that_comes_too_late_is_too_late_even_if_nobody_looked_before() -> None:
     made = engine()
     step = made.heartbeat(BEAT, PEER, now=15.0)
-    assert isinstance(step.answer, Fault)
+    assert isinstance(step.answer, Refusal)
     assert [type(event) for event in step.events] == [Suspected, Lost]
 
 

@@ -1,10 +1,10 @@
 """The registrant's engine: no event loop, time is a number."""
 
 import itertools
+from typing import Any
 
 import pytest
 
-from interlock.ax.protocol import errors
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import Deregister, Heartbeat, Register, Registered
 from interlock.ax.protocol.registration import registrant
@@ -25,7 +25,16 @@ from interlock.ax.protocol.registration.registrant import (
     Steps,
     retry_in_s,
 )
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.refusal import (
+    INVALID_PARAMS,
+    NAMESPACE_CONFLICT,
+    REGISTRATION_CYCLE,
+    SESSION_UNKNOWN,
+    SPLIT_BRAIN,
+    RefusalCode,
+    UpstreamError,
+    ax_refusal,
+)
 
 OURS = "550e8400-e29b-41d4-a716-446655440000"
 FIRST = "11111111-1111-4111-8111-111111111111"
@@ -76,8 +85,10 @@ def settled(parents: int = 1) -> Registrant:
     return engine
 
 
-def refusal(code: int) -> Fault:
-    return errors.refusal(code, "because")
+def refusal(code: RefusalCode, **details: Any) -> UpstreamError:
+    """Return what a parent that refuses with this code sends."""
+    made = ax_refusal(code, "because", **details)
+    return UpstreamError(made.number, made.message, made.details)
 
 
 @pytest.mark.parametrize(("state", "input"), [*itertools.product(RegistrantState, RegistrantInput)])
@@ -286,13 +297,13 @@ def test_success_makes_the_next_failure_the_first_again() -> None:
 
 
 @pytest.mark.parametrize("code", [*sorted(registrant.UNMENDABLE)])
-def test_a_refusal_that_only_a_person_can_mend_is_reported_and_retried_slowly(code: int) -> None:
+def test_a_refusal_that_only_a_person_can_mend_is_reported_and_retried_slowly(code: RefusalCode) -> None:
     engine = Registrant(register(), 1)
     engine.start(0.0)
-    fault = refusal(code) if code in errors.NAMES else Fault(code, "no")
+    fault = refusal(code)
     steps = engine.refused(sent(engine.opened(0.0)).id, fault, 0.0, 0.0)
     told = failure(steps)
-    assert (told.fault, told.mendable) == (fault, False)
+    assert (told.error, told.mendable) == (fault, False)
     assert 30.0 <= told.retry_in_s <= 60.0
     assert any(isinstance(step, Hangup) for step in steps)
     assert engine.next_deadline() == told.retry_in_s
@@ -304,16 +315,16 @@ def test_a_segment_that_another_has_is_asked_for_again_after_half_a_minute_or_mo
 ) -> None:
     engine = Registrant(register(), 1)
     engine.start(0.0)
-    taken = refusal(errors.NAMESPACE_CONFLICT)
+    taken = refusal(NAMESPACE_CONFLICT)
     told = failure(engine.refused(sent(engine.opened(0.0)).id, taken, 0.0, jitter))
     assert told.retry_in_s == seconds
 
 
-@pytest.mark.parametrize("code", [errors.SPLIT_BRAIN, 32131, -32603])
-def test_a_refusal_that_may_pass_is_retried_soon(code: int) -> None:
+@pytest.mark.parametrize("code", [SPLIT_BRAIN, "unavailable", "internal_error"])
+def test_a_refusal_that_may_pass_is_retried_soon(code: RefusalCode) -> None:
     engine = Registrant(register(), 1)
     engine.start(0.0)
-    fault = refusal(code) if code in errors.NAMES else Fault(code, "no")
+    fault = refusal(code)
     told = failure(engine.refused(sent(engine.opened(0.0)).id, fault, 0.0, 1.0))
     assert told.mendable
     assert told.retry_in_s == pytest.approx(0.4)
@@ -322,7 +333,7 @@ def test_a_refusal_that_may_pass_is_retried_soon(code: int) -> None:
 def test_a_hopeless_parent_does_not_slow_the_others() -> None:
     engine = Registrant(register(), 2)
     engine.start(0.0)
-    steps = engine.refused(sent(engine.opened(0.0)).id, Fault(INVALID_PARAMS, "no"), 0.0, 0.0)
+    steps = engine.refused(sent(engine.opened(0.0)).id, refusal(INVALID_PARAMS), 0.0, 0.0)
     assert steps[-1] == Dial(parent=1)
     engine.lost("refused", 0.1, 0.0)
     assert engine.next_deadline() == pytest.approx(0.3)
@@ -341,7 +352,7 @@ def test_a_link_refused_for_its_credential_is_retried_slowly() -> None:
 def test_an_unknown_session_is_registered_anew_on_the_same_link() -> None:
     engine = settled()
     beat = sent(engine.on_deadline(1.0, 0.0))
-    steps = engine.refused(beat.id, refusal(errors.SESSION_UNKNOWN), 1.1, 0.0)
+    steps = engine.refused(beat.id, refusal(SESSION_UNKNOWN), 1.1, 0.0)
     assert isinstance(steps[0], Left)
     again = sent(steps)
     assert isinstance(again.message, Register)
@@ -355,7 +366,7 @@ def test_an_unknown_session_is_registered_anew_on_the_same_link() -> None:
 def test_a_cycle_found_by_a_heartbeat_ends_the_registration() -> None:
     engine = settled()
     beat = sent(engine.on_deadline(1.0, 0.0))
-    steps = engine.refused(beat.id, refusal(errors.REGISTRATION_CYCLE), 1.1, 0.0)
+    steps = engine.refused(beat.id, refusal(REGISTRATION_CYCLE), 1.1, 0.0)
     assert isinstance(steps[0], Left)
     assert not failure(steps).mendable
     assert engine.state is RegistrantState.IDLE
@@ -373,7 +384,7 @@ def test_a_cycle_that_one_below_us_claims_costs_that_one_and_not_us(data: dict[s
     engine.granted(sent(engine.opened(0.0)).id, answer(), 0.0)
     engine.subtree_changed((OURS, BELOW, FIRST), 0.4)
     beat = sent(engine.on_deadline(0.6, 0.0))
-    fault = Fault(errors.REGISTRATION_CYCLE, "registration_cycle", {**data})
+    fault = UpstreamError(32112, "registration_cycle", {**data})
     if is_gone:  # meanwhile
         engine.subtree_changed((OURS, BELOW), 0.65)
     assert engine.refused(beat.id, fault, 0.7, 0.0) == (CycleClaimed(id=FIRST),)
@@ -388,7 +399,7 @@ def test_a_claim_that_the_new_parent_says_is_wrong_is_dropped_and_a_true_one_sta
     engine.start(0.0)
     for is_below in (True, False):
         asked = sent(engine.opened(0.0))
-        fault = errors.refusal(errors.REGISTRATION_CYCLE, "because", id=FIRST, is_below=is_below)
+        fault = refusal(REGISTRATION_CYCLE, id=FIRST, is_below=is_below)
         steps = engine.refused(asked.id, fault, 0.1, 0.0)
         assert (CycleClaimed(id=FIRST) in steps) is not is_below
         assert failure(steps).mendable is not is_below
@@ -399,7 +410,7 @@ def test_a_claim_that_the_new_parent_says_is_wrong_is_dropped_and_a_true_one_sta
 def test_any_other_error_on_a_heartbeat_shows_a_living_parent() -> None:
     engine = settled(parents=2)
     beat = sent(engine.on_deadline(1.0, 0.0))
-    assert engine.refused(beat.id, Fault(-32601, "Method not found"), 1.1, 0.0) == ()
+    assert engine.refused(beat.id, UpstreamError(-32601, "Method not found"), 1.1, 0.0) == ()
     assert engine.state is RegistrantState.REGISTERED
 
 
@@ -520,7 +531,7 @@ def test_answers_to_what_was_not_asked_change_nothing() -> None:
     for steps in (
         engine.granted(99, answer("stolen", SECOND), 0.6),
         engine.answered(99),
-        engine.refused(99, refusal(errors.SESSION_UNKNOWN), 0.6, 0.0),
+        engine.refused(99, refusal(SESSION_UNKNOWN), 0.6, 0.0),
         engine.misanswered(99, "an array", 0.6, 0.0),
     ):
         assert [type(step) for step in steps] == [Ignored]

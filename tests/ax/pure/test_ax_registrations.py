@@ -21,7 +21,7 @@ from interlock.ax.protocol.registration.sessions import (
     SubtreeChanged,
     Vanished,
 )
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
+from interlock.wire.refusal import INVALID_PARAMS, UNAVAILABLE, Refusal
 
 
 def uuid(number: int) -> str:
@@ -58,16 +58,16 @@ class Aggregator:
         assert isinstance(answer, Registered), answer
         return answer
 
-    def refused(self, request: Register, peer: Peer = ALICE, **more: Any) -> Fault:
+    def refused(self, request: Register, peer: Peer = ALICE, **more: Any) -> Refusal:
         """Also: that the refusal left no trace."""
         before, below = self.engine.standings(), self.engine.subtree_ids()
         step = self.asked(request, peer, **more)
-        assert isinstance(step.answer, Fault), step.answer
+        assert isinstance(step.answer, Refusal), step.answer
         assert step.events == ()
         assert (self.engine.standings(), self.engine.subtree_ids()) == (before, below)
         assert self.engine.check(request, peer, more.get("owner")) == step.answer
-        if step.answer.code > 32000:
-            assert step.answer.data is not None
+        if step.answer.number > 32000:
+            assert step.answer.details is not None
         return step.answer
 
     def beat(self, session_id: str, peer: Peer = ALICE, now: float = 0.0, **more: Any) -> Step[int]:
@@ -86,8 +86,8 @@ def names(events: tuple[Event, ...]) -> list[str]:
 
 
 def code(answer: object) -> tuple[int, str]:
-    assert isinstance(answer, Fault), answer
-    return answer.code, answer.message
+    assert isinstance(answer, Refusal), answer
+    return answer.number, answer.message
 
 
 CONFLICT = (32110, "namespace_conflict")
@@ -168,11 +168,11 @@ def test_scopes_are_kept_per_session_and_given_anew_with_each() -> None:
 def test_the_first_keeps_the_segment_and_the_second_is_told_which() -> None:
     aggregator = Aggregator()
     aggregator.joined(register(1))
-    fault = aggregator.refused(register(2), BOB)
-    assert code(fault) == CONFLICT
-    assert fault.data is not None
-    assert (fault.data["segment"], fault.data["mcpax_error"]) == ("leaf", "namespace_conflict")
-    assert "is taken" in fault.data["detail"]
+    refusal = aggregator.refused(register(2), BOB)
+    assert code(refusal) == CONFLICT
+    assert refusal.details is not None
+    assert (refusal.details["segment"], refusal.details["mcpax_error"]) == ("leaf", "namespace_conflict")
+    assert "is taken" in refusal.details["detail"]
     assert code(aggregator.refused(register(2), BOB, owner=OWNER)) == CONFLICT  # whoever owns it: somebody has it now
     assert aggregator.beat("s1").answer == 15000
     Aggregator().joined(register(2), BOB)
@@ -192,7 +192,7 @@ def test_what_is_reserved_cannot_be_registered(segment: str) -> None:
 
 @pytest.mark.req("AX-4.1-2")
 def test_a_segment_outside_the_pattern_is_refused_here_too() -> None:
-    assert Aggregator().refused(register(segment="a.b")).code == 32111
+    assert Aggregator().refused(register(segment="a.b")).number == 32111
 
 
 def test_what_the_configuration_has_given_away_cannot_be_registered() -> None:
@@ -378,8 +378,8 @@ def test_an_owned_segment_is_for_its_authority_alone_and_only_with_proof() -> No
     assert code(aggregator.refused(register(2, authority="b.example"), proved("bob"), owner=OWNER)) == OWNED
     rogue = aggregator.refused(register(1, authority="a.example"), owner=OWNER)
     assert code(rogue) == UNVERIFIED
-    assert rogue.data is not None and rogue.data["reason"] == "absent"
-    assert "authority_proof" in str(rogue.data)
+    assert rogue.details is not None and rogue.details["reason"] == "absent"
+    assert "authority_proof" in str(rogue.details)
     aggregator.joined(register(7, authority="a.example"), proved("whoever"), owner=OWNER)
 
 
@@ -466,7 +466,7 @@ def test_a_registrant_that_names_one_above_us_is_refused(request_: Register) -> 
     aggregator.engine.set_above(frozenset({ABOVE}))
     refused = aggregator.refused(request_)
     assert code(refused) == CYCLE
-    assert (refused.data or {})["id"] == ABOVE
+    assert (refused.details or {})["id"] == ABOVE
 
 
 @pytest.mark.req("AX-5.3-3")
@@ -506,9 +506,9 @@ def test_who_does_not_take_it_back_goes_and_nothing_of_it_is_repeated_above() ->
 def test_a_refusal_says_whether_the_claim_can_be_true() -> None:
     aggregator = Aggregator()
     closing = register(1, subtree_ids=(uuid(1), uuid(2), HERE))
-    assert (aggregator.refused(closing).data or {})["is_below"] is False
+    assert (aggregator.refused(closing).details or {})["is_below"] is False
     aggregator.engine.set_above(frozenset({uuid(2)}))
-    assert (aggregator.refused(closing).data or {})["is_below"] is True
+    assert (aggregator.refused(closing).details or {})["is_below"] is True
 
 
 def test_two_that_registered_with_each_other_at_once_find_out_with_the_next_beat() -> None:
@@ -563,12 +563,12 @@ def test_children_cannot_bring_us_above_what_our_parent_takes() -> None:
     aggregator = Aggregator()
     most = tuple(map(uuid, range(1, SUBTREE_IDS_MAX)))
     aggregator.joined(register(1, "a", subtree_ids=most[:-1]))
-    fault = aggregator.refused(register(2, "b", subtree_ids=(most[-1], uuid(99_999))))
-    assert fault.code == INVALID_PARAMS
-    assert fault.data == {"member": SUBTREE_IDS}
+    refusal = aggregator.refused(register(2, "b", subtree_ids=(most[-1], uuid(99_999))))
+    assert refusal.code == INVALID_PARAMS
+    assert refusal.details == {"member": SUBTREE_IDS}
     assert aggregator.beat("s1", subtree_ids=most).answer == 15000
     step = aggregator.beat("s1", subtree_ids=(*most, uuid(99_999)), now=9.0)
-    assert isinstance(step.answer, Fault)
+    assert isinstance(step.answer, Refusal)
     assert step.answer.code == INVALID_PARAMS
     assert aggregator.engine.next_deadline() == 10.0
     assert len(aggregator.engine.subtree_ids()) == SUBTREE_IDS_MAX
@@ -598,8 +598,8 @@ def test_a_leaf_may_become_an_aggregator() -> None:
 
 def test_a_registrant_of_another_tree_is_refused_and_one_that_says_none_is_not() -> None:
     aggregator = Aggregator()
-    fault = aggregator.refused(register(tree="lab"))
-    assert (fault.code, fault.data) == (INVALID_PARAMS, {"member": "tree", "tree": "default"})
+    refusal = aggregator.refused(register(tree="lab"))
+    assert (refusal.code, refusal.details) == (INVALID_PARAMS, {"member": "tree", "tree": "default"})
     aggregator.joined(register(tree="default"))
     aggregator.joined(register(tree=None))
 

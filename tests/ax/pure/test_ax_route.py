@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 import interlock.ax.protocol.route
-from interlock.ax.protocol.errors import ROUTE_MISMATCH
 from interlock.ax.protocol.route import (
     CURSOR,
     ROUTE,
@@ -22,7 +21,7 @@ from interlock.ax.protocol.route import (
     read_untrusted,
     start,
 )
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import ROUTE_MISMATCH, Refusal
 
 PATH = ("infra", "edge", "stm32h7", "dma2d_status")
 
@@ -31,13 +30,13 @@ def raw(value: object) -> Raw:
     return Raw(json.dumps(value).encode())
 
 
-def read(route: object = None, cursor: object = None) -> Routed | Fault | None:
+def read(route: object = None, cursor: object = None) -> Routed | Refusal | None:
     meta = {key: raw(value) for key, value in ((ROUTE, route), (CURSOR, cursor)) if value is not None}
     return read_untrusted({}, meta)
 
 
 def refused(found: object) -> bool:
-    return isinstance(found, Fault) and found.code == ROUTE_MISMATCH and found.message == "route_mismatch"
+    return isinstance(found, Refusal) and found.code == ROUTE_MISMATCH and found.message == "route_mismatch"
 
 
 def test_a_request_without_a_route_has_none() -> None:
@@ -111,9 +110,9 @@ def test_a_malformed_route_is_refused(route: object, cursor: object) -> None:
 @pytest.mark.req("AX-7.2-1")
 @pytest.mark.parametrize("meta", [{ROUTE: Raw(b'["a"]')}, {CURSOR: Raw(b"0")}])
 def test_a_route_without_its_cursor_or_the_other_way_round_is_refused_as_such(meta: dict[str, Raw]) -> None:
-    fault = read_untrusted({}, meta)
-    assert isinstance(fault, Fault)
-    assert "one of them is missing" in (fault.data or {})["detail"]
+    refusal = read_untrusted({}, meta)
+    assert isinstance(refusal, Refusal)
+    assert "one of them is missing" in (refusal.details or {})["detail"]
 
 
 @pytest.mark.req("AX-7.2-1")

@@ -11,7 +11,6 @@ import pytest
 from msgspec import Raw
 
 from interlock.ax.protocol.capability import AuthScope, as_object, read_capability
-from interlock.ax.protocol.errors import NAMESPACE_INVALID
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.ax.protocol.route import check, read_untrusted
 from interlock.catalog.catalog import Catalog
@@ -24,6 +23,7 @@ from interlock.links.listing import Items, Listing
 from interlock.links.server_link import ServerLink
 from interlock.mcp.eras import Era
 from interlock.wire.jsonrpc.codec import decode_object
+from interlock.wire.refusal import NAMESPACE_INVALID
 
 SOURCE = Path(__file__).resolve().parents[3] / "src/interlock"
 LEAF = Offer(kind="leaf", scope=AuthScope.ADMIN)
@@ -116,8 +116,8 @@ async def test_an_adopted_servers_dots_are_normalised_and_a_leafs_end_its_regist
     done = await house.catalog.stock(leaf, listing("fine", "a.b", "x"))
     assert done.refused is not None
     assert (done.refused.code, done.refused.message) == (NAMESPACE_INVALID, "namespace_invalid")
-    assert done.refused.data is not None
-    assert done.refused.data["names"] == ["a.b"]
+    assert done.refused.details is not None
+    assert done.refused.details["names"] == ["a.b"]
     assert list(house.routes()) == ["a.a_b"]  # none of its tools, also not those of before
 
 
@@ -145,8 +145,8 @@ async def test_an_aggregator_with_an_invalid_name_is_refused(name: str) -> None:
     house = House()
     done = await house.catalog.stock(house.link("agg", AGGREGATOR), listing("ok.name", name))
     assert done.refused is not None
-    assert done.refused.data is not None
-    assert done.refused.data["names"] == [name]
+    assert done.refused.details is not None
+    assert done.refused.details["names"] == [name]
     assert house.routes() == {}
 
 
@@ -155,8 +155,8 @@ async def test_a_refusal_repeats_only_so_many_names() -> None:
     names = [f"{'n' * 500}.{number}" for number in range(500)]
     done = await house.catalog.stock(house.link("l", LEAF), listing(*names))
     assert done.refused is not None
-    assert done.refused.data is not None
-    assert len(json.dumps(done.refused.data)) < 20_000
+    assert done.refused.details is not None
+    assert len(json.dumps(done.refused.details)) < 20_000
 
 
 @pytest.mark.req("AX-2-3")

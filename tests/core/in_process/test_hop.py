@@ -7,7 +7,7 @@ from msgspec import Raw
 
 from interlock.core.calls.incoming_route import KNOWN_MAX, Followed, Hop
 from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 PATH = ["root", "edge", "gate", "read"]
 
@@ -57,15 +57,15 @@ def test_every_way_to_say_the_name_leads_to_the_same_tool(name: bytes) -> None:
 def test_what_was_remembered_of_one_request_is_not_believed_of_another(meta: dict[str, Raw], name: bytes) -> None:
     hop = Hop("edge")
     assert isinstance(hop.follow({}, said(), READ), Followed)
-    assert isinstance(hop.follow({}, meta, Raw(name)), Fault)
-    assert isinstance(hop.follow({}, meta, Raw(name)), Fault)  # a refusal is not remembered as anything else
+    assert isinstance(hop.follow({}, meta, Raw(name)), Refusal)
+    assert isinstance(hop.follow({}, meta, Raw(name)), Refusal)  # a refusal is not remembered as anything else
     assert isinstance(hop.follow({}, said(), READ), Followed)
 
 
 def test_a_route_beside_meta_is_compared_with_the_one_in_it_every_time() -> None:
     hop = Hop("edge")
     assert isinstance(hop.follow({}, said(), READ), Followed)
-    assert isinstance(hop.follow(said(path=["evil", "edge", "gate", "read"]), said(), READ), Fault)
+    assert isinstance(hop.follow(said(path=["evil", "edge", "gate", "read"]), said(), READ), Refusal)
     params: dict[str, Any] = dict(said())
     assert isinstance(hop.follow(params, said(), READ), Followed)
     assert params == {}  # written only to `_meta`

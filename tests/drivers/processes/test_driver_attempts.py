@@ -18,7 +18,7 @@ from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.provider import keeper as keeping
 from interlock.drivers.provider import provider as provider_module
 from interlock.links import connector
-from interlock.links.failed_requests import LostFault
+from interlock.links.failed_requests import LostRefusal
 from interlock.links.keeper import backoff_s
 from interlock.process import start_limits
 
@@ -101,8 +101,8 @@ async def test_a_server_that_dies_fails_its_open_calls_at_once_and_the_next_runs
     async with asyncio.timeout(1):
         replies = [await call.future for call in calls]
     for reply in replies:
-        assert isinstance(reply, LostFault)
-        assert (reply.data or {})["outcome"] == "unknown"
+        assert isinstance(reply, LostRefusal)
+        assert (reply.details or {})["outcome"] == "unknown"
         assert "SIGKILL" in reply.detail
     for lease in leases:
         lease.release()

@@ -39,7 +39,7 @@ from interlock.guard.checks.route import RouteCheck
 from interlock.links.pipes import StdioPipe
 from interlock.node.node import Node
 from interlock.store.ports import Unavailable
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 PAGES = {"elicitation": {"url": {}}}
 
@@ -339,10 +339,10 @@ async def test_the_guard_lets_no_held_call_through_without_an_approval_it_saw_us
             assert isinstance(refused, Refuse)
             assert refused.check is CheckNumber.GATE
         used = await commit.check(call, link, Release("never used", is_used=True))
-        assert used == Refuse(CheckNumber.COMMIT, HELD.fault)
+        assert used == Refuse(CheckNumber.COMMIT, HELD.refusal)
         refused = await commit.check(call, link, Release(str(uuid.uuid4())))
         assert refused is not None
-        assert (refused.check, refused.fault.message) == (CheckNumber.COMMIT, "confirmation_unknown")
+        assert (refused.check, refused.refusal.message) == (CheckNumber.COMMIT, "confirmation_unknown")
         (waiting,) = here.node.approvals.inbox.waiting()
         assert await commit.check(call, link, Release(waiting.id)) is not None
         assert isinstance(await guard.release(call, link), Refuse)
@@ -387,7 +387,7 @@ async def test_an_unknown_caller_asks_nobody_by_way_of_a_hop_below_either(tmp_pa
         asked.running.route = below
         refused = check.check(asked.running, route.link)
         assert refused is not None
-        assert refused.fault.message == "scope_denied"
+        assert refused.refusal.message == "scope_denied"
 
 
 async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:
@@ -582,6 +582,6 @@ async def test_what_was_shown_of_another_definition_is_void_when_it_is_approved(
         assert not here.node.calls.deciding.is_current(msgspec.structs.replace(approval, tool_digest="0" * 64))
         here.node.calls.deciding._is_call_current = lambda approval: False
         refused = await here.node.calls.deciding.approve(approval.id, None, by="operator:ada")
-        assert isinstance(refused, Fault)
-        assert (refused.code, here.status(demand)) == (32124, Status.VOID)
+        assert isinstance(refused, Refusal)
+        assert (refused.number, here.status(demand)) == (32124, Status.VOID)
         assert here.diary.read("fire") == []

@@ -19,7 +19,7 @@ from interlock.catalog.routes import _NoRulings
 from interlock.config.plan import GatePlan
 from interlock.gate.protocol.claims import Claims
 from interlock.gate.protocol.held_call import Presented
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 
 async def relist(here: Here, what: str, tool: str | None = None) -> None:
@@ -47,7 +47,7 @@ async def decide(here: Here, asked: Approval, answer: str) -> None:
     }
     proof = Presented(token=here.proof(demand, ADA))
     decided = await here.node.calls.approvals.approve(asked.id, proof, by="operator:ada", reason=None, answer=answer)
-    assert not isinstance(decided, Fault), decided
+    assert not isinstance(decided, Refusal), decided
 
 
 async def is_held(here: Here, tool: str = "fire") -> Any:

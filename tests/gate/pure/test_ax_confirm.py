@@ -23,7 +23,7 @@ from interlock.gate.protocol.held_call import (
     redeeming_params,
 )
 from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 AGGREGATOR = "550e8400-e29b-41d4-a716-446655440000"
 CALL: dict[str, Any] = {
@@ -42,10 +42,10 @@ def digest(arguments: bytes | None = ARGUMENTS, **changes: Any) -> str:
     return made
 
 
-def refused(arguments: bytes) -> Fault:
+def refused(arguments: bytes) -> Refusal:
     made = call_digest(arguments, **CALL)
-    assert isinstance(made, Fault), made
-    assert made.code == -32602
+    assert isinstance(made, Refusal), made
+    assert made.number == -32602
     return made
 
 
@@ -161,14 +161,14 @@ def test_two_calls_have_one_digest_if_and_only_if_their_arguments_are_equal(one:
     ],
 )
 def test_arguments_that_readers_may_take_differently_are_refused(arguments: bytes, reason: str) -> None:
-    fault = refused(arguments)
-    assert fault.data == {"reason": reason}
+    refusal = refused(arguments)
+    assert refusal.details == {"reason": reason}
 
 
 @given(st.binary(max_size=80))
 def test_no_arguments_raise_anything(arguments: bytes) -> None:
     made = call_digest(arguments, **CALL)
-    assert isinstance(made, str) or made.code == -32602
+    assert isinstance(made, str) or made.number == -32602
 
 
 HELD = Held(
@@ -249,7 +249,7 @@ def test_arguments_are_shown_with_the_bytes_they_were_sent_in() -> None:
 ID = HELD.confirmation_id
 
 
-def confirm(**members: Any) -> Confirm | Fault:
+def confirm(**members: Any) -> Confirm | Refusal:
     return read_confirm_untrusted(json.dumps({"confirmation_id": ID, **members}).encode())
 
 
@@ -283,7 +283,7 @@ def test_a_proof_is_an_object_or_a_bare_token() -> None:
 )
 def test_what_is_no_token_is_refused_as_malformed(proof: Any) -> None:
     judged = confirm(proof=proof)
-    assert isinstance(judged, Fault) and judged.code == -32602
+    assert isinstance(judged, Refusal) and judged.number == -32602
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_what_is_no_token_is_refused_as_malformed(proof: Any) -> None:
 )
 def test_params_that_are_no_confirmation_are_refused(params: bytes) -> None:
     judged = read_confirm_untrusted(params)
-    assert isinstance(judged, Fault) and judged.code == -32602
+    assert isinstance(judged, Refusal) and judged.number == -32602
 
 
 def test_a_proof_may_be_taken_without_the_call_being_sent() -> None:
@@ -315,12 +315,12 @@ def test_a_proof_may_be_taken_without_the_call_being_sent() -> None:
     assert isinstance(taken, Confirm) and taken.dispatch is False
     for wrong in (None, 0, "false", {}):
         judged = confirm(proof="a.b.c", dispatch=wrong)
-        assert isinstance(judged, Fault) and judged.code == -32602
+        assert isinstance(judged, Refusal) and judged.number == -32602
 
 
 @given(st.binary(max_size=80) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_no_params_raise_anything(params: bytes) -> None:
-    assert isinstance(read_confirm_untrusted(params), Confirm | Fault)
+    assert isinstance(read_confirm_untrusted(params), Confirm | Refusal)
 
 
 def test_a_held_call_is_redeemed_without_a_proof_and_only_in_so_many_words() -> None:
@@ -328,7 +328,7 @@ def test_a_held_call_is_redeemed_without_a_proof_and_only_in_so_many_words() -> 
     assert redeemed == Confirm(confirmation_id="c", proof=None, redeem=True)
     for wrong in ("false", "null", "1", '"true"', 'true,"proof":null', 'true,"proof":"a.b.c"', 'true,"dispatch":false'):
         judged = read_confirm_untrusted(b'{"confirmation_id":"c","redeem":%b}' % wrong.encode())
-        assert isinstance(judged, Fault) and judged.code == -32602, wrong
+        assert isinstance(judged, Refusal) and judged.number == -32602, wrong
     sent = redeeming_params("c", {"name": Raw(b'"x"'), "arguments": Raw(b"{}"), "_meta": Raw(b"{}")})
     assert sent.keys() == {"confirmation_id", "redeem", "_meta"}
     assert isinstance(read_confirm_untrusted(encode_value(sent)), Confirm)

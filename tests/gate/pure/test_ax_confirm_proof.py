@@ -19,9 +19,9 @@ from interlock.gate.protocol.jws_proof import (
     Verified,
     approvers,
     judge_confirmation,
-    replay_fault,
+    replay_refusal,
 )
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 NOW = 1_800_000_000.0
 AGGREGATOR = "550e8400-e29b-41d4-a716-446655440000"
@@ -64,15 +64,15 @@ def token(signer: Any = OPERATOR, header: dict[str, Any] | None = None, **change
     return mint(signer, claims, **({"typ": "mcpax-confirm+jwt"} | (header or {})))
 
 
-def judged(text: str, kind: str | None = None, asked: Asked = ASKED, anchors: Any = ANCHORS) -> Verified | Fault:
+def judged(text: str, kind: str | None = None, asked: Asked = ASKED, anchors: Any = ANCHORS) -> Verified | Refusal:
     return judge_confirmation(Presented(type=kind, token=text), asked, anchors=anchors, now=NOW, verify=check_signature)
 
 
-def reason(judgement: Verified | Fault) -> str:
-    assert isinstance(judgement, Fault), judgement
-    assert (judgement.code, judgement.message) == (32123, "proof_invalid")
-    assert judgement.data is not None and judgement.data["detail"]
-    return str(judgement.data["reason"])
+def reason(judgement: Verified | Refusal) -> str:
+    assert isinstance(judgement, Refusal), judgement
+    assert (judgement.number, judgement.message) == (32123, "proof_invalid")
+    assert judgement.details is not None and judgement.details["detail"]
+    return str(judgement.details["reason"])
 
 
 @pytest.mark.req("AX-11.3-6")
@@ -296,7 +296,7 @@ def test_approvers_are_those_whose_patterns_match_the_qualified_name() -> None:
 
 @pytest.mark.req("AX-11.3-15")
 def test_a_used_proof_has_a_refusal_of_its_own() -> None:
-    assert (replay_fault().code, replay_fault().message) == (32122, "confirmation_used")
+    assert (replay_refusal().number, replay_refusal().message) == (32122, "confirmation_used")
 
 
 @given(st.text(max_size=60) | st.lists(st.binary(max_size=20), min_size=3, max_size=3))

@@ -15,7 +15,7 @@ from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import TOKEN_CHARS_MAX, Asked, Verified, judge_confirmation
 from interlock.gate.protocol.passkey_proof import challenge, judge_passkey, passkeys_for
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 NOW = 1_800_000_000.0
 ENTROPY = bytes(range(16))
@@ -41,7 +41,7 @@ def asked_for(asked: Asked = ASKED, now: float = NOW, entropy: bytes = ENTROPY) 
     return b64(challenge(asked, now=now, entropy=entropy))
 
 
-def judged(token: str, kind: str | None = None, party: Party | None = PARTY, now: float = NOW) -> Verified | Fault:
+def judged(token: str, kind: str | None = None, party: Party | None = PARTY, now: float = NOW) -> Verified | Refusal:
     return judge_passkey(
         Presented(type=kind, token=token),
         ASKED,
@@ -52,11 +52,11 @@ def judged(token: str, kind: str | None = None, party: Party | None = PARTY, now
     )
 
 
-def reason(judgement: Verified | Fault) -> str:
-    assert isinstance(judgement, Fault), judgement
-    assert (judgement.code, judgement.message) == (32123, "proof_invalid")
-    assert judgement.data is not None and judgement.data["detail"]
-    return str(judgement.data["reason"])
+def reason(judgement: Verified | Refusal) -> str:
+    assert isinstance(judgement, Refusal), judgement
+    assert (judgement.number, judgement.message) == (32123, "proof_invalid")
+    assert judgement.details is not None and judgement.details["detail"]
+    return str(judgement.details["reason"])
 
 
 def other(**changes: Any) -> Asked:
@@ -180,7 +180,7 @@ def test_a_passkeys_key_verifies_no_token_and_another_key_no_assertion() -> None
     }
     token = Presented(token=mint(signer, claims, typ="mcpax-confirm+jwt"))
 
-    def of(source: Any) -> Verified | Fault:
+    def of(source: Any) -> Verified | Refusal:
         anchors = (msgspec.structs.replace(as_passkey, keys=jwk, source=source),)
         return judge_confirmation(token, ASKED, anchors=anchors, now=NOW, verify=check_signature)
 

@@ -27,7 +27,7 @@ from interlock.guard import guard_checks
 from interlock.guard.checks.route import RouteCheck
 from interlock.mcp.eras import Era
 from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import EXECUTION_REFUSED, Refusal
 
 FIRE = {"mutable": True, "reversible": False}
 TOOLS = [tool("look"), tool("glance"), tool("fire", FIRE), tool("silent", annotations={})]
@@ -93,7 +93,7 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[CheckNumber]:
         made.append(refused.check)
         return refuse(self, call, refused, status)
 
-    def noted_unlisted(self: RouteCheck, caller: Caller, name: str) -> Fault:
+    def noted_unlisted(self: RouteCheck, caller: Caller, name: str) -> Refusal:
         made.append(CheckNumber.ROUTE)
         return unlisted(self, caller, name)
 
@@ -193,7 +193,7 @@ class AgentCheck:
     def check(self, call: Call, link: CallLink) -> Refuse | None:
         if not self._is_blocked(call.caller.principal):
             return None
-        return Refuse(self.number, Fault(32150, "agent_blocked", {"reason": "agent_blocked"}))
+        return Refuse(self.number, Refusal(EXECUTION_REFUSED, "agent_blocked", {"reason": "agent_blocked"}))
 
     def explain(self, route: Route, caller: Principal) -> Verdict:
         refused = self.applies_to(route) and self._is_blocked(caller)

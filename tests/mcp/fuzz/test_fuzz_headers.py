@@ -11,8 +11,8 @@ from tests.wire.json_texts import VALUES, written
 from interlock.mcp.headers import decode_header_untrusted, encode_header, mirror_mismatch, mirrored_arguments
 from interlock.mcp.ladder import climb
 from interlock.wire.jsonrpc.codec import decode_untrusted
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
 from interlock.wire.jsonrpc.messages import Request
+from interlock.wire.refusal import INVALID_PARAMS, Refusal, find_code
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -56,11 +56,11 @@ def test_a_request_climbs_as_far_as_it_does_with_the_sdk(
     assert isinstance(request, Request)
     ours = climb(request, None if headers is None else {k.encode(): v.encode() for k, v in headers.items()})
     theirs = sdk.classify_inbound_request({"method": method, "params": body}, headers=headers)
-    code = ours.code if isinstance(ours, Fault) else None
+    code = ours.code if isinstance(ours, Refusal) else None
     if _has_odd_envelope(body):
         assert code == INVALID_PARAMS
     elif "\\ud" not in json.dumps(body):
-        assert code == (theirs.code if isinstance(theirs, sdk.InboundLadderRejection) else None)
+        assert code == (find_code(theirs.code) if isinstance(theirs, sdk.InboundLadderRejection) else None)
 
 
 def _has_odd_envelope(params: Any) -> bool:

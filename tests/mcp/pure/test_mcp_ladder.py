@@ -10,24 +10,23 @@ from mcp.shared import inbound as sdk
 from tests.mcp.mcp_schema import MODERN, complaints
 
 from interlock.mcp.ladder import (
-    HTTP_STATUS,
     ROUTING_HEADERS,
     Climbed,
     climb,
     climb_alone,
     climb_plain,
     plain_routing,
-    unsupported_fault,
+    unsupported_version,
 )
 from interlock.wire.jsonrpc.codec import (
     ID_BYTES_MAX,
     PARAMS_REST_BYTES_MAX,
     decode_untrusted,
-    encode_fault,
+    encode_refusal,
     encode_value,
 )
-from interlock.wire.jsonrpc.errors import HEADER_MISMATCH, INVALID_PARAMS, UNSUPPORTED_VERSION, Fault
 from interlock.wire.jsonrpc.messages import Request
+from interlock.wire.refusal import FORMS, HEADER_MISMATCH, INVALID_PARAMS, UNSUPPORTED_VERSION, Refusal, find_code
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
@@ -46,8 +45,8 @@ def named(name: bytes, meta: dict[str, Any] | None = None) -> bytes:
     return b'{"name":%b,"_meta":%b}' % (name, encode_value(META if meta is None else meta))
 
 
-def code(climbed: Climbed | Fault) -> int | None:
-    return climbed.code if isinstance(climbed, Fault) else None
+def code(climbed: Climbed | Refusal) -> str | None:
+    return climbed.code if isinstance(climbed, Refusal) else None
 
 
 def test_a_good_request_passes_with_its_values_raw() -> None:
@@ -83,9 +82,9 @@ def test_without_version_and_capabilities_nothing_else_is_looked_at(
 
 
 def test_the_refusal_names_every_missing_key() -> None:
-    fault = climb(request(b'{"_meta":{}}'), None)
-    assert isinstance(fault, Fault)
-    assert fault.data == {"missing": [VERSION, CAPABILITIES]}
+    refusal = climb(request(b'{"_meta":{}}'), None)
+    assert isinstance(refusal, Refusal)
+    assert refusal.details == {"missing": [VERSION, CAPABILITIES]}
 
 
 @pytest.mark.parametrize("missing", sorted(HEADERS))
@@ -97,10 +96,10 @@ def test_each_routing_header_is_required_on_http_and_none_on_stdio(missing: byte
 
 @pytest.mark.parametrize("doubled", sorted(ROUTING_HEADERS))
 def test_a_doubled_routing_header_is_refused_by_name(doubled: bytes) -> None:
-    fault = climb(request(named(b'"echo"')), HEADERS, doubled)
-    assert isinstance(fault, Fault)
-    assert fault.code == HEADER_MISMATCH
-    assert doubled.decode() in fault.message
+    refusal = climb(request(named(b'"echo"')), HEADERS, doubled)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == HEADER_MISMATCH
+    assert doubled.decode() in refusal.message
 
 
 NAMES = {
@@ -167,26 +166,27 @@ def test_a_method_without_a_name_needs_no_name_header() -> None:
 def test_a_client_that_disagrees_with_itself_is_told_so_before_its_version_is_judged() -> None:
     ahead = request(named(b'"echo"', META | {VERSION: "2099-01-01"}))
     assert code(climb(ahead, HEADERS)) == HEADER_MISMATCH
-    fault = climb(ahead, HEADERS | {b"mcp-protocol-version": b"2099-01-01"})
-    assert isinstance(fault, Fault)
-    assert fault == unsupported_fault("2099-01-01")
-    assert (fault.code, fault.data) == (UNSUPPORTED_VERSION, {"supported": [MODERN], "requested": "2099-01-01"})
+    refusal = climb(ahead, HEADERS | {b"mcp-protocol-version": b"2099-01-01"})
+    assert isinstance(refusal, Refusal)
+    assert refusal == unsupported_version("2099-01-01")
+    assert (refusal.code, refusal.details) == (UNSUPPORTED_VERSION, {"supported": [MODERN], "requested": "2099-01-01"})
 
 
 @pytest.mark.parametrize(
-    ("fault", "definition"),
+    ("refusal", "definition"),
     [
-        (unsupported_fault("x" * 1000), "UnsupportedProtocolVersionError"),
+        (unsupported_version("x" * 1000), "UnsupportedProtocolVersionError"),
         (climb(request(named(b'"echo"')), {}), "HeaderMismatchError"),
         (climb(request(b"{}"), None), "JSONRPCErrorResponse"),
     ],
 )
-def test_a_refusal_is_the_error_of_the_specification(fault: Fault, definition: str) -> None:
-    assert complaints(MODERN, definition, encode_fault(b"1", fault)) == []
+def test_a_refusal_is_the_error_of_the_specification(refusal: Refusal, definition: str) -> None:
+    assert complaints(MODERN, definition, encode_refusal(b"1", refusal)) == []
 
 
 def test_the_http_statuses_are_those_of_the_sdk() -> None:
-    assert dict(sdk.ERROR_CODE_HTTP_STATUS) == HTTP_STATUS
+    ours = {forms.number: forms.mcp_status for forms in FORMS.values() if forms.mcp_status != 200}
+    assert dict(sdk.ERROR_CODE_HTTP_STATUS) == ours
 
 
 def test_every_combination_is_judged_as_the_sdk_judges_it() -> None:
@@ -204,7 +204,7 @@ def test_every_combination_is_judged_as_the_sdk_judges_it() -> None:
         headers = {key: value for key, value in sent.items() if value is not None}
         body = {"method": method, "params": json.loads(bytes(ours.params))}
         theirs = sdk.classify_inbound_request(body, headers={k.decode(): v.decode() for k, v in headers.items()})
-        expected = theirs.code if isinstance(theirs, sdk.InboundLadderRejection) else None
+        expected = find_code(theirs.code) if isinstance(theirs, sdk.InboundLadderRejection) else None
         assert code(climb(ours, headers)) == expected, (name, version, method, headers)
         seen.add(expected)
     assert seen == {None, HEADER_MISMATCH, UNSUPPORTED_VERSION}

@@ -15,8 +15,9 @@ from interlock.mcp.methods import (
     TOOLS_LIST,
 )
 from interlock.mcp.results import error_to_legacy, error_to_modern, result_to_legacy, result_to_modern
-from interlock.wire.jsonrpc.codec import encode_fault, encode_value
-from interlock.wire.jsonrpc.errors import INTERNAL_ERROR, METHOD_NOT_FOUND, Fault, error_body
+from interlock.wire.jsonrpc.codec import encode_refusal, encode_value
+from interlock.wire.jsonrpc.errors import error_body
+from interlock.wire.refusal import FORMS, INTERNAL_ERROR, METHOD_NOT_FOUND, Refusal
 
 ODD = rb'"x":{ "z":1.0 , "a":1208925819614629174706175,"e":1e400,"s":"\u00e9\/"},"_meta":{"k":null}'
 BODIES = {
@@ -91,17 +92,17 @@ UNKNOWN_KINDS = [b'"Task"', b'""', b"null", b"1", rb'"\ud800"', b"[]"]
     [(b'"input_required"', "input_required_across_eras"), *((kind, "result_type_unknown") for kind in UNKNOWN_KINDS)],
 )
 def test_a_result_a_legacy_client_cannot_have_is_a_named_refusal(kind: bytes, reason: str) -> None:
-    fault = result_to_legacy(Raw(b'{"resultType":%b,"content":[]}' % kind))
-    assert isinstance(fault, Fault)
-    assert (fault.code, fault.data) == (INTERNAL_ERROR, {"reason": reason})
-    assert complaints(LEGACY, "JSONRPCErrorResponse", encode_fault(b"1", fault)) == []
+    refusal = result_to_legacy(Raw(b'{"resultType":%b,"content":[]}' % kind))
+    assert isinstance(refusal, Refusal)
+    assert (refusal.code, refusal.details) == (INTERNAL_ERROR, {"reason": reason})
+    assert complaints(LEGACY, "JSONRPCErrorResponse", encode_refusal(b"1", refusal)) == []
 
 
 @pytest.mark.parametrize("result", [b"", b"null", b"[]", b'"x"', b"1"])
 def test_a_result_that_is_no_object_is_the_servers_fault(result: bytes) -> None:
-    for fault in (result_to_modern(Raw(result), TOOLS_CALL), result_to_legacy(Raw(result))):
-        assert isinstance(fault, Fault)
-        assert fault.code == INTERNAL_ERROR
+    for refusal in (result_to_modern(Raw(result), TOOLS_CALL), result_to_legacy(Raw(result))):
+        assert isinstance(refusal, Refusal)
+        assert refusal.code == INTERNAL_ERROR
 
 
 NEEDS_TASKS = {"requiredCapabilities": {"extensions": {"io.modelcontextprotocol/tasks": {}}}}
@@ -110,11 +111,11 @@ ACROSS = {"reason": "task_across_eras", "client_era": "legacy", "server_era": "m
 
 def test_a_tool_that_runs_only_as_a_task_says_so_to_a_legacy_client() -> None:
     made = result_to_legacy(Raw(b'{"resultType":"task","taskId":"t"}'))
-    assert isinstance(made, Fault)
+    assert isinstance(made, Refusal)
     refused = json.dumps({"code": -32021, "message": "m", "data": NEEDS_TASKS}).encode()
     text = error_to_legacy(Raw(refused), TOOLS_CALL)
     assert text == error_body(made)
-    assert (made.code, made.data) == (METHOD_NOT_FOUND, ACROSS)
+    assert (made.code, made.details) == (METHOD_NOT_FOUND, ACROSS)
     assert "2026-07-28" in made.message
     assert "2025-11-25" in made.message
 
@@ -166,7 +167,7 @@ def test_an_error_with_an_odd_code_passes_as_it_is(error: bytes) -> None:
 def test_an_error_that_is_no_object_becomes_one(error: bytes) -> None:
     for text in (error_to_modern(Raw(error)), error_to_legacy(Raw(error), TOOLS_CALL)):
         assert complaints(MODERN, "Error", text) == []
-        assert json.loads(text)["code"] == INTERNAL_ERROR
+        assert json.loads(text)["code"] == FORMS[INTERNAL_ERROR].number
 
 
 # The short way: a first member written or taken away, and nothing read
@@ -195,12 +196,12 @@ def test_a_name_hidden_by_an_escape_is_found(hidden: bytes) -> None:
     kind = b'"%b":"complete"' % hidden
     assert result_to_modern(Raw(b'{"content":[],%b}' % kind), TOOLS_CALL) == b'{"content":[],"resultType":"complete"}'
     twice = b'{"resultType":"complete","content":[],"%b":"input_required"}' % hidden
-    assert isinstance(result_to_legacy(Raw(twice)), Fault)
+    assert isinstance(result_to_legacy(Raw(twice)), Refusal)
 
 
 def test_a_second_type_counts_as_the_last_member_of_a_name_does() -> None:
     twice = b'{"resultType":"complete","content":[],"resultType":"input_required"}'
-    assert isinstance(result_to_legacy(Raw(twice)), Fault)
+    assert isinstance(result_to_legacy(Raw(twice)), Refusal)
 
 
 @pytest.mark.parametrize("member", [rb'"ttl\u004ds":1', rb'"cache\u0053cope":"public"'])

@@ -13,7 +13,7 @@ from interlock.mcp import tasks
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import META_TASK, TASKS_CANCEL, TASKS_GET, TASKS_RESULT
 from interlock.mcp.tasks import Made, TaskFacts, read_made, read_task, related_task, renamed_answer, renamed_in
-from interlock.wire.jsonrpc.codec import decode_object, encode_fault, encode_value
+from interlock.wire.jsonrpc.codec import decode_object, encode_refusal, encode_value
 
 TASK = rb'"x":{ "z":1.0 },"taskId":"th\u00e9irs","status":"working","ttl":60000,"ttlMs":70000,"n":1e400'
 OURS = TASK.replace(rb'"th\u00e9irs"', b'"ours"')
@@ -213,10 +213,10 @@ def test_a_legacy_client_is_asked_as_a_task_only_what_it_says() -> None:
 @pytest.mark.parametrize("era", Era)
 def test_a_refusal_across_eras_names_both(era: Era) -> None:
     for refusal in (tasks.tool_across_eras(era), tasks.call_across_eras(era), tasks.task_across_eras(era)):
-        assert refusal.data is not None
-        assert refusal.data["reason"] == "task_across_eras"
-        assert {refusal.data["client_era"], refusal.data["server_era"]} == {"legacy", "modern"}
-        assert refusal.data["client_era"] == era.value
+        assert refusal.details is not None
+        assert refusal.details["reason"] == "task_across_eras"
+        assert {refusal.details["client_era"], refusal.details["server_era"]} == {"legacy", "modern"}
+        assert refusal.details["client_era"] == era.value
         assert "2025-11-25" in refusal.message
         assert "2026-07-28" in refusal.message
-        assert complaints(LEGACY, "JSONRPCErrorResponse", encode_fault(b"1", refusal)) == []
+        assert complaints(LEGACY, "JSONRPCErrorResponse", encode_refusal(b"1", refusal)) == []

@@ -15,7 +15,7 @@ from interlock.names.protocol.criteria import judge_proposal, outcome_of
 from interlock.names.protocol.entry import RequestState
 from interlock.names.protocol.entry import Status as EntryStatus
 from interlock.names.protocol.registry import Registry
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ async def test_a_new_class_of_credential_needs_its_definition_in_the_specificati
     assert (found.criterion, found.verdict, found.code) == (4, "needs_expert", "scope_class_new")
     assert found.reason == ("acme-badge is a new class of credential; accepting says that the specification defines it")
     refused = await here.accept(request, reason=None)
-    assert isinstance(refused, Fault) and refused.message == "reason_required"
+    assert isinstance(refused, Refusal) and refused.message == "reason_required"
     assert isinstance(await here.accept(request, reason="section 4 defines it"), Approval)
     assert here.entry().authentication_scope == "acme-badge:gold"
     again = await here.requests.check(proposal("acme_list", authentication_scope="acme-badge:silver"))
@@ -221,8 +221,8 @@ async def test_a_reference_that_may_move_or_was_not_fetched_is_for_the_expert(
         assert found["reference_unstable"].reason.startswith(f"{reference}: it ")
         if status == "Active":
             unsaid = await here.accept(request, reason=None)
-            assert isinstance(unsaid, Fault) and unsaid.data is not None
-            assert "in spite of reference_unstable" in unsaid.data["detail"]
+            assert isinstance(unsaid, Refusal) and unsaid.details is not None
+            assert "in spite of reference_unstable" in unsaid.details["detail"]
         await here.requests.cancel(ACME, request.id)
 
 
@@ -252,9 +252,9 @@ async def test_what_a_machine_cannot_judge_needs_an_experts_written_acceptance(h
     assert "/properties/deep/items" in reasons
     assert "return schema is missing" in reasons
     refused = await here.accept(request, reason=None)
-    assert isinstance(refused, Fault) and refused.data is not None
+    assert isinstance(refused, Refusal) and refused.details is not None
     assert refused.message == "reason_required"
-    assert refused.data["detail"].startswith("say why, in spite of ")
+    assert refused.details["detail"].startswith("say why, in spite of ")
     assert isinstance(await here.accept(request, reason="a copy is attached"), Approval)
     assert here.entry("search").status is EntryStatus.ACTIVE
 

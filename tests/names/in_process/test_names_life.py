@@ -21,7 +21,7 @@ from interlock.names.protocol.entry import (
     withdrawable_on,
 )
 from interlock.names.protocol.registry import Retrieval
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 
 async def refusal(work: object) -> str:
@@ -143,7 +143,7 @@ async def test_what_has_ended_is_not_moved_again(tmp_path: Path, end: RequestSta
             await here.deny(request, "x"),
             await here.deny(request, "x", "return"),
         ):
-            assert isinstance(decided, Fault), decided
+            assert isinstance(decided, Refusal), decided
         assert await refusal(here.requests.cancel(ACME, request.id)) == "illegal_transition"
         assert here.state.registry.requests[request.id] == before
 
@@ -341,7 +341,7 @@ async def test_a_review_judges_all_criteria_again_and_ends_in_one_of_three_ways(
         await here.requests.look()
         (review,) = here.state.registry.open_requests()
         odd = await here.accept(review, answer="adopt")
-        assert isinstance(odd, Fault)
+        assert isinstance(odd, Refusal)
         assert here.entry("acme_one").status is Status.PROVISIONAL
         await here.accept(review, answer="promote")
         assert here.entry("acme_one").status is Status.ACTIVE

@@ -26,7 +26,7 @@ from interlock.names.publisher import Publisher
 from interlock.names.requests import request_digest
 from interlock.names.state import initial_steps
 from interlock.store.sqlite.names_log import NAMES_FILE
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 
 @pytest.fixture
@@ -175,8 +175,8 @@ async def test_what_was_imported_is_changed_where_it_came_from(here: NamesHere) 
 async def test_a_denial_has_a_reason_and_a_resubmission_names_the_request_before(here: NamesHere) -> None:
     request = await here.requests.file(ACME, proposal())
     refused = await here.deny(request, reason=" ")
-    assert isinstance(refused, Fault) and refused.data is not None
-    assert (refused.message, refused.data["detail"]) == ("reason_required", "say why: the registrant is told")
+    assert isinstance(refused, Refusal) and refused.details is not None
+    assert (refused.message, refused.details["detail"]) == ("reason_required", "say why: the registrant is told")
     plain = await here.requests.file(ACME, proposal("acme_plain"))
     assert isinstance(await here.accept(plain, reason=None), Approval)  # where nothing is open, it needs no words
     await here.deny(request, "the schema is not the document's", "return")
@@ -206,7 +206,7 @@ async def test_a_request_is_cancelled_by_the_one_who_filed_it(here: NamesHere) -
 async def test_a_party_to_the_request_does_not_decide_it_unless_it_is_the_only_expert(here: NamesHere) -> None:
     request = await here.requests.file(ACME, proposal())
     refused = await here.accept(request, by="acme")
-    assert isinstance(refused, Fault)
+    assert isinstance(refused, Refusal)
     assert refused.message == "self_approval"
     assert not (await here.registered("acme_list")).self_reviewed
     here.experts = ("acme",)

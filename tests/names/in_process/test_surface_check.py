@@ -168,12 +168,12 @@ async def test_a_mismatch_is_not_listed_and_every_call_is_answered_with_the_diff
     (check,) = route.checks
     assert check.number is CheckNumber.NAMES
     fault = route.refusal
-    assert fault is not None and fault.data is not None
-    assert (fault.code, fault.message) == (32140, "surface_mismatch")
+    assert fault is not None and fault.details is not None
+    assert (fault.number, fault.message) == (32140, "surface_mismatch")
     offered, registered = SchemaPair(raw(BAD), raw(RETURN)), SchemaPair(raw(ARGUMENT), raw(RETURN))
-    assert (fault.data["registered"], fault.data["offered"]) == (registered.digest, offered.digest)
-    assert [each["path"] for each in fault.data["differences"]] == ["/query"]
-    assert "argument /query: the specification has string, the server has integer" in fault.data["detail"]
+    assert (fault.details["registered"], fault.details["offered"]) == (registered.digest, offered.digest)
+    assert [each["path"] for each in fault.details["differences"]] == ["/query"]
+    assert "argument /query: the specification has string, the server has integer" in fault.details["detail"]
 
 
 @pytest.mark.req("REG-8.1-1")
@@ -354,8 +354,8 @@ async def test_a_pinned_tool_that_drifts_is_refused_until_it_is_pinned_anew(boun
     assert surface is not None and surface.refusal is None and "repin free" in surface.warning
     await bound.lists(tool("free", BAD))
     fault = bound.route("one.free").refusal
-    assert fault is not None and fault.data is not None
-    assert (fault.code, fault.message, fault.data["pinned"]) == (32141, "specification_drift", pair.digest)
+    assert fault is not None and fault.details is not None
+    assert (fault.number, fault.message, fault.details["pinned"]) == (32141, "specification_drift", pair.digest)
     assert bound.withheld() == {"free": "specification_drift"}
     bound.policy = SurfacePolicy(strict=True)
     await bound.lists(tool("free", WIDER))

@@ -27,7 +27,7 @@ from interlock.core.store_backends import build_audit
 from interlock.gate.protocol.claims import claims_shown
 from interlock.rooms.proposals import Proposals
 from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.errors import RoomRefusal
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import Rooms
@@ -36,7 +36,7 @@ from interlock.safety.codes import ATTEMPTS, FAILURES_MAX, Attempts
 from interlock.store.nats.store import NatsStore
 from interlock.store.ports import Change, Entry, Unavailable
 from interlock.store.tokens import BUCKET, TokenTable
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 BOUND_S = 15.0
 SOON_S = 0.1
@@ -94,8 +94,8 @@ class Replica(Desk):
     def room(self) -> Room:
         return self.rooms.by_topic["pair"]
 
-    async def say(self, id: str, who: Participant = ANNE, **members: Any) -> Refusal | None:
-        done: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
+    async def say(self, id: str, who: Participant = ANNE, **members: Any) -> RoomRefusal | None:
+        done: asyncio.Future[RoomRefusal | None] = asyncio.get_running_loop().create_future()
         envelope = Envelope(id=id, **{"kind": "chat", "payload": b'{"text":"hi"}', **members})
         refused = self.room.receive(envelope, who, f"room:{who.id}", done.set_result)
         async with asyncio.timeout(BOUND_S):
@@ -144,7 +144,7 @@ async def test_who_was_second_with_a_move_is_told_of_the_first(server: NatsServe
         async with replica(server, tmp_path / "other", hears=False) as other:
             heard, listener = statuses(other.inbox), other.inbox.listen()
             assert isinstance(await one.inbox.withdraw(raised.id), Approval)
-            assert isinstance(await other.inbox.decide(raised.id, other.yes()), Fault)
+            assert isinstance(await other.inbox.decide(raised.id, other.yes()), Refusal)
             assert heard == [(raised.id, Status.WITHDRAWN)]
             assert (await anext(listener)).status is Status.WITHDRAWN
             await other.changes.open()  # the store tells it too, and it is no news
@@ -167,7 +167,7 @@ async def test_a_use_that_was_written_although_it_was_refused_has_an_end(server:
 
         jetstream.publish = publish_unheard  # type: ignore[method-assign]
         try:
-            assert isinstance(await one.inbox.use(approved.id), Fault)
+            assert isinstance(await one.inbox.use(approved.id), Refusal)
         finally:
             jetstream.publish = publish  # type: ignore[method-assign]
 
@@ -396,7 +396,7 @@ async def test_one_that_was_heard_is_not_refused_when_its_batch_fails(server: Na
             return await append(accepted)
 
         one.room.timeline.history.append = late  # type: ignore[method-assign]
-        settled: list[Refusal | None] = []
+        settled: list[RoomRefusal | None] = []
         envelope = Envelope(id="once", kind="chat", payload=b'{"text":"hi"}')
         assert one.room.receive(envelope, ANNE, "room:anne", settled.append) is None
         await until(lambda: one.room.timeline._writer is not None and one.room.timeline._writer.done())

@@ -26,7 +26,7 @@ def documented() -> set[str]:
 def refused_with(path: Path, argument: int) -> set[str]:
     """The codes that a module writes into its refusals."""
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
-    named = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "Refusal"]
+    named = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "AccessRefusal"]
     codes = [node.args[argument] for node in named if len(node.args) > argument]
     return {str(code.value) for code in codes if isinstance(code, ast.Constant) and isinstance(code.value, str)}
 

@@ -32,8 +32,8 @@ from interlock.gate.protocol.held_call import Presented
 from interlock.safety import codes
 from interlock.safety.agents import BUCKET
 from interlock.store.ports import Damaged
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsonrpc.messages import Notification
+from interlock.wire.refusal import Refusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -595,13 +595,13 @@ async def test_an_operator_sees_a_code_only_upon_a_proof(here: AgentsHere) -> No
     agent, id = await blocked(here, "client:shown")
     views = here.node.operations.approvals
     refused = await views.reveal(id, Presented(token="no"), by="local")
-    assert isinstance(refused, Fault) and refused.message == "proof_invalid"
+    assert isinstance(refused, Refusal) and refused.message == "proof_invalid"
     refused = await views.reveal(id, await prove(here, id), by="local")  # the proof of an approval shows nothing
-    assert isinstance(refused, Fault) and refused.message == "proof_invalid"
+    assert isinstance(refused, Refusal) and refused.message == "proof_invalid"
     whole = views.maybe_one(id)
     assert here.shown(id) not in str(whole) and here.shown(id) not in str(here.node.operations.agents.list_all())
     shown = await views.reveal(id, await prove(here, id, REVEAL), by="local")
-    assert not isinstance(shown, Fault) and shown.code == here.shown(id)
+    assert not isinstance(shown, Refusal) and shown.code == here.shown(id)
     records = [one for one in await here.audited("approvals/reveal") if one["approval"] == id]
     assert [(one["who"], one["anchor"]) for one in records] == [("local", "ada")]
     assert (await agent.verify(id, shown.code))["verified"] is True

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from tests.wire.json_texts import VALUES, damaged, written
 
 from interlock.wire.jsonrpc.codec import ID_BYTES_MAX, decode_array, decode_object, decode_untrusted, encode_value
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Message, Notification, Request, Response
+from interlock.wire.refusal import INVALID_REQUEST, PARSE_ERROR
 
 SEEDS = [
     b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{"x":[1.0,1e400,"\\u00e9"]}}}',
@@ -36,7 +37,7 @@ def plain_reading(data: bytes) -> Any:
     return json.loads(data.decode(), parse_int=Number, parse_float=Number, parse_constant=constant)
 
 
-def expected(data: bytes) -> int | tuple[Any, ...]:
+def expected(data: bytes) -> str | tuple[Any, ...]:
     """The code of the refusal, or the kind of message and its members, as read by the standard library."""
     try:
         value = plain_reading(data)
@@ -62,12 +63,12 @@ def expected(data: bytes) -> int | tuple[Any, ...]:
     return ("result" if "result" in value else "error"), message_id, value.get("result", value.get("error"))
 
 
-def found(data: bytes) -> int | tuple[Any, ...]:
+def found(data: bytes) -> str | tuple[Any, ...]:
     try:
         message: Message = decode_untrusted(data)
     except CodecError as error:
         assert error.message_id == b"null" or isinstance(plain_reading(error.message_id), str)
-        return error.fault.code
+        return error.refusal.code
     match message:
         case Request(id=message_id, method=method, params=params):
             return "request", plain_reading(message_id), method, plain_reading(bytes(params)) if params else "absent"

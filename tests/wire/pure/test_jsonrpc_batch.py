@@ -5,7 +5,8 @@ import time
 import pytest
 
 from interlock.wire.jsonrpc.batch import PARTS_MAX, is_batch, parts_untrusted
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.refusal import INVALID_REQUEST, PARSE_ERROR
 
 
 @pytest.mark.parametrize("data", [b"[]", b" \r\n\t[1]", b"[", b"[\xff"])
@@ -46,10 +47,10 @@ def test_as_many_as_may_be_and_one_more() -> None:
         (b"[" * 100_000 + b"]" * 100_000, PARSE_ERROR),
     ],
 )
-def test_what_cannot_be_taken_apart_is_named(data: bytes, code: int) -> None:
+def test_what_cannot_be_taken_apart_is_named(data: bytes, code: str) -> None:
     with pytest.raises(CodecError) as raised:
         parts_untrusted(data)
-    assert raised.value.fault.code == code
+    assert raised.value.refusal.code == code
     assert raised.value.message_id == b"null"
 
 

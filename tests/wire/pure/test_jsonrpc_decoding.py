@@ -15,9 +15,10 @@ from interlock.wire.jsonrpc.codec import (
     is_deep,
 )
 from interlock.wire.jsonrpc.deep import DEPTH_MAX
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
 from interlock.wire.jsonrpc.surrogates import HALVES_MAX
+from interlock.wire.refusal import INVALID_REQUEST, PARSE_ERROR
 
 LONGEST_ID = b"7" * ID_BYTES_MAX
 
@@ -115,7 +116,7 @@ NOT_JSON = {
 def test_what_is_not_json_is_a_parse_error_about_an_unknown_id(data: bytes) -> None:
     with pytest.raises(CodecError) as caught:
         decode_untrusted(data)
-    assert (caught.value.fault.code, caught.value.message_id) == (PARSE_ERROR, b"null")
+    assert (caught.value.refusal.code, caught.value.message_id) == (PARSE_ERROR, b"null")
 
 
 NOT_A_MESSAGE = {
@@ -153,8 +154,8 @@ NOT_A_MESSAGE = {
 def test_json_that_is_no_message_is_refused_under_the_id_it_gave(data: bytes, message_id: bytes, says: str) -> None:
     with pytest.raises(CodecError) as caught:
         decode_untrusted(data)
-    assert (caught.value.fault.code, caught.value.message_id) == (INVALID_REQUEST, message_id)
-    assert says in caught.value.fault.message
+    assert (caught.value.refusal.code, caught.value.message_id) == (INVALID_REQUEST, message_id)
+    assert says in caught.value.refusal.message
 
 
 HALVES = [

@@ -1,5 +1,7 @@
 """Does a payload leave as the bytes it came in?"""
 
+import json
+
 import pytest
 from msgspec import Raw
 from tests.mcp.mcp_schema import LEGACY, MODERN, complaints
@@ -12,15 +14,16 @@ from interlock.wire.jsonrpc.codec import (
     decode_value,
     encode_call,
     encode_error,
-    encode_fault,
     encode_notification,
+    encode_refusal,
     encode_request,
     encode_result,
     encode_value,
     maybe_string,
 )
-from interlock.wire.jsonrpc.errors import CALL_TIMEOUT, TOOL_DEGRADED, CodecError, Fault, for_legacy
+from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.jsonrpc.messages import Request, Response
+from interlock.wire.refusal import BUDGET_EXCEEDED, CALL_TIMEOUT, INTERNAL_ERROR, TOOL_DEGRADED, Refusal
 
 PAYLOADS = {
     "white space inside": b'{ "a" : [ 1 ,\t2 ]\r\n}',
@@ -112,17 +115,20 @@ def test_what_we_write_is_a_message_of_both_eras(version: str) -> None:
         ("JSONRPCNotification", encode_notification(b"notifications/progress", b"")),
         ("JSONRPCNotification", encode_notification(b"notifications/progress", b"{}")),
         ("JSONRPCResultResponse", encode_result(b"1", b'{"resultType":"complete"}')),
-        ("JSONRPCErrorResponse", encode_fault(b"1", Fault(-32603, 'he said "no"\n', {"ref": "é"}))),
+        ("JSONRPCErrorResponse", encode_refusal(b"1", Refusal(INTERNAL_ERROR, 'he said "no"\n', {"ref": "é"}))),
     ]
     assert [found for definition, text in written for found in complaints(version, definition, text)] == []
 
 
-def test_a_fault_without_data_has_no_data_member() -> None:
-    assert encode_fault(b"null", Fault(1, "a")) == b'{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"a"}}'
+def test_a_refusal_without_details_has_no_data_member() -> None:
+    text = encode_refusal(b"null", Refusal(INTERNAL_ERROR, "a"))
+    assert text == b'{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"a"}}'
 
 
 def test_two_of_our_codes_have_other_numbers_on_legacy_edges() -> None:
     data = {"reason": "link_busy"}
-    assert for_legacy(Fault(TOOL_DEGRADED, "m", data)) == Fault(-32002, "m", data)
-    assert for_legacy(Fault(32003, "m")) == Fault(-32003, "m")
-    assert for_legacy(Fault(CALL_TIMEOUT, "m", data)) == Fault(CALL_TIMEOUT, "m", data)
+    degraded = Refusal(TOOL_DEGRADED, "m", {**data, "mcpax_code": -32002})
+    assert json.loads(error_body(degraded, draft=True)) == {"code": -32002, "message": "m", "data": data}
+    assert error_body(Refusal(BUDGET_EXCEEDED, "m"), draft=True) == b'{"code":-32003,"message":"m"}'
+    late = Refusal(CALL_TIMEOUT, "m", data)
+    assert error_body(late, draft=True) == error_body(late)

@@ -365,7 +365,7 @@ def _settled(one: "Approval") -> Refused:
     from interlock.approvals.protocol.state import Status
 
     fault = settled_refusal(Status(one.status))
-    return Refused(fault.message, str((fault.data or {}).get("detail", fault.message)))
+    return Refused(fault.message, str((fault.details or {}).get("detail", fault.message)))
 
 
 def _no_approver(invocation: Invocation, one: "Approval") -> Refused:

@@ -11,19 +11,23 @@ from typing import Any, Final
 
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.state import Status
-from interlock.ax.protocol.errors import (
+from interlock.wire.refusal import (
     CONFIRMATION_DENIED,
     CONFIRMATION_EXPIRED,
     CONFIRMATION_UNKNOWN,
     CONFIRMATION_USED,
     CONFIRMATION_VOID,
-    refusal,
+    UNAVAILABLE,
+    Refusal,
+    RefusalCode,
+    ax_refusal,
 )
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
 
-UNKNOWN: Final = refusal(CONFIRMATION_UNKNOWN, "there is no such approval, or it ended long ago; make the call again")
+UNKNOWN: Final = ax_refusal(
+    CONFIRMATION_UNKNOWN, "there is no such approval, or it ended long ago; make the call again"
+)
 
-_REFUSALS: Final = {
+_REFUSALS: Final[dict[Status, tuple[RefusalCode, str, str]]] = {
     Status.PENDING: (CONFIRMATION_UNKNOWN, "not decided yet; wait for an operator", "pending"),
     Status.APPROVED: (CONFIRMATION_USED, "it is approved already; make the identical call", "already_approved"),
     Status.USED: (CONFIRMATION_USED, "the call it was for is under way", "used"),
@@ -46,27 +50,27 @@ _OF_PROPOSALS: Final = {
 }
 
 
-def refusal_of(approval: Approval) -> Fault:
+def refusal_of(approval: Approval) -> Refusal:
     """Why there is no such move from where the approval stands."""
     code, why, reason = _REFUSALS[approval.status]
     if approval.kind is Kind.PROPOSAL and code in _OF_PROPOSALS:  # MCPx: X-4.2.1-5, X-7.3-4
         name, why = _OF_PROPOSALS[code]
-        return Fault(code, name, {"detail": why, "reason": reason, "confirmation_id": approval.id})
+        return Refusal(code, name, {"detail": why, "reason": reason, "confirmation_id": approval.id})
     data: dict[str, Any] = {"reason": reason, "confirmation_id": approval.id}
     if approval.status is Status.DENIED and approval.decision is not None and approval.decision.reason:
         data["said"] = approval.decision.reason
     if approval.status in (Status.VOID, Status.UNKNOWN, Status.FAILED) and approval.outcome:
         data["outcome"] = approval.outcome
-    return refusal(code, why, **data)
+    return ax_refusal(code, why, **data)
 
 
-def settled_refusal(status: Status) -> Fault:
+def settled_refusal(status: Status) -> Refusal:
     """Why an approval of this status is not decided any more."""
     code, why, reason = _REFUSALS[status]
-    return refusal(code, why, reason=reason)
+    return ax_refusal(code, why, reason=reason)
 
 
-OF_ANOTHER_REPLICA: Final = Fault(
+OF_ANOTHER_REPLICA: Final = Refusal(
     UNAVAILABLE,
     "unavailable",
     {
@@ -75,6 +79,6 @@ OF_ANOTHER_REPLICA: Final = Fault(
         "that works there; decide it at that replica",
     },
 )
-UNAVAILABLE_NOW: Final = Fault(
+UNAVAILABLE_NOW: Final = Refusal(
     UNAVAILABLE, "unavailable", {"reason": "store", "detail": "the node's store cannot be written; nothing was done"}
 )

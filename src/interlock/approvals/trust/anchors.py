@@ -21,7 +21,7 @@ from interlock.crypto.jose.jwks import Jwk, thumbprint
 from interlock.crypto.jose.public_key import BadKey, find_pem_label, read_key_untrusted
 from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
 from interlock.net.fetch import Fetcher
-from interlock.wire.jsonrpc.errors import UNAVAILABLE, Fault
+from interlock.wire.refusal import UNAVAILABLE, Refusal
 
 FILE_BYTES_MAX: Final = 512 * 1024  # as of a key set at a URL
 
@@ -121,8 +121,8 @@ class Anchors:
         )
 
     async def judge_signature(
-        self, picked: Callable[[Anchor], bool], judge: Callable[[Sequence[Anchor]], _Judged | Fault]
-    ) -> _Judged | Fault:
+        self, picked: Callable[[Anchor], bool], judge: Callable[[Sequence[Anchor]], _Judged | Refusal]
+    ) -> _Judged | Refusal:
         """What `judge` says of a signature, given every anchor with the keys it has now.
 
         Key sets are fetched only for the anchors that are `picked`, those that may have signed. Where `judge` finds
@@ -141,7 +141,7 @@ class Anchors:
         away = Unavailable in await asyncio.gather(*(_outcome(ring.search()) for ring in rings)) or away
         verdict = judge(self.known())
         if _is_unknown_key(verdict) and away:
-            return Fault(UNAVAILABLE, "unavailable", {"reason": "anchor_keys"})
+            return Refusal(UNAVAILABLE, "unavailable", {"reason": "anchor_keys"})
         return verdict
 
     def _keys_now(self, plan: AnchorPlan) -> tuple[Jwk, ...]:
@@ -172,7 +172,7 @@ async def _outcome(renewal: Awaitable[object]) -> object:
 
 
 def _is_unknown_key(verdict: object) -> bool:
-    return isinstance(verdict, Fault) and (verdict.data or {}).get("reason") == KEY_UNKNOWN
+    return isinstance(verdict, Refusal) and (verdict.details or {}).get("reason") == KEY_UNKNOWN
 
 
 def _keys(plan: AnchorPlan) -> tuple[Jwk, ...]:

@@ -28,11 +28,11 @@ from interlock.gate.protocol.jws_proof import (
     approvers,
     invalid,
     judge_confirmation,
-    replay_fault,
+    replay_refusal,
 )
 from interlock.gate.protocol.passkey_proof import judge_passkey
 from interlock.store.ports import Change, Conflict, KeyValue, StoreError
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.approvals")
 
@@ -63,16 +63,16 @@ class ProofVerifier:
                     "the key of anchor %s was revoked; remove its [[anchor]] from the configuration", anchor.name
                 )
 
-    async def judge(self, asked: Asked, proof: Presented) -> Verified | Fault:
+    async def judge(self, asked: Asked, proof: Presented) -> Verified | Refusal:
         """Verifies a proof; one that holds is used up when this returns."""
         judged = await self._judge_signature(asked, proof)
-        return judged if isinstance(judged, Fault) else await self._use_up(judged)
+        return judged if isinstance(judged, Refusal) else await self._use_up(judged)
 
-    async def judge_for_any(self, asked: Asked, tools: Sequence[str], proof: Presented) -> Verified | Fault:
+    async def judge_for_any(self, asked: Asked, tools: Sequence[str], proof: Presented) -> Verified | Refusal:
         """As `judge`, of a proof about several tools, whose signer may approve one of them; `stands_behind` then says
         which. Tools with the same approvers are asked about once."""
         tried: set[frozenset[str]] = set()
-        judged: Verified | Fault = invalid("not_entitled", "the signer may approve none of these tools")
+        judged: Verified | Refusal = invalid("not_entitled", "the signer may approve none of these tools")
         for tool in tools:
             names = frozenset(anchor.name for anchor in approvers(tool, self._anchors.known()))
             if names in tried:
@@ -83,18 +83,18 @@ class ProofVerifier:
                 return await self._use_up(judged)
         return judged
 
-    async def _judge_signature(self, asked: Asked, proof: Presented) -> Verified | Fault:
+    async def _judge_signature(self, asked: Asked, proof: Presented) -> Verified | Refusal:
         return await self._anchors.judge_signature(
             lambda anchor: bool(approvers(asked.tool, (anchor,))),
             lambda anchors: self._judge(asked, proof, anchors),
         )
 
-    async def _use_up(self, judged: Verified) -> Verified | Fault:
+    async def _use_up(self, judged: Verified) -> Verified | Refusal:
         if judged.key in self._revoked:
             return invalid("revoked", "the key of the proof was revoked")
         return await self._spend(judged) or await self._count(judged) or judged
 
-    def verify_again(self, asked: Asked, proof: Presented, at: float) -> Verified | Fault:
+    def verify_again(self, asked: Asked, proof: Presented, at: float) -> Verified | Refusal:
         """Verifies a proof that held and was used up at that time, by the keys of people that are known now."""
         judged = self._judge(asked, proof, [one for one in self._anchors.known() if one.source != "jwks"], at)
         revoked = invalid("revoked", "the key of the proof was revoked")
@@ -102,7 +102,7 @@ class ProofVerifier:
 
     def _judge(
         self, asked: Asked, proof: Presented, anchors: Sequence[Anchor], at: float | None = None
-    ) -> Verified | Fault:
+    ) -> Verified | Refusal:
         now = self._clock.wall() if at is None else at
         if is_assertion(proof.token):
             party = self._party()
@@ -144,19 +144,19 @@ class ProofVerifier:
         self._revoked |= frozenset(prints)
         return prints
 
-    async def _spend(self, verified: Verified) -> Fault | None:
+    async def _spend(self, verified: Verified) -> Refusal | None:
         now = self._clock.wall()
         key = hashlib.sha256(f"{verified.anchor}/{verified.jti}".encode()).hexdigest()
         try:
             await self._kv.create(USED, key, b"", now, ttl_s=verified.expires_at - now + USED_MARGIN_S)
         except Conflict:
-            return replay_fault()
+            return replay_refusal()
         except StoreError as error:
             log.error("a used proof cannot be written down: %s", error)
             return UNAVAILABLE_NOW
         return None
 
-    async def _count(self, verified: Verified) -> Fault | None:
+    async def _count(self, verified: Verified) -> Refusal | None:
         """WebAuthn 6.1.1: a passkey that counts backwards has a copy, and the two cannot be told apart."""
         if verified.counter is None:
             return None

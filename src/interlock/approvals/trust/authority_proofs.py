@@ -5,13 +5,13 @@ from typing import Final
 
 from interlock.approvals.trust.anchors import Anchors
 from interlock.ax.protocol.messages import Register
-from interlock.ax.protocol.registration.authority import Proved, judge_proof, replay_fault
+from interlock.ax.protocol.registration.authority import Proved, judge_proof, replay_refusal
 from interlock.core.clock import Clock
 from interlock.crypto.jose.errors import Invalid
 from interlock.crypto.jose.jwks import Jwk
 from interlock.crypto.jose.jwt import Jwt
 from interlock.store.ports import Conflict, KeyValue
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 USED: Final = "proofs-ax"
 
@@ -24,7 +24,7 @@ class Proofs:
         self._audiences = audiences
         self._anchors = anchors
 
-    async def judge(self, request: Register) -> Proved | Fault | None:
+    async def judge(self, request: Register) -> Proved | Refusal | None:
         """None: no proof was sent. What is proved counts once it is spent."""
         proof, authority = request.authority_proof, request.authority
         if proof is None or authority is None:
@@ -41,14 +41,14 @@ class Proofs:
             ),
         )
 
-    async def spend(self, proved: Proved) -> Fault | None:
+    async def spend(self, proved: Proved) -> Refusal | None:
         """The refusal of a proof that was used before. Raises StoreError."""
         now = self._clock.wall()
         key = f"{proved.anchor}/{proved.jti}"
         try:
             await self._kv.create(USED, key, b"", now, ttl_s=max(1.0, proved.expires_at - now))
         except Conflict:
-            return replay_fault()
+            return replay_refusal()
         return None
 
 

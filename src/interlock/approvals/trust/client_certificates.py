@@ -21,10 +21,10 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from interlock.approvals.trust.registrant import ClientCertificate
-from interlock.ax.protocol.registration.authority import unverified_fault
+from interlock.ax.protocol.registration.authority import unverified_refusal
 from interlock.core.clock import Clock
 from interlock.core.start_errors import CertificatesInvalid
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.ax")
 
@@ -49,7 +49,7 @@ class Certificates:
         if crl is not None:
             self._read(crl)
 
-    def of_link(self, der: bytes) -> ClientCertificate | Fault:
+    def of_link(self, der: bytes) -> ClientCertificate | Refusal:
         """The names in a certificate that TLS verified."""
         try:
             certificate = x509.load_der_x509_certificate(der)
@@ -57,7 +57,7 @@ class Certificates:
             return _MALFORMED
         return self._certificate_facts(certificate)
 
-    def of_header(self, headers: Sequence[tuple[bytes, bytes]]) -> ClientCertificate | Fault | None:
+    def of_header(self, headers: Sequence[tuple[bytes, bytes]]) -> ClientCertificate | Refusal | None:
         """The same for one that a trusted proxy passed on. None: it passed none on."""
         given = [value for name, value in headers if name == HEADER and value]
         if not given:
@@ -81,9 +81,9 @@ class Certificates:
 
     def stands(self, shown: ClientCertificate) -> bool:
         """Whether a link that began with this certificate may go on. Not being able to tell is no reason to cut it."""
-        return self._clock.wall() < shown.expires_at and self._revocation_fault(shown) is not _REVOKED
+        return self._clock.wall() < shown.expires_at and self._revocation_refusal(shown) is not _REVOKED
 
-    def _certificate_facts(self, certificate: x509.Certificate) -> ClientCertificate | Fault:
+    def _certificate_facts(self, certificate: x509.Certificate) -> ClientCertificate | Refusal:
         try:
             said = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             names = tuple(said.get_values_for_type(x509.DNSName))
@@ -97,9 +97,9 @@ class Certificates:
             serial=certificate.serial_number,
             expires_at=certificate.not_valid_after_utc.timestamp(),
         )
-        return self._revocation_fault(shown) or shown
+        return self._revocation_refusal(shown) or shown
 
-    def _revocation_fault(self, shown: ClientCertificate) -> Fault | None:
+    def _revocation_refusal(self, shown: ClientCertificate) -> Refusal | None:
         if self._crl is None:
             return None
         try:
@@ -116,7 +116,7 @@ class Certificates:
         self._trouble = None
         return None
 
-    def _cannot_tell(self, why: str) -> Fault:
+    def _cannot_tell(self, why: str) -> Refusal:
         """Links that stand are looked at every second, so each trouble is said once."""
         if why != self._trouble:
             self._trouble = why
@@ -146,13 +146,13 @@ class Certificates:
         return datetime.datetime.fromtimestamp(self._clock.wall(), datetime.UTC)
 
 
-_MALFORMED: Final = unverified_fault("certificate", "the client certificate cannot be read")
-_UNTRUSTED: Final = unverified_fault(
+_MALFORMED: Final = unverified_refusal("certificate", "the client certificate cannot be read")
+_UNTRUSTED: Final = unverified_refusal(
     "certificate_untrusted",
     "the client certificate is not in date, not for clients, without a name, or of a CA that is not trusted here",
 )
-_REVOKED: Final = unverified_fault("certificate_revoked", "the client certificate was revoked")
-_UNKNOWN: Final = unverified_fault(
+_REVOKED: Final = unverified_refusal("certificate_revoked", "the client certificate was revoked")
+_UNKNOWN: Final = unverified_refusal(
     "revocation_unknown", "whether the client certificate was revoked cannot be told now"
 )
 

@@ -27,7 +27,7 @@ from interlock.crypto.keys.operator_keys import (
 )
 from interlock.gate.protocol.jws_proof import TYP, Asked, claims_of, invalid
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 JTI_BYTES: Final = 16
 FREE_TRIES: Final = 3  # of one caller
@@ -78,7 +78,7 @@ class OperatorKeyService:
         believed = {thumbprint(key) for anchor in self._anchors.known() if anchor.approves for key in anchor.keys}
         return tuple(name for name in key_names(self._folder) if self._maybe_print(name) in believed)
 
-    async def sign(self, asked: Asked, name: str | None, passphrase: str, *, by: str) -> str | Fault | TooOften:
+    async def sign(self, asked: Asked, name: str | None, passphrase: str, *, by: str) -> str | Refusal | TooOften:
         """A proof that answers `asked`. `name`: which of several keys. `by`: the caller whose tries are counted."""
         known = self.names()
         chosen = name if name is not None else known[0] if len(known) == 1 else None
@@ -92,10 +92,10 @@ class OperatorKeyService:
                 return TooOften(max(1, round(wait_s)))
             token = await asyncio.to_thread(self._sign, asked, chosen, passphrase.encode(), self._clock.wall())
             for one in tries:
-                one.count(self._clock.now(), is_wrong=isinstance(token, Fault))
+                one.count(self._clock.now(), is_wrong=isinstance(token, Refusal))
             return token
 
-    async def make(self, name: str, passphrase: str) -> str | Fault:
+    async def make(self, name: str, passphrase: str) -> str | Refusal:
         """The public half of a new key."""
         if KEY_NAME.fullmatch(name) is None:
             return invalid("bad_name", "a key's name is 1 to 63 of the characters A-Z a-z 0-9 . _ -")
@@ -110,7 +110,7 @@ class OperatorKeyService:
         except OSError as error:
             return invalid("not_written", f"the key cannot be written: {error.strerror or error}")
 
-    def _sign(self, asked: Asked, name: str, passphrase: bytes, now: float) -> str | Fault:
+    def _sign(self, asked: Asked, name: str, passphrase: bytes, now: float) -> str | Refusal:
         from interlock.crypto.keys.signing import PassphraseWrong, read_signing_key
 
         try:

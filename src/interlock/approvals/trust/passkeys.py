@@ -24,7 +24,7 @@ from interlock.crypto.webauthn.passkeys import written
 from interlock.gate.protocol.jws_proof import Asked, invalid
 from interlock.gate.protocol.passkey_proof import ENTROPY_BYTES, challenge, passkeys_for
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 PATH: Final = "/passkeys"
 INVITATION_S: Final = 600.0
@@ -86,7 +86,7 @@ class PasskeyService:
         party = self.find_relying_party()
         return party.origin if party is not None and passkeys_for(tool, self._anchors.known()) else None
 
-    def request(self, asked: Asked) -> PasskeyRequest | Fault:
+    def request(self, asked: Asked) -> PasskeyRequest | Refusal:
         """What a browser is told (WebAuthn 5.5), bytes in base64url."""
         party, keys = self.find_relying_party(), passkeys_for(asked.tool, self._anchors.known())
         if party is None:

@@ -11,7 +11,7 @@ from interlock.ax.protocol.registration.authority import check_certificate, mayb
 from interlock.ax.protocol.registration.sessions import Peer
 from interlock.config.plan import AccessRule, Scope
 from interlock.net.protocol.dns_name import maybe_dns_name
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 TLS_1_3: Final = "TLSv1.3"
 CERTIFICATE: Final = "certificate:"  # the beginning of a principal that was admitted by a certificate
@@ -48,7 +48,7 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
     encrypted: bool = True
     secure: bool = True
     on_this_machine: bool = True
-    certificate: ClientCertificate | Fault | None = None  # its client certificate, or why that is refused
+    certificate: ClientCertificate | Refusal | None = None  # its client certificate, or why that is refused
 
     def peer(self, request: Register, link: str, *, proved: bool = False) -> Peer:
         return Peer(
@@ -59,9 +59,9 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
             secure=self.secure,
         )
 
-    def shows(self, request: Register) -> bool | Fault:
+    def shows(self, request: Register) -> bool | Refusal:
         """Whether its certificate proves the authority that nothing else does; with one for another name, why not."""
-        if isinstance(self.certificate, Fault):
+        if isinstance(self.certificate, Refusal):
             return self.certificate
         if self.certificate is None or request.authority is None:
             return False
@@ -94,7 +94,7 @@ def registrant_identity(
     token_scope: Scope | None = None,
     on_this_machine: bool,
     tls: str | None,
-    certificate: ClientCertificate | Fault | None = None,
+    certificate: ClientCertificate | Refusal | None = None,
 ) -> RegistrantIdentity:
     rule = maybe_rule(principal, rules)
     trusted = on_this_machine or (rule is not None and rule.secure_by is not None)

@@ -22,29 +22,29 @@ from interlock.aql.protocol.errors import (
     unknown_operation,
 )
 from interlock.aql.protocol.model import Danger
-from interlock.ax.protocol.errors import SCOPE_DENIED
 from interlock.gate.protocol.held_call import CONFIRMATION
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, maybe_string
-from interlock.wire.jsonrpc.errors import (
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.refusal import (
     BUDGET_EXCEEDED,
     CALL_TIMEOUT,
+    EXECUTION_REFUSED,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
+    SCOPE_DENIED,
     SPECIFICATION_DRIFT,
     SURFACE_MISMATCH,
     TOOL_DEGRADED,
     URL_ELICITATION_REQUIRED,
-    CodecError,
+    find_code,
 )
 
 UPSTREAM_CHARS_MAX: Final = 4096
 MESSAGE_CHARS_MAX: Final = 300
-EXECUTION_REFUSED: Final = 32150
 _PERMISSION: Final = frozenset({SCOPE_DENIED, EXECUTION_REFUSED, SURFACE_MISMATCH, SPECIFICATION_DRIFT})
 _TOLD: Final = ("detail", "url", "verification_id", "element_name", "autonomy")
 _HOW: Final = "Nothing was executed. When the person has agreed, send exactly the same call again."
-_LEGACY: Final = {-32002: TOOL_DEGRADED, -32003: BUDGET_EXCEEDED}
 _INTERLOCK_ERROR: Final = "dev.interlock/error"
 _STATUS_KEYS: Final = ("http_status", "status", "status_code", "statusCode")
 # Errors of the operating system, as Node.js and Python name them: names, not prose (docs/decisions/0077).
@@ -297,22 +297,22 @@ def read_error(error: Raw | bytes, *, tool: str, operation: str) -> Failure:
     data = data if isinstance(data, Mapping) else {}
     reason = data.get("reason")
     said = reason if isinstance(reason, str) else message
-    number = _LEGACY.get(code, code) if isinstance(code, int) else 0
-    if number == INVALID_PARAMS:
+    known = find_code(code, draft=True)
+    if known == INVALID_PARAMS:
         return failure(Code.VALIDATION_INVALID_TYPE, message, {"param_name": "params", "upstream_error": message})
-    if number == METHOD_NOT_FOUND:
+    if known == METHOD_NOT_FOUND:
         return unknown_operation(operation)
-    if number == BUDGET_EXCEEDED:
+    if known == BUDGET_EXCEEDED:
         return _over_budget(data)
-    if number in _PERMISSION or said == "auth_required":
+    if known in _PERMISSION or said == "auth_required":
         return permission_denied(said, **{key: data[key] for key in _TOLD if key in data})
-    if number in (MISSING_CAPABILITY, URL_ELICITATION_REQUIRED):
+    if known in (MISSING_CAPABILITY, URL_ELICITATION_REQUIRED):
         return internal_error(
             "the tool asks for input, which this client cannot give here; in a batch, call it alone",
             reason="interaction_required",
         )
-    if number in (TOOL_DEGRADED, CALL_TIMEOUT):
-        details: dict[str, Any] = {"reason": "timeout" if number == CALL_TIMEOUT else said}
+    if known in (TOOL_DEGRADED, CALL_TIMEOUT):
+        details: dict[str, Any] = {"reason": "timeout" if known == CALL_TIMEOUT else said}
         if isinstance(data.get("retry_after_ms"), int):
             details["retry_after_ms"] = data["retry_after_ms"]
         return internal_error(f"the tool cannot be reached now: {details['reason']}", **details)

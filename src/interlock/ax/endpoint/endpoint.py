@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from interlock.access.refusal import Refusal
+from interlock.access.refusal import AccessRefusal
 from interlock.access.tokens import TokenRegistry
 from interlock.approvals.trust.registrant import (
     CERTIFICATE,
@@ -42,9 +42,10 @@ from interlock.fronts.shown_certificate import maybe_shown
 from interlock.fronts.trusted_proxies import TrustedProxies, address_of
 from interlock.net.message_pipe import GOING_AWAY
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.wire.jsonrpc.codec import decode_untrusted, encode_fault, encode_result
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
+from interlock.wire.jsonrpc.codec import decode_untrusted, encode_refusal, encode_result
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Request, Response
+from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
 if TYPE_CHECKING:
     from interlock.approvals.trust.client_certificates import Certificates
@@ -94,7 +95,7 @@ class AxEndpoint:
         who = self._admit(scope)
         if scope["type"] == "websocket":
             await self._socket(scope, receive, send, who)
-        elif isinstance(who, Refusal):
+        elif isinstance(who, AccessRefusal):
             await self._turn_away(scope, send, who)
         elif scope["method"] != "POST":
             await _answer(send, _ONLY_SOCKETS, "http.response")  # as at the public endpoint, no refusal of access
@@ -105,7 +106,7 @@ class AxEndpoint:
             else:
                 await _say(send, await self._post(body, who))
 
-    async def _turn_away(self, scope: Scope, send: Send, refusal: Refusal) -> None:
+    async def _turn_away(self, scope: Scope, send: Send, refusal: AccessRefusal) -> None:
         peer = address_of(scope["client"][0] if scope["client"] else None)
         client = self._proxies.client(_head(scope).raw_headers) if self._proxies.trusts(peer) else None
         method = str(scope.get("method", "GET"))[:METHOD_CHARS_MAX]
@@ -118,9 +119,9 @@ class AxEndpoint:
         try:
             message = decode_untrusted(body)
         except CodecError as error:
-            return encode_fault(error.message_id, error.fault)
+            return encode_refusal(error.message_id, error.refusal)
         if isinstance(message, Response):
-            return encode_fault(b"null", Fault(INVALID_REQUEST, "nothing was asked"))
+            return encode_refusal(b"null", Refusal(INVALID_REQUEST, "nothing was asked"))
         request = message if isinstance(message, Request) else Request(b"null", message.method, message.params)
         try:
             if isinstance(message, Request) and message.method == REGISTER:
@@ -130,32 +131,34 @@ class AxEndpoint:
         except Exception:
             ref = secrets.token_hex(6)
             log.exception("a message by POST from %s: internal error %s", who.principal, ref)
-            answer = encode_fault(request.id, internal(ref))
+            answer = encode_refusal(request.id, internal(ref))
         return answer if isinstance(message, Request) else b""
 
     async def _register_back(self, request: Request, who: RegistrantIdentity) -> bytes:
         register = read_register_untrusted(request.params, self._plan.ax.heartbeat_min_ms)
-        fault = register if isinstance(register, Fault) else None
-        if not isinstance(register, Fault):
+        fault = register if isinstance(register, Refusal) else None
+        if not isinstance(register, Refusal):
             fault = await check_endpoint(register, self._plan.ax.dial_back, who)
-        if fault is not None or isinstance(register, Fault):
-            return encode_fault(request.id, fault or Fault(INVALID_REQUEST, ""))
+        if fault is not None or isinstance(register, Refusal):
+            return encode_refusal(request.id, fault or Refusal(INVALID_REQUEST, ""))
         answer = await self._registrar.register(register, "", DialBack(who, self._plan.ax.dial_back))
-        if isinstance(answer, Fault):
-            return encode_fault(request.id, answer)
+        if isinstance(answer, Refusal):
+            return encode_refusal(request.id, answer)
         # The keeper dials in a turn of its own, so the subserver has this answer before it is greeted.
         asyncio.get_running_loop().call_soon(self._registrar.welcome, answer.session_id)
         return encode_result(request.id, encode_registered(answer))
 
-    async def _socket(self, scope: Scope, receive: Receive, send: Send, who: RegistrantIdentity | Refusal) -> None:
+    async def _socket(
+        self, scope: Scope, receive: Receive, send: Send, who: RegistrantIdentity | AccessRefusal
+    ) -> None:
         await receive()  # websocket.connect
-        if not isinstance(who, Refusal) and SUBPROTOCOL not in scope["subprotocols"]:
+        if not isinstance(who, AccessRefusal) and SUBPROTOCOL not in scope["subprotocols"]:
             who = _NO_SUBPROTOCOL
-        if not isinstance(who, Refusal) and self._is_crowded():
+        if not isinstance(who, AccessRefusal) and self._is_crowded():
             who = _CROWDED
         if self._stops:
             who = _STOPPING
-        if isinstance(who, Refusal):
+        if isinstance(who, AccessRefusal):
             await self._turn_away(scope, send, who)
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL, "headers": []})
@@ -175,7 +178,7 @@ class AxEndpoint:
             self._waiting = {one for one in self._waiting if one.is_waiting}
         return len(self._waiting) >= WAITING_MAX
 
-    def _admit(self, scope: Scope) -> RegistrantIdentity | Refusal:
+    def _admit(self, scope: Scope) -> RegistrantIdentity | AccessRefusal:
         head = _head(scope)
         stranger = self._inspector.stranger(head)
         if stranger is not None:
@@ -234,7 +237,7 @@ def _head(scope: Scope) -> Head:
     return Head(scope.get("method", "GET").encode(), b"/ax", list(scope["headers"]), False, True)
 
 
-async def _answer(send: Send, refusal: Refusal, kind: str) -> None:
+async def _answer(send: Send, refusal: AccessRefusal, kind: str) -> None:
     body = msgspec.json.encode({"error": refusal.error, "message": refusal.message, "details": {}})
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     for line in refusal.extra.split(b"\r\n"):
@@ -262,18 +265,18 @@ async def _read(receive: Receive) -> bytes | None:
             return body
 
 
-_UNAUTHORISED: Final = Refusal(
+_UNAUTHORISED: Final = AccessRefusal(
     401,
     "unauthorised",
     "a subserver's token is needed; interlock access token --for subserver --name NAME makes one",
     b"www-authenticate: Bearer\r\n",
 )
-_TOO_LARGE: Final = Refusal(413, "body_too_large", f"a registration has at most {MESSAGE_BYTES_MAX} bytes")
-_CROWDED: Final = Refusal(
+_TOO_LARGE: Final = AccessRefusal(413, "body_too_large", f"a registration has at most {MESSAGE_BYTES_MAX} bytes")
+_CROWDED: Final = AccessRefusal(
     503, "unavailable", "too many subservers have connected and not registered; try again", b"retry-after: 5\r\n"
 )
-_STOPPING: Final = Refusal(503, "unavailable", "the node stops")
-_NO_SUBPROTOCOL: Final = Refusal(400, "protocol_required", f"ask for the WebSocket subprotocol {SUBPROTOCOL}")
-_ONLY_SOCKETS: Final = Refusal(
+_STOPPING: Final = AccessRefusal(503, "unavailable", "the node stops")
+_NO_SUBPROTOCOL: Final = AccessRefusal(400, "protocol_required", f"ask for the WebSocket subprotocol {SUBPROTOCOL}")
+_ONLY_SOCKETS: Final = AccessRefusal(
     426, "upgrade_required", f"open a WebSocket with the subprotocol {SUBPROTOCOL}", b"upgrade: websocket\r\n"
 )

@@ -12,8 +12,8 @@ from interlock.ax.protocol.messages import CLAIM, Claimed, Claims, Registered
 from interlock.ax.protocol.registration.codec import CLAIMS_MAX, encode_claims, read_held_untrusted
 from interlock.ax.protocol.registration.leases import PARENT_ANSWER_S
 from interlock.wire.jsonrpc.codec import encode_request
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsonrpc.messages import Response
+from interlock.wire.refusal import Refusal
 
 ASKED_MAX: Final = 10_000  # unanswered; a parent that answers none must not make the table grow
 
@@ -64,7 +64,7 @@ class ParentClaims:
             return False
         waiting = self._asked.pop(response.id)
         read = {} if response.error else read_held_untrusted(response.result)
-        held = {} if isinstance(read, Fault) else read
+        held = {} if isinstance(read, Refusal) else read
         if waiting is not None and not waiting.done():
             waiting.set_result(held)
         elif held:

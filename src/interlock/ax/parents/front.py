@@ -25,13 +25,13 @@ from interlock.mcp.ladder import Climbed, climb, climb_alone
 from interlock.mcp.methods import CANCELLED, INITIALIZE, LISTEN, LOG_MESSAGE, META_VERSION
 from interlock.wire.jsonrpc.codec import (
     decode_object,
-    encode_fault,
     encode_notification,
+    encode_refusal,
     encode_value,
     maybe_string,
 )
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Fault, for_legacy
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.wire.refusal import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Refusal
 
 NAMES: Final[NameForm] = "qualified"
 RUNNING_MAX: Final = 10_000  # calls and listens of one parent under way
@@ -39,7 +39,7 @@ LISTENS_MAX: Final = 16  # it needs one, and another while that changes
 AX_PREFIX: Final = "mcpax/"
 
 _NO_GREETING: Final = Raw(encode_value({"protocolVersion": LATEST_LEGACY}))
-_STOPPING: Final = Fault(UNAVAILABLE, "unavailable", {"reason": "node_stopping"})
+_STOPPING: Final = Refusal(UNAVAILABLE, "unavailable", {"reason": "node_stopping"})
 
 
 class UpwardFront:
@@ -91,11 +91,11 @@ class UpwardFront:
             self._refuse(request.id, _STOPPING)
             return
         if request.method.startswith(AX_PREFIX) and request.method != CONFIRM:
-            fault = Fault(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]})
-            self._refuse(request.id, fault)
+            refusal = Refusal(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]})
+            self._refuse(request.id, refusal)
             return
         climbed = climb(request, None)
-        if not isinstance(climbed, Fault):
+        if not isinstance(climbed, Refusal):
             self._serve_modern(climbed)
         elif self._session is not None:
             self._legacy.handle(self._session, request, self)
@@ -151,7 +151,7 @@ class UpwardFront:
         """None: the request was refused."""
         asked = Request(request.id, INITIALIZE, greeting)
         opened = self._legacy.initialize(asked, self._principal, VIA_AX, self._only, NAMES)
-        if isinstance(opened, Fault):
+        if isinstance(opened, Refusal):
             self._refuse(request.id, opened)
             return None
         opened.caller.hop = self._hop
@@ -160,7 +160,7 @@ class UpwardFront:
 
     def _serve_modern(self, climbed: Climbed) -> None:
         if climbed.id in self._running:
-            self._refuse(climbed.id, Fault(INVALID_REQUEST, "this id is in use by a request under way"))
+            self._refuse(climbed.id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
             return
         is_listen = climbed.method == LISTEN
         if len(self._running) >= RUNNING_MAX or (is_listen and self._listens >= LISTENS_MAX):
@@ -199,8 +199,8 @@ class UpwardFront:
     def drop(self) -> None:
         pass
 
-    def _refuse(self, request_id: bytes, fault: Fault) -> None:
-        self.emit(encode_fault(request_id, for_legacy(fault)))
+    def _refuse(self, request_id: bytes, refusal: Refusal) -> None:
+        self.emit(encode_refusal(request_id, refusal, draft=True))
 
     # Member of the audience. A legacy session is one itself, and listens are; the rest is told here
 

@@ -16,7 +16,6 @@ from msgspec import Raw
 from interlock.ax.api import Parent
 from interlock.ax.parents.claims import Held, ParentClaims
 from interlock.ax.parents.front import UpwardFront
-from interlock.ax.protocol import errors
 from interlock.ax.protocol.budget import Limits
 from interlock.ax.protocol.messages import DEREGISTER, HEARTBEAT_MS, REGISTER, SUBPROTOCOL, VERSION, Claimed, Register
 from interlock.ax.protocol.notifications import REFUSED_MAX
@@ -35,8 +34,18 @@ from interlock.guard.budgets import Budgets
 from interlock.net.message_pipe import MessagePipe, MessageSink
 from interlock.net.websocket.dial import HUNG_UP, DialFailed, dial
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsonrpc.messages import Notification, Response
+from interlock.wire.refusal import (
+    AUTHORITY_CONFLICT,
+    AUTHORITY_UNVERIFIED,
+    LINK_INSECURE,
+    NAMESPACE_CONFLICT,
+    NAMESPACE_INVALID,
+    REGISTRATION_CYCLE,
+    SCOPE_DENIED,
+    SPLIT_BRAIN,
+    Refusal,
+)
 
 if TYPE_CHECKING:
     from interlock.crypto.keys.signing import SigningKey
@@ -207,9 +216,9 @@ class Parents(Uplink):
         standing.next_step = _next_step(step)
         if step.reason.endswith(HUNG_UP) and self.plans[step.parent].tls_cert is not None:
             standing.next_step = _CERTIFICATE  # a server that refuses a certificate closes the connection silently
-        if step.fault is not None and is_new:  # it is asked again and again
+        if step.error is not None and is_new:  # it is asked again and again
             segment = self.plans[step.parent].segment
-            self._record(step.parent, REGISTER, segment, "refused", display_words(step.fault.message))
+            self._record(step.parent, REGISTER, segment, "refused", display_words(step.error.message))
 
     def _handle_refused(self, message: Notification) -> None:
         super()._handle_refused(message)
@@ -223,7 +232,7 @@ class Parents(Uplink):
 
     def _handle_held(self, message: Notification) -> None:
         held = read_held_untrusted(message.params)
-        if not isinstance(held, Fault):
+        if not isinstance(held, Refusal):
             self._on_held(held)
 
     def _stand(self, parent: int, state: State) -> Standing:
@@ -300,17 +309,17 @@ _TOKEN: Final = (
 )
 _CERTIFICATE: Final = "if it wants certificates: is our tls_cert in date, for clients, of a CA in its node.client_ca?"
 _STEPS: Final = {
-    errors.NAMESPACE_CONFLICT: "another has this segment there: choose another 'segment' in [[ax.parents]], or let its"
+    NAMESPACE_CONFLICT: "another has this segment there: choose another 'segment' in [[ax.parents]], or let its"
     " operator release it with interlock links release SEGMENT",
-    errors.NAMESPACE_INVALID: "rename the tools it names, or hide them with [[tool]] hide = true",
-    errors.REGISTRATION_CYCLE: "this parent is ourselves, or below us as one of our links says: remove it from"
+    NAMESPACE_INVALID: "rename the tools it names, or hide them with [[tool]] hide = true",
+    REGISTRATION_CYCLE: "this parent is ourselves, or below us as one of our links says: remove it from"
     " [[ax.parents]], or that link",
-    errors.SPLIT_BRAIN: "another aggregator of the tree has us: was the data folder copied? each node needs its own",
-    errors.AUTHORITY_UNVERIFIED: "run interlock access anchor here and let its operator paste the lines there; on one"
+    SPLIT_BRAIN: "another aggregator of the tree has us: was the data folder copied? each node needs its own",
+    AUTHORITY_UNVERIFIED: "run interlock access anchor here and let its operator paste the lines there; on one"
     " machine an [[access]] entry may name our authority; or it changes ax.require_proof",
-    errors.AUTHORITY_CONFLICT: "another authority owns this segment there: choose another 'segment'",
-    errors.SCOPE_DENIED: "let its operator give us a wider scope in [[access]]",
-    errors.LINK_INSECURE: "dial wss:// with TLS 1.3",
+    AUTHORITY_CONFLICT: "another authority owns this segment there: choose another 'segment'",
+    SCOPE_DENIED: "let its operator give us a wider scope in [[access]]",
+    LINK_INSECURE: "dial wss:// with TLS 1.3",
 }
 
 
@@ -328,6 +337,6 @@ def _read_refused_untrusted(params: Raw) -> tuple[int, dict[str, int]]:
 
 
 def _next_step(step: Failed) -> str | None:
-    if step.fault is not None:
-        return _STEPS.get(step.fault.code)
+    if step.error is not None:
+        return _STEPS.get(step.error.code or "")
     return None if step.mendable else _TOKEN

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.wire.jsonrpc.errors import BUDGET_EXCEEDED, Fault
+from interlock.wire.refusal import BUDGET_EXCEEDED, Refusal
 
 WINDOW_S: Final = 60.0  # AX-11.4-1
 SLICE_S: Final = 0.01  # calls of one slice leave the window with its last: so many bytes, however many calls
@@ -152,10 +152,10 @@ class BudgetUsage:
         return None
 
 
-def budget_exceeded(over: Over, scope: Scope) -> Fault:
+def budget_exceeded(over: Over, scope: Scope) -> Refusal:
     data: dict[str, Any] = {
         **msgspec.structs.asdict(over),
         "scope": scope,  # AX-11.4-3
         "mcpax_code": -32003,  # the draft's own number, which 2026-07-28 does not let us send as the code
     }
-    return Fault(BUDGET_EXCEEDED, "budget_exceeded", data)  # AX-11.4-3
+    return Refusal(BUDGET_EXCEEDED, "budget_exceeded", data)  # AX-11.4-3

@@ -13,11 +13,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.ax.protocol.errors import ROUTE_MISMATCH, refusal
 from interlock.ax.protocol.names import QUALIFIED_MAX, is_segment
 from interlock.ax.protocol.uris import SCHEME
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
-from interlock.wire.jsonrpc.errors import CodecError, Fault
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.refusal import ROUTE_MISMATCH, Refusal, ax_refusal
 
 ROUTE: Final = "x-mcpax-route"  # AX-7.2-1
 CURSOR: Final = "x-mcpax-cursor"  # AX-7.2-1
@@ -39,16 +39,16 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
         return self.path[self.cursor + 1 :]
 
 
-def read_untrusted(params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Routed | Fault | None:
+def read_untrusted(params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Routed | Refusal | None:
     """What a request says of its route; None where it says nothing. `meta` is the `_meta` of `params`.
 
     Both places are read, only `_meta` is written (7.2); where they say different things, neither is believed.
     """
     route = _read(ROUTE, ROUTE_BYTES_MAX, params, meta)
     cursor = _read(CURSOR, CURSOR_BYTES_MAX, params, meta)
-    if isinstance(route, Fault):
+    if isinstance(route, Refusal):
         return route
-    if isinstance(cursor, Fault):
+    if isinstance(cursor, Refusal):
         return cursor
     if route is msgspec.UNSET and cursor is msgspec.UNSET:
         return None
@@ -65,7 +65,7 @@ def read_untrusted(params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Routed
     return Routed(path=tuple(route), cursor=cursor)
 
 
-def check(routed: Routed, *, segment: str, rest: Sequence[str]) -> Fault | None:
+def check(routed: Routed, *, segment: str, rest: Sequence[str]) -> Refusal | None:
     """Whether the receiver is the one meant, and the item it knows already the one the path leads to.
 
     `segment` is what the parent assigned; `rest` what the receiver's own table has for the item: the segments below the
@@ -76,7 +76,7 @@ def check(routed: Routed, *, segment: str, rest: Sequence[str]) -> Fault | None:
     return None if routed.rest == tuple(rest) else _disagrees(routed)
 
 
-def follow_name(routed: Routed, *, segment: str, name: str) -> str | Fault:
+def follow_name(routed: Routed, *, segment: str, name: str) -> str | Refusal:
     """The tool or prompt that the path leads to, by the name it has below the receiver: the rest of the path, dotted.
 
     `name` is that of params: the local name, the name below the receiver or the whole name. Any other is refused, never
@@ -89,7 +89,7 @@ def follow_name(routed: Routed, *, segment: str, name: str) -> str | Fault:
     return found if found and name in (routed.path[-1], found, ".".join(routed.path)) else _disagrees(routed)
 
 
-def follow_uri(routed: Routed, *, segment: str, uri: str) -> str | Fault:
+def follow_uri(routed: Routed, *, segment: str, uri: str) -> str | Refusal:
     """The same for a resource: its URI below the receiver. `uri` is that, the URI of the root, or the server's own."""
     if routed.receiver != segment:
         return _elsewhere(routed)
@@ -118,7 +118,7 @@ def as_meta(routed: Routed) -> dict[str, Raw]:
 
 
 def _read(key: str, bytes_max: int, params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Any:
-    """The decoded value, UNSET where it is absent, a Fault where it cannot be read."""
+    """The decoded value, UNSET where it is absent, a Refusal where it cannot be read."""
     found = [place[key] for place in (meta, params) if key in place]
     if any(len(raw) > bytes_max for raw in found):
         return _mismatch(f"{key} is longer than {bytes_max} bytes")
@@ -131,13 +131,13 @@ def _read(key: str, bytes_max: int, params: Mapping[str, Raw], meta: Mapping[str
     return values[0] if values else msgspec.UNSET
 
 
-def _elsewhere(routed: Routed) -> Fault:
+def _elsewhere(routed: Routed) -> Refusal:
     return _mismatch("this is not the node that the route names at the cursor", cursor=routed.cursor)
 
 
-def _disagrees(routed: Routed) -> Fault:
+def _disagrees(routed: Routed) -> Refusal:
     return _mismatch("the rest of the route and the name in params are not the same", cursor=routed.cursor)
 
 
-def _mismatch(why: str, **data: int) -> Fault:
-    return refusal(ROUTE_MISMATCH, why, **data)
+def _mismatch(why: str, **data: int) -> Refusal:
+    return ax_refusal(ROUTE_MISMATCH, why, **data)

@@ -11,7 +11,7 @@ from interlock.cli.command import Invocation, verb
 from interlock.cli.completion import tool_names
 from interlock.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, EXIT_WAITS, BadUsage, Refused
 from interlock.cli.terminal.text import one_line, printable
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND
+from interlock.wire.refusal import METHOD_NOT_FOUND, find_code
 
 if TYPE_CHECKING:
     from interlock.cli.client.mcp import ListedTool, McpClient
@@ -65,7 +65,7 @@ def call(
         with _Progress(invocation) as progress:
             result = client.call(tool, arguments, on_progress=progress.show)
     except Refused as refused:
-        if refused.details.get("code") != METHOD_NOT_FOUND:
+        if find_code(refused.details.get("code")) != METHOD_NOT_FOUND:
             raise
         raise _unknown_tool(invocation, name, nearest, refused) from None
     code = _show(invocation, bytes(result))

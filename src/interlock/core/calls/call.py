@@ -24,7 +24,6 @@ from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, ME
 from interlock.guard.budgets import Account, Charge
 from interlock.mcp.ax_errors import maybe_for_modern_edge
 from interlock.mcp.eras import MODERN, Era
-from interlock.mcp.ladder import HTTP_STATUS
 from interlock.mcp.meta import PROGRESS_TOKEN
 from interlock.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, NAMED_BY, PROGRESS
 from interlock.mcp.result_facts import LARGE_BYTES, ResultFacts, maybe_facts
@@ -40,22 +39,16 @@ from interlock.wire.jsonrpc.codec import (
     decode_object,
     decode_value,
     encode_error,
-    encode_fault,
     encode_notification,
+    encode_refusal,
     encode_result,
     encode_result_pieces,
     encode_value,
     maybe_string,
 )
-from interlock.wire.jsonrpc.errors import (
-    INTERNAL_ERROR,
-    METHOD_NOT_FOUND,
-    CodecError,
-    Fault,
-    error_body,
-    for_legacy,
-)
+from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.wire.refusal import FORMS, INTERNAL_ERROR, METHOD_NOT_FOUND, Refusal, find_code
 
 if TYPE_CHECKING:
     from interlock.guard.guard import Admitted
@@ -86,7 +79,7 @@ class Pending(Protocol):
 
     def on_response(self, response: Response, era: Era) -> None: ...
 
-    def on_failed(self, fault: Fault, outcome: Outcome) -> None: ...
+    def on_failed(self, fault: Refusal, outcome: Outcome) -> None: ...
 
     def on_progress(self, params: dict[str, Raw]) -> None: ...
 
@@ -144,7 +137,7 @@ class Members(Protocol):
     def admits(self, principal: str) -> bool:
         """Whether it is shown to them."""
 
-    def maybe_refusal(self, principal: str) -> Fault | None:
+    def maybe_refusal(self, principal: str) -> Refusal | None:
         """Why one to whom it is shown may not call over it."""
 
 
@@ -202,7 +195,7 @@ class CallRoute(Protocol):
         """Whether it waits for a person, here or at a hop below."""
 
     @property
-    def refusal(self) -> Fault | None:
+    def refusal(self) -> Refusal | None:
         """By the registry of names: what every call is answered."""
 
     @property
@@ -243,7 +236,7 @@ class CallHold(Protocol):
     def is_asked_first(self) -> bool:
         """Whether somebody has yet to agree, so that this request is not the one that is sent."""
 
-    def identify(self, call: "Call") -> Fault | None:
+    def identify(self, call: "Call") -> Refusal | None:
         """Name exactly what is asked, so that an approval holds for nothing else; the fault where that cannot be."""
 
     def acknowledge(self, call: "Call") -> Refuse | None:
@@ -355,7 +348,7 @@ class Call(msgspec.Struct, eq=False):
             if mine is Era.LEGACY and self.handler.interview_client(self, result):
                 return
             brought = result_to_modern(result, self.method) if mine is Era.MODERN else result_to_legacy(result)
-            if isinstance(brought, Fault):
+            if isinstance(brought, Refusal):
                 self.on_failed(brought, Outcome.ERROR)
                 return
             result = Raw(brought)
@@ -391,7 +384,7 @@ class Call(msgspec.Struct, eq=False):
             return result
         return without_claims(result, is_aggregator=is_aggregator)
 
-    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
+    def on_failed(self, fault: Refusal, outcome: Outcome) -> None:
         if not self.done:
             self.reason = _reason(fault)
             was_not_sent = _was_not_sent(fault)
@@ -399,20 +392,21 @@ class Call(msgspec.Struct, eq=False):
                 self.refund()
             if was_not_sent and outcome is Outcome.LOST:
                 outcome = Outcome.NOT_SENT
-            self._end(encode_fault(self.client_id, self._fault_for_client(fault)), outcome, 200)
+            self._end(self._encode_refusal(fault), outcome, 200)
 
     def answer(self, message: bytes, outcome: Outcome) -> None:
         """End it with an answer of our own."""
         if not self.done:
             self._end(message, outcome, 200)
 
-    def refuse(self, fault: Fault, status: int) -> None:
+    def refuse(self, fault: Refusal, status: int) -> None:
         self.reason = _reason(fault)
         self.refund()
-        self._end(encode_fault(self.client_id, self._fault_for_client(fault)), Outcome.REFUSED, status)
+        self._end(self._encode_refusal(fault), Outcome.REFUSED, status)
 
-    def _fault_for_client(self, fault: Fault) -> Fault:
-        return for_legacy(fault) if self.caller.era is Era.LEGACY or self.caller.hop is not None else fault
+    def _encode_refusal(self, refusal: Refusal) -> bytes:
+        draft = self.caller.era is Era.LEGACY or self.caller.hop is not None
+        return encode_refusal(self.client_id, refusal, draft=draft)
 
     def cancel(self, reason: str) -> None:
         """The client no longer wants the answer: tell the server, send no answer."""
@@ -437,11 +431,11 @@ class Call(msgspec.Struct, eq=False):
         self.sink.answer(message, status)
         self.handler.finish(self, outcome)
 
-    def argument_fault(self) -> Fault | None:
+    def argument_refusal(self) -> Refusal | None:
         """What is wrong with its arguments, where a contract says what they must be; else they are the server's."""
         return None
 
-    def availability_fault(self) -> Fault | None:
+    def availability_refusal(self) -> Refusal | None:
         """Why nothing beyond its link could serve it, where something has to be chosen there."""
         return None
 
@@ -483,7 +477,7 @@ class Call(msgspec.Struct, eq=False):
     def on_request(self, link: Asked, request: Request) -> None:
         asker = self.caller.asker
         if self.done:
-            fault = Fault(METHOD_NOT_FOUND, f"the client of this call cannot be asked for {request.method}")
+            fault = Refusal(METHOD_NOT_FOUND, f"the client of this call cannot be asked for {request.method}")
             link.respond(request.id, b'"error":' + error_body(fault))
         elif asker is None:
             self.handler.ask_client(self, link, request)
@@ -521,7 +515,7 @@ class Inquiry:
     __slots__ = ("future", "handle", "upstream_id")
 
     def __init__(self) -> None:
-        self.future: asyncio.Future[Response | Fault] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[Response | Refusal] = asyncio.get_running_loop().create_future()
         self.upstream_id = 0
         self.handle: object = None
 
@@ -529,7 +523,7 @@ class Inquiry:
         if not self.future.done():
             self.future.set_result(response)
 
-    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
+    def on_failed(self, fault: Refusal, outcome: Outcome) -> None:
         if not self.future.done():
             self.future.set_result(fault)
 
@@ -540,7 +534,7 @@ class Inquiry:
         pass
 
     def on_request(self, link: Asked, request: Request) -> None:
-        fault = Fault(METHOD_NOT_FOUND, f"no client can be asked for {request.method} now")
+        fault = Refusal(METHOD_NOT_FOUND, f"no client can be asked for {request.method} now")
         link.respond(request.id, b'"error":' + error_body(fault))
 
 
@@ -556,7 +550,8 @@ def _status(error: bytes) -> int:
         code = decode_value(error)["code"]
     except (CodecError, KeyError, TypeError):
         return 200
-    return HTTP_STATUS.get(code, 200) if isinstance(code, int) and code != METHOD_NOT_FOUND else 200
+    known = find_code(code)
+    return FORMS[known].mcp_status if known is not None and known != METHOD_NOT_FOUND else 200
 
 
 def _is_error(result: Raw) -> bool:
@@ -564,14 +559,14 @@ def _is_error(result: Raw) -> bool:
     return members is not None and bytes(members.get("isError", b"")) == b"true"
 
 
-def _reason(fault: Fault) -> str:
-    said = (fault.data or {}).get("reason")
+def _reason(fault: Refusal) -> str:
+    said = (fault.details or {}).get("reason")
     return said if isinstance(said, str) else fault.message
 
 
-def _was_not_sent(fault: Fault) -> bool:
-    return (fault.data or {}).get("outcome") == "not_sent"
+def _was_not_sent(fault: Refusal) -> bool:
+    return (fault.details or {}).get("outcome") == "not_sent"
 
 
-def internal(ref: str) -> Fault:
-    return Fault(INTERNAL_ERROR, "internal error", {"ref": ref})
+def internal(ref: str) -> Refusal:
+    return Refusal(INTERNAL_ERROR, "internal error", {"ref": ref})

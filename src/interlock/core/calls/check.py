@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import msgspec
 
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 if TYPE_CHECKING:
     from interlock.core.calls.call import Call, CallLink
@@ -35,7 +35,7 @@ class Refuse(msgspec.Struct, frozen=True):
     """`result`: what the caller is answered instead of the fault, where a tool's result says it."""
 
     check: CheckNumber
-    fault: Fault
+    refusal: Refusal
     result: bytes | None = None
 
 

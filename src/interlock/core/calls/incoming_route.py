@@ -9,7 +9,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.ax.protocol.errors import SCOPE_DENIED, refusal
 from interlock.ax.protocol.route import (
     CURSOR,
     ROUTE,
@@ -22,7 +21,7 @@ from interlock.ax.protocol.route import (
     read_untrusted,
 )
 from interlock.wire.jsonrpc.codec import encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import SCOPE_DENIED, Refusal, ax_refusal
 
 KNOWN_MAX: Final = 4096  # routes remembered; each is one tool's
 KNOWN_BYTES_MAX: Final = 512  # of a route, and of a name, that is worth remembering
@@ -46,7 +45,7 @@ class Hop:
         self.segment = segment
         self._known: dict[tuple[bytes, bytes, bytes], Followed] = {}
 
-    def follow(self, params: dict[str, Any], meta: dict[str, Raw], name: Raw | None) -> Followed | Fault | None:
+    def follow(self, params: dict[str, Any], meta: dict[str, Raw], name: Raw | None) -> Followed | Refusal | None:
         """`name`: of a tool or prompt, as the parent says it. None where it says nothing of the way, or no name."""
         if name is None:
             return None
@@ -63,7 +62,7 @@ class Hop:
             self._known[said] = followed
         return followed
 
-    def _follow(self, params: dict[str, Any], meta: dict[str, Raw], name: Raw) -> Followed | Fault | None:
+    def _follow(self, params: dict[str, Any], meta: dict[str, Raw], name: Raw) -> Followed | Refusal | None:
         text = maybe_string(name)
         if text is None:
             return None
@@ -71,17 +70,17 @@ class Hop:
         if not isinstance(routed, Routed):
             return routed
         found = follow_name(routed, segment=self.segment, name=text)
-        return found if isinstance(found, Fault) else _followed(found, routed)
+        return found if isinstance(found, Refusal) else _followed(found, routed)
 
-    def follow_uri(self, params: dict[str, Any], meta: dict[str, Raw], uri: str) -> Followed | Fault | None:
+    def follow_uri(self, params: dict[str, Any], meta: dict[str, Raw], uri: str) -> Followed | Refusal | None:
         """The same for a resource: its URI as our own lists have it."""
         routed = _take_route(params, meta)
         if not isinstance(routed, Routed):
             return routed
         found = follow_uri(routed, segment=self.segment, uri=uri)
-        return found if isinstance(found, Fault) else _followed(found, routed)
+        return found if isinstance(found, Refusal) else _followed(found, routed)
 
-    def check(self, params: dict[str, Any], meta: dict[str, Raw], rest: Sequence[str]) -> Followed | Fault | None:
+    def check(self, params: dict[str, Any], meta: dict[str, Raw], rest: Sequence[str]) -> Followed | Refusal | None:
         """The same for an item that is known already: `rest` is the segments below us, then its local name."""
         routed = _take_route(params, meta)
         if not isinstance(routed, Routed):
@@ -89,7 +88,7 @@ class Hop:
         return check(routed, segment=self.segment, rest=rest) or _followed(".".join(rest), routed)
 
 
-def _take_route(params: dict[str, Any], meta: dict[str, Raw]) -> Routed | Fault | None:
+def _take_route(params: dict[str, Any], meta: dict[str, Raw]) -> Routed | Refusal | None:
     """Read in both places, and written only to `_meta`."""
     routed = read_untrusted(params, meta)
     params.pop(ROUTE, None)
@@ -101,4 +100,4 @@ def _followed(name: str, routed: Routed) -> Followed:
     return Followed(name, Raw(encode_value(name)), as_meta(advance(routed)), as_meta(routed))
 
 
-OUT_OF_SCOPE: Final = refusal(SCOPE_DENIED, "the tool is there, and needs a wider scope than this registration has")
+OUT_OF_SCOPE: Final = ax_refusal(SCOPE_DENIED, "the tool is there, and needs a wider scope than this registration has")

@@ -5,7 +5,7 @@ from typing import Any, Final, assert_never
 from interlock.core.calls.check import CheckNumber, Refuse
 from interlock.core.clock import rfc3339
 from interlock.core.link_state import LinkState, Standing
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, TOOL_DEGRADED, UNAVAILABLE, Fault
+from interlock.wire.refusal import METHOD_NOT_FOUND, TOOL_DEGRADED, UNAVAILABLE, Refusal
 
 _REASONS: Final = {
     LinkState.UNAUTHORISED: "unauthorised",
@@ -13,38 +13,38 @@ _REASONS: Final = {
 }
 
 # MCP-AX 5.2: -32601, though MCP itself would say -32602.
-NOT_FOUND: Final = Fault(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_not_found"})  # AX-5.2-2
+NOT_FOUND: Final = Refusal(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_not_found"})  # AX-5.2-2
 
 
-def not_found_fault(near: list[str]) -> Fault:
+def not_found_refusal(near: list[str]) -> Refusal:
     """`near`: names that the caller may use, for a model that misremembered one."""
     if not near:
         return NOT_FOUND
     message = f"tool_not_found: did you mean {' or '.join(near)}?"
-    return Fault(METHOD_NOT_FOUND, message, {"reason": "tool_not_found", "did_you_mean": near})
+    return Refusal(METHOD_NOT_FOUND, message, {"reason": "tool_not_found", "did_you_mean": near})
 
 
-def is_not_found(fault: Fault) -> bool:
-    return (fault.data or {}).get("reason") == "tool_not_found"
+def is_not_found(refusal: Refusal) -> bool:
+    return (refusal.details or {}).get("reason") == "tool_not_found"
 
 
-BUSY: Final = Fault(
+BUSY: Final = Refusal(
     TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "outcome": "not_sent", "retry_after_ms": 1000}
 )
 
 
-def own_links_full(most: int) -> Fault:
+def own_links_full(most: int) -> Refusal:
     """`most`: how many links of their own the clients of a server, or of all servers, may have."""
     data = {"reason": "own_links_full", "limit": most, "outcome": "not_sent", "retry_after_ms": 60_000}
-    return Fault(TOOL_DEGRADED, "tool_degraded", data)
+    return Refusal(TOOL_DEGRADED, "tool_degraded", data)
 
 
-RELISTED: Final = Fault(
+RELISTED: Final = Refusal(
     TOOL_DEGRADED, "tool_degraded", {"reason": "relisting", "outcome": "not_sent", "retry_after_ms": 0}
 )
 
 # A call that waits for a person: the gate says what for (`Guard.release`).
-HELD: Final = Refuse(CheckNumber.GATE, Fault(UNAVAILABLE, "unavailable", {"reason": "confirmation_required"}))
+HELD: Final = Refuse(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": "confirmation_required"}))
 
 
 def maybe_unusable(standing: Standing) -> Refuse | None:
@@ -53,14 +53,14 @@ def maybe_unusable(standing: Standing) -> Refuse | None:
         case LinkState.READY | LinkState.SLOW:
             return None
         case LinkState.CONNECTING | LinkState.DEGRADED | LinkState.UNAUTHORISED | LinkState.FAILED:
-            return Refuse(CheckNumber.AVAILABILITY, degraded_fault(standing))
+            return Refuse(CheckNumber.AVAILABILITY, degraded_refusal(standing))
         case LinkState.STOPPED | LinkState.ASLEEP:
-            return Refuse(CheckNumber.AVAILABILITY, degraded_fault(standing))
+            return Refuse(CheckNumber.AVAILABILITY, degraded_refusal(standing))
         case _:
             assert_never(standing.state)
 
 
-def degraded_fault(standing: Standing) -> Fault:
+def degraded_refusal(standing: Standing) -> Refusal:
     unauthorised = standing.state is LinkState.UNAUTHORISED
     data: dict[str, Any] = {
         "reason": _REASONS.get(standing.state, standing.gone),
@@ -70,4 +70,4 @@ def degraded_fault(standing: Standing) -> Fault:
     }
     if unauthorised:  # why exactly is for the operator: it may name hosts
         data["next"] = "an operator looks at it: interlock status"
-    return Fault(TOOL_DEGRADED, "tool_degraded", data)  # AX-13.2-2
+    return Refusal(TOOL_DEGRADED, "tool_degraded", data)  # AX-13.2-2

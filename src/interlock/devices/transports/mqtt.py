@@ -170,7 +170,7 @@ class MqttBroker:
         try:
             await client.__aenter__()
         except (aiomqtt.MqttError, OSError) as error:
-            why = client.fault or error
+            why = client.refusal or error
             raise TransportFailed(f"the broker {address.host}:{address.port} cannot be reached: {why}") from error
         self._client = client
         self._watcher = asyncio.create_task(self._watch(client))
@@ -228,7 +228,7 @@ class MqttBroker:
     def _lose(self, client: BoundedClient, error: BaseException | None) -> None:
         if self.loss is None:
             where = f"{self._address.host}:{self._address.port}"
-            self.loss = f"the connection to the broker {where} ended: {client.fault or error or 'it was closed'}"
+            self.loss = f"the connection to the broker {where} ended: {client.refusal or error or 'it was closed'}"
             for station in set(self._stations.values()):
                 station.lose(self.loss)
 

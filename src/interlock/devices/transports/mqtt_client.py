@@ -32,7 +32,7 @@ class BoundedClient(aiomqtt.Client):
         """`take` is given the topic and the payload of each message."""
         super().__init__(*arguments, **options)
         self._take = take
-        self.fault: str | None = None  # of the broker: what it did that is not borne
+        self.refusal: str | None = None  # of the broker: what it did that is not borne
         self._paid_until = 0.0
         self._client._sock_recv = self._bounded(self._client)  # type: ignore[method-assign, assignment]  # no other seam
 
@@ -54,13 +54,13 @@ class BoundedClient(aiomqtt.Client):
 
         def receive_bounded(size: int) -> bytes:
             if size > PACKET_BYTES_MAX:
-                self.fault = f"it announced a packet of {size} bytes, and {PACKET_BYTES_MAX} are taken"
+                self.refusal = f"it announced a packet of {size} bytes, and {PACKET_BYTES_MAX} are taken"
             elif len(client._in_messages) > UNRELEASED_MAX:
-                self.fault = f"it released none of {UNRELEASED_MAX} messages with QoS 2"
+                self.refusal = f"it released none of {UNRELEASED_MAX} messages with QoS 2"
             elif len(client._out_packet) > UNREAD_MAX:
-                self.fault = f"it left {UNREAD_MAX} packets unread"
-            if self.fault is not None:
-                raise ConnectionError(self.fault)
+                self.refusal = f"it left {UNREAD_MAX} packets unread"
+            if self.refusal is not None:
+                raise ConnectionError(self.refusal)
             data = receive(size)
             self._paid_until += 1 / READS_PER_S + len(data) / BYTES_PER_S
             return data

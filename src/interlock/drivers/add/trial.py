@@ -35,7 +35,7 @@ from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.sandbox.sandbox import Sandboxes, outer_rules, private_paths
 from interlock.process.stderr_summary import words_of
 from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, Fault
+from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 LAST_WORDS: Final = 8  # lines of stderr that say something
 
@@ -172,8 +172,8 @@ class TrialRunner:
 class _TrialEvents(LinkEvents):
     """Link events of a trial, which has no client: no question is answered, and every message is dropped."""
 
-    def on_question(self, link: ConnectedLink, asking: Asking) -> Fault | None:
-        return Fault(METHOD_NOT_FOUND, "no client can be asked during a trial run")
+    def on_question(self, link: ConnectedLink, asking: Asking) -> Refusal | None:
+        return Refusal(METHOD_NOT_FOUND, "no client can be asked during a trial run")
 
 
 def _step(state: DriverState, reason: str | None) -> str | None:

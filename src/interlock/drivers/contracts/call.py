@@ -34,7 +34,7 @@ from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.provider.context import context_of
 from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.guard.guard import Admitted
-from interlock.links.failed_requests import LostFault
+from interlock.links.failed_requests import LostRefusal
 from interlock.links.server_link import ServerLink
 from interlock.mcp.capabilities import may_be_asked
 from interlock.mcp.eras import MODERN, Era
@@ -43,15 +43,16 @@ from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import META_CAPABILITIES
 from interlock.mcp.mrtr import read_input_required
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import (
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.messages import Notification, Response
+from interlock.wire.refusal import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
     RESULT_TOO_LARGE,
     URL_ELICITATION_REQUIRED,
-    CodecError,
-    Fault,
+    Refusal,
+    find_code,
 )
-from interlock.wire.jsonrpc.messages import Notification, Response
 
 log = logging.getLogger("interlock.drivers")
 
@@ -74,7 +75,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
 
     # Before it is admitted
 
-    def argument_fault(self) -> Fault | None:
+    def argument_refusal(self) -> Refusal | None:
         """The fault of the arguments, on any driver. Checked first: no person approves what cannot be sent."""
         params = self.params
         try:
@@ -89,7 +90,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         error = self.served.maybe_fault(self.given, self.caller)
         return None if error is None else as_fault(error)
 
-    def availability_fault(self) -> Fault | None:
+    def availability_refusal(self) -> Refusal | None:
         decision = self.served.decide(self.given, self.pinned, self.services.clock)
         if decision.resolution.error is None:
             return None
@@ -305,11 +306,11 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             code = decode_value(members["code"])
         except (KeyError, CodecError):
             code = None
-        if code == URL_ELICITATION_REQUIRED:  # not a failure: a page has to be visited first
+        if find_code(code) == URL_ELICITATION_REQUIRED:  # not a failure: a page has to be visited first
             self._record_invocation("input_required")
             super().on_response(response, era)
             return
-        passing = code == INTERNAL_ERROR or code in _PASSING_CODES
+        passing = find_code(code) == INTERNAL_ERROR or code in _PASSING_CODES
         said = maybe_string(members.get("message")) or "unknown"
         self._on_server_error(
             DriverError(
@@ -343,28 +344,28 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         result = round_state.seal(response.result, self.provider.driver.key)
         super().on_response(Response(response.id, result, response.error), era)
 
-    def on_failed(self, fault: Fault, outcome: Outcome) -> None:
+    def on_failed(self, refusal: Refusal, outcome: Outcome) -> None:
         if self.done:
             return
         if self.sent_at is None or outcome in (Outcome.TIMEOUT, Outcome.CANCELLED):
             self._record_invocation(outcome.value)
-            super().on_failed(fault, outcome)
+            super().on_failed(refusal, outcome)
             return
-        data = fault.data or {}
+        data = refusal.details or {}
         sent = data.get("outcome") != "not_sent"
         self.left = self.left or sent
         if not sent:
             self.sent_at = None
         if data.get("reason") == "unauthorised":
             self.fail(_AUTH_FAILED)
-        elif fault.code == RESULT_TOO_LARGE:
+        elif refusal.code == RESULT_TOO_LARGE:
             limit = f"the server's answer is larger than {data.get('limit_bytes')} bytes, the limit of this driver"
             self.fail(DriverError(code="result_too_large", message=f"{limit}; ask for less at a time"))
         elif outcome is Outcome.ERROR:
             asked = data.get("reason") in ("input_required", "input_refused")
             self._on_server_error(_UNANSWERABLE if asked else _MALFORMED)
         elif not self._retry(sent=sent):
-            self._lose(fault, data, outcome)
+            self._lose(refusal, data, outcome)
 
     def _on_server_error(self, error: DriverError) -> None:
         if not error.retryable or not self._retry(sent=True):
@@ -416,13 +417,13 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.refund()
         self.answer_result(error_result(error, ref, content), Outcome.TOOL_ERROR if self.left else Outcome.REFUSED)
 
-    def _lose(self, fault: Fault, data: dict[str, Any], outcome: Outcome) -> None:
+    def _lose(self, refusal: Refusal, data: dict[str, Any], outcome: Outcome) -> None:
         """AIP-transport-13: what is on record under the ref is more than the client is told."""
-        detail = fault.detail if isinstance(fault, LostFault) else fault.message
+        detail = refusal.detail if isinstance(refusal, LostRefusal) else refusal.message
         ref = self._log_ref(DriverError(code="upstream_error", message=detail))
         self._record_invocation("upstream_error")
         # AIP-transport-13
-        super().on_failed(Fault(fault.code, fault.message, {**data, "ref": ref}), outcome)
+        super().on_failed(Refusal(refusal.code, refusal.message, {**data, "ref": ref}), outcome)
 
     def _degrade(self, error: DriverError) -> None:
         super().on_failed(unreachable(self._log_ref(error)), Outcome.LOST)
@@ -458,10 +459,10 @@ def _blocks(result: Raw) -> Sequence[Raw]:
     return decode_array((decode_object(result) or {}).get("content", RAW_EMPTY)) or ()
 
 
-_STATE_INVALID: Final = Fault(
+_STATE_INVALID: Final = Refusal(
     INVALID_PARAMS, "this requestState was not made here, or was changed", {"reason": "state_invalid"}
 )
-_ARGUMENTS_UNREADABLE: Final = Fault(INVALID_PARAMS, "params.arguments cannot be read")
+_ARGUMENTS_UNREADABLE: Final = Refusal(INVALID_PARAMS, "params.arguments cannot be read")
 _MISMATCH: Final = DriverError(code="contract_mismatch", message="the server behind this tool no longer fits it")
 _UNREADABLE: Final = DriverError(code="output_parse_failed", message="the server's result cannot be read")
 _NO_OBJECT: Final = DriverError(code="upstream_error", message="the server's result is no object")

@@ -127,12 +127,12 @@ class CompiledContract:
     def maybe_fault(self, given: Any, caller: Caller) -> DriverError | None:
         """AIP-14.rules-4: the host checks input and context before anything is chosen."""
         if not self._inputs.accepts(given):  # AIP-tools-12, AIP-30.resolve-6
-            fault = self._inputs.maybe_fault(given)
-            return DriverError(code="input_invalid", message=str(fault))
+            refusal = self._inputs.maybe_fault(given)
+            return DriverError(code="input_invalid", message=str(refusal))
         if self._context is not None:
-            fault = self._context.maybe_fault(context_of(caller, self.workspace))
-            if fault is not None:  # AIP-14.rules-4
-                return DriverError(code="input_invalid", message=f"{CONTEXT}: {fault}")
+            refusal = self._context.maybe_fault(context_of(caller, self.workspace))
+            if refusal is not None:  # AIP-14.rules-4
+                return DriverError(code="input_invalid", message=f"{CONTEXT}: {refusal}")
         return None
 
     # Check 8 of the guard

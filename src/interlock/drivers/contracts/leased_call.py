@@ -28,7 +28,7 @@ from interlock.mcp.methods import META_CAPABILITIES, NAMED_BY
 from interlock.mcp.results import result_to_legacy
 from interlock.mcp.tasks import declares_tasks, without_tasks
 from interlock.wire.jsonrpc.codec import encode_result
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, TOOL_DEGRADED, Fault
+from interlock.wire.refusal import INVALID_PARAMS, TOOL_DEGRADED, Refusal
 
 log = logging.getLogger("interlock.drivers")
 
@@ -41,7 +41,7 @@ UNREACHABLE: Final = frozenset(("tool_unavailable", "upstream_error"))  # where 
 INTERNAL: Final = DriverError(code="internal", message="something failed inside the node; its log says more")
 
 
-class DriverFault(Fault, frozen=True, kw_only=True):
+class DriverFault(Refusal, frozen=True, kw_only=True):
     """A refusal that a tool's result says, as every other error of a driver."""
 
     error: DriverError
@@ -91,11 +91,11 @@ class LeasedCall(Call, eq=False, kw_only=True):
         """End the call with this error."""
         raise NotImplementedError
 
-    def refuse(self, fault: Fault, status: int) -> None:
-        if isinstance(fault, DriverFault):
-            self.fail(fault.error)
+    def refuse(self, refusal: Refusal, status: int) -> None:
+        if isinstance(refusal, DriverFault):
+            self.fail(refusal.error)
         else:
-            super().refuse(fault, status)
+            super().refuse(refusal, status)
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a slow part of the call in a task. An exception there ends the call, not only the task."""
@@ -197,7 +197,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
         """End the call with a tool's result made by the node, of 2026-07-28, as its client's era has it."""
         if self.caller.era is not Era.MODERN:
             brought = result_to_legacy(Raw(result))
-            result = result if isinstance(brought, Fault) else brought
+            result = result if isinstance(brought, Refusal) else brought
         if self.handler.timing is not None:
             result = self.handler.timing(self, result)
         self._end(encode_result(self.client_id, result), outcome, 200)
@@ -221,7 +221,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
         self.give_back()
 
 
-def unreachable(ref: str) -> Fault:
+def unreachable(ref: str) -> Refusal:
     data = {
         "reason": "subserver_unreachable",
         "outcome": "not_sent",
@@ -229,4 +229,4 @@ def unreachable(ref: str) -> Fault:
         "mcpax_code": -32002,
         "ref": ref,
     }
-    return Fault(TOOL_DEGRADED, "tool_degraded", data)
+    return Refusal(TOOL_DEGRADED, "tool_degraded", data)

@@ -33,9 +33,9 @@ from interlock.mcp import methods
 from interlock.mcp.eras import LATEST_MODERN, Era
 from interlock.mcp.headers import encode_header
 from interlock.mcp.meta import RAW_EMPTY
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
-_NO_RESOURCE: Final = Fault(INVALID_PARAMS, "Resource not found", {"reason": "resource_unavailable"})
+_NO_RESOURCE: Final = Refusal(INVALID_PARAMS, "Resource not found", {"reason": "resource_unavailable"})
 _METHOD: Final = Call.__struct_fields__.index("method")
 _PARAMS: Final = Call.__struct_fields__.index("params")
 
@@ -120,8 +120,8 @@ class ContractLink(Link):
         if uri.startswith(refs.PREFIX):
             ref = refs.parse(uri, self.kinds)
             if isinstance(ref, DriverError):
-                fault = Fault(INVALID_PARAMS, f"{ref.code}: {ref.message}", {"reason": ref.code})
-                return _refuse(Call(*fields), fault)
+                refusal = Refusal(INVALID_PARAMS, f"{ref.code}: {ref.message}", {"reason": ref.code})
+                return _refuse(Call(*fields), refusal)
             provider = self.providers.get(self.kinds[ref.kind].driver)
             uri, sha256 = ref.uri, ref.sha256
         else:
@@ -145,10 +145,10 @@ class ContractLink(Link):
 class _WithdrawnToolCall(Call, eq=False):
     """A call of a tool that was listed and is offered no more."""
 
-    def argument_fault(self) -> Fault:
+    def argument_refusal(self) -> Refusal:
         return RELISTED
 
 
-def _refuse(call: Call, fault: Fault) -> Call:
-    call.refuse(fault, 200)
+def _refuse(call: Call, refusal: Refusal) -> Call:
+    call.refuse(refusal, 200)
     return call

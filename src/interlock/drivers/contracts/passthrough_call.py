@@ -21,8 +21,9 @@ from interlock.links.server_link import ServerLink
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import TOOLS_CALL
 from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Response
+from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 
 class PassthroughCall(LeasedCall, eq=False, kw_only=True):
@@ -51,7 +52,7 @@ class PassthroughCall(LeasedCall, eq=False, kw_only=True):
     def _forward(self, link: ServerLink) -> None:
         refused = self.send_over(link, {**self.asked, **self.says}, self.head)
         if refused is not None:
-            self.on_failed(refused.fault, Outcome.REFUSED)
+            self.on_failed(refused.refusal, Outcome.REFUSED)
 
     def on_lease_failed(self, provider: Provider, error: DriverError) -> None:
         self.fail(error)
@@ -75,7 +76,7 @@ class PassthroughCall(LeasedCall, eq=False, kw_only=True):
             self.answer_result(error_result(error, ref), Outcome.REFUSED)
         else:
             data = {"reason": error.code, "retryable": error.retryable, "ref": ref}
-            self.on_failed(Fault(INVALID_PARAMS, f"{error.code}: {error.message}", data), Outcome.REFUSED)
+            self.on_failed(Refusal(INVALID_PARAMS, f"{error.code}: {error.message}", data), Outcome.REFUSED)
 
 
 def _hashes_to(response: Response, digest: str) -> bool:

@@ -16,11 +16,11 @@ from interlock.drivers.protocol.model import Driver, HealthCheck
 from interlock.drivers.provider.health_probe import exec_health, http_health
 from interlock.drivers.provider.keeper import DriverKeeper
 from interlock.links.connector import ConnectorParts
-from interlock.links.failed_requests import LostFault
+from interlock.links.failed_requests import LostRefusal
 from interlock.links.handshake import MODERN_META, modern_head
 from interlock.links.server_link import ServerLink
 from interlock.mcp.methods import DISCOVER, PING
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 EVERY_LEAST_S: Final = 1.0
 
@@ -99,9 +99,9 @@ class HealthSchedule:
         except TimeoutError:
             link.cancel(inquiry, "timeout")
             return f"the health check was not answered within {check.timeout_ms} ms"
-        if isinstance(reply, LostFault):
+        if isinstance(reply, LostRefusal):
             return f"the health check was not answered: {reply.detail}"
-        if isinstance(reply, Fault) or reply.error:
+        if isinstance(reply, Refusal) or reply.error:
             return "the health check was refused"
         return None
 

@@ -28,8 +28,8 @@ from interlock.links.pipes import Undelivered
 from interlock.links.server_link import ServerLink
 from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.process.stderr import Redact, StderrRing
-from interlock.wire.jsonrpc.errors import METHOD_NOT_FOUND, Fault
 from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 FIRST_S: Final = 0.25  # AIP-transport-12
 EXITS_MAX: Final = 5
@@ -37,7 +37,7 @@ EXITS_WITHIN_S: Final = 60.0
 BARRED_S: Final = 60.0
 AGAIN_S: Final = 60.0  # after a series of attempts in vain, unless somebody wants it sooner
 LEAST_TTL_S: Final = 1.0  # a list that is stale at once is not read more often than this
-_MAY_NOT_ASK: Final = Fault(METHOD_NOT_FOUND, "the client offers no such thing")
+_MAY_NOT_ASK: Final = Refusal(METHOD_NOT_FOUND, "the client offers no such thing")
 
 
 def lists_of(driver: Driver) -> tuple[str, ...]:
@@ -145,7 +145,7 @@ class DriverKeeper(Keeper):
 
     # What the link says (LinkEvents). A server behind contracts is shared, and knows no client: AIP-proto-6
 
-    def on_question(self, link: ConnectedLink, asking: Asking) -> Fault | None:
+    def on_question(self, link: ConnectedLink, asking: Asking) -> Refusal | None:
         return super().on_question(link, asking) if self._may_ask else _MAY_NOT_ASK  # AIP-proto-6
 
     def on_orphan_request(self, link: ConnectedLink, request: Request) -> bool:

@@ -18,7 +18,7 @@ from interlock.core.feed import AsyncFeed
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.drivers.workspace.declaration import Declaration, Declared
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 if TYPE_CHECKING:
     from interlock.drivers.registry.operations import DriverService
@@ -89,7 +89,7 @@ class TrustRequests:
                 factors=(UNTRUSTED,),
             )
         )
-        if isinstance(raised, Fault):
+        if isinstance(raised, Refusal):
             log.error("driver %s cannot be put into the inbox: %s", one.segment, raised.message)
 
     async def look(self) -> None:
@@ -100,13 +100,13 @@ class TrustRequests:
         drivers = self._service.registry.declaration.drivers
         return any((_tool(one), one.digest) == (approval.tool, approval.digest) for one in drivers)
 
-    async def settle(self, approval: Approval) -> Approval | Fault:
+    async def settle(self, approval: Approval) -> Approval | Refusal:
         """Apply a decision: an accepted folder is trusted, and its server started."""
         decision = approval.decision
         if decision is None or decision.what is not What.APPROVED:
             return approval
         used = await self._inbox.use(approval.id)
-        if isinstance(used, Fault):
+        if isinstance(used, Refusal):
             return used
         key = approval.tool.removeprefix(PREFIX)
         try:

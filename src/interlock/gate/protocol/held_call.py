@@ -14,9 +14,10 @@ import msgspec
 from msgspec import Raw
 
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, CodecError, Fault
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsontext.canonical import NotCanonical, canonical
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 CONFIRMATION: Final = "x-mcpax-confirmation"
 REQUIRED: Final = "confirmation_required"  # AX-11.3-2
@@ -60,7 +61,7 @@ class Confirm(msgspec.Struct, frozen=True, kw_only=True):
 
 def call_digest(
     arguments: Raw | bytes | None, *, aggregator_id: str, tool: str, route: Sequence[str], caller: str, tool_digest: str
-) -> str | Fault:
+) -> str | Refusal:
     """SHA-256 in hex over the canonical JSON of the call (11.3, ours). No arguments and an empty object are the same.
 
     `_meta` has no part in it: progress tokens and trace ids change from one sending to the next.
@@ -90,8 +91,8 @@ def call_digest(
     return hashlib.sha256(text).hexdigest()
 
 
-def _not_nameable(reason: str, why: str) -> Fault:
-    return Fault(
+def _not_nameable(reason: str, why: str) -> Refusal:
+    return Refusal(
         INVALID_PARAMS,
         f"the arguments of a call that a person confirms must mean the same to every reader: {why}",
         {"reason": reason},
@@ -133,7 +134,7 @@ def held_result(held: Held, *, has_approvers: bool, has_output_schema: bool, mod
     return encode_value({**result, "isError": True, "_meta": {CONFIRMATION: shown}})
 
 
-def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Fault:
+def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Refusal:
     """The params of mcpax/confirm. A proof is {"type","token"} or a bare token; what is no token at all is -32602."""
     members = decode_object(params) if params else None
     if members is None:
@@ -146,7 +147,7 @@ def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Fault:
     if redeem is True and "proof" not in members and dispatch is True:
         return Confirm(confirmation_id=confirmation_id, proof=None, redeem=True)
     proof = read_proof_untrusted(members.get("proof"))
-    if isinstance(proof, Fault):
+    if isinstance(proof, Refusal):
         return proof
     if not isinstance(dispatch, bool) or redeem is not False:
         return _unreadable("dispatch must be true or false, and a proof is not redeemed")
@@ -162,7 +163,7 @@ def redeeming_params(confirmation_id: str, said: Mapping[str, Any]) -> dict[str,
     return {**params, "_meta": said["_meta"]} if "_meta" in said else params
 
 
-def read_proof_untrusted(raw: Raw | bytes | None) -> Presented | Fault:
+def read_proof_untrusted(raw: Raw | bytes | None) -> Presented | Refusal:
     proof = _maybe_value(raw)
     kind, token = (proof.get("type"), proof.get("token")) if isinstance(proof, dict) else (None, proof)
     if not isinstance(token, str) or not token or not isinstance(kind, str | None):  # AX-11.3-5
@@ -177,5 +178,5 @@ def _maybe_value(raw: Raw | bytes | None) -> Any:
         return None
 
 
-def _unreadable(why: str) -> Fault:
-    return Fault(INVALID_PARAMS, why)
+def _unreadable(why: str) -> Refusal:
+    return Refusal(INVALID_PARAMS, why)

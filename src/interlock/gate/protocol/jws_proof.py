@@ -15,7 +15,6 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.ax.protocol.errors import CONFIRMATION_USED, PROOF_INVALID, refusal
 from interlock.ax.protocol.registration.authority import WORDS, Anchor
 from interlock.crypto.jose.base64url import decode_base64url
 from interlock.crypto.jose.claims import SKEW_S, Claims
@@ -23,8 +22,8 @@ from interlock.crypto.jose.errors import Invalid, Reason
 from interlock.crypto.jose.jwks import Jwk, select, thumbprint
 from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
 from interlock.gate.protocol.held_call import Presented
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.wire.refusal import CONFIRMATION_USED, PROOF_INVALID, Refusal, ax_refusal
 
 TYP: Final = "mcpax-confirm+jwt"  # AX-11.3-5
 PROOF_S_MAX: Final = 300.0  # how long after it was made a proof may say it is good
@@ -70,7 +69,7 @@ class _Bound(msgspec.Struct, frozen=True):
 
 def judge_confirmation(
     proof: Presented, asked: Asked, *, anchors: Sequence[Anchor], now: float, verify: Verify
-) -> Verified | Fault:
+) -> Verified | Refusal:
     """`now` is UNIX time. data.reason KEY_UNKNOWN may mean that an anchor's key set has been renewed since."""
     if len(proof.token) > TOKEN_CHARS_MAX:
         return invalid("too_long", f"the proof is longer than {TOKEN_CHARS_MAX} characters")
@@ -80,16 +79,16 @@ def judge_confirmation(
     if jwt.alg not in _ALGORITHMS:  # AX-11.3-5: unsigned
         return _refusal(Reason.ALGORITHM)
     bound = _read_bound(proof.token)
-    if isinstance(bound, Fault):
+    if isinstance(bound, Refusal):
         return bound
     signer = _signer(jwt, asked.tool, anchors, verify)
-    if isinstance(signer, Fault):
+    if isinstance(signer, Refusal):
         return signer
     anchor, key = signer
-    if (fault := _check_claims(jwt.claims, bound, asked, now)) is not None:
-        return fault
+    if (refusal := _check_claims(jwt.claims, bound, asked, now)) is not None:
+        return refusal
     kind = _kind(bound, proof.type, anchor, asked)
-    if isinstance(kind, Fault):
+    if isinstance(kind, Refusal):
         return kind
     issuer, jti, expires_at = jwt.claims.iss or "", str(jwt.claims.jti), jwt.claims.exp or now
     return Verified(type=kind, anchor=anchor.name, issuer=issuer, jti=jti, key=thumbprint(key), expires_at=expires_at)
@@ -113,14 +112,14 @@ def approvers(tool: str, anchors: Sequence[Anchor]) -> tuple[Anchor, ...]:
     return tuple(anchor for anchor in anchors if any(fnmatchcase(tool, pattern) for pattern in anchor.approves))
 
 
-def replay_fault() -> Fault:
+def replay_refusal() -> Refusal:
     """The refusal of a proof whose jti was used before."""
     # AX-11.3-15
-    return refusal(CONFIRMATION_USED, "the proof was used before; make one for each confirmation", reason="replayed")
+    return ax_refusal(CONFIRMATION_USED, "the proof was used before; make one for each confirmation", reason="replayed")
 
 
-def invalid(reason: str, why: str) -> Fault:
-    return refusal(PROOF_INVALID, why, reason=reason)
+def invalid(reason: str, why: str) -> Refusal:
+    return ax_refusal(PROOF_INVALID, why, reason=reason)
 
 
 _WORDS: Final = {
@@ -130,12 +129,12 @@ _WORDS: Final = {
 }
 
 
-def _refusal(reason: Reason) -> Fault:
+def _refusal(reason: Reason) -> Refusal:
     word, why = _WORDS.get(reason, ("malformed", reason.value))
     return invalid(word, why)
 
 
-def _read_bound(token: str) -> _Bound | Fault:
+def _read_bound(token: str) -> _Bound | Refusal:
     """A claim that stands there twice binds nothing, even when signed (RFC 7519 4)."""
     header, payload, _ = token.split(".")
     try:
@@ -146,7 +145,7 @@ def _read_bound(token: str) -> _Bound | Fault:
     return msgspec.convert(said, _Bound)
 
 
-def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> tuple[Anchor, Jwk] | Fault:
+def _signer(jwt: Jwt, tool: str, anchors: Sequence[Anchor], verify: Verify) -> tuple[Anchor, Jwk] | Refusal:
     """The anchor whose key made the signature. A kid is only a hint where to look: two anchors may use the same."""
     anchors = [anchor for anchor in anchors if anchor.source != "passkey"]  # an authenticator signs no tokens
     entitled = approvers(tool, anchors)
@@ -170,7 +169,7 @@ def _candidates(jwt: Jwt, anchors: Sequence[Anchor]) -> Iterator[tuple[Anchor, J
             yield anchor, found
 
 
-def _check_claims(claims: Claims, bound: _Bound, asked: Asked, now: float) -> Fault | None:
+def _check_claims(claims: Claims, bound: _Bound, asked: Asked, now: float) -> Refusal | None:
     audiences = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
     if asked.aggregator_id not in (one.lower() for one in audiences):
         return invalid(
@@ -180,14 +179,14 @@ def _check_claims(claims: Claims, bound: _Bound, asked: Asked, now: float) -> Fa
         return invalid("confirmation", "the proof must have the confirmation_id of this confirmation")
     if bound.call_digest != asked.call_digest:  # AX-11.3-6, AX-11.3-7, AX-11.3-8
         return invalid("digest", "the proof must have the call_digest of this very call")
-    if (fault := _check_times(claims, now)) is not None:
-        return fault
+    if (refusal := _check_times(claims, now)) is not None:
+        return refusal
     if not _is_name(claims.iss) or not _is_name(claims.jti):
         return invalid("claims", f"the proof must have an iss and a jti of 1 to {NAME_CHARS_MAX} characters")
     return None
 
 
-def _check_times(claims: Claims, now: float) -> Fault | None:
+def _check_times(claims: Claims, now: float) -> Refusal | None:
     if claims.iat is None or claims.exp is None:
         return invalid("claims", "the proof must have iat and exp")
     if claims.iat > now + SKEW_S or (claims.nbf is not None and claims.nbf > now + SKEW_S):
@@ -199,7 +198,7 @@ def _check_times(claims: Claims, now: float) -> Fault | None:
     return None
 
 
-def _kind(bound: _Bound, said: str | None, anchor: Anchor, asked: Asked) -> ProofType | Fault:
+def _kind(bound: _Bound, said: str | None, anchor: Anchor, asked: Asked) -> ProofType | Refusal:
     """`said` comes with the proof from its carrier: it is compared with what was signed, and by whom."""
     if bound.nonce is not None or said == "policy_nonce":
         if bound.nonce != asked.nonce or not asked.nonce:  # AX-11.3-7
@@ -211,7 +210,7 @@ def _kind(bound: _Bound, said: str | None, anchor: Anchor, asked: Asked) -> Proo
     return "approval_token" if said in (None, "approval_token") else _wrong_subject(said)
 
 
-def _wrong_subject(said: str | None) -> Fault:
+def _wrong_subject(said: str | None) -> Refusal:
     return invalid("kind", f"the proof is not of the type {str(said)[:32]!r} that it is presented as")
 
 

@@ -34,7 +34,7 @@ from interlock.gate.protocol.jws_proof import (
     approvers,
     invalid,
 )
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 ENTROPY_BYTES: Final = 16
 SIGNED_TYPE: Final = "operator_signature"
@@ -52,7 +52,7 @@ def challenge(asked: Asked, *, now: float, entropy: bytes) -> bytes:
 
 def judge_passkey(
     proof: Presented, asked: Asked, *, anchors: Sequence[Anchor], party: Party | None, now: float, verify: Verify
-) -> Verified | Fault:
+) -> Verified | Refusal:
     """As `judge_confirmation`, of a proof that a passkey made. `Verified.counter` is to be compared with the last."""
     if len(proof.token) > TOKEN_CHARS_MAX:
         return invalid("too_long", f"the proof is longer than {TOKEN_CHARS_MAX} characters")
@@ -62,7 +62,7 @@ def judge_passkey(
     if isinstance(assertion, Wrong):
         return invalid(assertion.reason, assertion.why)
     signer = _signer(assertion, asked.tool, anchors)
-    if isinstance(signer, Fault):
+    if isinstance(signer, Refusal):
         return signer
     anchor, key = signer
     answered = find_challenge(assertion.client_data) or b""
@@ -113,7 +113,7 @@ def _explanation(wrong: Wrong, answered: bytes, asked: Asked) -> tuple[str, str]
     return "confirmation", "the passkey signed another confirmation of the same call"
 
 
-def _signer(assertion: Assertion, tool: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Fault:
+def _signer(assertion: Assertion, tool: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Refusal:
     entitled = approvers(tool, anchors)
     found = [
         (anchor, key)

@@ -23,13 +23,13 @@ from interlock.mcp.eras import Era
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.results import result_to_legacy
 from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.refusal import INVALID_PARAMS, Refusal
 from interlock.wire.schemas.validators import Compiled, compile_schema, rewritten, without_format
 
 log = logging.getLogger("interlock.calls")
 
 INPUT_INVALID: Final = "input_invalid"
-WRONG_INPUT: Final = Fault(INVALID_PARAMS, INPUT_INVALID, {"reason": INPUT_INVALID})
+WRONG_INPUT: Final = Refusal(INVALID_PARAMS, INPUT_INVALID, {"reason": INPUT_INVALID})
 
 OperationRefusal = Callable[[Call, Route], Refuse | None]  # what an AQL server below would refuse, where that is known
 
@@ -46,13 +46,13 @@ class ArgumentsCheck:
         return route.gate is not None or route.link.checks_input
 
     def check(self, call: Call, link: CallLink) -> Refuse | None:
-        fault = call.argument_fault()
-        if fault is None and call.hold is not None:
-            fault = call.hold.identify(call)
+        refusal = call.argument_refusal()
+        if refusal is None and call.hold is not None:
+            refusal = call.hold.identify(call)
             route = call.route
-            if fault is None and isinstance(route, Route) and route.is_held and not route.link.checks_input:
+            if refusal is None and isinstance(route, Route) and route.is_held and not route.link.checks_input:
                 return _schema_refusal(call, route) or self._operation_refusal(call, route)
-        return None if fault is None else Refuse(self.number, fault)
+        return None if refusal is None else Refuse(self.number, refusal)
 
     def explain(self, route: Route, caller: Principal) -> Verdict:
         strict = route.is_held  # for `Hold.identify` names the call, whatever it waits for
@@ -70,16 +70,16 @@ class ArgumentsCheck:
 def _schema_refusal(call: Call, route: Route) -> Refuse | None:
     """The arguments were read, and found to mean one thing, when the call was named."""
     compiled = _compiled(bytes(route.item.get("inputSchema", b"")))
-    fault = compiled.maybe_fault(decode_value(call.params.get("arguments") or RAW_EMPTY)) if compiled else None
-    if fault is None:
+    refusal = compiled.maybe_fault(decode_value(call.params.get("arguments") or RAW_EMPTY)) if compiled else None
+    if refusal is None:
         return None
     ref = secrets.token_hex(6)
-    log.debug("%s (ref %s): %s: %s", call.target, ref, INPUT_INVALID, fault)
-    said = DriverError(code=INPUT_INVALID, message=f"{fault}; no person was asked to approve the call")
+    log.debug("%s (ref %s): %s: %s", call.target, ref, INPUT_INVALID, refusal)
+    said = DriverError(code=INPUT_INVALID, message=f"{refusal}; no person was asked to approve the call")
     result = error_result(said, ref)
     if call.caller.era is not Era.MODERN:
         brought = result_to_legacy(Raw(result))
-        result = result if isinstance(brought, Fault) else brought
+        result = result if isinstance(brought, Refusal) else brought
     return refuse_input(call, result)
 
 

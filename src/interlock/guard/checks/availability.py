@@ -32,12 +32,12 @@ class AvailabilityCheck:
             return Refuse(self.number, BUSY)
         if call.hold is None or not call.hold.is_waiting:
             return None  # what no person is asked about chooses its driver on its way
-        fault = call.availability_fault()
-        return None if fault is None else Refuse(self.number, fault)
+        refusal = call.availability_refusal()
+        return None if refusal is None else Refuse(self.number, refusal)
 
     def may_wait(self, refused: Refuse, link: CallLink) -> bool:
         """Whether a call that this check refused is worth holding until its server is there again."""
-        return refused.check is self.number and refused.fault is not BUSY and self.may_return_soon(link)
+        return refused.check is self.number and refused.refusal is not BUSY and self.may_return_soon(link)
 
     def may_return_soon(self, link: CallLink) -> bool:
         """A child that ended is started again on demand; one that keeps ending is not waited for."""

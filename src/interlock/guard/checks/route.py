@@ -7,19 +7,18 @@ from typing import Final
 
 import msgspec
 
-from interlock.ax.protocol.errors import SCOPE_DENIED, refusal
 from interlock.catalog.catalog import SCOPES, LiveNamespace
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink, CallRoute
 from interlock.core.calls.caller import Caller, Principal, ViewKey, view_key
 from interlock.core.calls.check import CheckNumber, Refuse, Said, Verdict
 from interlock.core.calls.incoming_route import OUT_OF_SCOPE
-from interlock.core.calls.refusals import NOT_FOUND, RELISTED, not_found_fault
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.core.calls.refusals import NOT_FOUND, RELISTED, not_found_refusal
+from interlock.wire.refusal import SCOPE_DENIED, Refusal, ax_refusal
 
 _NO_PERSON_TO_ASK: Final = Refuse(
     CheckNumber.ROUTE,
-    refusal(SCOPE_DENIED, "a person confirms calls of this tool; an unknown caller has no person to ask"),
+    ax_refusal(SCOPE_DENIED, "a person confirms calls of this tool; an unknown caller has no person to ask"),
 )
 
 
@@ -42,12 +41,12 @@ class RouteCheck:
     def maybe_route(self, key: ViewKey, name: str) -> Route | None:
         return self._live.current.view(key).find_tool(name)
 
-    def unlisted(self, caller: Caller, name: str) -> Fault:
+    def unlisted(self, caller: Caller, name: str) -> Refusal:
         """The refusal of a name that leads nowhere. A parent is told apart what is not there and what its scope, or
         our child's, does not reach (MCP-AX 10.2)."""
         namespace = self._live.current
         if caller.hop is None:
-            return not_found_fault(namespace.view(caller.key).near_names(name))
+            return not_found_refusal(namespace.view(caller.key).near_names(name))
         beyond = any(name in items.out_of_scope for items in namespace.link_items)
         wider = msgspec.structs.replace(caller.key, scope="admin")
         return OUT_OF_SCOPE if beyond or self.maybe_route(wider, name) is not None else NOT_FOUND

@@ -24,7 +24,7 @@ class SurfaceCheck:
 
     def explain(self, route: Route, caller: Principal) -> Verdict:
         if route.refusal is not None:
-            detail = (route.refusal.data or {}).get("detail", route.refusal.message)
+            detail = (route.refusal.details or {}).get("detail", route.refusal.message)
             return Verdict(check=self.number, name=self.name, verdict="refuse", reason=str(detail))
         return Verdict(check=self.number, name=self.name, verdict="pass", reason=_told(route))
 

@@ -20,7 +20,8 @@ from interlock.mcp.items import Item, maybe_value
 from interlock.names.protocol.entry import NO_SCHEMA, Entry, Revision, Status
 from interlock.names.protocol.grammar import is_name
 from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, CodecError
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.refusal import INVALID_PARAMS
 from interlock.wire.schemas.digest import normalised, normalised_digest
 from interlock.wire.schemas.effort import Effort, EffortSpent
 from interlock.wire.schemas.inclusion import TOO_MUCH, InclusionOutcome, InclusionVerdict, includes

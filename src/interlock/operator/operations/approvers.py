@@ -10,7 +10,7 @@ from interlock.config.plan import AnchorPlan
 from interlock.core.operator_errors import Refused
 from interlock.crypto.webauthn.ceremonies import Wrong
 from interlock.crypto.webauthn.passkeys import written
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 EVERYTHING = ("*",)
 
@@ -41,7 +41,7 @@ class ApproverOperations:
         """A new operator key on this machine; gives the approval that decides whether it counts. Raises Refused."""
         self._refuse_taken(name)
         public = await self._keys.make(name, passphrase)
-        if isinstance(public, Fault):
+        if isinstance(public, Refusal):
             raise _refusal(public)
         return await self._request(AnchorPlan(name=name, key=public, approves=EVERYTHING), by)
 
@@ -75,6 +75,6 @@ class ApproverOperations:
         raise _refusal(asked)
 
 
-def _refusal(fault: Fault) -> Refused:
-    data = fault.data or {}
-    return Refused(str(data.get("reason", fault.message)), str(data.get("detail", fault.message)))
+def _refusal(refusal: Refusal) -> Refused:
+    data = refusal.details or {}
+    return Refused(str(data.get("reason", refusal.message)), str(data.get("detail", refusal.message)))

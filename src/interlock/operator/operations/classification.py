@@ -23,7 +23,7 @@ from interlock.core.recorder import Recorder
 from interlock.drivers.protocol.binding.effects import ProposedClass, contradicted, maybe_question, proposed_class
 from interlock.gate.protocol.held_call import Presented
 from interlock.mcp.items import maybe_value
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 
 class ClassificationOperations:
@@ -62,21 +62,21 @@ class ClassificationOperations:
         )
         return ClassProposals(aggregator_id=self._own_id, tools=tuple(sorted(found, key=lambda one: one.tool)))
 
-    def passkey_request(self, wanted: ClassifyTools) -> PasskeyRequest | Fault:
+    def passkey_request(self, wanted: ClassifyTools) -> PasskeyRequest | Refusal:
         """What a browser asks a passkey, for it to sign the list."""
         asked = self._batch.question(wanted.id, _entries(wanted))
-        return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
+        return asked if isinstance(asked, Refusal) else self._passkeys.request(asked)
 
     async def prove(
         self, wanted: ClassifyTools, key: str | None, passphrase: str, *, by: str
-    ) -> str | Fault | TooOften:
+    ) -> str | Refusal | TooOften:
         """A proof for the list by a key of this machine, once a person has unlocked it."""
         asked = self._batch.question(wanted.id, _entries(wanted))
-        return asked if isinstance(asked, Fault) else await self._keys.sign(asked, key, passphrase, by=by)
+        return asked if isinstance(asked, Refusal) else await self._keys.sign(asked, key, passphrase, by=by)
 
-    async def sign(self, wanted: ClassifyTools, proof: Presented, *, by: str) -> ClassifiedTools | Fault:
+    async def sign(self, wanted: ClassifyTools, proof: Presented, *, by: str) -> ClassifiedTools | Refusal:
         done = await self._batch.sign(wanted.id, _entries(wanted), proof, by=by)
-        if isinstance(done, Fault):
+        if isinstance(done, Refusal):
             return done
         named = {one.tool for one in done.classified}
         return ClassifiedTools(

@@ -28,8 +28,8 @@ from interlock.core.operator_errors import NotFound, Refused
 from interlock.gate.granted_calls import approve_waiting
 from interlock.gate.hold import may_be_granted
 from interlock.gate.protocol.held_call import Presented
-from interlock.wire.jsonrpc.errors import Fault
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
+from interlock.wire.refusal import Refusal
 
 SECONDS: Final = 86_400  # where neither a number of calls nor a time is given
 CALLS_SHOWN_MAX: Final = 20
@@ -97,32 +97,32 @@ class GrantOperations:
             signing_keys=self._keys.names(),
         )
 
-    def passkey_request(self, terms: GrantTerms) -> PasskeyRequest | Fault:
+    def passkey_request(self, terms: GrantTerms) -> PasskeyRequest | Refusal:
         """What a browser asks a passkey, for it to sign the grant. Raises Refused."""
         asked = self._grants.question(_grant(terms))
-        return asked if isinstance(asked, Fault) else self._passkeys.request(asked)
+        return asked if isinstance(asked, Refusal) else self._passkeys.request(asked)
 
-    async def prove(self, terms: GrantTerms, key: str | None, passphrase: str, *, by: str) -> str | Fault | TooOften:
+    async def prove(self, terms: GrantTerms, key: str | None, passphrase: str, *, by: str) -> str | Refusal | TooOften:
         """A proof for the grant by a key of this machine, once a person has unlocked it."""
         asked = self._grants.question(_grant(terms))
-        return asked if isinstance(asked, Fault) else await self._keys.sign(asked, key, passphrase, by=by)
+        return asked if isinstance(asked, Refusal) else await self._keys.sign(asked, key, passphrase, by=by)
 
-    async def sign(self, terms: GrantTerms, proof: Presented, *, by: str) -> Grant | Fault:
+    async def sign(self, terms: GrantTerms, proof: Presented, *, by: str) -> Grant | Refusal:
         """Raises NotFound, Refused."""
         grant = _grant(terms)
         route = self._route(grant.tool)
         if route.digest != grant.tool_digest:
             raise Refused("changed", "the tool is defined otherwise by now; draft the grant again")
         stored = await self._grants.sign(grant, proof, by=by)
-        if isinstance(stored, Fault):
+        if isinstance(stored, Refusal):
             return stored
         await approve_waiting(stored, self._inbox, self._clock.wall())
         return self._shown(stored)
 
-    async def revoke(self, reference: str, *, by: str) -> Grant | Fault:
+    async def revoke(self, reference: str, *, by: str) -> Grant | Refusal:
         """Raises NotFound, Refused."""
         ended = await self._grants.revoke(self._find(reference).grant.id, by=by)
-        return ended if isinstance(ended, Fault) else self._shown(ended)
+        return ended if isinstance(ended, Refusal) else self._shown(ended)
 
     # Drafting
 

@@ -40,7 +40,7 @@ from interlock.names.protocol.grammar import SiblingAdvice, sibling_advice
 from interlock.names.protocol.judgement import SurfaceVerdict
 from interlock.operator.operations.links import masked_session
 from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 FOUND_MAX: Final = 100  # tools that a search gives
 
@@ -128,8 +128,8 @@ class ToolOperations:
         raised = await self._definitions.ask_again(segment, route.qualified if route is not None else name)
         if raised is None:
             raise NotFound("tool", name)
-        if isinstance(raised, Fault):
-            raise Refused(raised.message, (raised.data or {}).get("detail", raised.message), raised.data)
+        if isinstance(raised, Refusal):
+            raise Refused(raised.message, (raised.details or {}).get("detail", raised.message), raised.details)
         found = self._approvals.maybe_one(raised.id)
         if found is None:
             raise NotFound("approval", raised.id)

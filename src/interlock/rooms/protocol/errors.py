@@ -51,7 +51,7 @@ VIOLATION_REASON: Final = "Restricted participants cannot send MCP messages dire
 VIOLATION_SUGGESTION: Final = "Use kind: 'mcp/proposal' instead"
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class RoomRefusal(msgspec.Struct, frozen=True):
     """Why an envelope is not published."""
 
     code: Code

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.drivers.protocol.files.credential_scan import is_plaintext
-from interlock.rooms.protocol.errors import Refusal
+from interlock.rooms.protocol.errors import RoomRefusal
 
 FOUND_MAX: Final = 10  # places that are named
 TEXT_CHARS_MAX: Final = 16 * 1024  # of one text that are looked at
@@ -21,7 +21,7 @@ CHARS_MAX: Final = 128 * 1024  # of all texts among them: what is more is no cal
 _BETWEEN: Final = re.compile(r"[\s\"'`=,;&?()<>\[\]{}]+")
 
 
-def secret_refusal(arguments: bytes, patterns: tuple[str, ...], id: str | None = None) -> Refusal | None:
+def secret_refusal(arguments: bytes, patterns: tuple[str, ...], id: str | None = None) -> RoomRefusal | None:
     """Nothing is sent before its sender has read this."""
     found = secret_places(arguments, patterns)
     if not found:
@@ -30,7 +30,7 @@ def secret_refusal(arguments: bytes, patterns: tuple[str, ...], id: str | None =
         "nothing was sent: the arguments seem to hold a secret, and everyone in the room would see it, now and in its"
         " history; leave it out, or use rooms.propose with despite_secrets if everyone may know it"
     )
-    return Refusal("secret_found", said, {"at": found}, id)
+    return RoomRefusal("secret_found", said, {"at": found}, id)
 
 
 def secret_places(arguments: bytes, patterns: tuple[str, ...]) -> list[str]:

@@ -15,15 +15,16 @@ from urllib.parse import urlsplit
 
 from msgspec import Raw
 
-from interlock.mcp.ladder import HTTP_STATUS, climb
+from interlock.mcp.ladder import climb
 from interlock.mcp.methods import CANCELLED, INITIALIZE
 from interlock.mcp.sse import encode_event
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.sdk.aql.server import REQUEST_BYTES_MAX, answer_unreadable, cancel_executions, make_offer
 from interlock.sdk.subserver.mcp_server import McpServer, is_modern
-from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_fault, encode_value
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, CodecError, Fault
+from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_refusal, encode_value
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
 if TYPE_CHECKING:
     from interlock.sdk.aql.adapter import Adapter
@@ -106,8 +107,8 @@ class HttpApplication:
             message = decode_untrusted(body)
         except CodecError as error:
             envelope = answer_unreadable(body)
-            fault = encode_fault(error.message_id, error.fault)
-            await _reply(send, 400 if envelope is None else 200, envelope or fault)
+            refusal = encode_refusal(error.message_id, error.refusal)
+            await _reply(send, 400 if envelope is None else 200, envelope or refusal)
             return
         said = headers.get(H_SESSION, b"").decode("latin-1")
         session = self._sessions.get(said)
@@ -147,15 +148,15 @@ class HttpApplication:
         modern = is_modern(request)
         if modern:
             climbed = climb(request, headers)
-            if isinstance(climbed, Fault):
-                await _reply(send, HTTP_STATUS.get(climbed.code, 400), encode_fault(request.id, climbed))
+            if isinstance(climbed, Refusal):
+                await _reply(send, climbed.mcp_status, encode_refusal(request.id, climbed))
                 return
         elif request.method == INITIALIZE:
             session = _Session(server.agreed)
         elif session is None:
             status, said = (404, "unknown or ended") if H_SESSION in headers else (400, "missing")
-            fault = Fault(INVALID_REQUEST, f"the session is {said}; send initialize first")
-            await _reply(send, status, encode_fault(request.id, fault))
+            refusal = Refusal(INVALID_REQUEST, f"the session is {said}; send initialize first")
+            await _reply(send, status, encode_refusal(request.id, refusal))
             return
         else:
             server.agreed = session.agreed

@@ -16,7 +16,7 @@ from interlock.sdk.aql.signature import DeclarationInvalid
 from interlock.sdk.subserver import tools
 from interlock.sdk.subserver.mcp_server import McpServer, Offer
 from interlock.sdk.subserver.stdio import open_standard
-from interlock.wire.jsonrpc.codec import decode_untrusted, encode_fault
+from interlock.wire.jsonrpc.codec import decode_untrusted, encode_refusal
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
@@ -106,7 +106,7 @@ class _Line:
         try:
             message = decode_untrusted(data)
         except CodecError as error:
-            self._send(answer_unreadable(data) or encode_fault(error.message_id, error.fault))
+            self._send(answer_unreadable(data) or encode_refusal(error.message_id, error.refusal))
             return
         match message:
             case Request():
@@ -118,7 +118,7 @@ class _Line:
 
     def on_oversized(self, found: Oversized) -> None:
         if found.kind is MessageKind.REQUEST:
-            self._send(encode_fault(found.id, message_too_large(found.limit)))
+            self._send(encode_refusal(found.id, message_too_large(found.limit)))
 
     def on_closed(self, code: int, reason: str) -> None:
         self._server.leave()

@@ -36,21 +36,14 @@ from interlock.sdk.subserver.tools import Context, ServedTool, failure
 from interlock.wire.jsonrpc.codec import (
     decode_object,
     decode_params_untrusted,
-    encode_fault,
     encode_notification,
+    encode_refusal,
     encode_result,
     encode_value,
     maybe_string,
 )
-from interlock.wire.jsonrpc.errors import (
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    TOOL_DEGRADED,
-    Fault,
-    for_legacy,
-)
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, TOOL_DEGRADED, Refusal
 
 log = logging.getLogger("interlock.subserver")
 
@@ -58,9 +51,7 @@ CALLS_MAX: Final = 64  # at once; each may hold a thread
 LISTENS_MAX: Final = 16  # a parent needs one
 RETRY_AFTER_MS: Final = 1000
 
-_BUSY: Final = for_legacy(
-    Fault(TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "retry_after_ms": RETRY_AFTER_MS})
-)
+_BUSY: Final = Refusal(TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "retry_after_ms": RETRY_AFTER_MS})
 
 
 class Offer(msgspec.Struct, kw_only=True):
@@ -121,10 +112,10 @@ class McpServer:
 
     def serve(self, request: Request) -> None:
         climbed = _read(request)
-        if isinstance(climbed, Fault):
+        if isinstance(climbed, Refusal):
             self._refuse(request.id, climbed)
         elif request.id in self._running or request.id in self._listens:
-            self._refuse(request.id, Fault(INVALID_REQUEST, "this id is in use by a request under way"))
+            self._refuse(request.id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
         elif climbed.method == TOOLS_CALL:
             self._call(climbed)
         elif climbed.method == TOOLS_LIST:
@@ -138,7 +129,7 @@ class McpServer:
         elif climbed.method == PING and not _is_modern(climbed):
             self._answer(climbed, {})
         else:
-            self._refuse(request.id, Fault(METHOD_NOT_FOUND, "Method not found"))
+            self._refuse(request.id, Refusal(METHOD_NOT_FOUND, "Method not found"))
 
     def _revision(self, climbed: Climbed) -> str:
         said = climbed.meta.get(META_VERSION)
@@ -166,7 +157,7 @@ class McpServer:
 
     def _listen(self, climbed: Climbed) -> None:
         if len(self._listens) >= LISTENS_MAX:
-            self._refuse(climbed.id, Fault(INVALID_REQUEST, f"at most {LISTENS_MAX} subscriptions/listen at once"))
+            self._refuse(climbed.id, Refusal(INVALID_REQUEST, f"at most {LISTENS_MAX} subscriptions/listen at once"))
             return
         wanted = decode_object(climbed.params.get("notifications", Raw(b"{}"))) or {}
         honoured = {"toolsListChanged": True} if bytes(wanted.get("toolsListChanged", b"")) == b"true" else {}
@@ -178,14 +169,14 @@ class McpServer:
     def _call(self, climbed: Climbed) -> None:
         name = maybe_string(climbed.params.get("name"))
         if name is None:
-            self._refuse(climbed.id, Fault(INVALID_PARAMS, "params.name must be a string"))
+            self._refuse(climbed.id, Refusal(INVALID_PARAMS, "params.name must be a string"))
             return
         meta: Mapping[str, Raw] = climbed.meta
         routed = route.read_untrusted(climbed.params, climbed.meta)
         if isinstance(routed, route.Routed):
             beyond = route.check(routed, segment=self._segment, rest=routed.path[-1:])
             followed = beyond or route.follow_name(routed, segment=self._segment, name=name)
-            if isinstance(followed, Fault):
+            if isinstance(followed, Refusal):
                 self._refuse(climbed.id, followed)
                 return
             # Past our own segment, the cursor points at the tool (MCP-AX 7.2).
@@ -195,7 +186,7 @@ class McpServer:
             return
         tool = self._offer.tools.get(name)
         if tool is None:
-            self._refuse(climbed.id, Fault(METHOD_NOT_FOUND, "tool_not_found"))  # MCP-AX 5.2
+            self._refuse(climbed.id, Refusal(METHOD_NOT_FOUND, "tool_not_found"))  # MCP-AX 5.2
             return
         if len(self._offer.calls) >= CALLS_MAX:
             self._refuse(climbed.id, _BUSY)
@@ -258,19 +249,19 @@ class McpServer:
         if self._open:
             self._send(encode_result(climbed.id, encode_value(members)))
 
-    def _refuse(self, message_id: bytes, fault: Fault) -> None:
+    def _refuse(self, message_id: bytes, refusal: Refusal) -> None:
         if self._open:
-            self._send(encode_fault(message_id, fault))
+            self._send(encode_refusal(message_id, refusal, draft=True))
 
 
-def _read(request: Request) -> Climbed | Fault:
+def _read(request: Request) -> Climbed | Refusal:
     """Which era a request is of, it says itself: the modern one carries its version in `_meta`."""
     params = decode_params_untrusted(request.params) if request.params else {}
     if params is None:
-        return Fault(INVALID_PARAMS, "params must be an object, small but for its arguments")
+        return Refusal(INVALID_PARAMS, "params must be an object, small but for its arguments")
     meta = decode_object(params["_meta"]) if "_meta" in params else {}
     if meta is None:
-        return Fault(INVALID_PARAMS, "params._meta must be an object")
+        return Refusal(INVALID_PARAMS, "params._meta must be an object")
     if META_VERSION in meta or request.method == DISCOVER:
         return climb(request, None)
     return Climbed(request.id, request.method, dict(params), meta)

@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Raw
 
 from interlock.wire.jsonrpc.deep import DEPTH_MAX, decode_deep
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import ABSENT
+from interlock.wire.refusal import INVALID_REQUEST, PARSE_ERROR
 
 PARTS_MAX: Final = 10_000
 

@@ -10,11 +10,12 @@ import msgspec
 from msgspec import Raw
 
 from interlock.wire.jsonrpc.deep import DEPTH_MAX, decode_deep
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, PARSE_ERROR, CodecError, Fault, error_body
+from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
 from interlock.wire.jsonrpc.outline import HOLE, maybe_outline
 from interlock.wire.jsonrpc.pieces import LargeParams
 from interlock.wire.jsonrpc.surrogates import hide
+from interlock.wire.refusal import INVALID_REQUEST, PARSE_ERROR, Refusal
 
 
 class _Strict(msgspec.Struct):
@@ -409,5 +410,5 @@ def encode_error(message_id: bytes, error: Raw | bytes) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (message_id, bytes(error))
 
 
-def encode_fault(message_id: bytes, fault: Fault) -> bytes:
-    return encode_error(message_id, error_body(fault))
+def encode_refusal(message_id: bytes, refusal: Refusal, *, draft: bool = False) -> bytes:
+    return encode_error(message_id, error_body(refusal, draft=draft))

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from interlock.wire.jsonrpc.codec import ID_BYTES_MAX, is_id, maybe_string
-from interlock.wire.jsonrpc.errors import INVALID_REQUEST, RESULT_TOO_LARGE, Fault
+from interlock.wire.refusal import INVALID_REQUEST, RESULT_TOO_LARGE, Refusal
 
 PIECE_BYTES_MIN: Final = 32  # of a container that is looked at as a whole; doubled while the container goes on
 PIECE_BYTES_MAX: Final = 64 * 1024
@@ -46,7 +46,7 @@ class Oversized(msgspec.Struct, frozen=True):
     id: bytes = b""  # as it was written; empty where there is none
 
 
-def result_too_large(limit: int) -> Fault:
+def result_too_large(limit: int) -> Refusal:
     """The server has answered, and nothing of its answer can be passed on."""
     data = {
         "reason": "result_too_large",
@@ -54,17 +54,17 @@ def result_too_large(limit: int) -> Fault:
         "outcome": "unknown",
         "next": "ask for less at a time; an operator can raise result_bytes of this server",
     }
-    return Fault(RESULT_TOO_LARGE, "result_too_large", data)
+    return Refusal(RESULT_TOO_LARGE, "result_too_large", data)
 
 
-def message_too_large(limit: int) -> Fault:
+def message_too_large(limit: int) -> Refusal:
     """A request, or another message that somebody sent us, was not read."""
     data = {
         "reason": "message_too_large",
         "limit_bytes": limit,
         "next": "send less at a time, or a reference to it; an operator can raise limits.message_bytes",
     }
-    return Fault(INVALID_REQUEST, f"the message is larger than the limit of {limit} bytes", data)
+    return Refusal(INVALID_REQUEST, f"the message is larger than the limit of {limit} bytes", data)
 
 
 class _State(Enum):

@@ -11,7 +11,6 @@ from typing import Final, Literal
 
 import msgspec
 
-from interlock.ax.protocol.errors import AUTHORITY_UNVERIFIED, refusal
 from interlock.ax.protocol.messages import Proof
 from interlock.crypto.jose.claims import SKEW_S, Claims
 from interlock.crypto.jose.errors import Invalid, Reason
@@ -19,7 +18,7 @@ from interlock.crypto.jose.jwks import Jwk, select
 from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
 from interlock.net.protocol.dns_name import maybe_dns_name
 from interlock.net.protocol.resource_uri import same_resource
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import AUTHORITY_UNVERIFIED, Refusal, ax_refusal
 
 SCHEME: Final = "dns:"
 PROOF_S_MAX: Final = 600.0  # how long after it was made a proof may say it is good; AX-4.2-8
@@ -60,7 +59,7 @@ def maybe_authority(text: str) -> str | None:
 
 def judge_proof(
     proof: Proof, authority: str, *, audiences: Sequence[str], anchors: Sequence[Anchor], now: float, verify: Verify
-) -> Proved | Fault:
+) -> Proved | Refusal:
     """`audiences`: what this aggregator is called, by URL and by aggregator_id. `now` is UNIX time.
 
     data.reason KEY_UNKNOWN may mean that an anchor's key set has been renewed since.
@@ -71,7 +70,7 @@ def judge_proof(
     if jwt.alg not in _ALGORITHMS:  # AX-4.2-8
         return _refusal(Reason.ALGORITHM)
     found = _key(jwt, authority, anchors)
-    if isinstance(found, Fault):
+    if isinstance(found, Refusal):
         return found
     anchor, key = found
     if (invalid := verify(jwt, key)) is not None:
@@ -91,23 +90,23 @@ def audience_of(url: str) -> str:
     return {"ws": "http", "wss": "https"}.get(scheme.lower(), scheme) + mark + rest
 
 
-def replay_fault() -> Fault:
+def replay_refusal() -> Refusal:
     """The refusal of a proof whose jti was used before."""
-    return unverified_fault("replayed", "the proof was used before; make one for each registration")
+    return unverified_refusal("replayed", "the proof was used before; make one for each registration")
 
 
-def check_certificate(authority: str, dns_names: Iterable[str]) -> Fault | None:
+def check_certificate(authority: str, dns_names: Iterable[str]) -> Refusal | None:
     """`dns_names`: the SAN entries of type dNSName of a client certificate whose chain and dates were verified.
 
     The subject's common name counts for nothing (RFC 9525 2), and a wildcard is no name.
     """
     if any(maybe_dns_name(name) == authority for name in dns_names):  # AX-4.2-9
         return None
-    return unverified_fault("certificate", f"the client certificate has no DNS name {authority}")
+    return unverified_refusal("certificate", f"the client certificate has no DNS name {authority}")
 
 
-def unverified_fault(reason: str, why: str) -> Fault:
-    return refusal(AUTHORITY_UNVERIFIED, why, reason=reason)
+def unverified_refusal(reason: str, why: str) -> Refusal:
+    return ax_refusal(AUTHORITY_UNVERIFIED, why, reason=reason)
 
 
 WORDS: Final = {  # of whatever is proved by a signed token
@@ -121,12 +120,12 @@ WORDS: Final = {  # of whatever is proved by a signed token
 }
 
 
-def _refusal(reason: Reason) -> Fault:
+def _refusal(reason: Reason) -> Refusal:
     word, why = WORDS.get(reason, ("malformed", reason.value))
-    return unverified_fault(word, why)
+    return unverified_refusal(word, why)
 
 
-def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Fault:
+def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Refusal:
     """The key is looked for only where it may speak for the authority: a kid is no secret."""
     speaking = [anchor for anchor in anchors if authority in anchor.speaks_for]
     key = select(list(dict.fromkeys(key for anchor in speaking for key in anchor.keys)), jwt.alg, jwt.kid)
@@ -135,26 +134,28 @@ def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, J
     others = [key for anchor in anchors if anchor not in speaking for key in anchor.keys]
     # AX-4.2-8: the key of another
     if key.reason is Reason.KEY_UNKNOWN and isinstance(select(others, jwt.alg, jwt.kid), Jwk):
-        return unverified_fault("key_of_another", f"the key of the proof does not speak for {authority}")
+        return unverified_refusal("key_of_another", f"the key of the proof does not speak for {authority}")
     return _refusal(key.reason)
 
 
-def _judge_claims(claims: Claims, authority: str, anchor: str, audiences: Sequence[str], now: float) -> Proved | Fault:
+def _judge_claims(
+    claims: Claims, authority: str, anchor: str, audiences: Sequence[str], now: float
+) -> Proved | Refusal:
     subject = claims.sub or ""
     if authority not in (maybe_authority(subject), maybe_dns_name(subject)):  # AX-4.2-8: sub
-        return unverified_fault("subject", f"sub of the proof must be {SCHEME}{authority}")
+        return unverified_refusal("subject", f"sub of the proof must be {SCHEME}{authority}")
     said = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
     if not any(same_resource(one.rstrip("/"), own.rstrip("/")) for one in said for own in audiences):  # AX-4.2-8: aud
         own = " or ".join(dict.fromkeys(audiences))
-        return unverified_fault("audience", f"aud of the proof must be what this aggregator is called: {own}")
+        return unverified_refusal("audience", f"aud of the proof must be what this aggregator is called: {own}")
     if claims.iat is None or claims.exp is None:
-        return unverified_fault("claims", "the proof must have iat and exp")
+        return unverified_refusal("claims", "the proof must have iat and exp")
     if claims.iat > now + SKEW_S or (claims.nbf is not None and claims.nbf > now + SKEW_S):  # AX-4.2-8: iat
-        return unverified_fault("not_yet", "the proof is not valid yet; compare the clocks")
+        return unverified_refusal("not_yet", "the proof is not valid yet; compare the clocks")
     if now >= claims.exp:  # AX-4.2-8: exp
-        return unverified_fault("expired", "the proof has expired")
+        return unverified_refusal("expired", "the proof has expired")
     if claims.exp - claims.iat > PROOF_S_MAX:  # AX-4.2-8
-        return unverified_fault("lifetime", f"exp of the proof must be at most {PROOF_S_MAX:.0f} seconds after iat")
+        return unverified_refusal("lifetime", f"exp of the proof must be at most {PROOF_S_MAX:.0f} seconds after iat")
     if not isinstance(claims.jti, str) or not 0 < len(claims.jti) <= JTI_MAX:
-        return unverified_fault("claims", f"the proof must have a jti of 1 to {JTI_MAX} characters")
+        return unverified_refusal("claims", f"the proof must have a jti of 1 to {JTI_MAX} characters")
     return Proved(authority=authority, anchor=anchor, jti=claims.jti, expires_at=claims.exp)

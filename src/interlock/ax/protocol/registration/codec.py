@@ -1,7 +1,7 @@
 """JSON <-> the messages of a registration's life (MCP-AX 6, 13.4).
 
 In come the params of a request, or the result of an answer, as raw bytes from a registrant or a parent that may be
-anything; out comes the value, or the Fault that refuses it: -32602, or namespace_invalid for a segment, each with the
+anything; out comes the value, or the Refusal that refuses it: -32602, or namespace_invalid for a segment, each with the
 member in data.member. Unknown members are ignored. null stands for an absent `authority` and for a parent that is
 not there, and for nothing else. What a message means for the registrations there are is not known here.
 """
@@ -17,7 +17,6 @@ from msgspec import Raw
 
 from interlock.ax.protocol import budget
 from interlock.ax.protocol.capability import AuthScope
-from interlock.ax.protocol.errors import NAMESPACE_INVALID, refusal
 from interlock.ax.protocol.messages import (
     HEARTBEAT_MS,
     HEARTBEATS_MISSED_MAX,
@@ -35,7 +34,7 @@ from interlock.ax.protocol.registration.authority import SCHEME, maybe_authority
 from interlock.ax.protocol.transport_classes import NATIVE, TRANSPORT_CLASSES, is_private_class
 from interlock.credentials.protocol.challenge import TOKEN_BYTES_MAX
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_value, maybe_string
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.refusal import INVALID_PARAMS, NAMESPACE_INVALID, Refusal, ax_refusal
 
 MESSAGE_BYTES_MAX: Final = 1024 * 1024  # SUBTREE_IDS_MAX ids and plenty beside them
 SUBTREE_IDS_MAX: Final = 10_000  # AX-5.3-5
@@ -61,36 +60,36 @@ _Member = TypeVar("_Member", bound=enum.Enum)
 
 
 class _Refused(Exception):
-    """Stays in this module: every public function turns it into its Fault."""
+    """Stays in this module: every public function turns it into its Refusal."""
 
-    def __init__(self, fault: Fault) -> None:
-        self.fault = fault
+    def __init__(self, refusal: Refusal) -> None:
+        self.refusal = refusal
 
 
-def read_register_untrusted(params: Raw, minimum_ms: int = INTERVAL_MS_MIN) -> Register | Fault:
+def read_register_untrusted(params: Raw, minimum_ms: int = INTERVAL_MS_MIN) -> Register | Refusal:
     try:
         return _register(_members(params, "params"), minimum_ms)
     except _Refused as refused:
-        return refused.fault
+        return refused.refusal
 
 
-def read_heartbeat_untrusted(params: Raw, own: str | None = None) -> Heartbeat | Fault:
+def read_heartbeat_untrusted(params: Raw, own: str | None = None) -> Heartbeat | Refusal:
     """`own`: the session of the link it came on, which it need not name; the draft shows no params."""
     try:
         members = _members_of_own(params, own)
         return Heartbeat(session_id=_session_id(members, "session_id"), subtree_ids=_subtree_ids(members))
     except _Refused as refused:
-        return refused.fault
+        return refused.refusal
 
 
-def read_deregister_untrusted(params: Raw, own: str | None = None) -> Deregister | Fault:
+def read_deregister_untrusted(params: Raw, own: str | None = None) -> Deregister | Refusal:
     try:
         return Deregister(session_id=_session_id(_members_of_own(params, own), "session_id"))
     except _Refused as refused:
-        return refused.fault
+        return refused.refusal
 
 
-def read_registered_untrusted(result: Raw) -> Registered | Fault:
+def read_registered_untrusted(result: Raw) -> Registered | Refusal:
     """What the draft does not have may be missing. Limits with names of the parent's own are left out."""
     try:
         members = _members(result, "result")
@@ -106,18 +105,18 @@ def read_registered_untrusted(result: Raw) -> Registered | Fault:
             claims=bytes(members.get("claims", b"")) == b"true" or None,
         )
     except _Refused as refused:
-        return refused.fault
+        return refused.refusal
 
 
-def read_parent_untrusted(result: Raw) -> Parent | Fault:
+def read_parent_untrusted(result: Raw) -> Parent | Refusal:
     try:
         members = _members(result, "result")
         return Parent(subserver_id=_uuid(members, "subserver_id"), parent_id=_maybe_uuid(members, "parent_id"))
     except _Refused as refused:
-        return refused.fault
+        return refused.refusal
 
 
-def read_claims_untrusted(params: Raw) -> Claims | Fault:
+def read_claims_untrusted(params: Raw) -> Claims | Refusal:
     try:
         members = _members(params, "params")
         released = members.get("released_session")
@@ -127,10 +126,10 @@ def read_claims_untrusted(params: Raw) -> Claims | Fault:
             released_session=_session_id(members, "released_session") if released is not None else None,
         )
     except _Refused as refused:
-        return refused.fault
+        return refused.refusal
 
 
-def read_held_untrusted(raw: Raw) -> dict[str, str] | Fault:
+def read_held_untrusted(raw: Raw) -> dict[str, str] | Refusal:
     """subserver_id -> the aggregator that has it: in the answer to mcpax/claim, and in what a parent tells later."""
     try:
         members = _members(raw, "held")
@@ -139,7 +138,7 @@ def read_held_untrusted(raw: Raw) -> dict[str, str] | Fault:
             _refuse("held", f"an object with at most {CLAIMS_MAX} members")
         return {one.lower(): _uuid(held, one) for one in held}
     except _Refused as refused:
-        return refused.fault
+        return refused.refusal
 
 
 def encode_claims(claims: Claims) -> bytes:
@@ -218,7 +217,7 @@ def _register(members: Mapping[str, Raw], minimum_ms: int) -> Register:
 
 def _refuse(member: str, must: str, **data: Any) -> NoReturn:
     # AX-6.1-1: names the member
-    raise _Refused(Fault(INVALID_PARAMS, f"{member} must be {must}", {"member": member, **data}))
+    raise _Refused(Refusal(INVALID_PARAMS, f"{member} must be {must}", {"member": member, **data}))
 
 
 def _members(raw: Raw, name: str) -> dict[str, Raw]:
@@ -270,7 +269,7 @@ def _is_null(raw: Raw | None) -> bool:
 def _segment(members: Mapping[str, Raw], name: str) -> str:
     text = _string(members, name, "a string")
     if not is_segment(text):  # AX-4.1-2
-        raise _Refused(refusal(NAMESPACE_INVALID, describe_malformed(text), member=name))
+        raise _Refused(ax_refusal(NAMESPACE_INVALID, describe_malformed(text), member=name))
     return text
 
 

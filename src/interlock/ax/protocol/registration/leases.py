@@ -11,9 +11,8 @@ from typing import Final
 
 import msgspec
 
-from interlock.ax.protocol.errors import SPLIT_BRAIN, refusal
 from interlock.ax.protocol.messages import HEARTBEAT_MS, HEARTBEATS_MISSED_MAX, Parent, Register
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, Fault
+from interlock.wire.refusal import INVALID_PARAMS, SPLIT_BRAIN, Refusal, ax_refusal
 
 # AX-13.4-4
 PARENT_ANSWER_S: Final = 2.0  # 13.4: no answer to mcpax/parent within it, or "method not found", means no parent
@@ -57,7 +56,7 @@ def read_lease(data: bytes) -> Lease:
         raise BadLease("the store holds a lease that cannot be read; remove it, or wait until it lapses") from None
 
 
-def claim(held: Lease | None, request: Register, wanted: Lease) -> Claim | Fault:
+def claim(held: Lease | None, request: Register, wanted: Lease) -> Claim | Refusal:
     """`held`: what the store holds now. `wanted`: the lease of the session about to begin."""
     # AX-13.4-2 and -3
     if held is None or held.aggregator_id == wanted.aggregator_id or releases(request.released_session, held):
@@ -79,20 +78,20 @@ def asks_parent(request: Register, *, has_store: bool) -> bool:
     return not has_store and request.parent_id is msgspec.UNSET
 
 
-def check_parent(request: Register, answer: Parent | None, aggregator_id: str) -> Fault | None:
+def check_parent(request: Register, answer: Parent | None, aggregator_id: str) -> Refusal | None:
     """Where no store is shared. `answer` is None where the subserver was not asked or knows no mcpax/parent."""
     if answer is not None and answer.subserver_id != request.subserver_id:  # AX-13.4-4
         why = "subserver_id in the answer to mcpax/parent must be the one that registers"
-        return Fault(INVALID_PARAMS, why, {"member": "subserver_id"})
+        return Refusal(INVALID_PARAMS, why, {"member": "subserver_id"})
     said = answer.parent_id if answer is not None else request.parent_id
     if isinstance(said, str) and said != aggregator_id:  # AX-13.4-2, AX-13.4-4
         return split_brain(said)
     return None
 
 
-def split_brain(holder_aggregator_id: str) -> Fault:
+def split_brain(holder_aggregator_id: str) -> Refusal:
     why = "the subserver is registered with another aggregator of this tree; deregister it there"
-    return refusal(SPLIT_BRAIN, why, holder_aggregator_id=holder_aggregator_id)  # AX-13.4-2
+    return ax_refusal(SPLIT_BRAIN, why, holder_aggregator_id=holder_aggregator_id)  # AX-13.4-2
 
 
 def releases(released_session: str | None, held: Lease) -> bool:

@@ -18,9 +18,21 @@ from typing import Final, Literal, assert_never
 
 import msgspec
 
-from interlock.ax.protocol import errors
 from interlock.ax.protocol.messages import HEARTBEATS_MISSED_MAX, Deregister, Heartbeat, Parent, Register, Registered
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Fault
+from interlock.wire.refusal import (
+    AUTHORITY_CONFLICT,
+    AUTHORITY_UNVERIFIED,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    LINK_INSECURE,
+    METHOD_NOT_FOUND,
+    NAMESPACE_CONFLICT,
+    NAMESPACE_INVALID,
+    REGISTRATION_CYCLE,
+    SCOPE_DENIED,
+    SESSION_UNKNOWN,
+    UpstreamError,
+)
 
 RETRY_MIN_S: Final = 0.2  # AX-13.3-2
 RETRY_MAX_S: Final = 10.0  # AX-13.3-2
@@ -38,13 +50,13 @@ BEATS_KEPT: Final = 2 * HEARTBEATS_MISSED_MAX  # unanswered ones that are rememb
 # Trying again changes nothing until a person changes something.
 UNMENDABLE: Final = frozenset(
     {
-        errors.NAMESPACE_CONFLICT,
-        errors.NAMESPACE_INVALID,
-        errors.REGISTRATION_CYCLE,
-        errors.AUTHORITY_UNVERIFIED,
-        errors.AUTHORITY_CONFLICT,
-        errors.SCOPE_DENIED,
-        errors.LINK_INSECURE,
+        NAMESPACE_CONFLICT,
+        NAMESPACE_INVALID,
+        REGISTRATION_CYCLE,
+        AUTHORITY_UNVERIFIED,
+        AUTHORITY_CONFLICT,
+        SCOPE_DENIED,
+        LINK_INSECURE,
         INVALID_REQUEST,
         METHOD_NOT_FOUND,
         INVALID_PARAMS,
@@ -126,12 +138,12 @@ class Left(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
-    """This parent could not be reached or refused (`fault`). `mendable` unless only a person can change that."""
+    """This parent could not be reached or refused (`error`). `mendable` unless only a person can change that."""
 
     parent: int
     reason: str
     retry_in_s: float
-    fault: Fault | None = None
+    error: UpstreamError | None = None
     mendable: bool = True
 
 
@@ -211,7 +223,7 @@ class Registrant:
             return ()
         if self.state is RegistrantState.IDLE:
             raise OutOfOrder("a link was lost that was never asked for")
-        return self._fail(reason, now, jitter, fault=None, mendable=mendable)
+        return self._fail(reason, now, jitter, error=None, mendable=mendable)
 
     def granted(self, id: int, registered: Registered, now: float) -> Steps:
         """mcpax/register was answered with a registration."""
@@ -238,30 +250,30 @@ class Registrant:
         self._note_contact(id)
         return ()
 
-    def refused(self, id: int, fault: Fault, now: float, jitter: float) -> Steps:
+    def refused(self, id: int, error: UpstreamError, now: float, jitter: float) -> Steps:
         """A request was answered with an error."""
         asked = self._asked.pop(id, None)
         match asked:
             case None:
                 return (Ignored(reason="an error for a request that was not made"),)
             case "deregister":
-                return self._end(fault.message)
+                return self._end(error.message)
             case "register":
-                is_wrong = (fault.data or {}).get("is_below") is False
-                if is_wrong and (claimed := _maybe_claimed(fault, self._subtree_said)) is not None:
-                    failed = self._fail(_display(fault), now, jitter, fault=fault, hang_up=True)
+                is_wrong = (error.details or {}).get("is_below") is False
+                if is_wrong and (claimed := _maybe_claimed(error, self._subtree_said)) is not None:
+                    failed = self._fail(_display(error), now, jitter, error=error, hang_up=True)
                     return (CycleClaimed(id=claimed), *failed)
-                return self._refuse(fault, now, jitter)
+                return self._refuse(error, now, jitter)
             case "heartbeat":
-                if fault.code == errors.SESSION_UNKNOWN:  # AX-6.3-2: registers anew
+                if error.code == SESSION_UNKNOWN:  # AX-6.3-2: registers anew
                     return self._forgotten(now)
-                if fault.code == errors.REGISTRATION_CYCLE:  # by a subtree it learnt from a heartbeat (AX-5.3-5)
+                if error.code == REGISTRATION_CYCLE:  # by a subtree it learnt from a heartbeat (AX-5.3-5)
                     said = self._subtree_in.pop(id, self._subtree_said)
-                    if (claimed := _maybe_claimed(fault, said, self.parent_id)) is not None:
+                    if (claimed := _maybe_claimed(error, said, self.parent_id)) is not None:
                         self._note_contact(id)
                         return (CycleClaimed(id=claimed),)
                     self._held_session = None
-                    return self._refuse(fault, now, jitter)
+                    return self._refuse(error, now, jitter)
                 self._note_contact(id)  # whatever it thinks of the beat, it lives
                 return ()
             case _:
@@ -412,9 +424,9 @@ class Registrant:
         left = Left(parent=parent, reason="it does not know our session any more")
         return (left, *self._ask_to_register(now))
 
-    def _refuse(self, fault: Fault, now: float, jitter: float) -> Steps:
-        mendable = fault.code not in UNMENDABLE
-        return self._fail(_display(fault), now, jitter, fault=fault, mendable=mendable, hang_up=True)
+    def _refuse(self, error: UpstreamError, now: float, jitter: float) -> Steps:
+        mendable = error.code not in UNMENDABLE
+        return self._fail(_display(error), now, jitter, error=error, mendable=mendable, hang_up=True)
 
     def _fail(
         self,
@@ -422,7 +434,7 @@ class Registrant:
         now: float,
         jitter: float,
         *,
-        fault: Fault | None = None,
+        error: UpstreamError | None = None,
         mendable: bool = True,
         hang_up: bool = False,
     ) -> Steps:
@@ -436,7 +448,7 @@ class Registrant:
             steps.append(Left(parent=parent, reason=reason))
         if hang_up:
             steps.append(Hangup(reason=reason))
-        steps.append(Failed(parent=parent, reason=reason, retry_in_s=wait, fault=fault, mendable=mendable))
+        steps.append(Failed(parent=parent, reason=reason, retry_in_s=wait, error=error, mendable=mendable))
         self._forget_link()
         ready = self._ready(now, after=parent)
         if ready is not None:
@@ -501,12 +513,12 @@ def _interval_s(declared_ms: int, deadline_ms: int) -> float:
     return max(min(declared_ms, wanted_ms) / 1000, min(INTERVAL_MIN_S, declared_ms / 1000))
 
 
-def _maybe_claimed(fault: Fault, said: tuple[str, ...] | None, parent_id: str | None = None) -> str | None:
+def _maybe_claimed(error: UpstreamError, said: tuple[str, ...] | None, parent_id: str | None = None) -> str | None:
     """The id that makes the circle, where we said that it is below us. A parent that names none means itself."""
-    named = (fault.data or {}).get("id", parent_id)
+    named = (error.details or {}).get("id", parent_id)
     return next((one for one in (said or ())[1:] if isinstance(named, str) and one == named.lower()), None)
 
 
-def _display(fault: Fault) -> str:
-    detail = (fault.data or {}).get("detail")
-    return f"{fault.message}: {detail}" if isinstance(detail, str) else fault.message
+def _display(error: UpstreamError) -> str:
+    detail = (error.details or {}).get("detail")
+    return f"{error.message}: {detail}" if isinstance(detail, str) else error.message

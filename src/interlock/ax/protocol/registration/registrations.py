@@ -13,16 +13,6 @@ from typing import Final
 
 import msgspec
 
-from interlock.ax.protocol.errors import (
-    AUTHORITY_CONFLICT,
-    AUTHORITY_UNVERIFIED,
-    LINK_INSECURE,
-    NAMESPACE_CONFLICT,
-    NAMESPACE_INVALID,
-    REGISTRATION_CYCLE,
-    SESSION_UNKNOWN,
-    refusal,
-)
 from interlock.ax.protocol.messages import Deregister, Heartbeat, Register, Registered
 from interlock.ax.protocol.names import check_segment, is_segment
 from interlock.ax.protocol.registration.codec import SUBTREE_IDS, SUBTREE_IDS_MAX
@@ -46,7 +36,20 @@ from interlock.ax.protocol.registration.sessions import (
     Suspected,
     Vanished,
 )
-from interlock.wire.jsonrpc.errors import INVALID_PARAMS, UNAVAILABLE, Fault
+from interlock.wire.refusal import (
+    AUTHORITY_CONFLICT,
+    AUTHORITY_UNVERIFIED,
+    INVALID_PARAMS,
+    LINK_INSECURE,
+    NAMESPACE_CONFLICT,
+    NAMESPACE_INVALID,
+    REGISTRATION_CYCLE,
+    SESSION_UNKNOWN,
+    UNAVAILABLE,
+    Refusal,
+    RefusalCode,
+    ax_refusal,
+)
 
 DEADLINES_SPARE: Final = 64  # of seats that are gone, before they are cleared away; they hold what a peer has sent
 
@@ -115,7 +118,7 @@ class Registrations:
     def has_session(self, session_id: str) -> bool:
         return session_id in self._by_session
 
-    def check(self, request: Register, peer: Peer, owner: Owner | None = None) -> Fault | None:
+    def check(self, request: Register, peer: Peer, owner: Owner | None = None) -> Refusal | None:
         """What `register` would refuse, for those who want to know before they ask others."""
         return (
             self._check_request(request, peer) or self._check_claims(request, peer, owner) or self._check_room(request)
@@ -126,8 +129,8 @@ class Registrations:
     ) -> Step[Registered]:
         """`owner`: the stored ownership of the requested segment, if there is one."""
         events = [*self.on_deadline(now)]
-        if fault := self.check(request, peer, owner):
-            return Step(fault, tuple(events))
+        if refusal := self.check(request, peer, owner):
+            return Step(refusal, tuple(events))
         replaces: str | None = None
         for old in self._displaced_seats(request):
             if old.segment == request.segment:
@@ -172,8 +175,8 @@ class Registrations:
             if not seat.session.peer.secure:  # AX-10.4-1
                 events += self._leave(seat, "link_insecure", now)
                 return Step(_insecure(), (*events, *self._subtree_change()))
-            if fault := self._check_size(beat.subtree_ids, seat):
-                return Step(fault, tuple(events))
+            if refusal := self._check_size(beat.subtree_ids, seat):
+                return Step(refusal, tuple(events))
         was, seat.cycle = seat.cycle, self._maybe_cycle(seat, beat.subtree_ids)
         if seat.cycle is not None:
             events += () if was is not None else (CycleClaimed(session=seat.session),)
@@ -249,10 +252,10 @@ class Registrations:
                     events.append(Vanished(segment=seat.segment))
         return (*events, *self._subtree_change())
 
-    def _check_request(self, request: Register, peer: Peer) -> Fault | None:
+    def _check_request(self, request: Register, peer: Peer) -> Refusal | None:
         if request.tree is not None and request.tree != self.tree:
             why = "tree must be left out or be the one this aggregator belongs to"
-            return Fault(INVALID_PARAMS, why, {"member": "tree", "tree": self.tree})
+            return Refusal(INVALID_PARAMS, why, {"member": "tree", "tree": self.tree})
         named = request.subserver_id, *(request.subtree_ids or ())
         above = self._maybe_above(named)
         if self.aggregator_id in named:  # AX-5.3-3
@@ -263,13 +266,15 @@ class Registrations:
         if request.is_aggregator and not peer.secure:  # AX-10.4-1
             return _insecure()
         if unfit := check_segment(request.segment):  # AX-4.1-2
-            code = NAMESPACE_CONFLICT if is_segment(request.segment) else NAMESPACE_INVALID
-            return refusal(code, unfit, segment=request.segment)
+            code: RefusalCode = NAMESPACE_CONFLICT if is_segment(request.segment) else NAMESPACE_INVALID
+            return ax_refusal(code, unfit, segment=request.segment)
         if self.policy.require_proof == "always" and not peer.proved:
-            return refusal(AUTHORITY_UNVERIFIED, "this aggregator registers only proved authorities", reason="absent")
+            return ax_refusal(
+                AUTHORITY_UNVERIFIED, "this aggregator registers only proved authorities", reason="absent"
+            )
         return None
 
-    def _check_claims(self, request: Register, peer: Peer, owner: Owner | None) -> Fault | None:
+    def _check_claims(self, request: Register, peer: Peer, owner: Owner | None) -> Refusal | None:
         own, holder = self._by_subserver.get(request.subserver_id), self._by_segment.get(request.segment)
         # AX-4.2-3: another principal
         if own is not None and own.session.peer.principal != peer.principal and not _may_inherit(request, peer, own):
@@ -282,31 +287,31 @@ class Registrations:
         if owner is not None:
             if request.authority != owner.authority:  # AX-4.2-5
                 why = "the segment belongs to another authority; choose another, or have it released"
-                return refusal(AUTHORITY_CONFLICT, why, segment=request.segment)
+                return ax_refusal(AUTHORITY_CONFLICT, why, segment=request.segment)
             if not peer.proved:  # AX-4.2-6
                 why = "the segment belongs to this authority; send authority_proof, or a client certificate"
-                return refusal(AUTHORITY_UNVERIFIED, why, segment=request.segment, reason="absent")
+                return ax_refusal(AUTHORITY_UNVERIFIED, why, segment=request.segment, reason="absent")
         if rival is not None and not _may_inherit(request, peer, rival):  # AX-4.2-3: in its grace
             return _conflict(request, "the segment is held for a registrant that was lost; choose another, or wait")
         return None
 
-    def _check_room(self, request: Register) -> Fault | None:
+    def _check_room(self, request: Register) -> Refusal | None:
         if request.subtree_ids is not None:
             own = self._by_subserver.get(request.subserver_id)
-            if fault := self._check_size(request.subtree_ids, own):
-                return fault
+            if refusal := self._check_size(request.subtree_ids, own):
+                return refusal
         if len(self._by_segment) - len([*self._displaced_seats(request)]) >= self.policy.registrations_max:
-            return Fault(UNAVAILABLE, "unavailable", {"reason": "too_many_registrations"})
+            return Refusal(UNAVAILABLE, "unavailable", {"reason": "too_many_registrations"})
         return None
 
-    def _check_size(self, ids: tuple[str, ...], instead_of: _Seat | None) -> Fault | None:
+    def _check_size(self, ids: tuple[str, ...], instead_of: _Seat | None) -> Refusal | None:
         """More than our own parent would take from us must not come from below: it would cost us our registration."""
         gone = instead_of.subtree_ids or () if instead_of is not None and instead_of.liveness.has_session else ()
         left = {one for one in gone if self._below[one] == 1}
         if 1 + len(self._below.keys() - left | set(ids)) <= SUBTREE_IDS_MAX:
             return None
         why = f"{SUBTREE_IDS} must not bring the tree below this aggregator above {SUBTREE_IDS_MAX} ids"
-        return Fault(INVALID_PARAMS, why, {"member": SUBTREE_IDS})
+        return Refusal(INVALID_PARAMS, why, {"member": SUBTREE_IDS})
 
     def _displaced_seats(self, request: Register) -> Iterator[_Seat]:
         """The seats that end if the request is granted."""
@@ -389,9 +394,9 @@ class Registrations:
             return self._maybe_above(said)
         return seat.cycle if seat.cycle in self._above else self._maybe_above(seat.subtree_ids)
 
-    def _cycle(self, id: str, **data: bool) -> Fault:
+    def _cycle(self, id: str, **data: bool) -> Refusal:
         which = "this aggregator" if id == self.aggregator_id else "an aggregator above this one"
-        return refusal(REGISTRATION_CYCLE, f"{which} is named as one below the one that registers", id=id, **data)
+        return ax_refusal(REGISTRATION_CYCLE, f"{which} is named as one below the one that registers", id=id, **data)
 
 
 def _standing(seat: _Seat) -> RegistrationState:
@@ -418,13 +423,13 @@ def _owner(request: Register, peer: Peer) -> Owner | None:
     return Owner(segment=request.segment, authority=request.authority, subserver_id=request.subserver_id)
 
 
-def _conflict(request: Register, why: str) -> Fault:
-    return refusal(NAMESPACE_CONFLICT, why, segment=request.segment)  # AX-4.2-2
+def _conflict(request: Register, why: str) -> Refusal:
+    return ax_refusal(NAMESPACE_CONFLICT, why, segment=request.segment)  # AX-4.2-2
 
 
-def _insecure() -> Fault:
-    return refusal(LINK_INSECURE, "an aggregator registers over TLS 1.3, loopback, or a link marked secure_by")
+def _insecure() -> Refusal:
+    return ax_refusal(LINK_INSECURE, "an aggregator registers over TLS 1.3, loopback, or a link marked secure_by")
 
 
-def _session_unknown() -> Fault:
-    return refusal(SESSION_UNKNOWN, "there is no such session for this registrant; register again")
+def _session_unknown() -> Refusal:
+    return ax_refusal(SESSION_UNKNOWN, "there is no such session for this registrant; register again")

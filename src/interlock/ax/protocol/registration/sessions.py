@@ -8,7 +8,7 @@ import msgspec
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import Register
 from interlock.ax.protocol.registration.liveness import LivenessState
-from interlock.wire.jsonrpc.errors import Fault
+from interlock.wire.refusal import Refusal
 
 EndReason = Literal[
     "deregistered", "superseded", "registration_cycle", "link_insecure", "split_brain", "namespace_invalid", "removed"
@@ -127,5 +127,5 @@ Answer = TypeVar("Answer")
 class Step(msgspec.Struct, Generic[Answer], frozen=True):
     """What to answer, and what happened. Things may happen although the answer is a refusal."""
 
-    answer: Answer | Fault
+    answer: Answer | Refusal
     events: tuple[Event, ...] = ()

@@ -1,0 +1,188 @@
+"""The one way to say no: `Refusal`, the closed set of its codes, and the table of how each code is written outside.
+
+A refusal is a value. It travels inside the node under a name; the number, the HTTP status and the other forms of that
+name are in `FORMS` and nowhere else. An error that an upstream server sent is not a refusal of this node: it passes
+through as raw JSON, or as an `UpstreamError` where the node has to read it.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+
+RefusalCode = Literal[
+    # JSON-RPC and MCP
+    "parse_error",
+    "invalid_request",
+    "method_not_found",
+    "invalid_params",
+    "internal_error",
+    "resource_not_found",
+    "url_elicitation_required",
+    "header_mismatch",
+    "missing_capability",
+    "unsupported_version",
+    # calls
+    "tool_degraded",
+    "budget_exceeded",
+    "call_timeout",
+    "unavailable",
+    "result_too_large",
+    "surface_mismatch",
+    "specification_drift",
+    "execution_refused",
+    # MCP-AX links
+    "namespace_conflict",
+    "namespace_invalid",
+    "registration_cycle",
+    "split_brain",
+    "authority_unverified",
+    "authority_conflict",
+    "session_unknown",
+    "scope_denied",
+    "route_mismatch",
+    "link_insecure",
+    # confirmations
+    "confirmation_unknown",
+    "confirmation_expired",
+    "confirmation_used",
+    "proof_invalid",
+    "confirmation_void",
+    "confirmation_denied",
+]
+
+PARSE_ERROR: Final = "parse_error"
+INVALID_REQUEST: Final = "invalid_request"
+METHOD_NOT_FOUND: Final = "method_not_found"
+INVALID_PARAMS: Final = "invalid_params"
+INTERNAL_ERROR: Final = "internal_error"
+RESOURCE_NOT_FOUND: Final = "resource_not_found"
+URL_ELICITATION_REQUIRED: Final = "url_elicitation_required"
+HEADER_MISMATCH: Final = "header_mismatch"
+MISSING_CAPABILITY: Final = "missing_capability"
+UNSUPPORTED_VERSION: Final = "unsupported_version"
+TOOL_DEGRADED: Final = "tool_degraded"
+BUDGET_EXCEEDED: Final = "budget_exceeded"
+CALL_TIMEOUT: Final = "call_timeout"
+UNAVAILABLE: Final = "unavailable"
+RESULT_TOO_LARGE: Final = "result_too_large"
+SURFACE_MISMATCH: Final = "surface_mismatch"
+SPECIFICATION_DRIFT: Final = "specification_drift"
+EXECUTION_REFUSED: Final = "execution_refused"
+NAMESPACE_CONFLICT: Final = "namespace_conflict"  # AX-4.2-2
+NAMESPACE_INVALID: Final = "namespace_invalid"
+REGISTRATION_CYCLE: Final = "registration_cycle"  # AX-5.3-3
+SPLIT_BRAIN: Final = "split_brain"  # AX-13.4-2
+AUTHORITY_UNVERIFIED: Final = "authority_unverified"
+AUTHORITY_CONFLICT: Final = "authority_conflict"
+SESSION_UNKNOWN: Final = "session_unknown"
+SCOPE_DENIED: Final = "scope_denied"
+ROUTE_MISMATCH: Final = "route_mismatch"
+LINK_INSECURE: Final = "link_insecure"
+CONFIRMATION_UNKNOWN: Final = "confirmation_unknown"
+CONFIRMATION_EXPIRED: Final = "confirmation_expired"
+CONFIRMATION_USED: Final = "confirmation_used"
+PROOF_INVALID: Final = "proof_invalid"
+CONFIRMATION_VOID: Final = "confirmation_void"
+CONFIRMATION_DENIED: Final = "confirmation_denied"
+
+
+class Forms(NamedTuple):
+    """How one code is written outside the node."""
+
+    number: int  # of a JSON-RPC error
+    mcp_status: int = 200  # of an HTTP response to a 2026-07-28 request
+    draft_number: int | None = None  # of a JSON-RPC error to a legacy client or over an MCP-AX link
+
+
+# Our own numbers are positive, because -32000..-32019 is closed to new codes. The MCP-AX draft names some of its errors
+# and numbers only two of them.
+FORMS: Final[Mapping[RefusalCode, Forms]] = {
+    PARSE_ERROR: Forms(-32700, 400),
+    INVALID_REQUEST: Forms(-32600, 400),
+    METHOD_NOT_FOUND: Forms(-32601, 404),
+    INVALID_PARAMS: Forms(-32602, 400),
+    INTERNAL_ERROR: Forms(-32603),
+    RESOURCE_NOT_FOUND: Forms(-32002),  # legacy MCP only; 2026-07-28 says INVALID_PARAMS
+    URL_ELICITATION_REQUIRED: Forms(-32042),  # 2025-11-25 only
+    HEADER_MISMATCH: Forms(-32020, 400),  # 2026-07-28
+    MISSING_CAPABILITY: Forms(-32021, 400),
+    UNSUPPORTED_VERSION: Forms(-32022, 400),
+    TOOL_DEGRADED: Forms(32002, draft_number=-32002),  # AX-13.2-3
+    BUDGET_EXCEEDED: Forms(32003, draft_number=-32003),  # AX-13.2-3, AX-11.4-3
+    NAMESPACE_CONFLICT: Forms(32110),  # AX-4.2-2
+    NAMESPACE_INVALID: Forms(32111),  # AX-4.1-2
+    REGISTRATION_CYCLE: Forms(32112),  # AX-5.3-3
+    SPLIT_BRAIN: Forms(32113),  # AX-13.4-2
+    AUTHORITY_UNVERIFIED: Forms(32114),  # AX-4.2-6, AX-4.2-8
+    AUTHORITY_CONFLICT: Forms(32115),  # AX-4.2-5
+    SESSION_UNKNOWN: Forms(32116),  # AX-6.2-2
+    SCOPE_DENIED: Forms(32117),  # AX-10.2-2
+    ROUTE_MISMATCH: Forms(32118),  # AX-7.2-1
+    LINK_INSECURE: Forms(32119),  # AX-10.4-1
+    CONFIRMATION_UNKNOWN: Forms(32120),  # AX-11.3-3
+    CONFIRMATION_EXPIRED: Forms(32121),  # AX-11.3-4
+    CONFIRMATION_USED: Forms(32122),  # AX-11.3-15
+    PROOF_INVALID: Forms(32123),  # AX-11.3-5
+    CONFIRMATION_VOID: Forms(32124),  # AX-11.3-14
+    CONFIRMATION_DENIED: Forms(32125),
+    CALL_TIMEOUT: Forms(32130),  # AX-7.3-1
+    UNAVAILABLE: Forms(32131),
+    RESULT_TOO_LARGE: Forms(32132),
+    SURFACE_MISMATCH: Forms(32140),  # by the registry of names
+    SPECIFICATION_DRIFT: Forms(32141),
+    EXECUTION_REFUSED: Forms(32150),  # by the safety loop of MCP-AQL
+}
+
+_CODES: Final[dict[int, RefusalCode]] = {forms.number: code for code, forms in FORMS.items()}
+_DRAFT_CODES: Final[Mapping[int, RefusalCode]] = _CODES | {
+    forms.draft_number: code for code, forms in FORMS.items() if forms.draft_number is not None
+}
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """A request that is refused, and why.
+
+    `details` holds JSON values only, and `message` and `details` never hold a path, a trace or a class name.
+    """
+
+    code: RefusalCode
+    message: str
+    details: dict[str, Any] | None = None
+    hint: str | None = None  # the next step for a person; not sent to MCP clients
+
+    @property
+    def number(self) -> int:
+        """The JSON-RPC error code."""
+        return FORMS[self.code].number
+
+    @property
+    def mcp_status(self) -> int:
+        """The status of an HTTP response to a 2026-07-28 request."""
+        return FORMS[self.code].mcp_status
+
+
+class UpstreamError(msgspec.Struct, frozen=True):
+    """A JSON-RPC error that a server or an MCP-AX parent sent. Its number may be any."""
+
+    number: int
+    message: str
+    details: dict[str, Any] | None = None
+
+    @property
+    def code(self) -> RefusalCode | None:
+        """The code with this number, or None if it is not one of ours."""
+        return _CODES.get(self.number)
+
+
+def find_code(number: object, *, draft: bool = False) -> RefusalCode | None:
+    """Return the code of a JSON-RPC error number, or None if the number is not one of ours.
+
+    `draft`: a number of the MCP-AX draft counts, too; MCP itself uses -32002 for a missing resource.
+    """
+    return (_DRAFT_CODES if draft else _CODES).get(number) if type(number) is int else None
+
+
+def ax_refusal(code: RefusalCode, detail: str, **details: Any) -> Refusal:
+    """Return a refusal in the form of MCP-AX: its message is the code (4.2 compares it), a person reads the detail."""
+    return Refusal(code, code, {"mcpax_error": code, "detail": detail, **details})  # AX-6.2-5
