@@ -13,13 +13,11 @@ from interlock.node.link_parts import LinkParts
 from interlock.node.store_parts import StoreParts
 from interlock.rooms.connections import Leases
 from interlock.rooms.endpoint import RoomsEndpoint
-from interlock.rooms.metrics import define_room_metrics
 from interlock.rooms.node_participant import NodeParticipants
 from interlock.rooms.participation import Participation
 from interlock.rooms.room_links import RoomLinks
-from interlock.rooms.room_resources import RoomResources
-from interlock.rooms.room_tools import RoomTools
-from interlock.rooms.rooms import Rooms
+from interlock.rooms.room_tools import RoomResources, RoomTools
+from interlock.rooms.rooms import Rooms, define_room_metrics
 
 
 class RoomParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,10 @@
 """Participants of rooms that are connected to other replicas of the node (X-10.1-2).
 
-Theory of operation. Each replica writes down the connections it holds, one entry each, under its own id. What the
-others write becomes seats in the rooms of this replica: a `Connected` that is told nothing here, because its own
-replica hears the same envelopes. To close one, or to give it another privilege while it stays, its replica is asked:
-by an entry too, so that it hears of it even if it is away from the store for a moment. The entries of a replica whose
-lease is over are removed by those that live; one that lives after all writes its own again.
+Theory of operation. Each replica stores its connections, one entry each, under its own id. The entries of other
+replicas become seats in the rooms of this replica: a `Connected` to which nothing is delivered here, because its own
+replica receives the same envelopes. To close such a connection, or to change its privilege while it stays, this replica
+stores a request for the other one; so the request arrives even if that replica has lost the store for a moment. The
+entries of a replica whose lease is over are removed by the others; if it is alive after all, it writes them again.
 """
 
 import asyncio

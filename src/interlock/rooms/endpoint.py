@@ -1,8 +1,8 @@
 """The endpoint for participants of rooms: WS /v0/ws, and the paths below /v0 for those without a WebSocket (MCPx 5.2).
 
-An ASGI application. A participant is verified before anything is accepted: by a token for the room, or as a client, by
-its token or its certificate, that the room has among its members. Privilege is settled then (MCPx 5.1), before the
-first message.
+An ASGI application. A participant is verified before anything is accepted: by a token for the room, or as a client that
+is a member of the room, by its token or certificate. Its privilege is determined then, before the first message (MCPx
+5.1).
 """
 
 import asyncio

@@ -1,9 +1,8 @@
-"""The participant `interlock`: tools of this node, for the full participants of a room (X-N-5, X-1-2).
+"""The participant `interlock`: tools of this node for the full participants of a room (X-N-5, X-1-2).
 
-In: `mcp` requests that name it, from those whom the room lets send them. Out: `initialize`, `tools/list` and
-`tools/call` answered inside envelopes, with the tools that `interlock_tools` lists and no others. A call goes through
-the dispatcher as the principal behind the participant, hence through guard, gate, budgets and audit. Tools of rooms are
-never among them: a room does not lead into another.
+It answers `mcp` requests that name it: `initialize`, `tools/list` and `tools/call`, with the tools that
+`interlock_tools` lists and no others. A call goes through the dispatcher as the principal behind the participant, hence
+through guard, gate, budgets and audit. Tools of rooms are never offered: one room does not lead into another.
 """
 
 import logging

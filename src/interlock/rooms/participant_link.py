@@ -1,10 +1,10 @@
 """The link to a participant of a room: MCP inside `mcp` envelopes (MCPx 4.1, X-10.1-3).
 
-Theory of operation. What goes out is published in the room, to this participant alone and in the name of who asks: a
-client's call under the id that the client has there, a question of the node's under `interlock`. The room judges it as
-it judges all others. What comes back counts only from this participant, only where its `correlation_id` names the
-envelope that asked, and only with the JSON-RPC id of that request (X-4.1-4): whatever else is said in the room, by this
-participant or by others, reaches no call. Of its notifications those about lists and progress are heard.
+Theory of operation. A request is published in the room, to this participant alone and in the name of the sender: a
+client's call under the client's id in the room, a request of the node under `interlock`. The room checks it like any
+other envelope. A reply counts only if it comes from this participant, if its `correlation_id` names the envelope of the
+request, and if it has the JSON-RPC id of that request (X-4.1-4); no other message of the room reaches a call. Of the
+participant's notifications, those about lists and progress are read.
 """
 
 import asyncio

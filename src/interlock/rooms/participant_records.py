@@ -1,7 +1,7 @@
-"""The records of participants: since when a room knows each, and what became of what it proposed (X-7.3-1).
+"""The records of participants: when a room first saw each, and how its proposals were decided (X-7.3-1).
 
-An admin looks at them before promoting one. They are written to the store a moment after they changed, so that a flood
-costs one write; a node that is killed loses that moment.
+An admin reads them before promoting a participant. They are written to the store a moment after they changed, so that a
+flood costs one write; a node that is killed loses that moment.
 """
 
 import asyncio

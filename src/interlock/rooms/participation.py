@@ -1,7 +1,8 @@
-"""What an MCP client does in rooms through tools: join, read, say, propose, and decide on proposals (X-10.1-4).
+"""The participation of MCP clients in rooms through tools: join, read, say, propose, and decide on proposals
+(X-10.1-4).
 
-In: the principal and the arguments of a call. Out: what the tool answers, or a Refusal. What is said goes the way of
-every envelope; the privilege is that of the client's principal in the room.
+Each method takes the principal and the arguments of a call and returns the reply of the tool, or a Refusal. Messages
+are published like any envelope; the privilege is that of the client's principal in the room.
 """
 
 import asyncio

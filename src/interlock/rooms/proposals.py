@@ -1,13 +1,14 @@
-"""The tracker of proposals: each is an approval in the one inbox, from when it is published to how it ended (X-10.2).
+"""The tracker of proposals: each is an approval in the one inbox, from its publication to its end (X-10.2).
 
-Theory of operation. The tracker is told of what a room has published, in its order, and knows nothing else. A proposal
-becomes an approval of kind `proposal`, which is its one record: the inbox stores it, expires it, and lets exactly one
-decide. It is carried out in one of three ways: a person approves it in the inbox, a full participant asks for it
-(`fulfil`), or one sends the request into the room itself. The first two send the request here, as the approver; the
-answer of its target ends it in all three. Every change is told to the room as a `system` event `proposal_STATUS`.
+Theory of operation. The tracker receives what a room has published, in its order, and knows nothing else. A proposal
+becomes an approval of kind `proposal`, which is its only record: the inbox stores it, expires it, and lets exactly one
+person decide. It is carried out in one of three ways: a person approves it in the inbox, a full participant asks for it
+(`fulfil`), or a participant sends the request into the room itself. In the first two cases the request is sent here, as
+the approver; the reply of its target ends the proposal in all three. Every change is announced in the room as a
+`system` event `proposal_STATUS`.
 
-A proposed call of a tool of this node that is held for a person is released by the gate, with the proof that the same
-decision brought: one item, one action (X-10.2-3).
+If the proposed call is a call of this node's tools that is held for a person, the gate releases it with the proof of
+the same decision: one item, one action (X-10.2-3).
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""One room: who is in it, and what of that which they send is published.
+"""A room: its participants, and which of their envelopes are published.
 
-An envelope is judged when it comes; what passes goes into the room's timeline, and so do presence and the other events
-of the gateway. A connection that asks for history is told it up to what has been delivered, and hears what is delivered
-from that turn of the loop on.
+An envelope is checked when it arrives. Envelopes that pass go into the room's timeline, and so do presence and other
+events of the gateway. A connection that asks for history receives it up to the last delivered envelope, and from that
+turn of the event loop on it receives every delivery.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""The participants of rooms as links of the namespace: `rooms.<topic>.<participant>.<tool>` (X-10.1-3).
+"""Participants of rooms as links of the namespace: `rooms.<topic>.<participant>.<tool>` (X-10.1-3).
 
-In: who comes and goes, and what is published. A participant that may answer has a link for as long as it is there, in
-rooms that a client may join; where none may, nobody is asked anything. Segments are topics and participant ids in the
-spelling of MCP-AX; those that would be spelled alike carry a hash, whoever came first.
+A participant that can answer requests has a link while it is present, in rooms that a client may join. In other rooms
+no participant is asked for its tools. Segments are topics and participant ids in the spelling of MCP-AX; segments that
+would be spelled alike carry a hash, whoever came first.
 """
 
 from collections.abc import Callable, Iterable

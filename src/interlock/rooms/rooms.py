@@ -1,13 +1,13 @@
-"""The rooms of a node: which there are, who may come into each, and what admins granted.
+"""The rooms of a node: which exist, who may join each, what admins granted, and the metrics of rooms (X-7.3-2).
 
-Rooms are declared in the configuration or created by an operator; both keep their history while it is empty. A
+Rooms are declared in the configuration or created by an operator; both keep their history while nobody is present. A
 grant belongs to a participant of one room and outlives its connections (X-10.3-1). So does a removal, which is a grant
-of no entry: promoting or demoting the participant is what lifts it (X-5.1-6).
+without entry: promoting or demoting the participant lifts it (X-5.1-6).
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -17,6 +17,7 @@ from interlock.config.plan import Plan, room_settings
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import Feed
+from interlock.core.metrics import Metrics, Sample
 from interlock.core.recorder import Recorder
 from interlock.core.replicas import Replicas
 from interlock.rooms import participant_records
@@ -495,3 +496,70 @@ def _warn_if_open(room: Room) -> None:
     """X-6.1-2: it is told for each, whenever it begins."""
     if room.settings.mode == "open":
         log.warning("room %s is open: everyone who may join is full there", room.topic)  # X-6.1-2
+
+
+def define_room_metrics(metrics: Metrics, rooms: Rooms) -> None:
+    index = rooms.proposals.index
+
+    def count_connections(topic: str) -> list[int]:
+        return [len(seat.connections) for seat in rooms.by_topic[topic].seats.values() if seat.connections]
+
+    def read_decision_times() -> Iterator[Sample]:
+        for topic, waits in index.waits.items():
+            if topic not in rooms.by_topic:
+                continue
+            for bound, count in waits.cumulated():
+                yield Sample(count, {"room": topic, "le": bound}, "_bucket")
+            yield Sample(waits.total_s, {"room": topic}, "_sum")
+            yield Sample(waits.count, {"room": topic}, "_count")
+
+    metrics.gauge(
+        "interlock_room_participants",
+        "Participants that are connected.",
+        lambda: [Sample(len(count_connections(topic)), {"room": topic}) for topic in rooms.by_topic],
+    )
+    metrics.gauge(
+        "interlock_room_connections",
+        "Connections of participants.",
+        lambda: [Sample(sum(count_connections(topic)), {"room": topic}) for topic in rooms.by_topic],
+    )
+    metrics.read_counter(
+        "interlock_room_envelopes_total",
+        "Envelopes that were accepted, by kind.",
+        lambda: [
+            Sample(count, {"room": topic, "kind": kind})
+            for topic, room in rooms.by_topic.items()
+            for kind, count in room.accepted.items()
+        ],
+    )
+    metrics.read_counter(
+        "interlock_room_refusals_total",
+        "Envelopes that were refused, by code.",
+        lambda: [
+            Sample(count, {"room": topic, "code": code})
+            for topic, room in rooms.by_topic.items()
+            for code, count in room.refused.items()
+        ],
+    )
+    metrics.read_counter(
+        "interlock_room_violations_total",
+        "MCP messages of restricted participants, which were refused.",
+        lambda: [
+            Sample(room.refused["privilege_violation"], {"room": topic}) for topic, room in rooms.by_topic.items()
+        ],
+    )
+    metrics.read_counter(
+        "interlock_room_proposals_total",
+        "Proposals that reached a status, by status.",
+        lambda: [Sample(count, {"room": topic, "status": status}) for (topic, status), count in index.counts.items()],
+    )
+    metrics.gauge(
+        "interlock_room_proposals_pending",
+        "Proposals that wait.",
+        lambda: [Sample(len(index.pending(topic)), {"room": topic}) for topic in rooms.by_topic],
+    )
+    metrics.histogram(
+        "interlock_room_proposal_decision_seconds",
+        "How long proposals waited until they were decided.",
+        read_decision_times,
+    )

@@ -16,7 +16,7 @@ from interlock.aql.protocol.model import Danger, Lifecycle
 from interlock.aql.protocol.requests import Batch, Request, read_request
 from interlock.aql.protocol.results import read_error
 from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives
-from interlock.sdk.aql import failures
+from interlock.sdk.aql import values
 from interlock.sdk.aql.executions import Execution
 
 SOURCES = Path(__file__).parents[3] / "src" / "interlock"
@@ -90,7 +90,7 @@ CASES: list[tuple[Failure, str]] = [
      r"This operation requires confirmation$"),
     (errors.confirmation_by_person("drop_x", "destructive", "7"),
      r"This operation requires confirmation by a person\."),
-    (raised(failures.already_exists, "user", "7"), r"Resource 'user' exists already: '7'$"),
+    (raised(values.already_exists, "user", "7"), r"Resource 'user' exists already: '7'$"),
     (invalid_state(), r"Execution '[^']+' is 'pending' and cannot become 'running'$"),
     (over(b'{"limit":5,"used":5,"retry_after_ms":900}'), r"API rate limit exceeded$"),
     (over(b'{"limit":5,"used":5,"budget":"calls"}'), r"Quota exhausted$"),

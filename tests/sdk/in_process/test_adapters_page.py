@@ -9,8 +9,8 @@ import pytest
 from msgspec import json
 
 from interlock.sdk.aql import Adapter
-from interlock.sdk.aql.context import Context
 from interlock.sdk.aql.service import Service
+from interlock.sdk.aql.values import Context
 
 PAGE = Path(__file__).parents[3] / "docs" / "aql-adapters.md"
 

@@ -18,8 +18,8 @@ from interlock.aql.protocol.limits import Limits
 from interlock.aql.protocol.requests import Request, read_request
 from interlock.aql.protocol.validation import Arguments
 from interlock.sdk.aql import Adapter
-from interlock.sdk.aql.context import Context
 from interlock.sdk.aql.service import Service
+from interlock.sdk.aql.values import Context
 
 PROGRAM = Path(__file__).parents[3] / "examples" / "documents" / "documents.py"
 

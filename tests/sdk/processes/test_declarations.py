@@ -13,8 +13,8 @@ from tests.sdk.aql_library import Document, Library
 from interlock.aql.native_operations import NativeOperations
 from interlock.aql.protocol.families import Profile, custom_profile
 from interlock.sdk.aql import Adapter, Category, DeclarationInvalid
-from interlock.sdk.aql.canonical_verbs import CANONICAL, SIMILAR, objection
-from interlock.sdk.aql.concurrency import CONCURRENCIES, Concurrency, Schedule
+from interlock.sdk.aql.adapter import CANONICAL, SIMILAR, objection
+from interlock.sdk.aql.operations import CONCURRENCIES, Concurrency, Schedule
 from interlock.sdk.aql.service import Service
 
 

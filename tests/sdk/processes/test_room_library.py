@@ -26,7 +26,7 @@ from interlock.sdk.rooms import (
     RoomUnreachable,
     ToolFailed,
 )
-from interlock.sdk.rooms import listener as listening
+from interlock.sdk.rooms import conversation as listening
 from interlock.sdk.rooms.proposals import Proposals
 
 LARGE = 24  # messages, more than the gateway and the system hold for a reader

@@ -167,5 +167,5 @@ def test_importing_it_brings_neither_the_node_nor_what_only_a_running_leaf_needs
     program = "import sys, interlock.sdk.subserver; print('\\n'.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     strangers = ("websockets", "uvicorn", "starlette", "typer", "rich", "httptools", "uvloop", "cryptography")
-    ours = ("interlock.runtime", "interlock.surface", "interlock.store")
+    ours = ("interlock.node", "interlock.dispatch", "interlock.operator", "interlock.cli", "interlock.store")
     assert [name for name in loaded if name.startswith((*strangers, *ours))] == []

@@ -1,7 +1,7 @@
-"""The application in the terminal: what is said above, who is there beside it, what waits for a decision below.
+"""The terminal application of a room: messages above, participants beside them, waiting proposals below.
 
-It takes a participant and does nothing that the library cannot do. Keys that decide act on the proposal that stands
-highlighted, and not within the moment after the highlight moved by itself: what was read is what is decided.
+It uses a participant of the library and nothing else. Keys that decide act on the highlighted proposal, but not within
+a moment after the highlight moved by itself: a person decides about the proposal that they have read.
 """
 
 import asyncio

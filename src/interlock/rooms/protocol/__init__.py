@@ -1,4 +1,4 @@
-"""MCPx v0.1: the envelopes of rooms, who may send which, and what the gateway itself says.
+"""MCPx v0.1 without I/O: the envelopes of rooms, who may send which, and the gateway's own messages.
 
-Values in, values out. An `mcp` payload is bytes here and stays so (MCPx 3.2, 4.1).
+An `mcp` payload is bytes here and stays so (MCPx 3.2, 4.1).
 """

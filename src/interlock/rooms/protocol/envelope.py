@@ -1,7 +1,7 @@
-"""Envelopes: bytes <-> the one object around every message of a room (MCPx 4).
+"""Envelopes: the one object around every message of a room, decoded and encoded (MCPx 4).
 
-`decode_untrusted` takes bytes from outside and returns an Envelope or a Refusal; it takes time linear in them. The
-payload, and members that MCPx does not know, stay the bytes they came in.
+`decode_untrusted` takes bytes from outside and returns an Envelope or a Refusal, in linear time. The payload, and
+members that MCPx does not define, stay the bytes that were received.
 """
 
 import json

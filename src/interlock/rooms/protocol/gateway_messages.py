@@ -1,6 +1,6 @@
-"""What the gateway itself says in a room: welcome, presence, errors, violations, events (MCPx 4.4).
+"""The gateway's own messages in a room: welcome, presence, errors, violations, events (MCPx 4.4).
 
-Each function makes one envelope from `system:gateway`; its id and time are given by the caller.
+Each function returns one envelope from `system:gateway`; the caller passes its id and time.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Participants: their ids, their privilege, and how the gateway settles it when they connect (MCPx 3.1, 5.1)."""
+"""Participants: their ids, and the privilege that the gateway assigns when they connect (MCPx 3.1, 5.1)."""
 
 import hashlib
 import re

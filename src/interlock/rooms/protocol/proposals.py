@@ -1,6 +1,6 @@
-"""Proposals: what one asks for, how it stands, and which envelopes carry it out or answer that (MCPx 4.2, 10.2).
+"""Proposals: their content, their status, and which envelopes fulfil or answer them (MCPx 4.2, 10.2).
 
-A tracked proposal is an approval of kind `proposal`; `STATUS` says what a room calls each of its states. Values only.
+A tracked proposal is an approval of kind `proposal`; `STATUS` maps each state of an approval to its name in a room.
 """
 
 import enum

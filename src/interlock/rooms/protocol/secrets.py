@@ -1,7 +1,8 @@
-"""Secrets in a proposal: everyone in the room would read them (X-7.2-1).
+"""Detection of secrets in a proposal, which everyone in the room would read (X-7.2-1).
 
-In: the bytes of its arguments, and the patterns of the room's configuration. Out: where something stands that looks
-like a credential, as JSON pointers; the text itself is never repeated. A miss is possible, so is a false alarm.
+The arguments are searched for what looks like a credential, by patterns of the room's configuration and by built-in
+ones. The result is the places as JSON pointers; the text itself is never repeated. Misses and false alarms are
+possible.
 """
 
 import re

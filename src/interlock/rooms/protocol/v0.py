@@ -1,6 +1,7 @@
-"""The edge of connections that speak MCPx v0 (`mcp-x/v0`): what they say and hear in the words of v0.1 (MCPx 6.3).
+"""MCPx v0 (`mcp-x/v0`): translation of envelopes for connections that speak it (MCPx 6.3).
 
-v0 knows the kinds mcp, presence and system. Chat is a broadcast MCP notification there, a proposal a system event.
+v0 has the kinds mcp, presence and system. In v0 a chat message is a broadcast MCP notification, a proposal a system
+event.
 """
 
 from typing import Any, Final

@@ -18,13 +18,11 @@ from interlock.aql.protocol.errors import Code, OperationFailed
 from interlock.aql.protocol.limits import Limits
 from interlock.aql.protocol.model import Category, Danger, Example
 from interlock.sdk.aql.adapter import Adapter
-from interlock.sdk.aql.concurrency import Concurrency
-from interlock.sdk.aql.context import Context
 from interlock.sdk.aql.executions import Execution
-from interlock.sdk.aql.failures import already_exists, fail, not_found
+from interlock.sdk.aql.operations import Concurrency
 from interlock.sdk.aql.pages import Listing, Page, Sort
 from interlock.sdk.aql.signature import DeclarationInvalid
-from interlock.sdk.aql.values import BigInt, Binary
+from interlock.sdk.aql.values import BigInt, Binary, Context, already_exists, fail, not_found
 
 __all__ = [
     "Adapter",

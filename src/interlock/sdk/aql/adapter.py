@@ -1,11 +1,15 @@
-"""`Adapter`: what a person exposes a domain with. Reads each handler's signature; `run` serves it."""
+"""`Adapter`: the class with which a program offers a domain as an MCP-AQL server, from the signatures of its handlers.
+
+An operation is named by a canonical verb and a resource (8.5); a name with another verb needs a reason. Every adapter
+with a long-running operation also gets the operations about executions (8.4).
+"""
 
 import asyncio
 import inspect
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar, overload
+from typing import Annotated, Any, Final, TypeVar, overload
 
 from interlock.aql.protocol.classification import category_of_request
 from interlock.aql.protocol.execution import ExecutionStatus
@@ -22,11 +26,70 @@ from interlock.aql.protocol.model import (
     TypeDeclaration,
     check_operation,
 )
-from interlock.sdk.aql.canonical_verbs import described, objection
-from interlock.sdk.aql.concurrency import CONCURRENCIES, Concurrency
 from interlock.sdk.aql.executions import Executions
-from interlock.sdk.aql.operations import CONFIRMATION, FIELDS, IF_MATCH, PRESETS, NativeOperation
+from interlock.sdk.aql.operations import (
+    CONCURRENCIES,
+    CONFIRMATION,
+    FIELDS,
+    IF_MATCH,
+    PRESETS,
+    Concurrency,
+    NativeOperation,
+)
 from interlock.sdk.aql.signature import DeclarationInvalid, Signature, read_signature
+from interlock.sdk.aql.values import Context
+
+CANONICAL: Final[Mapping[Category, tuple[str, ...]]] = {
+    Category.CREATE: ("create",),
+    Category.READ: ("get", "list"),
+    Category.UPDATE: ("update",),
+    Category.DELETE: ("delete",),
+    Category.EXECUTE: ("execute", "cancel"),
+}
+# Other verbs, by the canonical one that they are similar to.
+SIMILAR: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("add", "insert", "upload", "register", "import", "new", "make", "append", "copy"), "create"),
+    **dict.fromkeys(("fetch", "read", "show", "find", "lookup", "describe", "check", "count", "export"), "get"),
+    **dict.fromkeys(("search", "query", "browse", "filter", "enumerate"), "list"),
+    **dict.fromkeys(("edit", "modify", "set", "change", "patch", "rename", "move", "replace", "put"), "update"),
+    **dict.fromkeys(("remove", "destroy", "purge", "erase", "drop", "clear", "wipe"), "delete"),
+    **dict.fromkeys(("run", "start", "send", "merge", "publish", "trigger", "invoke", "process", "retry"), "execute"),
+    **dict.fromkeys(("stop", "abort", "end", "halt"), "cancel"),
+}
+WHOLE: Final = frozenset({"introspect", "search"})  # system-wide names that need no resource
+
+
+def canonical_verb(name: str, category: Category) -> str:
+    """The canonical verb that a name's own verb is closest to."""
+    verb = name.partition("_")[0]
+    verbs = CANONICAL[category]
+    if verb in verbs:
+        return verb
+    near = SIMILAR.get(verb)
+    return near if near in verbs else verbs[0]
+
+
+def objection(name: str, category: Category, reason: str | None) -> str | None:
+    """What the naming rules say against a name; None where they are kept or a reason is given (8.5.3)."""
+    verb, _, rest = name.partition("_")
+    known = verb in SIMILAR or any(verb in verbs for verbs in CANONICAL.values())
+    if verb in CANONICAL[category]:
+        return None if rest else f"operation '{name}': a name has the form {verb}_RESOURCE (8.5.2)"
+    if reason or name in WHOLE:
+        return None
+    canonical = canonical_verb(name, category)
+    if not known:
+        return f"operation '{name}': it does not begin with a known verb; call it {canonical}_RESOURCE, or give reason="
+    return f"operation '{name}': the canonical verb is '{canonical}'; use it, or give reason= (8.5.1)"
+
+
+def described(description: str, name: str, category: Category, reason: str | None) -> str:
+    """The description, with the reason and the canonical equivalent of another verb (8.5.3)."""
+    if not reason or name.partition("_")[0] in CANONICAL[category]:
+        return description
+    said = reason.strip().rstrip(".")
+    return f"{description.rstrip()} {said[:1].upper()}{said[1:]}. Similar to {canonical_verb(name, category)}."
+
 
 log = logging.getLogger("interlock.aql")
 
@@ -296,7 +359,7 @@ class Adapter:
         return Lifecycle(every, supports_cancel=True, supports_retry=supports_retry, progress_reporting=progress), said
 
     def _offer_executions(self) -> None:
-        from interlock.sdk.aql.execution_operations import add_execution_operations
+        from interlock.sdk.aql.adapter import add_execution_operations
 
         if "get_execution" not in self.operations:
             add_execution_operations(self)
@@ -344,3 +407,38 @@ def _update_problem(operation: Operation) -> str | None:
         if not parameter.required and parameter.name not in beside:  # AQL-4.5-1 and -2
             return f"operation '{operation.name}': '{parameter.name}' can be left out, so it belongs into 'input' (4.5)"
     return None
+
+
+_Id = Annotated[str, "The execution_id of the answer that started it."]
+
+
+def add_execution_operations(adapter: "Adapter") -> None:
+    executions = adapter.executions
+
+    async def get_execution(execution_id: _Id, context: Context) -> dict[str, Any]:
+        return executions.found(execution_id, context.caller).answer()
+
+    async def list_executions(context: Context) -> dict[str, Any]:
+        return {"items": [{"operation": one.operation, **one.answer()} for one in executions.of(context.caller)]}
+
+    async def cancel_execution(execution_id: _Id, context: Context) -> dict[str, Any]:
+        found = executions.found(execution_id, context.caller)
+        found.cancel()
+        return found.answer()
+
+    async def retry_execution(execution_id: _Id, context: Context) -> dict[str, Any]:
+        found = executions.found(execution_id, context.caller)
+        found.retry()
+        return found.answer()
+
+    for category, function, said in (
+        (Category.READ, get_execution, "The state of an execution, with its result once completed. Changes no state."),
+        (Category.READ, list_executions, "The executions of this caller. Changes no state."),
+        (Category.EXECUTE, cancel_execution, "Ends an execution: pending or running becomes cancelled."),
+        (
+            Category.EXECUTE,
+            retry_execution,
+            "Runs a failed execution again, where its operation supports that: failed becomes running.",
+        ),
+    ):
+        adapter.add(category, function, description=said, own=True)

@@ -1,7 +1,7 @@
-"""Executions of long-running operations (8.4): started at once, asked about, cancelled, retried.
+"""Executions of long-running operations (8.4): started at once, queried, cancelled, retried.
 
-A handler that takes an `Execution` reports progress and enters declared states by it. What it does after the execution
-ended is dropped: the first end counts.
+A handler that takes an `Execution` uses it to report progress and to enter declared states. What the handler does after
+the execution ended is dropped: the first end counts.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""An adapter as an MCP server over HTTP (Streamable HTTP at /mcp), in both eras of MCP.
+"""The HTTP server of an adapter: MCP over Streamable HTTP at /mcp, in both eras of MCP.
 
-An ASGI application. A request is answered with its result alone, or with a stream where something is told before it.
-On an address that others reach a bearer token is asked for; on this machine's own, pages of a browser are kept out by
+An ASGI application. A request is answered with its result alone, or with a stream if progress is reported before it. On
+an address that others can reach, a bearer token is required. On a loopback address, pages of a browser are rejected by
 their Origin and Host.
 """
 

@@ -1,8 +1,11 @@
-"""Native operations: a handler, the declaration that is read from it, and how a call of it is carried out."""
+"""Native operations: a handler, the declaration that is read from it, and how its calls are scheduled and performed."""
 
+import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Hashable, Mapping
-from typing import Any, Final
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal, get_args
 
 import msgspec
 
@@ -11,13 +14,75 @@ from interlock.aql.protocol.field_selection import Selection, read_selection, se
 from interlock.aql.protocol.merge import merged
 from interlock.aql.protocol.model import Category, Lifecycle, Operation, Parameter
 from interlock.aql.protocol.validation import Validator
-from interlock.sdk.aql.concurrency import Schedule
-from interlock.sdk.aql.context import Context
 from interlock.sdk.aql.executions import Execution, Executions
 from interlock.sdk.aql.pages import Listing, Page, etag_of, listing_data, read_page
 from interlock.sdk.aql.signature import Argument, Signature
-from interlock.sdk.aql.values import Binary, check_integers, plain, read_base64
+from interlock.sdk.aql.values import Binary, Context, check_integers, plain, read_base64
 from interlock.sdk.subserver.tools import run_in_thread
+
+Concurrency = Literal["serialized", "read-concurrent", "fully-concurrent", "resource-locked"]
+CONCURRENCIES: Final[tuple[Concurrency, ...]] = get_args(Concurrency)
+
+
+class Schedule:
+    """`serialized`: one after the other. `read-concurrent`: a write has nothing beside it. `resource-locked`: writes of
+    one resource one after the other. `fully-concurrent`: no waiting. `most`: calls at once; further ones wait."""
+
+    def __init__(self, kind: Concurrency, most: int | None) -> None:
+        self.kind = kind
+        self._room = None if most is None else asyncio.Semaphore(most)
+        self._changed = asyncio.Condition()
+        self._readers = 0
+        self._is_writing = False
+        self._locks: defaultdict[Hashable, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._wanted: Counter[Hashable] = Counter()
+
+    @asynccontextmanager
+    async def turn(self, *, is_read: bool, resource: Hashable) -> AsyncIterator[None]:
+        """`resource`: the identifiers of a call."""
+        if self._room is None:
+            async with self._alone(is_read=is_read, resource=resource):
+                yield
+            return
+        async with self._room, self._alone(is_read=is_read, resource=resource):
+            yield
+
+    @asynccontextmanager
+    async def _alone(self, *, is_read: bool, resource: Hashable) -> AsyncIterator[None]:
+        if self.kind == "serialized" or (self.kind == "resource-locked" and not is_read):  # AQL-9.3.1-1
+            async with self._locked("" if self.kind == "serialized" else resource):
+                yield
+        elif self.kind == "read-concurrent":  # AQL-9.3.1-1
+            async with self._changed:
+                await self._changed.wait_for(lambda: not self._is_writing and (is_read or not self._readers))
+                self._readers += is_read
+                self._is_writing = not is_read
+            try:
+                yield
+            finally:
+                await asyncio.shield(self._leave(is_read))
+        else:
+            yield
+
+    async def _leave(self, is_read: bool) -> None:
+        async with self._changed:
+            if is_read:
+                self._readers -= 1
+            else:
+                self._is_writing = False
+            self._changed.notify_all()
+
+    @asynccontextmanager
+    async def _locked(self, key: Hashable) -> AsyncIterator[None]:
+        self._wanted[key] += 1
+        try:
+            async with self._locks[key]:
+                yield
+        finally:
+            self._wanted[key] -= 1
+            if not self._wanted[key]:
+                del self._wanted[key], self._locks[key]
+
 
 IF_MATCH: Final = Parameter(
     name="if_match", type="string", description="The _etag it must still have; otherwise nothing is done."

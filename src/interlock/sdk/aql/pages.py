@@ -1,7 +1,8 @@
-"""Collections: pages by cursor (C.page-1), sorting, and the etags of resources (9.3.2).
+"""Pages of collections by cursor (C.page-1), sorting, and the etags of resources (9.3.2).
 
-A cursor is the sort key of an item, so that walking pages while items come and go repeats and loses nothing that was
-there throughout. It is opaque, and one that was changed, or made by another operation, is refused.
+A cursor is the sort key of an item. So a client that reads page after page, while items are added and removed, gets
+every item that existed throughout exactly once. A cursor is opaque; a modified cursor, or one of another operation, is
+refused.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""An adapter, or several in one session, as an MCP server at standard input and output, in both eras of MCP."""
+"""The stdio server of one adapter, or of several in one session, in both eras of MCP."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from msgspec import Raw
 from interlock.aql.protocol.envelope import failed
 from interlock.aql.protocol.errors import invalid_encoding
 from interlock.net.message_pipe import MessagePipe
-from interlock.sdk.aql.context import Context
 from interlock.sdk.aql.service import LOCAL, Service
 from interlock.sdk.aql.signature import DeclarationInvalid
+from interlock.sdk.aql.values import Context
 from interlock.sdk.subserver import tools
 from interlock.sdk.subserver.mcp_server import McpServer, Offer
 from interlock.sdk.subserver.stdio import open_standard

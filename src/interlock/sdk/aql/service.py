@@ -1,7 +1,7 @@
 """The service of an adapter: from the arguments of an endpoint tool to the envelope that answers them.
 
-A request is handled in the order of 3.2: the operation is read, then its endpoint, its parameters, its danger; then the
-handler runs. It knows nothing of the transport.
+A request is handled in the order of 3.2: operation, endpoint, parameters, danger; then the handler runs. The service is
+independent of the transport.
 """
 
 import logging
@@ -44,9 +44,8 @@ from interlock.aql.protocol.suggestions import nearest
 from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives, TokenNote, digest_of
 from interlock.aql.protocol.validation import Arguments
 from interlock.sdk.aql.adapter import Adapter
-from interlock.sdk.aql.concurrency import Schedule
-from interlock.sdk.aql.context import Context
-from interlock.sdk.aql.operations import CONFIRMATION, NativeOperation
+from interlock.sdk.aql.operations import CONFIRMATION, NativeOperation, Schedule
+from interlock.sdk.aql.values import Context
 from interlock.wire.jsonrpc.codec import maybe_string
 
 log = logging.getLogger("interlock.aql")

@@ -1,9 +1,9 @@
-"""The signature of a handler as the declaration of its operation: parameters, types and what it returns.
+"""The signature of a handler as the declaration of its operation: parameters, types and result.
 
-Annotations are read once. From them come introspection, validation and the values a handler is given. A text inside
-`Annotated` describes a parameter, `msgspec.Meta` bounds it:
+Annotations are read once. Introspection, validation and the values passed to a handler all follow from them. A text
+inside `Annotated` describes a parameter, `msgspec.Meta` bounds it:
 
-    title: Annotated[str, "What it is called.", Meta(min_length=1, max_length=200)]
+title: Annotated[str, "What it is called.", Meta(min_length=1, max_length=200)]
 """
 
 import inspect
@@ -19,11 +19,10 @@ from msgspec import Meta
 from msgspec.inspect import StructType, type_info
 
 from interlock.aql.protocol.model import Parameter, Returns, TypeDeclaration
-from interlock.sdk.aql.context import Context
 from interlock.sdk.aql.executions import Execution
 from interlock.sdk.aql.pages import PARAMETERS as PAGE_PARAMETERS
 from interlock.sdk.aql.pages import Listing, Page
-from interlock.sdk.aql.values import DATE, DATE_TIME, DECIMAL, INTEGER, OCTETS, BigInt, Binary
+from interlock.sdk.aql.values import DATE, DATE_TIME, DECIMAL, INTEGER, OCTETS, BigInt, Binary, Context
 
 _WORDS: Final[Mapping[Any, str]] = {str: "string", int: "integer", float: "number", bool: "boolean", Any: "any"}
 _TEXTS: Final[Mapping[Any, tuple[str, str | None, str]]] = {  # pattern, format, what is said of them

@@ -1,23 +1,32 @@
-"""Values between Python and the JSON of MCP-AQL (4.7): dates, big numbers and binary data, in both directions.
+"""Conversion of values between Python and the JSON of MCP-AQL (4.7), and what a handler can report: `Context`, `fail`.
 
-`plain` writes what a handler returned: an aware datetime in UTC with Z, an int beyond the safe range and a Decimal as
-text with a `<name>_type` beside it, bytes as `<name>_content`, `<name>_encoding` and `<name>_mime_type`. What JSON
-cannot hold is an error of the program and raises TypeError.
+`plain` converts the result of a handler: an aware datetime to UTC with Z; an int beyond the safe range and a Decimal to
+text with a `<name>_type` beside it; bytes to `<name>_content`, `<name>_encoding` and `<name>_mime_type`. A value that
+JSON cannot hold is an error of the program and raises TypeError. A handler fails with one of the registered codes; any
+other exception is reported as INTERNAL_ERROR.
 """
 
 import base64
 import binascii
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from uuid import UUID
 
 import msgspec
 
-from interlock.aql.protocol.errors import OperationFailed, invalid_type, invalid_value
+from interlock.aql.protocol.envelope import WARNING_CODES, Severity, Warn
+from interlock.aql.protocol.errors import (
+    Code,
+    OperationFailed,
+    failure,
+    invalid_type,
+    invalid_value,
+    resource_not_found,
+)
 
 SAFE_INTEGER: Final = 2**53 - 1
 OCTETS: Final = "application/octet-stream"
@@ -117,3 +126,55 @@ def check_integers(param: str, value: Any) -> None:
             left += [(f"{place}.{key}", each) for key, each in one.items()]
         elif isinstance(one, list):
             left += [(f"{place}.{index}", each) for index, each in enumerate(one)]
+
+
+def fail(code: Code, message: str, details: Mapping[str, Any] | None = None) -> NoReturn:
+    raise OperationFailed(failure(code, message, details))
+
+
+def not_found(resource_type: str, resource_id: str) -> NoReturn:
+    raise OperationFailed(resource_not_found(resource_type, resource_id))
+
+
+def already_exists(resource_type: str, resource_id: str) -> NoReturn:
+    details = {"resource_type": resource_type, "resource_id": resource_id}
+    said = f"Resource '{resource_type}' exists already: '{resource_id}'"
+    raise OperationFailed(failure(Code.CONFLICT_ALREADY_EXISTS, said, details))
+
+
+class Context:
+    """A parameter of a handler that is annotated `Context` receives it. Usable in threads."""
+
+    def __init__(
+        self,
+        operation: str,
+        caller: str,
+        is_cancelled: Callable[[], bool],
+        tell_progress: Callable[[float, float | None, str | None], None],
+    ) -> None:
+        self.operation = operation
+        self.caller = caller
+        self.warnings: list[Warn] = []
+        self._is_cancelled = is_cancelled
+        self._tell_progress = tell_progress
+
+    @property
+    def cancelled(self) -> bool:
+        """The caller no longer waits. An async handler is cancelled anyway; a plain one should look now and then."""
+        return self._is_cancelled()
+
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Told to the caller if it asked for progress. `done` must grow."""
+        self._tell_progress(done, total, message)
+
+    def warn(
+        self, code: str, message: str, details: Mapping[str, Any] | None = None, severity: Severity = "low"
+    ) -> None:
+        """Stands in `warnings` of a success."""
+        if code not in WARNING_CODES:
+            raise ValueError(f"'{code}' is none of {', '.join(sorted(WARNING_CODES))}")
+        said = None if details is None else dict(details)
+        self.add_warning(Warn(code=code, message=message, details=said, severity=severity))
+
+    def add_warning(self, warning: Warn) -> None:
+        self.warnings.append(warning)

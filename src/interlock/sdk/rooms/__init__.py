@@ -14,21 +14,23 @@
 It knows nothing of the node: it stands on the protocol and the transports alone.
 """
 
-from interlock.sdk.rooms.errors import (
+from interlock.sdk.rooms.conversation import Listener
+from interlock.sdk.rooms.model import (
+    Answer,
     CallFailed,
     EnvelopeRefused,
+    Heard,
     NoAnswer,
+    Peer,
+    Proposal,
     ProposalEnded,
     RoomError,
     RoomInvalid,
     RoomRefused,
     RoomUnreachable,
 )
-from interlock.sdk.rooms.listener import Listener
-from interlock.sdk.rooms.model import Answer, Heard, Peer, Proposal
 from interlock.sdk.rooms.participant import Participant
-from interlock.sdk.subserver.errors import ToolFailed, ToolInvalid
-from interlock.sdk.subserver.tools import Context, ToolResult
+from interlock.sdk.subserver.tools import Context, ToolFailed, ToolInvalid, ToolResult
 
 __all__ = [
     "Answer",

@@ -1,18 +1,20 @@
-"""The connection to a room, kept: dialled anew where it is lost, and resumed where it stopped.
+"""The connection of a participant to a room: dialled again when it is lost, and resumed where it stopped.
 
-In: frames of the gateway. Out, to a reader: each stored envelope exactly once, in the order of the room and with its
-number; and what the gateway says itself. What is sent is held until the gateway has taken it, and goes out again under
-the same id after a loss: the gateway publishes an id once (X-4-4).
+The connection reads frames of the gateway. It passes on each stored envelope exactly once, in the order of the room and
+with its number, and the gateway's own messages. A sent envelope is held until the gateway has accepted it, and is sent
+again under the same id after a loss: the gateway publishes an id once (X-4-4). Requests that have no envelope go to the
+gateway over HTTP (X-N-6).
 """
 
 import asyncio
+import http.client
 import logging
 import random
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
-from urllib.parse import urlencode
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
@@ -22,7 +24,7 @@ from interlock.net.websocket.dial import DialFailed, dial
 from interlock.rooms.protocol.envelope import V01, Envelope, decode_untrusted
 from interlock.rooms.protocol.errors import RoomRefusal
 from interlock.rooms.protocol.participants import GATEWAY
-from interlock.sdk.rooms.errors import EnvelopeRefused, RoomRefused, RoomUnreachable
+from interlock.sdk.rooms.model import EnvelopeRefused, RoomRefused, RoomUnreachable
 from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.oversized import Oversized
@@ -360,3 +362,53 @@ def _retry_in_s(failures: int) -> float:
     """The more failures, the wider the draw."""
     widest = min(RETRY_MAX_S, RETRY_MIN_S * 2.0 ** min(failures, 20))
     return random.uniform(RETRY_MIN_S, widest)  # noqa: S311 - jitter, no secret
+
+
+ANSWER_S: Final = 30.0
+ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+async def get_json(place: Place, *path: str, answer: type[T]) -> T:
+    """What is below this topic. Raises EnvelopeRefused with the gateway's code, and RoomUnreachable."""
+    try:
+        return msgspec.json.decode(await asyncio.to_thread(_request, place, "GET", path, None), type=answer)
+    except msgspec.DecodeError as error:
+        raise RoomUnreachable(f"the gateway's answer cannot be read: {error}") from None
+
+
+async def post_json(place: Place, *path: str, body: dict[str, Any]) -> None:
+    """Send a body below this topic. Raises the same errors as `get_json`."""
+    await asyncio.to_thread(_request, place, "POST", path, body)
+
+
+def _request(place: Place, method: str, path: tuple[str, ...], body: dict[str, Any] | None) -> bytes:
+    parts = urlsplit(place.address)
+    connection: http.client.HTTPConnection
+    if parts.scheme == "wss":
+        connection = http.client.HTTPSConnection(parts.netloc, timeout=ANSWER_S, context=place.tls)
+    else:
+        connection = http.client.HTTPConnection(parts.netloc, timeout=ANSWER_S)
+    headers = {"content-type": "application/json"} if body is not None else {}
+    if place.token is not None:
+        headers["authorization"] = f"Bearer {place.token}"
+    below = "/".join(quote(one, safe="") for one in ("topics", place.topic, *path))
+    try:
+        connection.request(method, f"/v0/{below}", None if body is None else msgspec.json.encode(body), headers)
+        answer = connection.getresponse()
+        written = answer.read(ANSWER_BYTES_MAX)
+    except (OSError, http.client.HTTPException) as error:
+        raise RoomUnreachable(f"the gateway did not answer: {error}") from None
+    finally:
+        connection.close()
+    if answer.status >= http.client.BAD_REQUEST:
+        try:
+            said = msgspec.json.decode(written, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise RoomUnreachable(f"the gateway answers HTTP {answer.status}") from None
+        why = said.get("error", {})
+        if isinstance(why, dict):  # a violation is told as JSON-RPC tells it
+            raise EnvelopeRefused("privilege_violation", str(why.get("message", "")), why.get("data"))
+        raise EnvelopeRefused(str(why), str(said.get("message", "")), said.get("details"))
+    return written

@@ -1,9 +1,19 @@
-"""What a participant keeps of its room: who is there, what it asked and waits for, what others ask of it."""
+"""The conversation of a participant: who is present, requests that wait for a reply, and requests of others.
+
+A request of another participant is served if its `to` names us; a broadcast is read, but neither performed nor
+answered. Replies carry the id of the request's envelope in `correlation_id`, and if the request fulfils a proposal they
+also go to the proposer (X-1-2, X-4.2.1-4).
+
+A `Listener` that is not read holds the connection back. The gateway then closes the connection, and it is resumed where
+it stopped as soon as the listener can take more: nothing is left out, and nothing piles up (X-5.2-6).
+"""
 
 import asyncio
 import itertools
 import logging
 import uuid
+from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,12 +25,9 @@ from interlock.mcp.methods import CANCELLED, INITIALIZE, INITIALIZED
 from interlock.rooms.protocol.enforcement import MCP, PRESENCE, PROPOSAL
 from interlock.rooms.protocol.envelope import Envelope, encode
 from interlock.sdk.rooms.connection import Connection, Place
-from interlock.sdk.rooms.errors import CallFailed, NoAnswer, RoomError
-from interlock.sdk.rooms.listener import Listener
-from interlock.sdk.rooms.model import Answer, Heard, Peer
+from interlock.sdk.rooms.model import Answer, CallFailed, Heard, NoAnswer, Peer, RoomError
 from interlock.sdk.rooms.proposals import Proposals
-from interlock.sdk.rooms.tool_service import ToolService
-from interlock.sdk.subserver.mcp_server import Offer
+from interlock.sdk.subserver.mcp_server import McpServer, Offer
 from interlock.wire.jsonrpc.codec import (
     decode_object,
     decode_untrusted,
@@ -30,6 +37,104 @@ from interlock.wire.jsonrpc.codec import (
 )
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
+
+HEARD_MAX: Final = 1000  # that wait to be read
+
+
+class Listener:
+    """`async for heard in listener`; ends when the participant closes, or raises why it lost the room for good."""
+
+    def __init__(self, on_change: Callable[[], None]) -> None:
+        """`on_change` is called when it becomes full or has room again, and when it is closed."""
+        self._on_change = on_change
+        self._waiting: deque[Heard] = deque()
+        self._news = asyncio.Event()
+        self._is_over = False
+        self._why: Exception | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._waiting) >= HEARD_MAX and not self._is_over
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    def put(self, heard: Heard) -> None:
+        if self._is_over:
+            return
+        self._waiting.append(heard)
+        self._news.set()
+        if len(self._waiting) == HEARD_MAX:
+            self._on_change()
+
+    def end(self, why: Exception | None = None) -> None:
+        """After what waits was read."""
+        if not self._is_over:
+            self._is_over, self._why = True, why
+            self._news.set()
+
+    def close(self) -> None:
+        """It wants no more."""
+        self._waiting.clear()
+        self.end()
+        self._on_change()
+
+    def __aiter__(self) -> "Listener":
+        return self
+
+    async def __anext__(self) -> Heard:
+        while not self._waiting:
+            if self._is_over:
+                if self._why is not None:
+                    raise self._why
+                raise StopAsyncIteration
+            self._news.clear()
+            await self._news.wait()
+        heard = self._waiting.popleft()
+        if len(self._waiting) == HEARD_MAX // 2:
+            self._on_change()
+        return heard
+
+
+RUNNING_MAX: Final = 1000  # requests that may still be cancelled
+
+Reply = Callable[[Envelope, bytes], bool]
+
+
+class ToolService:
+    def __init__(self, offer: Offer, reply: Reply) -> None:
+        """`reply` sends a payload to whoever sent that envelope."""
+        self._offer = offer
+        self._reply = reply
+        self._running: dict[tuple[str, bytes], McpServer] = {}  # by sender and JSON-RPC id
+
+    def serve(self, envelope: Envelope, request: Request) -> None:
+        """One server for each request: JSON-RPC ids repeat between participants, envelope ids do not (X-4.1-4)."""
+        key = (envelope.sender or "", request.id)
+
+        def send(message: bytes) -> bool:
+            if not message.startswith(_NOTIFIES):
+                self._running.pop(key, None)
+            return self._reply(envelope, message)
+
+        server = McpServer(self._offer, send, "")
+        if len(self._running) >= RUNNING_MAX:
+            del self._running[next(iter(self._running))]
+        self._running[key] = server
+        server.serve(request)
+
+    def hear(self, envelope: Envelope, notification: Notification) -> None:
+        if notification.method != CANCELLED or not notification.params:
+            return
+        id = bytes((decode_object(notification.params) or {}).get("requestId", b""))
+        server = self._running.pop((envelope.sender or "", id), None)
+        if server is not None:
+            server.hear(notification)
+
+
+_NOTIFIES: Final = b'{"jsonrpc":"2.0","method":'
+
 
 log = logging.getLogger("interlock.rooms")
 

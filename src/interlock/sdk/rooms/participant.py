@@ -1,4 +1,4 @@
-"""`Participant`: what a person writes an agent of a room with."""
+"""`Participant`: the class with which a program takes part in a room."""
 
 import asyncio
 import logging
@@ -17,15 +17,21 @@ from interlock.net.protocol.address_scope import is_loopback
 from interlock.rooms.protocol.enforcement import CHAT, MCP
 from interlock.rooms.protocol.envelope import ENVELOPE_BYTES_MAX
 from interlock.rooms.protocol.participants import is_topic
-from interlock.sdk.rooms import gateway_http
-from interlock.sdk.rooms.connection import Place, Ticket
-from interlock.sdk.rooms.conversation import Conversation, read_answer
-from interlock.sdk.rooms.errors import EnvelopeRefused, NoAnswer, RoomInvalid, RoomRefused, RoomUnreachable
-from interlock.sdk.rooms.listener import Listener
-from interlock.sdk.rooms.model import Answer, Peer, Proposal
+from interlock.sdk.rooms.connection import Place, Ticket, get_json, post_json
+from interlock.sdk.rooms.conversation import Conversation, Listener, read_answer
+from interlock.sdk.rooms.model import (
+    Answer,
+    EnvelopeRefused,
+    NoAnswer,
+    Peer,
+    Proposal,
+    RoomInvalid,
+    RoomRefused,
+    RoomUnreachable,
+)
 from interlock.sdk.rooms.proposals import Listed
 from interlock.sdk.subserver.mcp_server import Offer
-from interlock.sdk.subserver.offered_tools import OfferedTools
+from interlock.sdk.subserver.tools import OfferedTools
 from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value
 
 log = logging.getLogger("interlock.rooms")
@@ -275,7 +281,7 @@ class Participant(OfferedTools):
 
     async def read_proposals(self) -> list[Proposal]:
         """The pending ones as the gateway has them, also those from before we came, with the end of their time."""
-        told = await gateway_http.get(self._place, "proposals", answer=_Proposals)
+        told = await get_json(self._place, "proposals", answer=_Proposals)
         self._conversation.proposals.on_listed(told.proposals)
         return self.proposals
 
@@ -340,7 +346,7 @@ class Participant(OfferedTools):
         await self._decide(proposal, "withdraw", {})
 
     async def _decide(self, proposal: str, how: str, body: dict[str, Any]) -> None:
-        await gateway_http.post(self._place, "proposals", proposal, how, body=body)
+        await post_json(self._place, "proposals", proposal, how, body=body)
 
 
 class _Proposals(msgspec.Struct):

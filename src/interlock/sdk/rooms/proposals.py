@@ -1,7 +1,7 @@
 """Proposals as a participant follows them, from published envelopes alone (MCPx 10.2).
 
 A proposal is fulfilled by an `mcp` request that names it in `correlation_id`, and done when its target has answered
-that request. The gateway's events tell of those that were rejected, withdrawn, or have expired.
+that request. Events of the gateway report proposals that were rejected, withdrawn, or have expired.
 """
 
 import asyncio
@@ -10,8 +10,7 @@ from typing import Any, Final, cast, get_args
 import msgspec
 
 from interlock.rooms.protocol.envelope import Envelope
-from interlock.sdk.rooms.errors import ProposalEnded
-from interlock.sdk.rooms.model import Proposal, Status
+from interlock.sdk.rooms.model import Proposal, ProposalEnded, Status
 from interlock.wire.jsonrpc.messages import Response
 
 KEPT_MAX: Final = 1000  # the newest

@@ -14,9 +14,15 @@
 It knows nothing of the node: it stands on the protocol and the transports alone.
 """
 
-from interlock.sdk.subserver.errors import RegistrationRefused, SubserverInvalid, ToolFailed, ToolInvalid
 from interlock.sdk.subserver.subserver import Parent, Subserver
-from interlock.sdk.subserver.tools import Context, ToolResult
+from interlock.sdk.subserver.tools import (
+    Context,
+    RegistrationRefused,
+    SubserverInvalid,
+    ToolFailed,
+    ToolInvalid,
+    ToolResult,
+)
 
 __all__ = [
     "Context",

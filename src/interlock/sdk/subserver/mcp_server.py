@@ -1,7 +1,7 @@
-"""The MCP server of a leaf on one link: requests of the parent in, answers and notifications out.
+"""The MCP server of a leaf on one link: it takes requests of the parent and sends replies and notifications.
 
-Both eras are served, each request by what it says of itself. A tool's failure is a result with isError; what concerns
-the way (route, method, size, too many calls) is a JSON-RPC error. Answers of calls that outlive their link are dropped.
+Both eras are served; each request says to which it belongs. A tool's failure is a result with isError; problems of
+routing (route, method, size, too many calls) are JSON-RPC errors. Replies of calls that outlive their link are dropped.
 """
 
 import asyncio
@@ -31,8 +31,7 @@ from interlock.mcp.methods import (
     TOOLS_CHANGED,
     TOOLS_LIST,
 )
-from interlock.sdk.subserver.errors import ToolFailed
-from interlock.sdk.subserver.tools import Context, ServedTool, failure
+from interlock.sdk.subserver.tools import Context, ServedTool, ToolFailed, failure
 from interlock.wire.jsonrpc.codec import (
     decode_object,
     decode_params_untrusted,

@@ -1,6 +1,7 @@
-"""Our own standard input and output as a MessagePipe: a message a line, for a leaf that its aggregator started.
+"""The standard input and output of this process as a MessagePipe, one message per line, for a leaf that its aggregator
+started.
 
-While it is open, whatever else prints goes to standard error, and nothing else reads standard input.
+While the pipe is open, everything else that is printed goes to standard error, and nothing else reads standard input.
 """
 
 import asyncio

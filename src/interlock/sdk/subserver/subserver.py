@@ -1,6 +1,12 @@
-"""`Subserver`: what a person writes a leaf with. Checks what it is given, then hands over to the uplink."""
+"""`Subserver`: the class with which a program becomes a leaf of an MCP-AX tree.
+
+Its arguments are checked first; then `uplink` registers it. Its subserver_id is a UUID that stays the same across
+restarts, crashes and upgrades (MCP-AX 6.1), kept in a small file that only its owner may read. An unreadable file stops
+the start: with a new id this leaf would be a stranger to the aggregators that hold its namespace.
+"""
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -8,6 +14,7 @@ import ssl
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,16 +25,67 @@ import msgspec
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import HEARTBEAT_MS, SUBPROTOCOL, VERSION, Proof, Register
 from interlock.ax.protocol.names import check_segment
+from interlock.config.folders import data_folder
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.sdk.subserver.errors import RegistrationRefused, SubserverInvalid, ToolInvalid
-from interlock.sdk.subserver.identity import identity_file, subserver_id
-from interlock.sdk.subserver.offered_tools import OfferedTools
+from interlock.sdk.subserver.tools import OfferedTools, RegistrationRefused, SubserverInvalid, ToolInvalid
 
 if TYPE_CHECKING:
     from interlock.ax.uplink import Opener
     from interlock.crypto.keys.signing import SigningKey
     from interlock.sdk.subserver.mcp_server import Offer
     from interlock.sdk.subserver.uplink import LeafUplink
+
+FILE_BYTES_MAX = 4096  # it holds one id
+
+
+def identity_file(segment: str, state: Path | None) -> Path:
+    """`state` is a folder."""
+    folder = state if state is not None else data_folder(os.environ) / "subservers"
+    return folder / f"{segment}.json"
+
+
+def subserver_id(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return _read(path, file.read(FILE_BYTES_MAX + 1))
+    except FileNotFoundError:
+        return _create(path)
+    except OSError as error:
+        raise SubserverInvalid(f"{path} cannot be read: {error.strerror}; make it readable or give state=") from error
+
+
+def _read(path: Path, text: bytes) -> str:
+    try:
+        return str(uuid.UUID(json.loads(text)["subserver_id"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise SubserverInvalid(
+            f"{path} holds no subserver_id; restore it, or remove it to become a new subserver"
+        ) from None
+
+
+def _create(path: Path) -> str:
+    """Write the file completely or not at all: a second writer reads what the first one wrote."""
+    made = str(uuid.uuid4())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        draft = path.with_suffix(f".{made}")
+        descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(json.dumps({"subserver_id": made}) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(draft, path)
+        finally:
+            draft.unlink()
+    except FileExistsError:
+        return subserver_id(path)
+    except OSError as error:
+        raise SubserverInvalid(
+            f"the subserver_id cannot be kept in {path}: {error.strerror}; give state= a folder that can be written"
+        ) from error
+    return made
+
 
 log = logging.getLogger("interlock.subserver")
 

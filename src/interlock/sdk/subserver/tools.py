@@ -1,7 +1,8 @@
-"""Python functions as MCP tools: what is listed, how arguments are checked, what becomes of a return value.
+"""Python functions as MCP tools: their definition, the check of arguments, the conversion of results, their errors.
 
 A function's signature is its inputSchema and its docstring the description. Arguments are decoded into the annotated
-types and refused where they do not fit; what comes back becomes text, and structured content where it is an object.
+types and refused if they do not fit; a result becomes text, and structured content if it is an object. `OfferedTools`
+is the base of both libraries that offer functions: to an aggregator, or to the participants of a room.
 """
 
 import asyncio
@@ -11,14 +12,37 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol, get_type_hints
+from typing import Any, Final, Protocol, TypeVar, get_type_hints, overload
 
 import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.capability import Invalid, as_object, hints, read_capability
 from interlock.ax.protocol.names import is_segment, normalise
-from interlock.sdk.subserver.errors import ToolFailed, ToolInvalid
+
+# The errors of a leaf:
+#
+# SubserverInvalid        the arguments of the Subserver cannot work; raised before anything is dialled
+#   ToolInvalid           a function cannot be offered as a tool
+# ToolFailed              raised by a tool: the caller receives its message
+# RegistrationRefused     the aggregator that started this program rejects it; elsewhere another try follows
+
+
+class SubserverInvalid(ValueError):
+    pass
+
+
+class ToolInvalid(SubserverInvalid):
+    pass
+
+
+class RegistrationRefused(Exception):
+    pass
+
+
+class ToolFailed(Exception):
+    """A failure the caller may know about. Any other exception reaches it as a reference into this leaf's log only."""
+
 
 CAPABILITY: Final = "x-mcpax-capability"
 
@@ -230,3 +254,55 @@ async def run_in_thread(function: Callable[..., Any], arguments: dict[str, Any])
 
     threading.Thread(target=work, name=f"tool {getattr(function, '__name__', '')}", daemon=True).start()
     return await done
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+class OfferedTools:
+    """The base of both libraries."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, Tool] = {}
+
+    def _on_offered(self) -> None:
+        """One more is offered."""
+
+    @overload
+    def tool(self, function: _Function) -> _Function: ...
+
+    @overload
+    def tool(
+        self,
+        function: None = None,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        **capability: object,
+    ) -> Callable[[_Function], _Function]: ...
+
+    def tool(
+        self,
+        function: Any = None,
+        *,
+        name: str | None = None,
+        title: str | None = None,
+        description: str | None = None,
+        **capability: object,
+    ) -> Any:
+        """Offer a function. `capability` are the keys of MCP-AX 9.1, such as mutable=False or latency_class="fast".
+
+        A tool about which nothing is said counts as mutable and irreversible, and aggregators may ask a person before
+        each call. Plain functions run in a thread of their own, async ones on the loop.
+        """
+
+        def offer(function: _Function) -> _Function:
+            made = make_tool(function, name=name, title=title, description=description, capability=capability)
+            if made.name in self._tools:
+                raise ToolInvalid(f"there is a tool {made.name} already; give this one another name=")
+            self._tools[made.name] = made
+            self._on_offered()
+            return function
+
+        return offer if function is None else offer(function)

@@ -1,4 +1,4 @@
-"""The link of a leaf to whichever parent it has. While registered, a McpServer serves the parent's requests."""
+"""The uplink of a leaf to its current parent. While registered, a McpServer serves the parent's requests."""
 
 import logging
 from collections.abc import Callable, Sequence
