@@ -19,23 +19,29 @@ from bench.measure import Spread, spread
 from interlock.ax.protocol.budget import LIMIT_MAX, Limits
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.hop_metadata import Offer
+from interlock.catalog.arguments_check import ArgumentsCheck
 from interlock.catalog.catalog import Catalog, LiveNamespace
+from interlock.catalog.route_check import RouteCheck
+from interlock.catalog.routes import Route
 from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, Principal, ViewKey
+from interlock.core.calls.charge import Account
 from interlock.core.clock import SystemClock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.link_state import LinkState
 from interlock.dispatch.dispatch import Dispatch, DispatchParts
-from interlock.guard.budgets import Account, Budgets
-from interlock.guard.checks.agent import AgentCheck
-from interlock.guard.checks.availability import AvailabilityCheck
-from interlock.guard.checks.route import RouteCheck
-from interlock.guard.guard_checks import make_guard
+from interlock.dispatch.link_checks import AvailabilityCheck, SendCheck
+from interlock.gate.gate_check import CommitCheck, GateCheck
+from interlock.guard.budgets import BudgetCheck, Budgets
+from interlock.guard.checks import GuardChecks
+from interlock.guard.guard import Guard
 from interlock.links.link import ServerFacts
 from interlock.links.listing import Items, Listing
 from interlock.links.server_link import ServerLink
 from interlock.mcp.eras import LATEST_MODERN, Era
+from interlock.names.names_check import NamesCheck
+from interlock.safety.agent_check import AgentCheck
 
 UNGUARDED, GUARDED, BUDGETED = "no guard at all", "the guard", "the guard and two budgets"
 CALLS = 1000  # of one way before the next has its turn: short, so that a disturbance hits all of them
@@ -143,8 +149,20 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
     route_check = RouteCheck(live)
     gate: Any = nobody  # nothing is held
     availability = AvailabilityCheck(node_plan.limits.calls_in_flight, {})
-    current, agent = CurrentPlan(node_plan), AgentCheck(gate)
-    guard = make_guard(route_check, availability, budgets, gate, gate, current, agent, lambda call, route: None)
+    agent = AgentCheck(gate)
+    checks = GuardChecks[Route](
+        route=route_check,
+        agent=agent,
+        names=NamesCheck(),
+        arguments=ArgumentsCheck(),
+        availability=availability,
+        budget=BudgetCheck(budgets),
+        gate=GateCheck(gate, gate, CurrentPlan(node_plan)),
+        commit=CommitCheck(gate, budgets, on_committed=agent.use),
+        send=SendCheck(),
+        is_agent_checked=False,
+    )
+    guard = Guard(checks, budgets=budgets, calls_max=node_plan.limits.calls_in_flight)
     catalog = Catalog(node_plan, lambda kinds: None, live=live, checks_for=guard.checks_for)
     item = {"name": Raw(b'"echo"'), "inputSchema": Raw(schema)}
     item["annotations"] = Raw(b'{"readOnlyHint":true}')

@@ -17,13 +17,13 @@ from interlock.aql.protocol.model import reserved_names
 from interlock.aql.protocol.requests import Batch, Request, read_item, read_request
 from interlock.aql.protocol.tool_names import operation_name, suffixed
 from interlock.aql.protocol.validation import Arguments, Validator
+from interlock.catalog.arguments_check import refuse_input
 from interlock.catalog.catalog import EVERYTHING, LiveNamespace, Namespace
 from interlock.catalog.routes import Route
 from interlock.config.plan import Plan, ToolRule
 from interlock.core.calls.call import Call
 from interlock.core.calls.check import Refuse
 from interlock.core.current_plan import CurrentPlan
-from interlock.guard.checks.arguments import refuse_input
 from interlock.mcp.eras import MODERN
 
 log = logging.getLogger("interlock.aql")

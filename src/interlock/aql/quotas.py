@@ -9,8 +9,9 @@ from interlock.aql.operation_index import Entry
 from interlock.aql.protocol.envelope import Warn
 from interlock.aql.protocol.errors import Code, Failure
 from interlock.core.calls.caller import Caller
+from interlock.core.calls.charge import Account
 from interlock.core.clock import Clock, rfc3339
-from interlock.guard.budgets import Account, Budgets
+from interlock.guard.budgets import Budgets
 
 WARN_FROM: Final = 0.8  # of a limit
 

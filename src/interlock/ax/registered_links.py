@@ -6,8 +6,8 @@ from interlock.ax.protocol.hop_metadata import Offer
 from interlock.ax.protocol.notifications import Drops, NoticeGate
 from interlock.ax.protocol.registration.sessions import Session
 from interlock.config.plan import Plan
+from interlock.core.calls.charge import Account
 from interlock.core.clock import Clock
-from interlock.guard.budgets import Account
 from interlock.links.link_events import LinkEvents
 from interlock.links.registered import RegisteredLink, RegistrationEvents
 

@@ -16,6 +16,7 @@ from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
 from interlock.ax.protocol.hop_metadata import Offer
 from interlock.config.plan import DevicePlan
 from interlock.core.calls.call import Call, Members, Pending
+from interlock.core.calls.check import Admitted
 from interlock.core.clock import Clock
 from interlock.devices.device_tools import transport_class
 from interlock.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
@@ -23,7 +24,6 @@ from interlock.devices.protocol.description_check import is_checked
 from interlock.devices.requests import Request
 from interlock.devices.session import DeviceSession
 from interlock.gate.protocol.reserved_claims import without_claims
-from interlock.guard.guard import Admitted
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.link import ServerFacts
 from interlock.links.link_events import LinkEvents

@@ -19,7 +19,6 @@ from interlock.core.calls.call import OK, REFUSED, Call, CallLink, Outcome, Timi
 from interlock.core.calls.caller import Asked
 from interlock.core.clock import Clock
 from interlock.core.recorder import LARGE_BYTES, Recorder
-from interlock.credentials.consents import Consent
 from interlock.dispatch.legacy_questions import Interview
 from interlock.dispatch.parking import Parking
 from interlock.guard.budgets import Budgets
@@ -143,9 +142,9 @@ class CallsUnderWay:
             return None
         return self._budgets.charge_questions(call.link, call.caller, questions)
 
-    def ask_consent(self, call: Call, server: str, consent: Consent) -> None:
+    def ask_consent(self, call: Call, server: str, url: str, consent_id: str) -> None:
         message = f"{server} takes calls of yours once you have agreed on this page. Open it, then call again."
-        page = {"mode": "url", "url": consent.url, "message": message}
+        page = {"mode": "url", "url": url, "message": message}
         caller = call.caller
         if caller.era is Era.MODERN:
             answer = self.parking.ask_to_visit(call, page)
@@ -154,10 +153,10 @@ class CallsUnderWay:
                 call.answer(answer, Outcome.REFUSED)
                 return
         elif declares(caller.modern_capabilities, "elicitation", "url"):
-            data: dict[str, Any] = {"reason": "auth_required", "elicitations": [{**page, "elicitationId": consent.id}]}
+            data: dict[str, Any] = {"reason": "auth_required", "elicitations": [{**page, "elicitationId": consent_id}]}
             call.on_failed(Refusal(URL_ELICITATION_REQUIRED, message, data), Outcome.REFUSED)
             return
-        data = {"reason": "auth_required", "url": consent.url, "next": message, "mcpax_code": -32002}
+        data = {"reason": "auth_required", "url": url, "next": message, "mcpax_code": -32002}
         call.on_failed(Refusal(TOOL_DEGRADED, "tool_degraded", data), Outcome.REFUSED)
 
     def translate_error(self, call: Call, error: Raw) -> tuple[bytes, int] | None:

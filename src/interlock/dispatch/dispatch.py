@@ -19,11 +19,12 @@ from msgspec import Raw
 from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
 from interlock.ax.protocol.route import ROUTE
 from interlock.catalog.catalog import EVERYTHING, Catalog, View
+from interlock.catalog.route_check import RouteCheck
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallHold, Outcome
 from interlock.core.calls.caller import Caller, Sink, ViewKey
-from interlock.core.calls.check import CheckNumber, Refuse
+from interlock.core.calls.check import Admitted, CheckNumber, Refuse
 from interlock.core.calls.failures import answer_failures
 from interlock.core.calls.incoming_route import Followed
 from interlock.core.calls.refusals import BUSY, HELD, is_not_found, own_links_full
@@ -35,15 +36,13 @@ from interlock.credentials.errors import Unobtainable
 from interlock.dispatch.arrivals import Arrivals, ArrivingCall
 from interlock.dispatch.call_queue import CallQueue, Place
 from interlock.dispatch.calls_under_way import CallsUnderWay
+from interlock.dispatch.link_checks import AvailabilityCheck, forbid_resending
 from interlock.dispatch.task_table import Tasks
 from interlock.gate.confirm import Confirmations, Deciding
 from interlock.gate.gate import Gate
 from interlock.gate.hold import Back, GateHold
 from interlock.guard.budgets import READING, Budgets
-from interlock.guard.checks.availability import AvailabilityCheck
-from interlock.guard.checks.route import RouteCheck
-from interlock.guard.checks.send import forbid_resending
-from interlock.guard.guard import Admitted, Guard
+from interlock.guard.guard import Guard
 from interlock.links.handshake import modern_head
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link, Own
@@ -537,7 +536,7 @@ class Dispatch:
         if call.done:
             return
         if isinstance(opened, Consent):
-            self.under_way.ask_consent(call, link.name, opened)
+            self.under_way.ask_consent(call, link.name, opened.url, opened.id)
             return
         verdict = self.guard.admit(call, opened)
         link.booked -= 1

@@ -5,51 +5,22 @@ tool, and of this node's own registration with a parent. Either all of them have
 Nothing here waits, so that calls side by side never overshoot. Where nothing is limited nothing is counted.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-import msgspec
-
-from interlock.ax.protocol.budget import BudgetUsage, Limits, Over, Price, Scope, Slice, budget_exceeded
+from interlock.ax.protocol.budget import Limits, Over, Price, Scope, budget_exceeded
 from interlock.config.plan import Plan
+from interlock.core.calls.call import Call, CallLink, CallRoute
+from interlock.core.calls.caller import Caller, Principal
+from interlock.core.calls.charge import Account, Charge
+from interlock.core.calls.check import CheckNumber, Refuse, Verdict
 from interlock.core.clock import Clock
 from interlock.guard.api import Budget, Spent
 from interlock.wire.refusal import Refusal
-
-if TYPE_CHECKING:
-    from interlock.core.calls.call import Call, CallLink
-    from interlock.core.calls.caller import Caller, Principal
 
 IDLE_S: Final = 1800.0  # MCP-AX 11.4, ours: without a call for so long, a caller or a tool begins anew
 ACCOUNTS_MAX: Final = 100_000  # of callers, of tools; the one that called least recently gives way
 SHOWN_MAX: Final = 100
 READING: Final = Price()  # what is not a tool costs nothing and changes nothing, but is a call
-
-
-class Account:
-    """One budget and what of it is used."""
-
-    __slots__ = ("asked_at", "limits", "scope", "usage")
-
-    def __init__(self, scope: Scope, limits: Limits, now: float) -> None:
-        self.scope: Scope = scope
-        self.limits = limits
-        self.usage = BudgetUsage()
-        self.asked_at = now
-
-    def shown(self, now: float) -> dict[str, Spent]:
-        limits = self.limits.shown(self.usage, now)
-        return {name: Spent(limit=one["limit"], used=one["used"]) for name, one in limits.items()}
-
-
-class Charge(msgspec.Struct, frozen=True):
-    """What a call was charged, and where."""
-
-    price: Price
-    parts: list[tuple[BudgetUsage, Slice]]
-
-    def refund(self) -> None:
-        for usage, charged in self.parts:
-            usage.refund(self.price, charged)
 
 
 def is_limited(plan: Plan) -> bool:
@@ -92,7 +63,7 @@ class Budgets:
 
     # Calls (guard)
 
-    def room(self, call: "Call", link: "CallLink") -> Refusal | None:
+    def room(self, call: Call, link: CallLink) -> Refusal | None:
         """The refusal of a call that could not be charged now. Charges nothing."""
         price, caller = call.price, call.caller
         if price is None or call.charge is not None:
@@ -100,7 +71,7 @@ class Budgets:
         worst = self._maybe_over(link, call.target, price, caller.principal, from_parent=caller.hop is not None)
         return None if worst is None else budget_exceeded(*worst)
 
-    def charge(self, call: "Call", link: "CallLink") -> Refusal | None:
+    def charge(self, call: Call, link: CallLink) -> Refusal | None:
         """Once for each call, however often it is asked and sent."""
         price, caller = call.price, call.caller
         if price is None or call.charge is not None or not self.is_enforced:
@@ -116,7 +87,7 @@ class Budgets:
             call.charge = _take(accounts, price, now)
         return None if worst is None else budget_exceeded(*worst)
 
-    def charge_questions(self, link: "CallLink", caller: "Caller", questions: int = 1) -> Refusal | None:
+    def charge_questions(self, link: CallLink, caller: Caller, questions: int = 1) -> Refusal | None:
         """A subserver sends requests up: they are charged to the session that its calls are charged to (11.4)."""
         accounts = self._of_tree(link, caller.hop is not None)
         now = self._clock.now()
@@ -128,7 +99,7 @@ class Budgets:
         return None
 
     def _maybe_over(
-        self, link: "CallLink", tool: str, price: Price, principal: "Principal", *, from_parent: bool
+        self, link: CallLink, tool: str, price: Price, principal: Principal, *, from_parent: bool
     ) -> tuple[Over, Scope] | None:
         """What refuses a call now, made or only thought of. Nothing is begun by asking."""
         if not self.is_enforced:
@@ -141,7 +112,7 @@ class Budgets:
             accounts.append(_as_it_stands(self.tools, "tool", tool, price.limits, now))
         return _maybe_worst(accounts, price, now)
 
-    def _of_tree(self, link: "CallLink", from_parent: bool) -> list[Account]:
+    def _of_tree(self, link: CallLink, from_parent: bool) -> list[Account]:
         """Of the session a call goes to. What parents gave bounds all they ask, and all that goes to subservers."""
         accounts = [] if link.account is None else [link.account]
         if self._received and (from_parent or link.offer.kind != "adopted"):
@@ -154,35 +125,62 @@ class Budgets:
         """Of callers and tools, those asked for last first."""
         now = self._clock.now()
         live = [
-            (one.asked_at, Budget(scope=one.scope, name=name, limits=one.shown(now)))
+            (one.used_at, Budget(scope=one.scope, name=name, limits=one.shown(now)))
             for accounts in (self.callers, self.tools)
             for name, one in accounts.items()
-            if now - one.asked_at < IDLE_S
+            if now - one.used_at < IDLE_S
         ]
         return tuple(shown for _, shown in sorted(live, key=lambda one: one[0], reverse=True)[:SHOWN_MAX])
 
-    def shown_of(self, link: "CallLink") -> dict[str, Spent] | None:
+    def shown_of(self, link: CallLink) -> dict[str, Spent] | None:
         return None if link.account is None else link.account.shown(self._clock.now())
 
     def shown_received(self, tree: str) -> dict[str, Spent] | None:
         account = self._received.get(tree)
         return None if account is None else account.shown(self._clock.now())
 
-    def outlook(self, link: "CallLink", tool: str, price: Price, caller: "Principal") -> Over | None:
+    def outlook(self, link: CallLink, tool: str, price: Price, caller: Principal) -> Over | None:
         """What would refuse a call of this tool by this caller now."""
         worst = self._maybe_over(link, tool, price, caller, from_parent=False)
         return None if worst is None else worst[0]
 
 
+class BudgetCheck:
+    """Check 9: is there room in every budget that the call counts against? A call that is not held is charged here."""
+
+    number = CheckNumber.BUDGET
+    name = "budget"
+    is_common = True
+
+    def __init__(self, budgets: Budgets) -> None:
+        self._budgets = budgets
+
+    def applies_to(self, route: CallRoute) -> bool:
+        return True
+
+    def check(self, call: Call, link: CallLink) -> Refuse | None:
+        is_held = call.hold is not None and call.hold.is_waiting
+        refusal = self._budgets.room(call, link) if is_held else self._budgets.charge(call, link)
+        return None if refusal is None else Refuse(self.number, refusal)
+
+    def explain(self, route: CallRoute, caller: Principal) -> Verdict:
+        over = self._budgets.outlook(route.link, route.qualified, route.price, caller)
+        if over is not None:
+            reason = f"{over.budget}: {over.used} of {over.limit} used"
+            return Verdict(check=self.number, name=self.name, verdict="refuse", reason=reason)
+        costs = f"costs {route.price.units} units" + (", changes something" if route.price.mutable else "")
+        return Verdict(check=self.number, name=self.name, verdict="pass", reason=costs)
+
+
 def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: Limits, now: float) -> Account:
     account = accounts.pop(name, None)
-    if account is None or now - account.asked_at >= IDLE_S:
+    if account is None or now - account.used_at >= IDLE_S:
         account = Account(scope, limits, now)
         if len(accounts) >= ACCOUNTS_MAX:
             del accounts[next(iter(accounts))]
     accounts[name] = account
     account.limits = limits
-    account.asked_at = now
+    account.used_at = now
     return account
 
 
@@ -190,7 +188,7 @@ def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits:
     """By the limits that hold now; an account that is not there, or was idle for long, is like a new one."""
     looked_at = Account(scope, limits, now)
     kept = accounts.get(name)
-    if kept is not None and now - kept.asked_at < IDLE_S:
+    if kept is not None and now - kept.used_at < IDLE_S:
         looked_at.usage = kept.usage
     return looked_at
 

@@ -7,24 +7,21 @@ approval is used, on disk, before the command exists.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from interlock.core.calls.check import Check, CheckNumber, Commit, Explained, Refuse, Send, Verdict
+from interlock.core.calls.call import Call, CallLink
+from interlock.core.calls.caller import Principal
+from interlock.core.calls.check import _ADMISSION_KEY, Admitted, Check, CheckNumber, Explained, Refuse, Verdict
 from interlock.core.calls.refusals import HELD, maybe_unusable
 from interlock.core.link_state import LinkState
 from interlock.guard.budgets import Budgets
+from interlock.guard.checks import GuardChecks
 from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_USED, CONFIRMATION_VOID, UNAVAILABLE, Refusal
-
-if TYPE_CHECKING:
-    from interlock.core.calls.call import Call, CallLink
-    from interlock.core.calls.caller import Principal
 
 RELEASES_MAX: Final = 3  # approvals that others use first, before a call is told to come again
 
-C = TypeVar("C")
 R = TypeVar("R")
 
-_KEY: Final = object()
 _READY: Final = LinkState.READY  # a name of its own, as in `protocol.mcp.eras`
 _TAKEN: Final = frozenset((CONFIRMATION_USED, CONFIRMATION_EXPIRED, CONFIRMATION_VOID))
 _CONTENDED: Final = Refuse(
@@ -37,28 +34,15 @@ _CONTENDED: Final = Refuse(
 )
 
 
-class Admitted(Generic[C]):
-    """A command that passed every check. Cannot be made anywhere else."""
-
-    __slots__ = ("command",)
-
-    def __init__(self, command: C, key: object) -> None:
-        if key is not _KEY:
-            raise TypeError("only the guard admits commands")
-        self.command = command
-
-
 class Guard(Generic[R]):
     __slots__ = ("_budgets", "_calls_max", "_commit", "_common", "_own", "_quick_max", "_send", "checks")
 
-    def __init__(
-        self, checks: Iterable[Check[R]], *, commit: Commit[R], send: Send[R], budgets: Budgets, calls_max: int
-    ) -> None:
+    def __init__(self, checks: GuardChecks[R], *, budgets: Budgets, calls_max: int) -> None:
         """`calls_max`: under way at one link; a server that never answers must not starve others."""
         self.checks: tuple[Check[R], ...] = ()
-        self._list(checks)
-        self._commit = commit
-        self._send = send
+        self._list(checks.admission())
+        self._commit = checks.commit
+        self._send = checks.send
         self._budgets = budgets
         self._calls_max = self._quick_max = calls_max
 
@@ -82,12 +66,12 @@ class Guard(Generic[R]):
             return ()
         return tuple(check for check in self.checks if check.is_common or check.applies_to(route))
 
-    def explain(self, route: R, caller: "Principal") -> list[Verdict]:
+    def explain(self, route: R, caller: Principal) -> list[Verdict]:
         """What a call over this route by this caller would meet now."""
         every: tuple[Explained[R], ...] = (*self.checks, self._commit, self._send)
         return [check.explain(route, caller) for check in every]
 
-    def admit(self, call: "Call", link: "CallLink") -> "Admitted[Call] | Refuse":
+    def admit(self, call: Call, link: CallLink) -> Admitted[Call] | Refuse:
         """What is admitted is charged. HELD: it waits for `release`."""
         route = call.route
         if (
@@ -97,15 +81,15 @@ class Guard(Generic[R]):
             and link.booked < self._quick_max
             and not self._budgets.is_enforced
         ):
-            return Admitted(call, _KEY)
+            return Admitted(call, _ADMISSION_KEY)
         refused = self.maybe_refusal(call, link, CheckNumber.COMMIT)
         if refused is None and call.hold is not None:
             if call.hold.is_waiting:
                 return HELD  # whatever its route carries
             refused = call.hold.acknowledge(call)
-        return Admitted(call, _KEY) if refused is None else refused
+        return Admitted(call, _ADMISSION_KEY) if refused is None else refused
 
-    def maybe_refusal(self, call: "Call", link: "CallLink", before: CheckNumber) -> Refuse | None:
+    def maybe_refusal(self, call: Call, link: CallLink, before: CheckNumber) -> Refuse | None:
         """The first refusal of the checks that are numbered below `before`."""
         for check in (call.route.checks if call.route is not None else ()) or self._common:
             if check.number >= before:
@@ -115,7 +99,7 @@ class Guard(Generic[R]):
                 return refused
         return None
 
-    async def release(self, call: "Call", link: "CallLink") -> "Admitted[Call] | Refuse":
+    async def release(self, call: Call, link: CallLink) -> Admitted[Call] | Refuse:
         """The way of a held call: a person's yes, every check before the gate anew, the commit. One yes, one call."""
         hold = call.hold
         if hold is None:
@@ -130,12 +114,12 @@ class Guard(Generic[R]):
             if refused is None:
                 # The link, or the caller, may have gone meanwhile: nothing is sent, and the approval is spent.
                 refused = HELD if call.done else self._send.check(call, link)
-                return Admitted(call, _KEY) if refused is None else refused
+                return Admitted(call, _ADMISSION_KEY) if refused is None else refused
             if refused.check is not CheckNumber.COMMIT or refused.refusal.code not in _TAKEN:
                 return refused
         return _CONTENDED
 
-    def derive(self, admitted: "Admitted[Call]", link: "CallLink") -> "Admitted[Call] | Refuse":
+    def derive(self, admitted: Admitted[Call], link: CallLink) -> Admitted[Call] | Refuse:
         """A command admitted to a link that only chooses, for the link it chose: every check is passed and charged,
         and only whether that one is there is asked anew. Nothing that was not admitted comes this way."""
         standing = link.standing
@@ -143,4 +127,4 @@ class Guard(Generic[R]):
             refused = maybe_unusable(standing)
             if refused is not None:
                 return refused
-        return Admitted(admitted.command, _KEY)
+        return Admitted(admitted.command, _ADMISSION_KEY)

@@ -28,9 +28,9 @@ from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.config.plan import Dial, Spawn
 from interlock.core.calls.call import Call, CallFactory, Inquiry, Outcome, Pending
 from interlock.core.calls.caller import Caller
+from interlock.core.calls.check import Admitted
 from interlock.core.calls.noted_sink import add_note
 from interlock.core.clock import Clock
-from interlock.guard.guard import Admitted
 from interlock.links.failed_requests import FailedRequests
 from interlock.links.link import Link, ServerFacts
 from interlock.links.link_events import LinkEvents

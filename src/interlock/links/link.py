@@ -28,12 +28,12 @@ from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.config.plan import ToolClass
 from interlock.core.calls.call import Call, CallFactory, Members, Pending, WaitingCalls
 from interlock.core.calls.caller import Caller
+from interlock.core.calls.charge import Account
+from interlock.core.calls.check import Admitted
 from interlock.core.clock import Clock
 from interlock.core.link_state import RETRY_AFTER_MS, UNREACHABLE, LinkState, Outlook, Standing
 from interlock.credentials.consents import Consent
 from interlock.drivers.protocol.server_name import server_name
-from interlock.guard.budgets import Account
-from interlock.guard.guard import Admitted
 from interlock.links.link_events import LinkEvents
 from interlock.mcp.eras import Era
 

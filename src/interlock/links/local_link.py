@@ -14,10 +14,10 @@ from msgspec import Raw
 from interlock.ax.protocol.capability import AuthScope, Capability, CostClass, LatencyClass
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, Members, Outcome
+from interlock.core.calls.check import Admitted
 from interlock.core.calls.failures import answer_failures
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
-from interlock.guard.guard import Admitted
 from interlock.links.link import Link, ServerFacts
 from interlock.links.link_events import LinkEvents
 from interlock.mcp.eras import LATEST_MODERN, Era

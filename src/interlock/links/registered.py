@@ -24,10 +24,10 @@ from interlock.ax.protocol.registration.sessions import Session
 from interlock.ax.protocol.route import CURSOR, ROUTE
 from interlock.config.plan import Dial
 from interlock.core.calls.call import Call, Pending
+from interlock.core.calls.charge import Account
+from interlock.core.calls.check import Admitted
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import LinkState
-from interlock.guard.budgets import Account
-from interlock.guard.guard import Admitted
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts
 from interlock.links.failed_requests import LostRefusal

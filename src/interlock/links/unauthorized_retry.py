@@ -95,7 +95,7 @@ class Renewal:
                 pass
             else:
                 if not call.done:
-                    call.handler.ask_consent(call, self._link.name, consent)
+                    call.handler.ask_consent(call, self._link.name, consent.url, consent.id)
                 return
         call.on_failed(unauthorised(self._link.name, lasting=denied.standing), Outcome.ERROR)
 

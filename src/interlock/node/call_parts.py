@@ -9,29 +9,33 @@ from interlock.aql.adapter import AqlAdapter
 from interlock.aql.loop_operations import LoopOperations
 from interlock.aql.native_operations import NativeOperations
 from interlock.aql.operation_names import LiveOperationNames
+from interlock.catalog.arguments_check import ArgumentsCheck
 from interlock.catalog.catalog import Catalog, LiveNamespace
-from interlock.catalog.routes import ChangedDefinition
+from interlock.catalog.route_check import RouteCheck
+from interlock.catalog.routes import ChangedDefinition, Route
 from interlock.config.plan import Plan
 from interlock.core.feed import Feed
 from interlock.dispatch.arrivals import Arrivals
 from interlock.dispatch.client_tasks import AskedTasks
 from interlock.dispatch.dispatch import Dispatch, DispatchParts
+from interlock.dispatch.link_checks import AvailabilityCheck, SendCheck
 from interlock.dispatch.task_updates import TaskNews
 from interlock.fronts.audience import Audience
 from interlock.gate.gate import Gate
+from interlock.gate.gate_check import CommitCheck, GateCheck
 from interlock.gate.granted_calls import GrantedCalls
 from interlock.gate.responses import ways_out
-from interlock.guard.budgets import Budgets, is_limited
-from interlock.guard.checks.agent import AgentCheck
-from interlock.guard.checks.availability import AvailabilityCheck
-from interlock.guard.checks.route import RouteCheck
-from interlock.guard.guard_checks import make_guard
+from interlock.guard.budgets import BudgetCheck, Budgets, is_limited
+from interlock.guard.checks import GuardChecks
+from interlock.guard.guard import Guard
 from interlock.links.keeper import Keeper
+from interlock.names.names_check import NamesCheck
 from interlock.node.approval_parts import ApprovalParts
 from interlock.node.link_events import NodeLinkEvents
 from interlock.node.safety_parts import SafetyParts, make_safety_parts
 from interlock.node.store_parts import StoreParts
 from interlock.rooms.proposals import Proposals
+from interlock.safety.agent_check import AgentCheck
 
 
 class CallParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,16 +84,19 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     availability = AvailabilityCheck(plan.limits.calls_in_flight, keepers)
     safety = make_safety_parts(plan, stores, approvals, live, operation_names)
     agent_check = AgentCheck(safety.watch)
-    guard = make_guard(
-        route_check,
-        availability,
-        budgets,
-        gate,
-        approvals.anchors,
-        stores.current,
-        agent_check,
-        operation_names.find_refusal,
+    checks = GuardChecks[Route](
+        route=route_check,
+        agent=agent_check,
+        names=NamesCheck(),
+        arguments=ArgumentsCheck(operation_names.find_refusal),
+        availability=availability,
+        budget=BudgetCheck(budgets),
+        gate=GateCheck(inbox, approvals.anchors, stores.current),
+        commit=CommitCheck(gate, budgets, on_committed=agent_check.use),
+        send=SendCheck(),
+        is_agent_checked=plan.safety.mode != "disabled",
     )
+    guard = Guard(checks, budgets=budgets, calls_max=plan.limits.calls_in_flight)
     safety.loop.changed.subscribe(lambda _: guard.watch(is_needed=safety.watch.is_needed))
     redefined = Feed[tuple[ChangedDefinition, ...]]()
     redefined.subscribe(gate.definitions_changed)

@@ -27,15 +27,15 @@ from tests.support.node_with_clock import ELICIT, SECONDS, AheadClock, Place, fi
 from interlock.approvals.protocol.state import Status
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.catalog.catalog import EVERYTHING
+from interlock.catalog.route_check import RouteCheck
 from interlock.catalog.routes import Route
 from interlock.config.load import load
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refuse, Release
 from interlock.core.calls.refusals import HELD
+from interlock.gate.gate_check import CommitCheck
 from interlock.gate.protocol.policy import GateRule
 from interlock.gate.rounds import Relayed
-from interlock.guard.checks.commit import CommitCheck
-from interlock.guard.checks.route import RouteCheck
 from interlock.links.pipes import StdioPipe
 from interlock.node.node import Node
 from interlock.store.ports import Unavailable
@@ -329,7 +329,7 @@ async def test_the_guard_lets_no_held_call_through_without_an_approval_it_saw_us
         guard, link, call = here.node.calls.dispatch.guard, here.node.calls.keepers["plant"].link, asked.running
         route, commit = (
             find_tool(here, "plant.fire"),
-            CommitCheck(here.node.calls.gate, here.node.calls.budgets, here.node.calls.agent_check),
+            CommitCheck(here.node.calls.gate, here.node.calls.budgets, here.node.calls.agent_check.use),
         )
         assert route is not None
         assert call.hold.is_waiting

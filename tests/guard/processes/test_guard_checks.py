@@ -18,13 +18,12 @@ from tests.support.frozen_node import House, Leaf, house, still, tool, turns
 from interlock.ax.protocol.budget import Limits
 from interlock.catalog.api import CheckVerdict
 from interlock.catalog.catalog import EVERYTHING
+from interlock.catalog.route_check import RouteCheck
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Caller, Principal, view_key
-from interlock.core.calls.check import Check, CheckNumber, Refuse, Verdict
+from interlock.core.calls.check import CheckNumber, Refuse, Verdict
 from interlock.dispatch.dispatch import Dispatch
-from interlock.guard import guard_checks
-from interlock.guard.checks.route import RouteCheck
 from interlock.mcp.eras import Era
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.refusal import EXECUTION_REFUSED, Refusal
@@ -181,7 +180,7 @@ async def test_a_plain_tool_carries_no_check_and_others_those_that_apply_in_orde
 
 
 class AgentCheck:
-    """A check as one that is to come: all there is to it is this class and its line in the list."""
+    """A check that a capability could bring: this class is all there is to it."""
 
     number = CheckNumber.AGENT
     name = "agent state"
@@ -207,6 +206,7 @@ class AgentCheck:
 @still
 async def _meet_a_new_check(folder: Path, refusals: list[CheckNumber]) -> None:
     async with house(folder, LIMITED) as node:
+        node.node.calls.dispatch.guard.include(AgentCheck(), is_included=True)
         leaf = await node.leaf("plant", tools=TOOLS, heartbeat_interval_ms=0).joined()
         assert [one.number for one in route_of(node, "plant.look").checks] == [5, 8, 9]
         assert route_of(node, "plant.glance").checks == ()
@@ -227,15 +227,7 @@ async def _meet_a_new_check(folder: Path, refusals: list[CheckNumber]) -> None:
         assert node.node.operations.tools.get("plant.look", "local").checks[1].verdict == "pass"
 
 
-def test_a_new_check_is_one_class_and_one_line_of_the_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: list[CheckNumber]
-) -> None:
-    listed = guard_checks.admission_checks
-
-    def with_another(*parts: Any) -> list[Check[Route]]:
-        return [*listed(*parts), AgentCheck()]
-
-    monkeypatch.setattr(guard_checks, "admission_checks", with_another)
+def test_a_new_check_is_one_class_that_is_put_on_the_list(tmp_path: Path, refusals: list[CheckNumber]) -> None:
     _meet_a_new_check(tmp_path, refusals)
 
 

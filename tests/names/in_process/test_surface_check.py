@@ -33,11 +33,11 @@ from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn
 from interlock.core.calls.caller import ViewKey
 from interlock.core.calls.check import CheckNumber
 from interlock.core.clock import SystemClock
-from interlock.guard.checks.surface import SurfaceCheck
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Items, Listing
 from interlock.links.server_link import ServerLink
 from interlock.mcp.eras import Era
+from interlock.names.names_check import NamesCheck
 from interlock.names.protocol.entry import Entry, Status
 from interlock.names.protocol.grammar import Lookalikes
 from interlock.names.protocol.judgement import SchemaPair, SurfacePolicy, SurfaceVerdict
@@ -72,7 +72,7 @@ class Bound:
         self.links: dict[str, ServerLink] = {}
         self.policy = SurfacePolicy()
         self.questions = SurfaceQuestions(desk.inbox, shop.definitions.rulings)
-        self.check = SurfaceCheck()
+        self.check = NamesCheck()
         self.checks = SurfaceChecks(
             self.names,
             lambda: self.policy,

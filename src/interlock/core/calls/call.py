@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 from math import inf
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import Raw
@@ -17,11 +17,10 @@ from msgspec import Raw
 from interlock.ax.protocol.budget import Price
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.core.calls.caller import Asked, Caller, Sink
-from interlock.core.calls.check import Check, Refuse, Release
+from interlock.core.calls.charge import Account, Charge
+from interlock.core.calls.check import Admitted, Check, Refuse, Release
 from interlock.core.link_state import Standing
-from interlock.credentials.consents import Consent
 from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, META_MARK, without_claims
-from interlock.guard.budgets import Account, Charge
 from interlock.mcp.ax_errors import maybe_for_modern_edge
 from interlock.mcp.eras import MODERN, Era
 from interlock.mcp.meta import PROGRESS_TOKEN
@@ -49,9 +48,6 @@ from interlock.wire.jsonrpc.codec import (
 from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.wire.refusal import FORMS, INTERNAL_ERROR, METHOD_NOT_FOUND, Refusal, find_code
-
-if TYPE_CHECKING:
-    from interlock.guard.guard import Admitted
 
 
 class Outcome(Enum):
@@ -114,8 +110,8 @@ class CallHandler(Protocol):
     def interview_client(self, call: "Call", result: Raw) -> bool:
         """The modern server of a legacy client's call asks something. False when the result asks nothing."""
 
-    def ask_consent(self, call: "Call", segment: str, consent: Consent) -> None:
-        """The caller has to agree on a page before this server takes calls of theirs: end the call with that."""
+    def ask_consent(self, call: "Call", server: str, url: str, consent_id: str) -> None:
+        """End a call with the page where its caller has to agree before this server takes calls of theirs."""
 
     def translate_error(self, call: "Call", error: Raw) -> tuple[bytes, int] | None:
         """A legacy server's error that a modern client hears as something else: the whole message and its status."""
@@ -181,6 +177,13 @@ class CallRoute(Protocol):
 
     @property
     def qualified(self) -> str: ...
+
+    @property
+    def link(self) -> CallLink: ...
+
+    @property
+    def price(self) -> Price:
+        """What a call counts for in budgets."""
 
     @property
     def digest(self) -> str:

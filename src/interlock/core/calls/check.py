@@ -5,7 +5,7 @@ routes is a parameter, because routes are made further up.
 """
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class CheckNumber(IntEnum):
-    """1 and 2, the endpoint and the envelope, are the front's."""
+    """The steps of the guard in their order. 1 and 2, the endpoint and the envelope, are checked by the fronts."""
 
-    OPERATION = 3  # to come: operation, family and parameters of MCP-AQL
+    OPERATION = 3  # operation, family and parameters of MCP-AQL, checked by its surfaces
     ROUTE = 4
     AGENT = 5  # blocked, paused or unreported agents (MCP-AQL 8.6)
     NAMES = 6  # verdict and pin of the registry of names
@@ -32,7 +32,7 @@ class CheckNumber(IntEnum):
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """`result`: what the caller is answered instead of the fault, where a tool's result says it."""
+    """`result`: what the caller is answered instead of the refusal, where a tool's result says it."""
 
     check: CheckNumber
     refusal: Refusal
@@ -58,6 +58,21 @@ class Release(msgspec.Struct, frozen=True):
     approval_id: str
     is_used: bool = False
     grant_id: str | None = None
+
+
+C = TypeVar("C")
+_ADMISSION_KEY: Final = object()  # only `guard.guard` imports it
+
+
+class Admitted(Generic[C]):
+    """A command that passed every check. Only the guard can make one."""
+
+    __slots__ = ("command",)
+
+    def __init__(self, command: C, key: object) -> None:
+        if key is not _ADMISSION_KEY:
+            raise TypeError("only the guard admits commands")
+        self.command = command
 
 
 R_contra = TypeVar("R_contra", contravariant=True)

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.core.calls.call import OK, Call, Outcome
+from interlock.core.calls.check import Admitted
 from interlock.drivers.contracts import audit_rows as call_records
 from interlock.drivers.contracts.contract import CompiledContract, Decision, PreparedBinding
 from interlock.drivers.contracts.leased_call import (
@@ -33,7 +34,6 @@ from interlock.drivers.protocol.selection.resolver import SelectionChoice
 from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.provider.context import context_of
 from interlock.gate.protocol.reserved_claims import without_claims
-from interlock.guard.guard import Admitted
 from interlock.links.failed_requests import LostRefusal
 from interlock.links.server_link import ServerLink
 from interlock.mcp.capabilities import may_be_asked

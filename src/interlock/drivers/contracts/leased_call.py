@@ -15,13 +15,13 @@ from msgspec import Raw
 
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, Outcome
-from interlock.core.calls.check import Refuse
+from interlock.core.calls.check import Admitted, Refuse
 from interlock.core.clock import Clock
 from interlock.core.link_state import RETRY_AFTER_MS
 from interlock.core.recorder import Recorder
 from interlock.drivers.interfaces import Lease, Provider
 from interlock.drivers.protocol.errors import DriverError
-from interlock.guard.guard import Admitted, Guard
+from interlock.guard.guard import Guard
 from interlock.links.server_link import ServerLink
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import META_CAPABILITIES, NAMED_BY

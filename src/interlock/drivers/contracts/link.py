@@ -13,6 +13,7 @@ import msgspec
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallFactory
+from interlock.core.calls.check import Admitted
 from interlock.core.calls.refusals import RELISTED
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState, Outlook
@@ -25,7 +26,7 @@ from interlock.drivers.contracts.unbound_items import ExposedItems
 from interlock.drivers.interfaces import Provider
 from interlock.drivers.protocol.binding import resource_refs as refs
 from interlock.drivers.protocol.errors import DriverError
-from interlock.guard.guard import Admitted, Guard
+from interlock.guard.guard import Guard
 from interlock.links.handshake import modern_head
 from interlock.links.link import Link, ServerFacts
 from interlock.links.link_events import LinkEvents

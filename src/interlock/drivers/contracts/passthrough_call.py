@@ -11,12 +11,12 @@ import hashlib
 from typing import Any
 
 from interlock.core.calls.call import Call, Outcome
+from interlock.core.calls.check import Admitted
 from interlock.drivers.contracts.leased_call import UNREACHABLE, LeasedCall, unreachable
 from interlock.drivers.contracts.uri_check import maybe_denied
 from interlock.drivers.interfaces import Provider
 from interlock.drivers.protocol.binding.call_result import error_result
 from interlock.drivers.protocol.errors import DriverError
-from interlock.guard.guard import Admitted
 from interlock.links.server_link import ServerLink
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import TOOLS_CALL

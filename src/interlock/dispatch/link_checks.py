@@ -1,4 +1,8 @@
-"""Check 8: is the link there, has it room, and could a driver serve the call where one has to be chosen?"""
+"""Checks 8 and 12 of the guard: is the link there and has it a place, when a call comes in and when it leaves?
+
+Check 8 also asks whether a driver could serve the call where one has to be chosen. Check 12 is for released calls,
+which are never sent twice.
+"""
 
 from collections.abc import Mapping
 
@@ -8,7 +12,7 @@ from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refuse, Said, Verdict
 from interlock.core.calls.refusals import BUSY, maybe_unusable
 from interlock.links.keeper import Keeper
-from interlock.links.link import Own
+from interlock.links.link import Link, Own
 
 
 class AvailabilityCheck:
@@ -75,8 +79,32 @@ class AvailabilityCheck:
         return link.booked >= self.calls_max
 
 
+class SendCheck:
+    number = CheckNumber.SEND
+    name = "send"
+
+    def check(self, call: Call, link: CallLink) -> Refuse | None:
+        return maybe_unusable(link.standing)
+
+    def explain(self, route: Route, caller: Principal) -> Verdict:
+        outlook = route.link.maybe_outlook(route.original)
+        timeout_s = route.timeout_s if outlook is None else outlook.timeout_s
+        reason = f"timeout {timeout_s:g} s" if timeout_s is not None else "no timeout (batch)"
+        return Verdict(check=self.number, name=self.name, verdict="later", reason=reason)
+
+
 def _explain_own(own: Own, caller: str) -> str:
     if not own.is_whole:
         return f"the call opens a connection of {caller}'s own, or asks for consent"
     because = f" ({own.reason})" if own.reason is not None else ""
     return f"the call goes over a link of the client's own{because}"
+
+
+def forbid_resending(call: Call, link: Link) -> None:
+    """Make sure that a released call is not sent again, whatever its server says of sessions and credentials."""
+    if link.modern:
+        call.renewed = True  # the ticket stays for the next round of a question
+    else:
+        call.ticket = None
+    if call.hold is not None:
+        call.hold.on_sent(call)

@@ -22,8 +22,8 @@ class AgentCheck:
         return True
 
     def check(self, call: Call, link: CallLink) -> Refuse | None:
-        fault = self._watch.maybe_refusal(call)
-        return None if fault is None else Refuse(self.number, fault)
+        refusal = self._watch.maybe_refusal(call)
+        return None if refusal is None else Refuse(self.number, refusal)
 
     def use(self, call: Call) -> None:
         """A released call leaves: what let it pass is used up."""

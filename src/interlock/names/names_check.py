@@ -1,6 +1,6 @@
-"""Check 6: is a tool with a registered name what the registry says of it? Judged when its server's list arrived.
+"""Check 6 of the guard: is a tool with a registered name what the registry says of it?
 
-A route carries this check only if its verdict refuses every call.
+It is judged when the list of its server arrives. A route carries this check only if its verdict refuses every call.
 """
 
 from interlock.catalog.routes import Route
@@ -10,7 +10,7 @@ from interlock.core.calls.check import CheckNumber, Refuse, Verdict
 from interlock.names.protocol.judgement import SurfaceVerdict
 
 
-class SurfaceCheck:
+class NamesCheck:
     number = CheckNumber.NAMES
     name = "names"
     is_common = False
@@ -26,10 +26,10 @@ class SurfaceCheck:
         if route.refusal is not None:
             detail = (route.refusal.details or {}).get("detail", route.refusal.message)
             return Verdict(check=self.number, name=self.name, verdict="refuse", reason=str(detail))
-        return Verdict(check=self.number, name=self.name, verdict="pass", reason=_told(route))
+        return Verdict(check=self.number, name=self.name, verdict="pass", reason=_explain_pass(route))
 
 
-def _told(route: Route) -> str:
+def _explain_pass(route: Route) -> str:
     surface = route.surface
     if surface is None:
         return "its name is not registered"

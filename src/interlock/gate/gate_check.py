@@ -1,6 +1,7 @@
-"""Check 10: does a person have to agree first? A held call passes by `Guard.release`, never here.
+"""Checks 10 and 11 of the guard: must a person agree first, and is their approval used up before the call leaves?
 
-In a room, a call of one who is restricted there becomes a proposal, or is refused (MCPx 3.1).
+A call that waits for a person passes by `Guard.release` and no other way. In a room, a call of a restricted participant
+becomes a proposal, or is refused (MCPx 3.1).
 """
 
 from collections.abc import Callable
@@ -8,15 +9,16 @@ from collections.abc import Callable
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.state import Status
 from interlock.catalog.routes import Route
-from interlock.config.plan import GatePlan
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CheckNumber, Refuse, Verdict
+from interlock.core.calls.check import CheckNumber, Refuse, Release, Verdict
 from interlock.core.calls.refusals import HELD
-from interlock.gate.gate import Approvers
+from interlock.core.current_plan import CurrentPlan
+from interlock.gate.gate import Approvers, Gate
 from interlock.gate.hold import GateHold
 from interlock.gate.protocol.policy import Hold
 from interlock.gate.question import hold_reason
+from interlock.guard.budgets import Budgets
 
 
 class GateCheck:
@@ -24,11 +26,10 @@ class GateCheck:
     name = "gate"
     is_common = False
 
-    def __init__(self, inbox: Inbox, approvers: Approvers, plan: Callable[[], GatePlan]) -> None:
-        """`plan`: [gate] of the configuration as it is now."""
+    def __init__(self, inbox: Inbox, approvers: Approvers, current: CurrentPlan) -> None:
         self._inbox = inbox
         self._approvers = approvers
-        self._plan = plan
+        self._current = current
 
     def applies_to(self, route: Route) -> bool:
         return route.is_held or route.link.members is not None
@@ -69,6 +70,34 @@ class GateCheck:
         if route.gate is not None:
             return "a hop below asks" if route.gated else "nothing is held here; a hop below may ask"
         if route.irreversible:
-            mode = self._plan().mode
+            mode = self._current.plan.gate.mode
             return 'gate.unannotated is "allow"' if route.is_open and mode != "open" else f'gate.mode is "{mode}"'
         return "it can be undone" if route.capability is not None and route.capability.mutable else "it changes nothing"
+
+
+class CommitCheck:
+    """Check 11: charges the call and uses its approval, on disk, before the first byte leaves."""
+
+    number = CheckNumber.COMMIT
+    name = "commit"
+
+    def __init__(self, gate: Gate, budgets: Budgets, on_committed: Callable[[Call], None]) -> None:
+        """`on_committed`: uses up what else let the call pass."""
+        self._gate = gate
+        self._budgets = budgets
+        self._on_committed = on_committed
+
+    async def check(self, call: Call, link: CallLink, release: Release) -> Refuse | None:
+        refusal = self._budgets.charge(call, link)
+        if refusal is not None:
+            return Refuse(CheckNumber.BUDGET, refusal)
+        refusal = await self._gate.use(call, release)
+        if refusal is not None:
+            call.refund()
+            return Refuse(self.number, refusal)
+        self._on_committed(call)
+        return None
+
+    def explain(self, route: Route, caller: Principal) -> Verdict:
+        reason = "the approval is used up, on disk, before the first byte" if route.is_held else "nothing to use up"
+        return Verdict(check=self.number, name=self.name, verdict="later" if route.is_held else "pass", reason=reason)

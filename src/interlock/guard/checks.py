@@ -1,0 +1,34 @@
+"""The list of the guard's checks: its steps by name and in order (SURFACE 8).
+
+Each capability brings the check of its step; the guard knows none of them. Steps 1 and 2, the endpoint and the
+envelope, are checked by the fronts before there is a call. Step 3, the operation, is checked by the surfaces of
+MCP-AQL.
+"""
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from interlock.core.calls.check import Check, Commit, Send
+
+R = TypeVar("R")
+
+
+class GuardChecks(msgspec.Struct, Generic[R], frozen=True, kw_only=True):
+    """The checks of one guard, one field for each step."""
+
+    route: Check[R]  # 4: is the tool listed for this caller?
+    agent: Check[R]  # 5: may the caller's agent go on? Only while the safety loop is not disabled.
+    names: Check[R]  # 6: is a tool with a registered name what the registry says of it?
+    arguments: Check[R]  # 7: are the arguments what the tool's contract wants?
+    availability: Check[R]  # 8: is the link there, and has it a place?
+    budget: Check[R]  # 9: is there room in every budget?
+    gate: Check[R]  # 10: must a person agree first?
+    commit: Commit[R]  # 11: charge the call and use up its approval
+    send: Send[R]  # 12: is the link still there?
+    is_agent_checked: bool
+
+    def admission(self) -> tuple[Check[R], ...]:
+        """Return the checks that a call passes when it comes in."""
+        agent = (self.agent,) if self.is_agent_checked else ()
+        return (self.route, *agent, self.names, self.arguments, self.availability, self.budget, self.gate)
