@@ -51,6 +51,7 @@ from interlock.core.clock import rfc3339
 from interlock.core.link_state import LinkState
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.keeper import STOP_S
+from interlock.links.link import Link
 from interlock.links.listing import Listing
 from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY
@@ -312,7 +313,7 @@ class Members(ABC):
 
     # What it lists
 
-    async def _stock(self, link: ConnectedLink, listing: Listing | None) -> None:
+    async def _stock(self, link: Link, listing: Listing | None) -> None:
         member = self._maybe_member(link)
         if member is None or listing is None:
             return
@@ -321,7 +322,9 @@ class Members(ABC):
         if stocked.refused is not None:
             log.warning("link %s: refused: %s", link.segment, stocked.refused.message)
             names = (stocked.refused.details or {}).get("names", [])
-            self._say_refused(link, tuple(Withheld(name=name, reason=_BAD_NAMES, code=_INVALID) for name in names))
+            self._say_refused(
+                member.keeper.link, tuple(Withheld(name=name, reason=_BAD_NAMES, code=_INVALID) for name in names)
+            )
             self._record(member.keeper.link.registration.peer.principal, REGISTER, link.segment, stocked.refused, 0.0)
             member.source.close(POLICY, ascii(f"{_INVALID}: {', '.join(names)}")[1:-1])  # AX-4.3-1
             # AX-4.3-1: the reason
@@ -330,7 +333,7 @@ class Members(ABC):
             withheld = tuple(one for one in stocked.items.withheld if one.code is not None)
             if withheld != member.told_refused:
                 member.told_refused = withheld
-                self._say_refused(link, withheld)
+                self._say_refused(member.keeper.link, withheld)
             for changed in stocked.changed:
                 log.warning("link %s: the definition of %s changed", link.segment, changed.name)
 
@@ -339,7 +342,7 @@ class Members(ABC):
             notice = refused_notice(withheld)
             link.pipe.send(encode_notification(notice.method.encode(), bytes(notice.params)), b"", None)
 
-    def _maybe_member(self, link: ConnectedLink) -> _Member | None:
+    def _maybe_member(self, link: Link) -> _Member | None:
         """The member whose link it is, unless another has taken its place."""
         keeper = self._keepers.get(link.segment)
         if not isinstance(keeper, RegisteredKeeper) or keeper.link is not link:

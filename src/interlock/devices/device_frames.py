@@ -6,12 +6,12 @@ from interlock.core.clock import rfc3339
 from interlock.devices.device_link import DeviceLink
 from interlock.devices.protocol.message_text import MessageTexts
 from interlock.links.api import Frame, Frames
-from interlock.links.connected_link import ConnectedLink
+from interlock.links.link import Link
 
 EARLIER: Final = 32  # messages among which the request of an answer is looked for
 
 
-def maybe_frames(link: ConnectedLink, after: int) -> Frames | None:
+def maybe_frames(link: Link, after: int) -> Frames | None:
     """None: it is no device."""
     if not isinstance(link, DeviceLink):
         return None

@@ -1,7 +1,4 @@
-"""The life of a device's link: there when its session says so, degraded when not, and back without a word of anybody.
-
-The session polls the device and opens its transport again; the keeper only waits for it.
-"""
+"""The keeper of a device's link: it follows the session, which polls the device and opens its transport again."""
 
 import logging
 from collections.abc import Callable
@@ -16,8 +13,7 @@ from interlock.core.link_state import LinkState
 from interlock.devices.device_link import DeviceLink
 from interlock.devices.session import DeviceSession
 from interlock.devices.transports.connections import Connections
-from interlock.links.connected_link import ConnectedLink
-from interlock.links.connector import ConnectFailed, Connector, ConnectorParts
+from interlock.links.connector import ConnectFailed, ConnectorParts
 from interlock.links.keeper import Keeper, StockCatalog
 from interlock.links.link import Link
 from interlock.links.link_events import LinkEvents
@@ -27,25 +23,13 @@ from interlock.wire.jsonrpc.codec import encode_value
 
 log = logging.getLogger("interlock.devices")
 
-PRESENT_S: Final = 3.0  # for the first sign of life, before the node says that there is none
-LOOK_AGAIN_S: Final = 30.0  # the session says when it is there; this only ends the grace of its tools
-
-
-class _Presence(Connector):
-    """There is nothing to launch or dial: the session finds the device."""
-
-    _link: DeviceLink
-
-    async def connect(self, start: AsyncExitStack) -> None:
-        if self._link.fault is not None:
-            raise ConnectFailed(self._link.fault)
-        session = self._link.device
-        if not await session.present_within(PRESENT_S):
-            raise ConnectFailed(session.reason or "it does not answer")
-        self._link.arrive()
+PRESENT_S: Final = 3.0  # for the first sign of life, before the device is reported absent
+LOOK_AGAIN_S: Final = 30.0  # the session wakes the keeper sooner; this only ends the grace of its tools
 
 
 class DeviceKeeper(Keeper):
+    """Keeps the link of a device: usable while its session finds the device, degraded while it does not."""
+
     link: DeviceLink
     reads = (TOOLS_LIST,)
     is_reread = False
@@ -61,15 +45,12 @@ class DeviceKeeper(Keeper):
         lost: Callable[[DeviceLink], None],
         members: Members | None = None,
     ) -> None:
-        """`tell` hears how the link stands, `lost` of a device that was there and went. `members`: as of the link."""
+        """`tell` is called when the state of the link changes, `lost` when a present device becomes absent."""
         self._tell = tell
         self._lost = lost
         clock, revealer = connector_parts.clock, connector_parts.revealer
         self.session = DeviceSession(plan.segment, plan.description, clock, self, connections, revealer)
-        super().__init__(
-            lambda keeper: DeviceLink(plan, keeper, clock, self.session, members), connector_parts, stock, events
-        )
-        self._connector = _Presence(self.link, connector_parts, self.stderr, self._loss)
+        super().__init__(lambda keeper: DeviceLink(plan, keeper, clock, self.session, members), clock, stock, events)
 
     @property
     def may_return_soon(self) -> bool:
@@ -85,9 +66,20 @@ class DeviceKeeper(Keeper):
         await self.session.close()
 
     async def restart(self) -> None:
-        """Its transport is opened anew."""
+        """Close the transport and open it again."""
         if self.link.fault is None:
             self.session.reopen()
+
+    async def _open_connection(self, start: AsyncExitStack) -> None:
+        """Wait until the session has found the device. There is nothing to launch or to dial."""
+        if self.link.fault is not None:
+            raise ConnectFailed(self.link.fault)
+        if not await self.session.present_within(PRESENT_S):
+            raise ConnectFailed(self.session.reason or "it does not answer")
+        self.link.arrive()
+
+    async def _close_connection(self, reason: str) -> None:
+        self.link.fail_all(reason)
 
     async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
         """Return the tools that the session knows. Nothing is asked of the device."""
@@ -98,7 +90,7 @@ class DeviceKeeper(Keeper):
         return LOOK_AGAIN_S
 
     def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
-        """It is looked for all the time, and said once."""
+        """Report a loss once, although the session looks for the device all the time."""
         state = LinkState.FAILED if self.listing is None else LinkState.DEGRADED
         is_news = self.link.standing.state is not state
         if is_news:
@@ -111,9 +103,6 @@ class DeviceKeeper(Keeper):
         super().on_standing(link)
         self._tell(self.link)
 
-    def on_unreachable(self, link: ConnectedLink) -> None:
-        """Whether it is there is the session's to say."""
-
     # What the session says (SessionOwner)
 
     def on_present(self) -> None:
@@ -125,8 +114,8 @@ class DeviceKeeper(Keeper):
 
     def on_tools(self) -> None:
         if self._usable.is_set():
-            self.on_changed(self.link, "tools")
+            self.announce("tools")
 
     def on_event(self, name: str, content: dict[str, Any]) -> None:
-        said = {"level": "info", "logger": self.link.segment, "data": {**content, "event": name}}
-        self._events.on_log(self.link, Raw(encode_value(said)))
+        message = {"level": "info", "logger": self.link.segment, "data": {**content, "event": name}}
+        self._events.on_log(self.link, Raw(encode_value(message)))

@@ -7,6 +7,7 @@ fails with an error of the link, which says whether the device may have acted.
 """
 
 import asyncio
+from collections.abc import Set
 from functools import partial
 from typing import Any, Final
 
@@ -15,8 +16,9 @@ from msgspec import Raw
 from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
 from interlock.ax.protocol.hop_metadata import Offer
 from interlock.config.plan import DevicePlan
-from interlock.core.calls.call import Call, Members, Pending
+from interlock.core.calls.call import Call, Members, Outcome, Pending
 from interlock.core.calls.check import Admitted
+from interlock.core.calls.refusals import BUSY
 from interlock.core.clock import Clock
 from interlock.devices.device_tools import transport_class
 from interlock.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
@@ -24,12 +26,11 @@ from interlock.devices.protocol.description_check import is_checked
 from interlock.devices.requests import Request
 from interlock.devices.session import DeviceSession
 from interlock.gate.protocol.reserved_claims import without_claims
-from interlock.links.connected_link import ConnectedLink
-from interlock.links.link import ServerFacts
+from interlock.links.failed_requests import LostRefusal, lost_refusal
+from interlock.links.link import Link, ServerFacts
 from interlock.links.link_events import LinkEvents
-from interlock.links.pipes import Trouble, Undelivered
 from interlock.mcp.eras import LEGACY_VERSIONS, Era
-from interlock.mcp.methods import SET_LEVEL, TOOLS_CALL
+from interlock.mcp.methods import TOOLS_CALL
 from interlock.wire.jsonrpc.codec import decode_value, encode_value, maybe_string
 from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.jsonrpc.messages import ABSENT, Response
@@ -47,8 +48,8 @@ class DeviceCall(Call):
         return without_claims(result, is_aggregator=True)
 
 
-class DeviceLink(ConnectedLink):
-    """A link whose other end is a device session instead of an MCP server. It has no pipe."""
+class DeviceLink(Link):
+    """A link whose other end is a device session. It holds the calls that the device has not answered."""
 
     gone = "device_absent"
 
@@ -61,10 +62,10 @@ class DeviceLink(ConnectedLink):
             clock,
             kind="device",
             transport=plan.description.link.transport,
-            vendor_meta=False,
             offer=Offer(kind="leaf", transport=transport_class(plan.description)),
         )
         self.device = session
+        self._calls: dict[Call, Request | None] = {}  # under way; None: the request ended, the call not yet
         self.members = members
         link = plan.description.link
         # Time for all attempts of a call.
@@ -82,7 +83,7 @@ class DeviceLink(ConnectedLink):
         self.call_type = DeviceCall
 
     def arrive(self) -> None:
-        """Take over what the description says of a device that has become present."""
+        """Take the facts from the description of a device that has become present."""
         capabilities = {"tools": Raw(b'{"listChanged":true}')}
         if self.device.description.events:
             capabilities["logging"] = Raw(b"{}")
@@ -91,13 +92,17 @@ class DeviceLink(ConnectedLink):
             ServerFacts(era=Era.LEGACY, version=version, name=self.segment, capabilities=capabilities, greeted=False)
         )
 
+    @property
+    def active_principals(self) -> Set[str]:
+        return {call.caller.principal.name for call in self._calls}
+
     def send(self, admitted: Admitted[Call]) -> None:
         """Pass the call to the session, which encodes it for the device."""
         call = admitted.command
         call.ticket = admitted
-        self.calls += 1
         call.link = self
-        self._register(call)
+        self.calls += 1
+        self._calls[call] = None
         if call.method != TOOLS_CALL:
             self._answer_later(call, _error(_TOOLS_ONLY))
             return
@@ -111,23 +116,18 @@ class DeviceLink(ConnectedLink):
         elif not isinstance(arguments, dict):
             self._answer_later(call, _error(Refusal(INVALID_PARAMS, "arguments must be an object")))
         else:
-            call.handle = self.device.call(tool, arguments, partial(self._finish_later, call))
-
-    def attach(self, pending: Pending, method: str, params: dict[str, Any], head: bytes = b"") -> None:
-        """Answer a request of the node itself. A device serves calls alone, and its events have one level."""
-        self._register(pending)
-        if method == SET_LEVEL:
-            self._answer_later(pending, Response(b"0", Raw(b"{}"), ABSENT))
-        else:
-            self._answer_later(pending, _error(_TOOLS_ONLY))
+            self._calls[call] = self.device.call(tool, arguments, partial(self._finish_later, call))
 
     def cancel(self, pending: Pending, reason: str) -> None:
-        if self.waiting.pop(pending.upstream_id) is not None and isinstance(pending.handle, Request):
-            self.device.abandon(pending.handle)
+        request = self._calls.pop(pending, None) if isinstance(pending, Call) else None
+        if request is not None:
+            self.device.abandon(request)
 
-    def _register(self, pending: Pending) -> None:
-        self._last_id = pending.upstream_id = self._last_id + 1
-        self.in_flight[pending.upstream_id] = pending
+    def fail_all(self, reason: str) -> None:
+        """End every call, because the device is gone."""
+        calls, self._calls = self._calls, {}
+        for call in calls:
+            call.on_failed(self._build_refusal(reason, "unknown"), Outcome.LOST)
 
     def _finish_later(self, call: Call, outcome: CallOutcome) -> None:
         """End the call in a later turn of the loop: the outcome may come while the call is still being sent."""
@@ -146,17 +146,26 @@ class DeviceLink(ConnectedLink):
             case Failed():
                 self._answer(call, _result(_failure(outcome)))
             case Lost(detail=detail, was_sent=was_sent):
-                trouble = Trouble.LOST if was_sent else Trouble.UNREACHABLE
-                self.on_undelivered(call, Undelivered(trouble, detail))
+                self._fail(call, self._build_refusal(detail, "unknown" if was_sent else "not_sent"), Outcome.LOST)
             case Busy():
-                self.on_undelivered(call, Undelivered(Trouble.BUSY, "too many calls wait"))
+                self._fail(call, BUSY, Outcome.REFUSED)
 
-    def _answer_later(self, pending: Pending, response: Response) -> None:
-        asyncio.get_running_loop().call_soon(self._answer, pending, response)
+    def _answer_later(self, call: Call, response: Response) -> None:
+        asyncio.get_running_loop().call_soon(self._answer, call, response)
 
-    def _answer(self, pending: Pending, response: Response) -> None:
-        if self.waiting.pop(pending.upstream_id) is not None:
-            pending.on_response(response, self.era)
+    def _answer(self, call: Call, response: Response) -> None:
+        if call in self._calls:
+            del self._calls[call]
+            call.on_response(response, self.era)
+
+    def _fail(self, call: Call, refusal: Refusal, outcome: Outcome) -> None:
+        if call in self._calls:
+            del self._calls[call]
+            call.on_failed(refusal, outcome)
+
+    def _build_refusal(self, detail: str, outcome: str) -> LostRefusal:
+        wall, retry_after_ms = self._clock.wall(), self.retry_after_ms
+        return lost_refusal(detail, outcome, wall=wall, retry_after_ms=retry_after_ms, reason=self.gone)
 
 
 def _result(result: dict[str, Any]) -> Response:
@@ -168,19 +177,19 @@ def _error(refusal: Refusal) -> Response:
 
 
 def _failure(failed: Failed) -> dict[str, Any]:
-    said: dict[str, Any] = {"fault": failed.fault}
+    details: dict[str, Any] = {"fault": failed.fault}
     match failed.fault:
         case "status":
             named = f" ({failed.name})" if failed.name else ""
             text = f"The device answered with status {failed.status}{named}."
-            said["status"] = failed.status
+            details["status"] = failed.status
             if failed.name:
-                said["name"] = failed.name
+                details["name"] = failed.name
         case "response_invalid":
             text = "The device's answer is not what its tool declares, and is not shown."
         case _:
             place = failed.path or "the arguments"
             text = f"{place}: {failed.detail}. Nothing was sent to the device."
     if failed.path:
-        said["path"] = failed.path
-    return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {DEVICE: said}}
+        details["path"] = failed.path
+    return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {DEVICE: details}}

@@ -16,7 +16,7 @@ from interlock.config.plan import Plan
 from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock
 from interlock.devices.on_behalf_members import MARK, PARENT
-from interlock.links.connected_link import ConnectedLink
+from interlock.links.link import Link
 
 if TYPE_CHECKING:
     from interlock.crypto.keys.signing import SigningKey
@@ -30,7 +30,7 @@ class DeviceUplink(Uplink):
     def __init__(
         self,
         plan: Plan,
-        link: ConnectedLink,
+        link: Link,
         own_id: str,
         make_front: MakeFront,
         clock: Clock,

@@ -14,9 +14,9 @@ from interlock.core.feed import Feed
 from interlock.devices.on_behalf_members import BESIDE
 from interlock.devices.transports.connections import Connections
 from interlock.fronts.audience import Audience
-from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper
+from interlock.links.link import Link
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Listing
 
@@ -42,7 +42,7 @@ class Devices:
         self._connector_parts = connector_parts
         self._connections = Connections()
         self._own: dict[str, Keeper] = {}
-        self.standings = Feed[ConnectedLink]()  # a link that stands otherwise than before
+        self.standings = Feed[Link]()  # a link that stands otherwise than before
 
     async def open(self) -> None:
         self._add(self._current.plan.devices.described)
@@ -77,7 +77,7 @@ class Devices:
             since = rfc3339(self._connector_parts.clock.wall())
             self._audience.notice(lost_notice(link.segment, link.device.loss, since, str(uuid.uuid4())))
 
-    async def _stock(self, link: ConnectedLink, listing: Listing | None) -> None:
+    async def _stock(self, link: Link, listing: Listing | None) -> None:
         if listing is None:
             self._catalog.drop(link)
         else:

@@ -19,7 +19,7 @@ from interlock.devices.devices import Devices
 from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import ModernFront
-from interlock.links.connected_link import ConnectedLink
+from interlock.links.link import Link
 
 if TYPE_CHECKING:
     from interlock.devices.device_uplink import DeviceUplink
@@ -41,7 +41,7 @@ class OnBehalf:
         self._fronts = legacy, modern, audience
         self._clock = clock
         self._uplinks: dict[str, tuple[DeviceUplink, asyncio.Task[None]]] = {}
-        self._links: dict[str, ConnectedLink] = {}
+        self._links: dict[str, Link] = {}
         self._tasks = BackgroundTasks()  # also of those that are closing their connections
         devices.standings.subscribe(self._on_standing)
 
@@ -60,7 +60,7 @@ class OnBehalf:
         for link in list(self._links.values()):
             self._on_standing(link)
 
-    def _on_standing(self, link: ConnectedLink) -> None:
+    def _on_standing(self, link: Link) -> None:
         self._links[link.segment] = link
         if link.standing.state is LinkState.STOPPED:
             del self._links[link.segment]
@@ -73,7 +73,7 @@ class OnBehalf:
         elif not is_wanted:
             self._leave(link.segment)
 
-    def _uplink(self, plan: Plan, link: ConnectedLink) -> "DeviceUplink":
+    def _uplink(self, plan: Plan, link: Link) -> "DeviceUplink":
         from interlock.ax.parents.front import UpwardFront
         from interlock.devices.device_uplink import DeviceUplink  # without parents they are not imported
 

@@ -24,6 +24,7 @@ from interlock.dispatch.parking import Parking
 from interlock.guard.budgets import Budgets
 from interlock.links.keeper import Keeper
 from interlock.links.log_level import Heard
+from interlock.links.server_keeper import ServerKeeper
 from interlock.mcp.capabilities import capability_said_lacking, declares
 from interlock.mcp.eras import Era
 from interlock.mcp.meta import RAW_EMPTY
@@ -93,7 +94,7 @@ class CallsUnderWay:
         """
         level = maybe_string(call.meta.get(META_LOG_LEVEL))
         keeper = self._keepers.get(link.segment) if level in LOG_RANK else None
-        return keeper.log_level.want(level) if keeper is not None and level is not None else None
+        return keeper.log_level.want(level) if isinstance(keeper, ServerKeeper) and level is not None else None
 
     def prepare_server(self, call: Call) -> Heard | None:
         return None if call.link is None else self.set_log_level(call, call.link)

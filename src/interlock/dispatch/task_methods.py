@@ -1,6 +1,7 @@
 """What clients ask about tasks: `tasks/*` of their own era, and a legacy client's wish that a call become a task."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Any, Final, Protocol
 
 from msgspec import Raw
@@ -20,6 +21,7 @@ from interlock.dispatch.task_updates import TaskListener, TaskNews
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
 from interlock.links.listing import LIST_S
+from interlock.links.server_keeper import ServerKeeper
 from interlock.mcp.cursor import decode_cursor_untrusted, encode_cursor
 from interlock.mcp.eras import Era
 from interlock.mcp.methods import (
@@ -229,7 +231,9 @@ class TaskMethods:
             for task in tasks:
                 self._news.watch(task, listener)
             keeper = self._keepers.get(segment)
-            told = await keeper.task_listening.watch({task.theirs for task in tasks}) if keeper is not None else ()
+            told: Collection[str] = ()
+            if isinstance(keeper, ServerKeeper):
+                told = await keeper.task_listening.watch({task.theirs for task in tasks})
             agreed += [task.id for task in tasks if task.theirs in told]
             self._unwatch([task for task in tasks if task.theirs not in told], listener)
         return agreed
@@ -244,7 +248,7 @@ class TaskMethods:
                 unheard.setdefault(task.link.segment, set()).add(task.theirs)
         for segment, ids in unheard.items():
             keeper = self._keepers.get(segment)
-            if keeper is not None:
+            if isinstance(keeper, ServerKeeper):
                 keeper.task_listening.unwatch(ids)
 
 

@@ -13,6 +13,7 @@ from interlock.catalog.routes import Route
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock
 from interlock.links.connected_link import ConnectedLink
+from interlock.links.link import Link
 from interlock.mcp.tasks import (
     ID_BYTES_MAX,
     TASK_FORGOTTEN,
@@ -156,7 +157,7 @@ class Tasks:
     def of(self, principal: str) -> list[Task]:
         return [task for task in self._of.get(principal, {}).values() if not task.replaced]
 
-    def principals(self, link: ConnectedLink) -> set[str]:
+    def principals(self, link: Link) -> set[str]:
         """Whose tasks may still run at this server: what it says of its own accord may be about any of them."""
         return set(self._live.get(link.segment, ()))
 

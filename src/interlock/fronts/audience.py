@@ -23,6 +23,7 @@ from interlock.links.keeper import Keeper
 from interlock.links.link import Link
 from interlock.links.log_level import Heard
 from interlock.links.process_room import RoomFull
+from interlock.links.server_keeper import ServerKeeper
 from interlock.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED
 from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
@@ -103,7 +104,7 @@ class Audience:
             self._watching.setdefault((link.segment, uri), {})[member] = asked
             return None
         keeper = self._keepers.get(link.segment)
-        if keeper is None:
+        if not isinstance(keeper, ServerKeeper):
             return Refusal(INVALID_REQUEST, "this resource cannot be subscribed to", {"reason": "not_subscribable"})
         # Noted before the server has answered: a member that leaves meanwhile takes its wish along.
         self._watching.setdefault((link.segment, uri), {})[member] = asked
@@ -128,7 +129,7 @@ class Audience:
 
     def _unwatch(self, member: Member, segment: str, uri: str) -> None:
         keeper = self._keepers.get(segment)
-        if self._forget(member, segment, uri) and keeper is not None:
+        if self._forget(member, segment, uri) and isinstance(keeper, ServerKeeper):
             keeper.subscriptions.unsubscribe(uri)
 
     def tell_updated(self, link: Link, uri: str) -> bool:
@@ -185,7 +186,7 @@ class Audience:
         for member in self._owners(link):
             member.on_lists_changed(kind)
 
-    def _owners(self, link: ConnectedLink) -> list[Member]:
+    def _owners(self, link: Link) -> list[Member]:
         """The clients whose own link it is."""
         return [
             member
@@ -236,23 +237,24 @@ class Audience:
         heard = [
             keeper.log_level.set(level if keeper.link.client is None else keeper.link.client.log_level)
             for keeper in self._keepers.values()
+            if isinstance(keeper, ServerKeeper)
         ]
         return [one for one in heard if one is not None]
 
-    def log(self, link: ConnectedLink, params: Raw, with_tasks: set[str]) -> None:
+    def log(self, link: Link, params: Raw, with_tasks: set[str]) -> None:
         """Tells the members that asked for logs, unless it may belong to another principal's call or task."""
         if link.owner is not None:
             for member in self._owners(link):
                 member.on_log(params)
             return
-        callers = link.waiting.principals | with_tasks
+        callers = link.active_principals | with_tasks
         if len(callers) > 1:
             self.unplaced_logs += 1
             return
         for member in list(self.members):
             if not callers or member.caller.principal.name in callers:
                 member.on_log(params)
-        link.noise.count_receivers(len(self.members))
+        link.count_receivers(len(self.members))
 
     def vendor_notification(
         self, link: ConnectedLink, notification: Notification, with_tasks: set[str], sees: Sees
@@ -319,5 +321,6 @@ class Audience:
         """A client's roots changed: servers of its own will ask again; those that all share are not told."""
         for keeper in self._keepers.values():
             link = keeper.link
-            if link.owner == caller.principal.name and link.client in (None, caller) and not link.modern:
+            is_own = link.owner == caller.principal.name and link.client in (None, caller)
+            if is_own and isinstance(link, ConnectedLink) and not link.modern:
                 link.notify(ROOTS_CHANGED)

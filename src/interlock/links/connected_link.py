@@ -20,6 +20,7 @@ connection, and a keeper that lost the connection calls `fail_all`, so that no c
 import asyncio
 import logging
 import re
+from collections.abc import Set
 from typing import Any, Final
 
 from msgspec import Raw
@@ -27,7 +28,6 @@ from msgspec import Raw
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.config.plan import Dial, Spawn
 from interlock.core.calls.call import Call, CallFactory, Inquiry, Outcome, Pending
-from interlock.core.calls.caller import Caller
 from interlock.core.calls.check import Admitted
 from interlock.core.calls.noted_sink import add_note
 from interlock.core.clock import Clock
@@ -119,8 +119,6 @@ class ConnectedLink(Link):
     unset: tuple[str, ...] = ()  # environment variables that it needs and the node does not have
     reach: Spawn | Dial | None = None  # where the node finds the server; None: the server connects to the node
     result_bytes: int | None = None  # limit for an answer of the server; None: limits.message_bytes
-    owner: str | None = None  # the only principal that may use the process or session; None: it is shared
-    client: Caller | None = None  # the only session that may use it
 
     def __init__(
         self,
@@ -141,13 +139,25 @@ class ConnectedLink(Link):
         self.notifications = ServerNotifications(self)
         self.failed = FailedRequests(self, clock)
         self.noise = Noise()
-        self.restarts = 0
-        self.stray = 0  # answers no call waits for
-        self.pid: int | None = None
         self.connection = 0  # counts greetings: what a server remembers may end with one
         self.denied: dict[str, DeniedHost] = {}  # hosts that the server, since it started, wanted to reach and may not
         self._vendor_meta = vendor_meta
         self._last_id = 0
+
+    @property
+    def garbage_count(self) -> int:
+        return self.noise.total
+
+    @property
+    def undelivered_count(self) -> int:
+        return self.failed.undelivered
+
+    @property
+    def active_principals(self) -> Set[str]:
+        return self.waiting.principals
+
+    def count_receivers(self, count: int) -> None:
+        self.noise.count_receivers(count)
 
     @property
     def suspended_count(self) -> int:
@@ -159,7 +169,6 @@ class ConnectedLink(Link):
 
     @property
     def sandboxed(self) -> bool | None:
-        """Return whether the server runs in a sandbox, or None if the node did not start it."""
         return self.reach.sandbox is not None if isinstance(self.reach, Spawn) else None
 
     @property

@@ -1,82 +1,59 @@
 """The life of one link: connect, list, stay, come back.
 
-Theory of operation. A keeper makes its link and owns it. The link carries messages; the keeper has one task, `_live`,
-that does everything else, so that a server that hangs or crashes in a loop costs other links nothing:
+Theory of operation. A keeper makes its link and owns it. The link carries calls; the keeper has one task, `_live`, that
+does everything else, so that a server that hangs or crashes in a loop costs other links nothing:
 
-    connect (spawn or dial, handshake) -> read and publish the lists -> wait for a loss -> hang up -> back off -> again
+    connect -> read and publish the lists -> wait for a loss -> hang up -> back off -> again
 
 What the others see of it is `link.standing`: CONNECTING until the first attempt ends, READY or SLOW (a list could not
 be read) while it is usable, DEGRADED after a loss while what was listed stays listed, FAILED when it never listed or
 was away for GRACE_S, UNAUTHORISED when it waits for another credential, ASLEEP when it was idle and is started on
 demand, STOPPED at the end. Only the keeper sets it.
 
-The link tells its keeper what happens to the connection (`LinkEvents`): a lost pipe ends the wait for a loss; a lost
-session is greeted again beside the calls under way; a refused credential is renewed, and calls that it held up are sent
-again; a changed list is read again. What is meant for clients the keeper passes on to the node's `LinkEvents`. When it
-has stopped, the link no longer refers to it: each would otherwise keep the other until the garbage collector runs.
-
-Everything the server was asked to remember (subscriptions, log level) is said again after each return.
+A subclass knows how to connect, to read a list and to hang up: `ServerKeeper` for MCP servers, `DeviceKeeper` for
+devices. What the link reports for clients, the keeper passes on to the node's `LinkEvents`. When it has stopped, the
+link no longer refers to it: each would otherwise keep the other until the garbage collector runs.
 """
 
 import asyncio
 import logging
 import random
 import secrets
-import weakref
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack
 from math import inf, isfinite
 from typing import Final
 
 import msgspec
-from msgspec import Raw
 
-from interlock.core.calls.call import Call
+from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
-from interlock.credentials.protocol.www_authenticate import read_challenge_untrusted
-from interlock.credentials.token import Denied, TokenHolder
-from interlock.drivers.protocol.server_name import settings_place
-from interlock.links.connected_link import ConnectedLink
-from interlock.links.connector import ConnectFailed, Connector, ConnectorParts, Loss
-from interlock.links.failed_requests import LostRefusal
-from interlock.links.handshake import MODERN_META, PROBE_S, modern_head
+from interlock.credentials.token import TokenHolder
+from interlock.links.connector import ConnectFailed, Loss
+from interlock.links.link import Link
 from interlock.links.link_events import LinkEvents, PassedOnEvents
-from interlock.links.listing import FIELD, LIST_S, Items, ListFailed, Listing, read_list
-from interlock.links.log_level import LogLevel
-from interlock.links.pipes import HttpPipe, Pipe, Undelivered
-from interlock.links.subscriptions import Subscriptions, has
-from interlock.links.task_subscription import TaskListening
-from interlock.links.unauthorized_retry import Renewal
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import (
-    DISCOVER,
-    PING,
-    PROMPTS_LIST,
-    RESOURCES_LIST,
-    TEMPLATES_LIST,
-    TOOLS_LIST,
-)
+from interlock.links.listing import FIELD, Items, ListFailed, Listing
+from interlock.links.subscriptions import has
+from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.process.stderr import StderrRing
 
 log = logging.getLogger("interlock.links")
 
 BACKOFF_FIRST_S: Final = 0.5
 BACKOFF_MAX_S: Final = 30.0
-STEADY_S: Final = 30.0  # ready this long, or a call served, means the next loss starts the backoff anew
-WAKE_LEAST_S: Final = 1.0  # from one attempt to the next, where calls want it sooner than the backoff
+STEADY_S: Final = 30.0  # ready this long, or a call served: the next loss starts the backoff from its first step
+WAKE_LEAST_S: Final = 1.0  # from one attempt to the next, if calls want it sooner than the backoff
 WAKE_FAILED_S: Final = 5.0  # the same after an attempt that failed: the server was not there at all
-UNAUTHORISED_RETRY_S: Final = 60.0
 GRACE_S: Final = 300.0  # MCP-AX 13.2: how long a lost server's tools stay listed
 STOP_S: Final = 6.0
 QUICK_RETURNS_MAX: Final = 3
-RENEWALS_MAX: Final = 3  # credentials in a row that the server refuses when greeted
 REST_PER_ITEM_S: Final = 50e-6  # some ten times what reading one takes: a flood of changes gets a tenth of the node
 REST_ITEMS_MIN: Final = 100  # what is read in a few milliseconds needs no rest
-REST_MAX_S: Final = 1.0  # a fifth of the usual heartbeat interval, within which a change is to be seen above (6.3)
-SAME_REST_S: Final = 0.25  # after a change was announced that is none: each such announcement is told to clients
+REST_MAX_S: Final = 1.0  # a fifth of the usual heartbeat interval, within which parents must see a change (6.3)
+SAME_REST_S: Final = 0.25  # after an announcement that changed nothing: clients get a notification for each
 IDLE: Final = "it was idle"
 
-StockCatalog = Callable[[ConnectedLink, Listing | None], Awaitable[None]]
+StockCatalog = Callable[[Link, Listing | None], Awaitable[None]]
 
 LISTS_OF: Final = {
     "tools": (TOOLS_LIST,),
@@ -86,67 +63,78 @@ LISTS_OF: Final = {
 
 
 class Keeper(PassedOnEvents):
-    is_offered = True  # what its server lists is offered to clients as it is
+    """Connects one link, lists what is behind it, and connects it again after a loss."""
+
+    link: Link
+    is_offered = True  # clients see what its server lists
     is_reread = True  # a list that has become old is read again when a client asks for it
     reads: tuple[str, ...] = (TOOLS_LIST, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST)  # which of its lists
     wakes_after_s = WAKE_LEAST_S, WAKE_FAILED_S
-    closes_holder = True  # its token is its own
+    holder: TokenHolder | None = None  # has the token for a server that may want one
 
     def __init__(
         self,
-        make_link: Callable[[LinkEvents], ConnectedLink],
-        connector_parts: ConnectorParts,
+        make_link: Callable[[LinkEvents], Link],
+        clock: Clock,
         stock: StockCatalog,
         events: LinkEvents,
-        holder: TokenHolder | None = None,
         stderr: StderrRing | None = None,
     ) -> None:
-        """`events`: the node's, which hear what is not for the keeper. `holder`: has the token for a server that may
-        want one."""
+        """`events`: the node's, for what clients must learn. `stock`: puts what is listed into the catalog."""
         super().__init__(events)
-        link = self.link = make_link(self)
-        self.holder = holder
+        self.link = make_link(self)
         self.listing: Listing | None = None
         self.listed_at = dict.fromkeys(LISTS_OF, 0.0)  # when each kind of list was last read, or could not be
         self.list_hint_s: float | None = None  # how long the server says they last, unless it announces changes
         self.settled = asyncio.Event()  # the first attempt has ended, well or not
-        self.made_at = connector_parts.clock.now()
-        self.stderr = stderr or StderrRing(now=connector_parts.clock.wall)
-        refresh_all = weakref.WeakMethod(self._refresh_all)  # else what is listed would wait for the collector
-        self.subscriptions = Subscriptions(link, lambda: (refresh := refresh_all()) and refresh())
-        self.task_listening = TaskListening(link)
-        self.log_level = LogLevel(link)
-        self._connector_parts = connector_parts
+        self.made_at = clock.now()
+        self.stderr = stderr or StderrRing(now=clock.wall)
+        self.failure: ConnectFailed | None = None  # of the last attempt
+        self._clock = clock
         self._stock_catalog = stock
         self._loss = Loss()
-        self._connector = Connector(link, connector_parts, self.stderr, self._loss, holder)
         self._wake = asyncio.Event()
         self._usable = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._relists: dict[str, asyncio.Task[None]] = {}
         self._rests_until = dict.fromkeys(LISTS_OF, 0.0)  # in the time of the loop
-        self._unread: set[str] = set()  # kinds of lists that changed since they were last asked for
-        self._announced: dict[str, float] = {}  # of these, the ones the server said it of, and since when
+        self._unread: set[str] = set()  # kinds of lists that changed since they were last read
+        self._announced: dict[str, float] = {}  # those of them that the server announced, and since when
         self._troubles: dict[str, str] = {}  # method -> why its list could not be read
-        self._regreeting: asyncio.Task[None] | None = None
-        self._probing: asyncio.Task[None] | None = None
-        self._closing: Pipe | None = None
-        self._renewal = Renewal(link, holder, connector_parts.clock, self.probe) if holder is not None else None
-        self._renewals = 0
-        if holder is not None:
-            link.failed.can_renew_credential = True
-            holder.subscribe(self._on_credential)
         self._attempts = 0
         self._began = -inf  # of the last attempt
         self._waking: asyncio.TimerHandle | None = None
         self._stopping = False
         self._falls_asleep = False
-        self.failure: ConnectFailed | None = None  # of the last attempt
+
+    # What a subclass knows
+
+    async def _open_connection(self, start: AsyncExitStack) -> None:
+        """Connect the link. `start` is closed when the server is up: until then it counts as starting.
+
+        Raises ConnectFailed.
+        """
+        raise NotImplementedError
+
+    async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
+        """Read one list. Return its items, or why it could not be read; neither if the server has no such list."""
+        raise NotImplementedError
+
+    async def _close_connection(self, reason: str) -> None:
+        """End the connection and every call under way."""
+        raise NotImplementedError
+
+    def _say_everything(self) -> None:
+        """Repeat after each return what the server was asked to remember."""
+
+    async def _plan_retry(self, failed: ConnectFailed, began: float) -> tuple[str, float | None] | None:
+        """Return why the attempt failed and how long to wait (None: the backoff), or None to try again at once."""
+        return failed.reason, None
 
     # Commands
 
     def start_asleep(self) -> None:
-        """Nothing is begun until somebody wants the server."""
+        """Start without connecting until a call wants the server."""
         self._falls_asleep = True
         self.start()
 
@@ -154,7 +142,7 @@ class Keeper(PassedOnEvents):
         self._task = asyncio.get_running_loop().create_task(self._live(), name=f"link {self.link.segment}")
 
     async def stop(self) -> None:
-        """Bounded: a child that does not end must not hold the node; the reaper sees to it."""
+        """Stop within a bound: a child that does not end must not hold the node; the reaper sees to it."""
         self._stopping = True
         if self._task is not None:
             self._task.cancel()
@@ -163,22 +151,23 @@ class Keeper(PassedOnEvents):
             await asyncio.wait_for(self._hang_up("the node is stopping"), STOP_S)
         except TimeoutError:
             log.warning("link %s: did not stop within %g s", self.link.name, STOP_S)
-        if self.holder is not None:
-            self.holder.unsubscribe(self._on_credential)
-            if self.closes_holder:
-                await self.holder.close()
+        await self._release_holder()
         self.link.stand(LinkState.STOPPED, None)
         self._let_go_of_link()
 
+    async def _release_holder(self) -> None:
+        """Stop using the token of the server."""
+
     def _let_go_of_link(self) -> None:
-        """It is over: the last words of the link are not for this keeper."""
+        """Detach from the link, whose last events are not for this keeper."""
         self.link.events = self._events
 
     async def restart(self) -> None:
-        """Now, whatever the backoff says."""
+        """Connect again now, whatever the backoff says."""
         self._attempts = 0
         if self.link.standing.state in (LinkState.READY, LinkState.SLOW):
-            self._usable.clear()  # a call that comes now waits for the new connection
+            # A call that arrives now waits for the new connection.
+            self._usable.clear()
             self.lose("restarted by the operator")
         self._wake.set()
 
@@ -186,8 +175,8 @@ class Keeper(PassedOnEvents):
         self._loss.declare(reason)
 
     def wake(self) -> None:
-        """Somebody wants this server now: it is tried at once, or as soon as the rate of attempts allows."""
-        pause_s = self._began + self.wakes_after_s[self.failure is not None] - self._connector_parts.clock.now()
+        """Connect for a call that waits: at once, or as soon as the rate of attempts allows."""
+        pause_s = self._began + self.wakes_after_s[self.failure is not None] - self._clock.now()
         if pause_s <= 0:
             self._wake.set()
         elif self._waking is None:
@@ -207,21 +196,13 @@ class Keeper(PassedOnEvents):
         self.lose(IDLE)
 
     @property
-    def is_busy(self) -> bool:
-        """Whether a call, task or subscription would be lost if it ended now. Our own listening does not count."""
-        link = self.link
-        if link.booked or link.waiting.suspended or self.subscriptions.uris or link.events.tasks.of_others(link, set()):
-            return True
-        return any(isinstance(pending, Call) for pending in link.in_flight.values())
-
-    @property
     def contracts(self) -> int | None:
-        """How many a driver's server serves; None where it is no driver's, and offers its own tools."""
+        """Return how many contracts a driver's server serves, or None if it offers its own tools."""
         return None
 
     @property
     def may_return_soon(self) -> bool:
-        """A server that was there and ended is worth a short wait; one that keeps failing to start is not."""
+        """Return whether a call should wait for it: it served before, and does not keep failing to start."""
         is_near = self.failure is None or self._attempts <= QUICK_RETURNS_MAX
         return self.listing is not None and is_near and not self._stopping
 
@@ -233,7 +214,7 @@ class Keeper(PassedOnEvents):
         return True
 
     def refresh(self, kind: str) -> "asyncio.Task[None]":
-        """Read one kind of list again; asked twice while under way, it is read once more afterwards at most."""
+        """Read one kind of list again. If it is being read now, it is read once more afterwards."""
         task = self._relists.get(kind)
         self._unread.add(kind)
         if task is None or task.done():
@@ -246,7 +227,7 @@ class Keeper(PassedOnEvents):
             self.refresh(kind)
 
     def refreshed(self, kind: str) -> "asyncio.Future[None]":
-        """One reading for all who find the list too old (MCP-AX 5.1); it begins now."""
+        """Read a list again, once for all who find it too old (MCP-AX 5.1)."""
         task = self._relists.get(kind)
         return asyncio.shield(self.refresh(kind) if task is None or task.done() else task)
 
@@ -254,28 +235,11 @@ class Keeper(PassedOnEvents):
     def announces_changes(self) -> bool:
         return self.link.facts is not None and has(self.link.facts.capabilities.get("tools"), "listChanged")
 
-    # What the link says (LinkEvents)
-
-    def on_changed(self, link: ConnectedLink, kind: str) -> None:
+    def announce(self, kind: str) -> None:
+        """Read a list again that the server says has changed, and tell those who see it."""
         if self.is_offered:
             self._announced.setdefault(kind, asyncio.get_running_loop().time())
         self.refresh(kind)
-
-    def on_acknowledged(self, link: ConnectedLink, params: Raw) -> None:
-        self.task_listening.on_acknowledged(params)
-
-    def on_pipe_lost(self, link: ConnectedLink, reason: str) -> None:
-        self.lose(reason)
-
-    def on_session_lost(self, link: ConnectedLink) -> None:
-        self.regreet()
-
-    def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
-        log.warning("link %s: %s", link.name, what.detail)
-        self.refused(what)
-
-    def on_unreachable(self, link: ConnectedLink) -> None:
-        self.probe()
 
     # Life
 
@@ -285,29 +249,22 @@ class Keeper(PassedOnEvents):
                 await self._sleep()
             self._loss.forget()
             self._clear_wake()
-            began = self._began = self._connector_parts.clock.now()
+            began = self._began = self._clock.now()
             served_before = self.link.served
             retry_s = None
             try:
                 await self._connect()
-                self.settled.set()
-                self._usable.set()
-                self._renewals = 0
-                self.failure = None
+                self._on_connected()
                 reason = await self._loss.wait()
                 if self._falls_asleep:
                     continue
             except ConnectFailed as failed:
                 self.failure = failed
-                reason = failed.reason
-                if failed.refusal is not None:
-                    denied = await self._another_credential(failed.refusal, began)
-                    if denied is None:
-                        await self._hang_up(reason)
-                        continue
-                    reason, retry_s = denied.reason, denied.retry_s
-                elif failed.unauthorised:
-                    retry_s = UNAUTHORISED_RETRY_S
+                retry = await self._plan_retry(failed, began)
+                if retry is None:
+                    await self._hang_up(failed.reason)
+                    continue
+                reason, retry_s = retry
             except Exception:
                 ref = secrets.token_hex(6)
                 log.exception("link %s: internal error %s", self.link.name, ref)
@@ -315,7 +272,7 @@ class Keeper(PassedOnEvents):
                 self.failure = ConnectFailed(reason)
             self._usable.clear()
             await self._hang_up(reason)
-            if self._connector_parts.clock.now() - began > STEADY_S or self.link.served > served_before:
+            if self._clock.now() - began > STEADY_S or self.link.served > served_before:
                 self._attempts = 0
             self._attempts += 1
             self.link.restarts += 1
@@ -323,6 +280,20 @@ class Keeper(PassedOnEvents):
             self._stand_lost(reason, wait_s, unauthorised=retry_s is not None)
             self.settled.set()
             await self._pause(wait_s)
+
+    async def _connect(self) -> None:
+        state = self.link.standing.state
+        if state is LinkState.ASLEEP or (self.listing is None and state is not LinkState.CONNECTING):
+            self.link.stand(LinkState.CONNECTING, self.link.standing.reason)
+        async with AsyncExitStack() as start:
+            await self._open_connection(start)
+            await self._stock()
+        self._say_everything()
+
+    def _on_connected(self) -> None:
+        self.settled.set()
+        self._usable.set()
+        self.failure = None
 
     async def _sleep(self) -> None:
         self._usable.clear()
@@ -333,7 +304,7 @@ class Keeper(PassedOnEvents):
         self._falls_asleep = False
 
     def _backoff_s(self) -> float:
-        """How long after this loss, or failed attempt, the next attempt is made."""
+        """Return how long to wait before the next attempt, after a loss or a failed attempt."""
         return backoff_s(self._attempts)
 
     def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
@@ -346,93 +317,29 @@ class Keeper(PassedOnEvents):
         else:
             self.link.stand(LinkState.FAILED, reason)
 
-    # Credentials
-
-    def refused(self, what: Undelivered) -> None:
-        """The server refuses our credential, and calls may be waiting for another."""
-        if self._renewal is not None:
-            probing = self._probing is not None and not self._probing.done()
-            if self.link.failed.refused or (self._usable.is_set() and not probing):
-                self._renewal.begin(what)
-        elif what.status == 401:
-            self.probe()
-
-    async def _another_credential(self, what: Undelivered, began: float) -> Denied | None:
-        """None when it is worth greeting the server again, with another one."""
-        if self.holder is None:
-            reason = f"{what.detail}; check its headers in {settings_place(self.link.segment)}"
-            return Denied(reason=reason, retry_s=UNAUTHORISED_RETRY_S)
-        if self._renewals >= RENEWALS_MAX:
-            self._renewals = 0
-            return Denied(reason="it refuses every token that it is shown", retry_s=UNAUTHORISED_RETRY_S)
-        self._renewals += 1
-        return await self.holder.refused(what.status, read_challenge_untrusted(what.challenges), sent_at=began)
-
-    def _on_credential(self) -> None:
-        self._connector.show_credential()
-        if self.link.standing.state is LinkState.UNAUTHORISED:
-            self._wake.set()
-
     async def _pause(self, wait_s: float) -> None:
-        """Wait for the next attempt; a degraded link's tools leave when their grace is over."""
+        """Wait for the next attempt. The tools of a degraded link leave the catalog when their grace is over."""
         try:
             async with asyncio.timeout(wait_s if isfinite(wait_s) else None):
                 await self._wake.wait()
         except TimeoutError:
             pass
         standing = self.link.standing
-        if standing.state is LinkState.DEGRADED and self._connector_parts.clock.wall() - standing.since_wall > GRACE_S:
+        if standing.state is LinkState.DEGRADED and self._clock.wall() - standing.since_wall > GRACE_S:
             self.listing = None
             self.link.stand(LinkState.FAILED, standing.reason)
             await self._stock_catalog(self.link, None)
 
-    async def _connect(self) -> None:
-        state = self.link.standing.state
-        if state is LinkState.ASLEEP or (self.listing is None and state is not LinkState.CONNECTING):
-            self.link.stand(LinkState.CONNECTING, self.link.standing.reason)
-        async with AsyncExitStack() as start:
-            await self._connector.connect(start)
-            await self._stock()
-        self._say_everything()
+    async def _hang_up(self, reason: str) -> None:
+        for task in self._relists.values():
+            task.cancel()
+        self._relists.clear()
+        await self._close_connection(reason)
 
-    def probe(self) -> None:
-        """A request did not reach the server: ask once more, and if that fails too, the server is lost."""
-        if self._usable.is_set() and (self._probing is None or self._probing.done()):
-            self._probing = asyncio.get_running_loop().create_task(self._probe())
-
-    async def _probe(self) -> None:
-        facts = self.link.facts
-        if facts is None or facts.era is Era.LEGACY:
-            inquiry = self.link.ask(PING, {})
-        else:
-            inquiry = self.link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
-        try:
-            reply = await asyncio.wait_for(inquiry.future, PROBE_S)
-        except TimeoutError:
-            self.link.cancel(inquiry, "timeout")
-            return
-        if isinstance(reply, LostRefusal):
-            self.lose(reply.detail)
-
-    def regreet(self) -> None:
-        """A legacy HTTP server forgot our session: open a new one on the same connection, lose no call."""
-        if self._regreeting is None or self._regreeting.done():
-            self._regreeting = asyncio.get_running_loop().create_task(self._regreet())
-
-    async def _regreet(self) -> None:
-        pipe = self.link.pipe
-        if not isinstance(pipe, HttpPipe):
-            return
-        try:
-            await self._connector.greet_anew(pipe)
-        except ConnectFailed as failed:
-            self.lose(failed.reason)
-            return
-        self._say_everything()
-        self._refresh_all()
+    # Lists
 
     async def _stock(self) -> None:
-        """Read all lists. A list that does not come leaves the link usable but slow."""
+        """Read all lists. A list that cannot be read leaves the link usable but slow."""
         methods = self.reads
         outcomes = await asyncio.gather(*(self._read(method) for method in methods))
         refusal = next((failed.what for _, failed in outcomes if failed is not None and failed.unauthorised), None)
@@ -467,7 +374,7 @@ class Keeper(PassedOnEvents):
         return [getattr(listing, FIELD[method]).digest for method in LISTS_OF[kind]]
 
     def _rest_s(self, kind: str) -> float:
-        """Between two readings of a list: the longer it is, the more changes are taken together."""
+        """Return the pause between two readings of a list: the longer it is, the more changes are read together."""
         listing = self.listing or Listing()
         items = sum(len(getattr(listing, FIELD[method]).items) for method in LISTS_OF[kind])
         return min(REST_MAX_S, items * REST_PER_ITEM_S) if items > REST_ITEMS_MIN else 0.0
@@ -484,56 +391,22 @@ class Keeper(PassedOnEvents):
                 await self._publish(listing, (kind,))
             elif trouble is not None:
                 self._troubles[method] = str(trouble)
-                self.listed_at[kind] = (
-                    self._connector_parts.clock.now()
-                )  # what there is stays, and is not asked for each time
+                # The old list stays, and is not read again for every client that asks.
+                self.listed_at[kind] = self._clock.now()
         if self.link.standing.state in (LinkState.READY, LinkState.SLOW):
             self._stand_listed()
-
-    async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
-        try:
-            known = getattr(self.listing, FIELD[method]) if self.listing is not None else None
-            return await read_list(self.link, method, known, self._connector_parts.manner.within(LIST_S)), None
-        except ListFailed as failed:
-            return None, failed
 
     async def _publish(self, listing: Listing, kinds: Iterable[str]) -> None:
         self.listing = listing
         self.list_hint_s = None if self.announces_changes else listing.tools.ttl_s
         for kind in kinds:
-            self.listed_at[kind] = self._connector_parts.clock.now()
+            self.listed_at[kind] = self._clock.now()
         await self._stock_catalog(self.link, listing)
 
     def _stand_listed(self) -> None:
         self.link.stand(
             LinkState.SLOW if self._troubles else LinkState.READY, "; ".join(self._troubles.values()) or None
         )
-
-    async def _hang_up(self, reason: str) -> None:
-        """When it is interrupted, the next one waits for what this one began to close."""
-        self._closing, self.link.pipe = self.link.pipe or self._closing, None
-        self.link.pid = None
-        self.subscriptions.hang_up()
-        for task in (*self._relists.values(), self._regreeting, self._probing):
-            if task is not None:
-                task.cancel()
-        self._relists.clear()
-        if self._renewal is not None:
-            self._renewal.cancel()
-        self.link.fail_all(reason)
-        if self._closing is not None:
-            await self._closing.close()
-            self._closing = None
-
-    # What is said again after each return
-
-    def _say_everything(self) -> None:
-        facts = self.link.facts
-        if facts is None:
-            return
-        self.subscriptions.say_again()
-        self.task_listening.say()
-        self.log_level.say()
 
 
 def backoff_s(attempt: int, first_s: float = BACKOFF_FIRST_S) -> float:

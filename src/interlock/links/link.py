@@ -9,16 +9,16 @@ Theory of operation. Everything a client can call stands behind a link, which is
     ContractLink     the contracts of drivers: a call is admitted here and goes over a ServerLink lent to it
     LocalLink        the node itself: tools and resources that its packages declare
 
-The first four are `ConnectedLink`s: messages of MCP go over a pipe, and a keeper owns the link, connects it and lists
-what is there. This base class is what all others need, from the catalog to the operator: who it is, how it stands, what
-it offers, how busy it is, and `send`, which takes only what the guard admitted.
+The first three are `ConnectedLink`s: messages of MCP go over a pipe. A keeper owns each of the first four, connects it
+and lists what is there. This base class has what all others need, from the catalog to the operator: its segment, its
+state, what it offers, how busy it is, and `send`, which takes only what the guard admitted.
 
 A link names the type of the calls made for it (`call_type`), so that a call is made once and never replaced. It counts
 calls but does not keep them: what is under way is kept where it can be answered, in `ConnectedLink.in_flight`.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Protocol
 
 import msgspec
@@ -36,6 +36,7 @@ from interlock.credentials.consents import Consent
 from interlock.drivers.protocol.server_name import server_name
 from interlock.links.link_events import LinkEvents
 from interlock.mcp.eras import Era
+from interlock.process.sandbox.denied_host import DeniedHost
 
 TIMEOUT_S = 300.0  # as of [servers.SEGMENT] timeout_s
 LATENCIES_MAX = 100  # calls of which a link remembers how long they took
@@ -94,6 +95,12 @@ class Link:
     asks: frozenset[str] = frozenset()  # tools of which a person confirms every call, by their own names
     members: Members | None = None  # whom it is for; None: everybody
     tells_updates = False  # of its resources, without being asked to
+    owner: str | None = None  # the only principal that may use it; None: it is shared
+    client: Caller | None = None  # the only session that may use it
+    pid: int | None = None  # of a process that the node started
+    restarts = 0
+    stray = 0  # answers no call waits for
+    denied: Mapping[str, DeniedHost] = {}  # hosts that a sandboxed server wanted to reach and may not
 
     def __init__(
         self, segment: str, events: LinkEvents, clock: Clock, *, kind: str, transport: str, offer: Offer = ADOPTED
@@ -131,6 +138,29 @@ class Link:
     def served(self) -> int:
         """How many calls it answered, or still has."""
         return self.calls - self.errors
+
+    @property
+    def sandboxed(self) -> bool | None:
+        """Return whether the server runs in a sandbox, or None if the node did not start it."""
+        return None
+
+    @property
+    def garbage_count(self) -> int:
+        """Return how many messages of the server were not JSON-RPC."""
+        return 0
+
+    @property
+    def undelivered_count(self) -> int:
+        """Return how many answers, cancellations and notifications of ours did not arrive."""
+        return 0
+
+    @property
+    def active_principals(self) -> Set[str]:
+        """Return the names of the principals with a call under way."""
+        return frozenset()
+
+    def count_receivers(self, count: int) -> None:
+        """Note to how many clients a notification was passed on, to limit a server that sends many."""
 
     @property
     def suspended_count(self) -> int:

@@ -70,7 +70,7 @@ class LinkEvents:
 
     def on_resource_updated(self, link: "ConnectedLink", params: Raw) -> None: ...
 
-    def on_log(self, link: "ConnectedLink", params: Raw) -> None:
+    def on_log(self, link: "Link", params: Raw) -> None:
         """A log message that belongs to no call we can name."""
 
     def on_question(self, link: "ConnectedLink", asking: Asking) -> Refusal | None:
@@ -89,7 +89,7 @@ class LinkEvents:
     def on_vendor_notification(self, link: "ConnectedLink", notification: Notification) -> None:
         """A notification that no revision of MCP has, and that belongs to no call we can name."""
 
-    def on_announced(self, link: "ConnectedLink", kind: str, since: float) -> None:
+    def on_announced(self, link: "Link", kind: str, since: float) -> None:
         """The server said, at this time of the loop, that its list of `kind` changed; it has been read since."""
 
     def on_own_changed(self, link: "ConnectedLink", kind: str) -> None:
@@ -130,7 +130,7 @@ class PassedOnEvents(LinkEvents):
     def on_resource_updated(self, link: "ConnectedLink", params: Raw) -> None:
         self._events.on_resource_updated(link, params)
 
-    def on_log(self, link: "ConnectedLink", params: Raw) -> None:
+    def on_log(self, link: "Link", params: Raw) -> None:
         self._events.on_log(link, params)
 
     def on_question(self, link: "ConnectedLink", asking: Asking) -> Refusal | None:

@@ -32,11 +32,12 @@ from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts
 from interlock.links.failed_requests import LostRefusal
 from interlock.links.handshake import MODERN_META, GreetingFailed, modern_head
-from interlock.links.keeper import Keeper, StockCatalog
+from interlock.links.keeper import StockCatalog
 from interlock.links.link import ServerFacts
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import LIST_S, Listing
 from interlock.links.pipes import PipeOwner, Trouble, Undelivered
+from interlock.links.server_keeper import ServerKeeper
 from interlock.links.server_notifications import CHANGES
 from interlock.mcp.eras import LATEST_LEGACY, Era
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS
@@ -347,7 +348,7 @@ class RegistrationParts(msgspec.Struct, frozen=True, kw_only=True):
     registrar: RegistrationEvents
 
 
-class RegisteredKeeper(Keeper):
+class RegisteredKeeper(ServerKeeper):
     """Keeps a link that the other side opened. It lists what is there; the registration decides how long it is."""
 
     link: RegisteredLink

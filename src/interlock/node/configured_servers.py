@@ -13,14 +13,15 @@ from interlock.core.calls.caller import Caller
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.feed import AsyncFeed
 from interlock.credentials.service import CredentialService
-from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper
+from interlock.links.link import Link
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Listing
 from interlock.links.own.asking_memory import AskingMemory
 from interlock.links.own.pool import OwnLinks
 from interlock.links.own.share_decision import AutoSharing
+from interlock.links.server_keeper import ServerKeeper
 from interlock.links.server_link import ServerLink
 
 
@@ -77,7 +78,7 @@ class Servers:
             self._catalog.reconsider(segment)
             await self._catalog.stock_again(keeper.link, keeper.listing)
 
-    async def stock(self, link: ConnectedLink, listing: Listing | None) -> None:
+    async def stock(self, link: Link, listing: Listing | None) -> None:
         if listing is None:
             self._catalog.drop(link)
         else:
@@ -111,7 +112,7 @@ class Servers:
         sharing = None
         if own is not None and server.share == "auto" and token_of is None:
             sharing, own = AutoSharing(own, self._asking), None
-        keeper = self._keepers[server.segment] = Keeper(
+        keeper = self._keepers[server.segment] = ServerKeeper(
             lambda keeper: ServerLink(server, keeper, clock, vendor_meta=vendor_meta, own=own, sharing=sharing),
             self._connector_parts,
             self.stock,

@@ -65,7 +65,7 @@ class NodeLinkEvents(LinkEvents):
     def on_resource_updated(self, link: ConnectedLink, params: Raw) -> None:
         self._audience.resource_updated(link, params, self._catalog.namespace.show_uri)
 
-    def on_log(self, link: ConnectedLink, params: Raw) -> None:
+    def on_log(self, link: Link, params: Raw) -> None:
         self._audience.log(link, params, self._tasks.principals(link))
 
     def on_question(self, link: ConnectedLink, asking: Asking) -> Refusal | None:
@@ -83,7 +83,7 @@ class NodeLinkEvents(LinkEvents):
     def on_vendor_notification(self, link: ConnectedLink, notification: Notification) -> None:
         self._audience.vendor_notification(link, notification, self._tasks.principals(link), self._sees)
 
-    def on_announced(self, link: ConnectedLink, kind: str, since: float) -> None:
+    def on_announced(self, link: Link, kind: str, since: float) -> None:
         self._audience.list_announced(link, kind, since, self._sees)
 
     def on_own_changed(self, link: ConnectedLink, kind: str) -> None:

@@ -14,6 +14,7 @@ from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.core.feed import Feed
 from interlock.credentials.service import CredentialService
 from interlock.devices.devices import Devices
+from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectorParts
 from interlock.links.era_memory import EraMemory
 from interlock.links.keeper import Keeper
@@ -50,7 +51,9 @@ def _started(plan: Plan, keepers: Mapping[str, Keeper]) -> list[ServerPlan]:
     if plan.approvals.command:
         commands["approvals"] = plan.approvals.command
     started = {segment: Spawn(command=command, cwd=plan.workspace) for segment, command in commands.items()}
-    started |= {link.segment: link.reach for link in links if isinstance(link.reach, Spawn)}
+    started |= {
+        link.segment: link.reach for link in links if isinstance(link, ConnectedLink) and isinstance(link.reach, Spawn)
+    }
     return [*plan.servers, *(ServerPlan(segment=segment, reach=reach) for segment, reach in started.items())]
 
 

@@ -21,8 +21,10 @@ from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectFailed, Connector, ConnectorParts
 from interlock.links.handshake import GreetingFailed, Manner, greet
 from interlock.links.keeper import Keeper, StockCatalog
+from interlock.links.link import Link
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Listing
+from interlock.links.server_keeper import ServerKeeper
 from interlock.mcp.eras import LATEST_MODERN, LEGACY_VERSIONS, Era
 from interlock.mcp.methods import TOOLS_LIST
 from interlock.rooms.participant_link import ParticipantLink, ProposedCalls, RoomMembers
@@ -49,7 +51,7 @@ class _Present(Connector):
             raise ConnectFailed(failed.reason) from failed
 
 
-class ParticipantKeeper(Keeper):
+class ParticipantKeeper(ServerKeeper):
     link: ParticipantLink
     reads = (TOOLS_LIST,)
     is_reread = False
@@ -279,7 +281,7 @@ class RoomLinks:
         keeper.cut(LEFT)
         self._catalog.drop(keeper.link)
 
-    async def _stock(self, link: ConnectedLink, listing: Listing | None) -> None:
+    async def _stock(self, link: Link, listing: Listing | None) -> None:
         if listing is None or not listing.tools.items:
             self._catalog.drop(link)
         else:

@@ -21,10 +21,11 @@ from interlock.drivers.workspace.tamper_check import BROKEN, WORDS, TamperCheck
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectFailed, ConnectorParts
 from interlock.links.handshake import UNSUPPORTED
-from interlock.links.keeper import LISTS_OF, Keeper, StockCatalog, backoff_s
+from interlock.links.keeper import LISTS_OF, StockCatalog, backoff_s
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import FIELD, LIST_S, Items, Listing
 from interlock.links.pipes import Undelivered
+from interlock.links.server_keeper import ServerKeeper
 from interlock.links.server_link import ServerLink
 from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.process.stderr import Redact, StderrRing
@@ -46,7 +47,7 @@ def lists_of(driver: Driver) -> tuple[str, ...]:
     return (TOOLS_LIST, *prompts, *((RESOURCES_LIST, TEMPLATES_LIST) if driver.resources else ()))
 
 
-class DriverKeeper(Keeper):
+class DriverKeeper(ServerKeeper):
     link: ServerLink
     is_offered = False
     wakes_after_s = 0.0, 0.0  # its attempts are bounded by their series

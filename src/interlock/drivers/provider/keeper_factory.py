@@ -16,15 +16,15 @@ from interlock.drivers.provider.keeper import DriverKeeper
 from interlock.drivers.provider.link import DriverLink
 from interlock.drivers.secrets.vault import DriverRevealer
 from interlock.drivers.workspace.tamper_check import TamperCheck
-from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectorParts
+from interlock.links.link import Link
 from interlock.links.listing import Listing
 
 
 class ServerEvents(Protocol):
     """What a driver is told of its servers; `who` is the tenant or user of one, None for the driver's own."""
 
-    async def on_listing(self, link: ConnectedLink, who: str | None, listing: Listing | None) -> None: ...
+    async def on_listing(self, link: Link, who: str | None, listing: Listing | None) -> None: ...
 
     def on_up(self) -> None:
         """A server is connected, and its lists were checked."""

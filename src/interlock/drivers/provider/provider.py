@@ -38,8 +38,8 @@ from interlock.drivers.provider.tenant_processes import Instance, InstanceLease,
 from interlock.drivers.secrets.logins import Logins
 from interlock.drivers.secrets.missing_credentials import code_of, login_text, missing_secrets
 from interlock.drivers.workspace.tamper_check import TamperCheck
-from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import UNSUPPORTED
+from interlock.links.link import Link
 from interlock.links.listing import Listing
 from interlock.store.ports import StoreError
 
@@ -270,7 +270,7 @@ class DriverProvider:
     def serves(self) -> int:
         return len(self.contract_ids)
 
-    async def on_listing(self, link: ConnectedLink, who: str | None, listing: Listing | None) -> None:
+    async def on_listing(self, link: Link, who: str | None, listing: Listing | None) -> None:
         """One of its processes listed its tools, for the first time or again."""
         instances = self._instances
         instance = instances.maybe(who) if instances is not None else None
@@ -304,7 +304,7 @@ class DriverProvider:
         self._checked = digest, verdict
         return verdict
 
-    def _adopt(self, verdict: Verdict, listing: Listing, link: ConnectedLink) -> None:
+    def _adopt(self, verdict: Verdict, listing: Listing, link: Link) -> None:
         facts = link.facts
         warnings = () if facts is None else greeting_warnings(self.driver, facts, link.transport)
         before = _offer_digest(self.listing, self.bound)
@@ -545,7 +545,7 @@ class DriverProvider:
         contracts = [self._contracts[each.index] for each in self.driver.implements]
         return about(self._digest, self.installed, contracts)
 
-    async def _keep(self, verdict: Verdict, link: ConnectedLink) -> None:
+    async def _keep(self, verdict: Verdict, link: Link) -> None:
         tools = {contract: bound.tool_digest for contract, bound in verdict.bound.items()}
         protocol = link.facts.version if link.facts is not None else ""
         await self._snapshots.keep(Snapshot(about=self._about(), protocol=protocol, tools=tools))

@@ -12,11 +12,12 @@ from interlock.credentials.consents import Consent
 from interlock.credentials.token import TokenHolder
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectorParts
-from interlock.links.keeper import SAME_REST_S, WAKE_LEAST_S, Keeper
+from interlock.links.keeper import SAME_REST_S, WAKE_LEAST_S
 from interlock.links.link import Link
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Listing
 from interlock.links.pipes import Undelivered
+from interlock.links.server_keeper import ServerKeeper
 from interlock.links.server_link import ServerLink
 from interlock.wire.jsonrpc.messages import Notification
 
@@ -24,7 +25,7 @@ OPEN_S: Final = 15.0  # how long a call waits for its link
 TELL_S: Final = 0.05  # several changes are told as one
 
 
-class OwnKeeper(Keeper):
+class OwnKeeper(ServerKeeper):
     link: ServerLink
     is_offered = False
     reads = ()
@@ -131,7 +132,7 @@ class OwnKeeper(Keeper):
         if self.token is None:
             super().on_resource_updated(link, params)
 
-    def on_log(self, link: ConnectedLink, params: Raw) -> None:
+    def on_log(self, link: Link, params: Raw) -> None:
         if self.token is None:
             super().on_log(link, params)
 
@@ -160,5 +161,5 @@ class OwnKeeper(Keeper):
         self.log_level.say()
 
 
-async def _no_catalog(link: ConnectedLink, listing: Listing | None) -> None:
+async def _no_catalog(link: Link, listing: Listing | None) -> None:
     pass

@@ -36,6 +36,7 @@ from interlock.links.keeper import Keeper
 from interlock.links.link_events import LinkEvents
 from interlock.links.own.own_link_keeper import OwnKeeper
 from interlock.links.process_room import SETTLED_S, RoomFull
+from interlock.links.server_keeper import ServerKeeper
 from interlock.links.server_link import ServerLink
 from interlock.mcp.capabilities import common_capabilities
 from interlock.mcp.eras import Era
@@ -232,7 +233,10 @@ class OwnLinks:
             token or self._holder,
             token=token,
         )
-        keeper.log_level.set(client.log_level if client is not None else shared.log_level.of_sessions)
+        if client is not None:
+            keeper.log_level.set(client.log_level)
+        elif isinstance(shared, ServerKeeper):
+            keeper.log_level.set(shared.log_level.of_sessions)
         self._keepers[key] = self._all_keepers[plan.segment] = keeper
         if self._sweeper is None:
             self._sweep_later()

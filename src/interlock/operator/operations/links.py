@@ -35,7 +35,6 @@ from interlock.links.api import (
     Withheld,
 )
 from interlock.links.api import Link as LinkView
-from interlock.links.connected_link import ConnectedLink
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
 from interlock.links.own.own_link_keeper import OwnKeeper
@@ -146,8 +145,8 @@ class LinkOperations:
             errors=sum(one.errors for one in links),
             restarts=link.restarts,
             stray=link.stray,  # answers no call waited for
-            stdout_noise=link.noise.total,  # what it sent that is no message
-            unsent=link.failed.undelivered,  # answers, cancellations and notices of ours that did not arrive
+            stdout_noise=link.garbage_count,  # what it sent that is no message
+            unsent=link.undelivered_count,  # answers, cancellations and notices of ours that did not arrive
             pid=link.pid,
             sandbox=link.sandboxed,
             denied=_denied_hosts(links),
@@ -263,7 +262,7 @@ def _last_words(keeper: Keeper) -> str | None:
     return next(filter(None, said), None)
 
 
-def _denied_hosts(links: Iterable[ConnectedLink]) -> tuple[DeniedHost, ...]:
+def _denied_hosts(links: Iterable[Link]) -> tuple[DeniedHost, ...]:
     found = {place: one for link in links for place, one in link.denied.items()}
     return tuple(DeniedHost(place=place, why=one.why, remedy=one.remedy) for place, one in found.items())
 
@@ -272,7 +271,7 @@ def _is_device(keeper: Keeper) -> bool:
     return keeper.link.kind == "device"
 
 
-def _device(link: ConnectedLink) -> Device | None:
+def _device(link: Link) -> Device | None:
     if link.kind != "device":
         return None
     from interlock.devices.device_link import DeviceLink  # its libraries are an extra

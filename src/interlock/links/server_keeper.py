@@ -1,0 +1,220 @@
+"""The keeper of a link to an MCP server: greeting, credentials, subscriptions, log level.
+
+The link tells its keeper what happens to the connection (`LinkEvents`): a lost pipe ends the wait for a loss; a lost
+session is greeted again while calls are under way; a refused credential is renewed, and the calls that it stopped are
+sent again; a changed list is read again. Everything the server was asked to remember (subscriptions, log level) is
+repeated after each return.
+"""
+
+import asyncio
+import logging
+import weakref
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from typing import Final
+
+from msgspec import Raw
+
+from interlock.core.calls.call import Call
+from interlock.core.link_state import LinkState
+from interlock.credentials.protocol.www_authenticate import read_challenge_untrusted
+from interlock.credentials.token import Denied, TokenHolder
+from interlock.drivers.protocol.server_name import settings_place
+from interlock.links.connected_link import ConnectedLink
+from interlock.links.connector import ConnectFailed, Connector, ConnectorParts
+from interlock.links.failed_requests import LostRefusal
+from interlock.links.handshake import MODERN_META, PROBE_S, modern_head
+from interlock.links.keeper import Keeper, StockCatalog
+from interlock.links.link_events import LinkEvents
+from interlock.links.listing import FIELD, LIST_S, Items, ListFailed, read_list
+from interlock.links.log_level import LogLevel
+from interlock.links.pipes import HttpPipe, Pipe, Undelivered
+from interlock.links.subscriptions import Subscriptions
+from interlock.links.task_subscription import TaskListening
+from interlock.links.unauthorized_retry import Renewal
+from interlock.mcp.eras import Era
+from interlock.mcp.methods import DISCOVER, PING
+from interlock.process.stderr import StderrRing
+
+log = logging.getLogger("interlock.links")
+
+UNAUTHORISED_RETRY_S: Final = 60.0
+RENEWALS_MAX: Final = 3  # credentials in a row that the server refuses when greeted
+
+
+class ServerKeeper(Keeper):
+    """The keeper of a link to an MCP server."""
+
+    link: ConnectedLink
+    closes_holder = True  # whether its token belongs to it alone
+
+    def __init__(
+        self,
+        make_link: Callable[[LinkEvents], ConnectedLink],
+        connector_parts: ConnectorParts,
+        stock: StockCatalog,
+        events: LinkEvents,
+        holder: TokenHolder | None = None,
+        stderr: StderrRing | None = None,
+    ) -> None:
+        clock = connector_parts.clock
+        super().__init__(make_link, clock, stock, events, stderr)
+        link = self.link
+        self.holder = holder
+        # A strong reference would keep what is listed until the garbage collector runs.
+        refresh_all = weakref.WeakMethod(self._refresh_all)
+        self.subscriptions = Subscriptions(link, lambda: (refresh := refresh_all()) and refresh())
+        self.task_listening = TaskListening(link)
+        self.log_level = LogLevel(link)
+        self._connector_parts = connector_parts
+        self._connector = Connector(link, connector_parts, self.stderr, self._loss, holder)
+        self._regreeting: asyncio.Task[None] | None = None
+        self._probing: asyncio.Task[None] | None = None
+        self._closing: Pipe | None = None
+        self._renewal = Renewal(link, holder, clock, self.probe) if holder is not None else None
+        self._renewals = 0
+        if holder is not None:
+            link.failed.can_renew_credential = True
+            holder.subscribe(self._on_credential)
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether a call, task or subscription of a client would be lost if the connection ended now."""
+        link = self.link
+        if link.booked or link.waiting.suspended or self.subscriptions.uris or link.events.tasks.of_others(link, set()):
+            return True
+        return any(isinstance(pending, Call) for pending in link.in_flight.values())
+
+    # What the link reports (LinkEvents)
+
+    def on_changed(self, link: ConnectedLink, kind: str) -> None:
+        self.announce(kind)
+
+    def on_acknowledged(self, link: ConnectedLink, params: Raw) -> None:
+        self.task_listening.on_acknowledged(params)
+
+    def on_pipe_lost(self, link: ConnectedLink, reason: str) -> None:
+        self.lose(reason)
+
+    def on_session_lost(self, link: ConnectedLink) -> None:
+        self.regreet()
+
+    def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
+        log.warning("link %s: %s", link.name, what.detail)
+        self.refused(what)
+
+    def on_unreachable(self, link: ConnectedLink) -> None:
+        self.probe()
+
+    # Connection
+
+    async def _open_connection(self, start: AsyncExitStack) -> None:
+        await self._connector.connect(start)
+
+    def _on_connected(self) -> None:
+        super()._on_connected()
+        self._renewals = 0
+
+    async def _close_connection(self, reason: str) -> None:
+        # If this is interrupted, the next call waits for the pipe that this one began to close.
+        self._closing, self.link.pipe = self.link.pipe or self._closing, None
+        self.link.pid = None
+        self.subscriptions.hang_up()
+        for task in (self._regreeting, self._probing):
+            if task is not None:
+                task.cancel()
+        if self._renewal is not None:
+            self._renewal.cancel()
+        self.link.fail_all(reason)
+        if self._closing is not None:
+            await self._closing.close()
+            self._closing = None
+
+    def probe(self) -> None:
+        """Send another request after one that did not arrive. If that fails too, the server is lost."""
+        if self._usable.is_set() and (self._probing is None or self._probing.done()):
+            self._probing = asyncio.get_running_loop().create_task(self._probe())
+
+    async def _probe(self) -> None:
+        facts = self.link.facts
+        if facts is None or facts.era is Era.LEGACY:
+            inquiry = self.link.ask(PING, {})
+        else:
+            inquiry = self.link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
+        try:
+            reply = await asyncio.wait_for(inquiry.future, PROBE_S)
+        except TimeoutError:
+            self.link.cancel(inquiry, "timeout")
+            return
+        if isinstance(reply, LostRefusal):
+            self.lose(reply.detail)
+
+    def regreet(self) -> None:
+        """Open a new session at a legacy HTTP server that forgot ours, on the same connection. No call is lost."""
+        if self._regreeting is None or self._regreeting.done():
+            self._regreeting = asyncio.get_running_loop().create_task(self._regreet())
+
+    async def _regreet(self) -> None:
+        pipe = self.link.pipe
+        if not isinstance(pipe, HttpPipe):
+            return
+        try:
+            await self._connector.greet_anew(pipe)
+        except ConnectFailed as failed:
+            self.lose(failed.reason)
+            return
+        self._say_everything()
+        self._refresh_all()
+
+    async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
+        try:
+            known = getattr(self.listing, FIELD[method]) if self.listing is not None else None
+            return await read_list(self.link, method, known, self._connector_parts.manner.within(LIST_S)), None
+        except ListFailed as failed:
+            return None, failed
+
+    def _say_everything(self) -> None:
+        if self.link.facts is None:
+            return
+        self.subscriptions.say_again()
+        self.task_listening.say()
+        self.log_level.say()
+
+    # Credentials
+
+    def refused(self, what: Undelivered) -> None:
+        """Renew the credential that the server refused, because calls may wait for another."""
+        if self._renewal is not None:
+            probing = self._probing is not None and not self._probing.done()
+            if self.link.failed.refused or (self._usable.is_set() and not probing):
+                self._renewal.begin(what)
+        elif what.status == 401:
+            self.probe()
+
+    async def _plan_retry(self, failed: ConnectFailed, began: float) -> tuple[str, float | None] | None:
+        if failed.refusal is not None:
+            denied = await self._another_credential(failed.refusal, began)
+            return None if denied is None else (denied.reason, denied.retry_s)
+        return failed.reason, UNAUTHORISED_RETRY_S if failed.unauthorised else None
+
+    async def _another_credential(self, what: Undelivered, began: float) -> Denied | None:
+        """Obtain another credential. Return None if the server should be greeted again with it."""
+        if self.holder is None:
+            reason = f"{what.detail}; check its headers in {settings_place(self.link.segment)}"
+            return Denied(reason=reason, retry_s=UNAUTHORISED_RETRY_S)
+        if self._renewals >= RENEWALS_MAX:
+            self._renewals = 0
+            return Denied(reason="it refuses every token that it is shown", retry_s=UNAUTHORISED_RETRY_S)
+        self._renewals += 1
+        return await self.holder.refused(what.status, read_challenge_untrusted(what.challenges), sent_at=began)
+
+    def _on_credential(self) -> None:
+        self._connector.show_credential()
+        if self.link.standing.state is LinkState.UNAUTHORISED:
+            self._wake.set()
+
+    async def _release_holder(self) -> None:
+        if self.holder is not None:
+            self.holder.unsubscribe(self._on_credential)
+            if self.closes_holder:
+                await self.holder.close()
