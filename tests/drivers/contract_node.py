@@ -19,6 +19,7 @@ from interlock.config.load import load
 from interlock.core.calls.caller import Caller
 from interlock.drivers.contracts.table import ContractTable
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.parts import DriverParts
 from interlock.drivers.protocol.binding.match import Bound, match
 from interlock.drivers.protocol.errors import DriverError
 from interlock.drivers.protocol.model import Contract, Driver
@@ -107,8 +108,10 @@ class ContractPlace(Place):
     async def offer(self, contracts: Iterable[Contract], *providers: Lending) -> None:
         known = {each.id: each for each in contracts}
         serving = {ident: tuple(one for one in providers if ident in one.bindings) for ident in known}
-        await self.node.drivers.contracts.get().take(
-            ContractTable(contracts=known, providers=serving, drivers=providers)
+        await (
+            self.node.get(DriverParts)
+            .contracts.get()
+            .take(ContractTable(contracts=known, providers=serving, drivers=providers))
         )
 
     async def serve(self, segment: str, made: Contract, tool_name: str, **changed: Any) -> Lending:

@@ -15,6 +15,7 @@ from tests.support.node_with_clock import META, SECONDS, AheadClock, Asked
 
 from interlock.approvals.trust.registrant import registrant_identity
 from interlock.ax.connection import SubserverConnection
+from interlock.ax.parts import AxParts
 from interlock.core.calls.caller import principal_for
 from interlock.core.calls.incoming_route import Hop
 from interlock.core.link_state import LinkState
@@ -58,7 +59,7 @@ class Leaf:
             "subserver:" + segment, house.node.stores.current.plan.access, on_this_machine=True, tls=None
         )
         self._connection = SubserverConnection(
-            house.node.links.registrar, who, transport="websocket", heartbeat_min_ms=100
+            house.node.get(AxParts).registrar, who, transport="websocket", heartbeat_min_ms=100
         )
         self._connection.begin(self)
         self.registered: dict[str, Any] = {}

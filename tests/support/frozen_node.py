@@ -23,6 +23,7 @@ from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.connection import SubserverConnection
 from interlock.ax.parents import parents
 from interlock.ax.parents.front import UpwardFront
+from interlock.ax.parts import AxParts
 from interlock.ax.protocol.capability import AuthScope
 from interlock.config.load import load
 from interlock.core.calls.caller import principal_for
@@ -44,7 +45,7 @@ class House:
         self.node = node
 
     def leaf(self, segment: str, **options: Any) -> Leaf:
-        return Leaf(self.node.links.registrar, segment, **options)
+        return Leaf(self.node.get(AxParts).registrar, segment, **options)
 
     def client(self, names: str = "qualified") -> "Client":
         front = self.node.fronts.lines.make(None)
@@ -236,7 +237,7 @@ class Wires:
         near.other, far.other = far, near
         guest = RegistrantIdentity(principal="subserver:below", scope=AuthScope.ADMIN, vouched=True)
         connection = SubserverConnection(
-            self.houses[name].node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100
+            self.houses[name].node.get(AxParts).registrar, guest, transport="websocket", heartbeat_min_ms=100
         )
         near.sink, far.sink = sink, connection
         connection.begin(cast(Any, far))

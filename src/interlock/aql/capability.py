@@ -5,4 +5,5 @@ from interlock.core.capability import Capability
 CAPABILITY = Capability(
     name="aql",
     sections=("aql",),
+    parts="interlock.aql.parts:AqlParts",
 )

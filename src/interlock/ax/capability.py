@@ -5,4 +5,5 @@ from interlock.core.capability import Capability
 CAPABILITY = Capability(
     name="ax",
     sections=("ax", "degraded", "budget"),
+    parts="interlock.ax.parts:AxParts",
 )

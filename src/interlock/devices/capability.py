@@ -8,4 +8,5 @@ CAPABILITY = Capability(
     commands={
         "device": Command("interlock.devices.cli.device:app", "devices"),
     },
+    parts="interlock.devices.parts:DeviceParts",
 )

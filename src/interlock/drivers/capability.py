@@ -11,4 +11,5 @@ CAPABILITY = Capability(
         "drivers": Command("interlock.drivers.cli.drivers:app", "driver"),
         "skills": Command("interlock.drivers.cli.skills:app", "skill"),
     },
+    parts="interlock.drivers.parts:DriverParts",
 )

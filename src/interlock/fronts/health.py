@@ -9,7 +9,6 @@ from typing import Any, Final
 App = Callable[..., Any]
 Header = tuple[bytes, bytes]
 
-REGISTRY: Final = ("/registry/", "/assignments/")
 _JSON: Final[Header] = (b"content-type", b"application/json")
 _OPEN: Final[list[Header]] = [  # web pages look for these documents before they have any credential
     (b"access-control-allow-origin", b"*"),
@@ -19,21 +18,20 @@ _OPEN: Final[list[Header]] = [  # web pages look for these documents before they
 ]
 
 
-def public_app(
-    settled: Callable[[], bool], documents: Mapping[str, bytes], subservers: App, rooms: App, registry: App
-) -> App:
-    """An ASGI application for /healthz, /readyz and the documents, by path; /ax, /v0 and the registry have applications
-    of their own."""
+def public_app(settled: Callable[[], bool], documents: Mapping[str, bytes], apps: Mapping[str, App]) -> App:
+    """Return an ASGI application for /healthz, /readyz and the documents, by path.
+
+    `apps` serve the other paths: each its own path, or all that begin with it if it ends in a slash.
+    """
+    by_path = {path: app for path, app in apps.items() if not path.endswith("/")}
+    by_start = tuple((path, app) for path, app in apps.items() if path.endswith("/"))
 
     async def app(scope: dict[str, Any], receive: Callable[..., Any], send: Callable[..., Any]) -> None:
-        if scope["path"] == "/ax":
-            await subservers(scope, receive, send)
-            return
-        if scope["path"].startswith("/v0/"):
-            await rooms(scope, receive, send)
-            return
-        if scope["path"].startswith(REGISTRY):
-            await registry(scope, receive, send)
+        other = by_path.get(scope["path"]) or next(
+            (app for start, app in by_start if scope["path"].startswith(start)), None
+        )
+        if other is not None:
+            await other(scope, receive, send)
             return
         path, method = scope["path"], scope["method"]
         document = documents.get(path)

@@ -8,4 +8,5 @@ CAPABILITY = Capability(
     commands={
         "names": Command("interlock.names.cli.names:app", "name"),
     },
+    parts="interlock.names.parts:RegistryParts",
 )

@@ -22,7 +22,6 @@ from interlock.config.folders import config_folder
 from interlock.config.plan import Plan
 from interlock.core.feed import AsyncFeed
 from interlock.names.registry_parts import NameParts, make_name_parts
-from interlock.names.reviews import define_name_metrics
 from interlock.names.surface_check import SurfaceParts, make_surface_parts
 from interlock.node.store_parts import StoreParts
 from interlock.safety.codes import Codes
@@ -65,7 +64,6 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
 
     definitions = Definitions(kv, inbox, clock, ruled)
     names = make_name_parts(stores.names_log, kv, inbox, anchors, recorder, clock)
-    define_name_metrics(stores.metrics, names.reminders.due)
     surfaces = make_surface_parts(names.state, inbox, definitions.rulings, kv, clock, lambda: stores.current.plan)
     channels = make_channels(plan.approvals, clock)
     return ApprovalParts(

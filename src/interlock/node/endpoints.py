@@ -25,13 +25,12 @@ from interlock.fronts.http_protocol import McpProtocol
 from interlock.fronts.own_address import OwnAddress, own_address
 from interlock.fronts.public import PublicEndpoint
 from interlock.fronts.stdio_bridge import SOCKET, BridgedClient
-from interlock.names.endpoint import NamesEndpoint
 from interlock.net.protocol.address_scope import is_loopback
+from interlock.node.capability_parts import CapabilityParts
 from interlock.node.front_parts import LineFronts
 from interlock.node.listen import EndpointServer
 from interlock.node.sockets import Sockets
 from interlock.operator.operations.operations import Operations
-from interlock.rooms.endpoint import RoomsEndpoint
 
 if TYPE_CHECKING:
     from interlock.access.oauth import AccessTokens
@@ -56,8 +55,7 @@ class Endpoints:
         *,
         public: PublicEndpoint,
         subservers: AxEndpoint,
-        rooms: RoomsEndpoint,
-        names: NamesEndpoint,
+        capabilities: tuple[CapabilityParts, ...],
         bearers: "AccessTokens | None",
         credentials: CredentialService,
         operations: Operations,
@@ -71,8 +69,7 @@ class Endpoints:
         self._sockets = sockets
         self._public = public
         self._subservers = subservers
-        self._rooms = rooms
-        self._names = names
+        self._capabilities = capabilities
         self._bearers = bearers
         self._credentials = credentials
         self._operations = operations
@@ -130,11 +127,10 @@ class Endpoints:
             table = public.connections
 
         documents = self._bearers.documents() if self._bearers is not None else {}
+        apps = {path: app for capability in self._capabilities for path, app in capability.apps().items()}
         await self._serve_users()
         await self._serve(
-            public_app(
-                self._is_ready, documents | self._credentials.documents(), self._subservers, self._rooms, self._names
-            ),
+            public_app(self._is_ready, documents | self._credentials.documents(), apps),
             self._sockets.public,
             http=PublicProtocol,
             ws_max_size=plan.limits.message_bytes,
@@ -179,7 +175,8 @@ class Endpoints:
             await asyncio.sleep(SWEEP_S)
             now = loop.time()
             self._public.sweep(now)
-            self._rooms.sweep(now)
+            for capability in self._capabilities:
+                capability.sweep(now)
             for connections in self._operator_connections:
                 connections.sweep(now)
 

@@ -1,4 +1,4 @@
-"""What clients, subservers and parents meet: sessions, both eras, the public endpoint and the one for subservers."""
+"""What clients connect to: sessions, both eras, surfaces, and the public endpoint."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -6,16 +6,13 @@ from weakref import WeakSet
 
 import msgspec
 
-from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.aql.adapter import LoopAdapter
 from interlock.aql.surface import AqlSurface
-from interlock.ax.endpoint.endpoint import AxEndpoint
-from interlock.ax.parents.service import ParentService
 from interlock.config.plan import Plan
 from interlock.core.calls.caller import Caller, Principal, principal_for
 from interlock.core.current_plan import CurrentPlan
+from interlock.core.feed import Feed
 from interlock.credentials.protocol.resource import resource_of
-from interlock.devices.on_behalf import OnBehalf
 from interlock.dispatch.client_notifications import ClientNotifications
 from interlock.dispatch.task_methods import TaskMethods
 from interlock.fronts.legacy import LegacyFront
@@ -66,6 +63,14 @@ class LineFronts:
         return front
 
 
+class EndedSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A client that went away."""
+
+    caller: Caller
+    reason: str
+    is_graceful: bool  # the client said so itself
+
+
 class FrontParts(msgspec.Struct, frozen=True, kw_only=True):
     sessions: Sessions
     lists: ListCache
@@ -73,20 +78,21 @@ class FrontParts(msgspec.Struct, frozen=True, kw_only=True):
     modern: ModernFront
     bearers: "AccessTokens | None"
     certificates: "Certificates | None"
-    subservers: AxEndpoint | None
     public: PublicEndpoint
     lines: LineFronts
-    parents: ParentService
-    on_behalf: OnBehalf
+    session_ended: Feed[EndedSession]
+    credentials_changed: Feed[None]  # tokens or certificates may no longer be valid: who is connected is checked again
 
 
 def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: LinkParts, *, listen: bool) -> FrontParts:
     """`listen`: clients and subservers come over the network. Raises StoreError, CertificatesInvalid."""
     clock, tokens, refusals = stores.clock, stores.tokens, stores.refusals
 
+    session_ended = Feed[EndedSession]()
+    credentials_changed = Feed[None]()
+
     def on_session_ended(caller: Caller, session: Session | None, reason: str, *, is_graceful: bool) -> None:
-        calls.aql.end_session(caller, reason, is_graceful=is_graceful)  # AQL-2.3.3-5
-        calls.safety.loop.end_session(caller, is_graceful=is_graceful)  # AQL-2.3.3-5
+        session_ended.publish(EndedSession(caller=caller, reason=reason, is_graceful=is_graceful))
         if session is not None:
             calls.audience.leave(session)
             calls.client_tasks.forget(caller)
@@ -100,11 +106,6 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
     modern = ModernFront(calls.dispatch, lists, calls.audience, tasks, notifications=notifications)
     surfaces = _surfaces(calls, stores, lists, sessions, tasks, FrontPair("flat", legacy, modern))
     certificates = _certificates(plan, stores) if listen else None
-    subservers = AxEndpoint(plan, tokens, links.registrar, refusals, certificates) if listen else None
-
-    def is_welcome(guest: RegistrantIdentity) -> bool:
-        """Whether a subserver that is here could still come in."""
-        return (subservers is None or subservers.stands(guest)) and tokens.stands(guest.principal)
 
     bearers = _bearers(plan, stores, calls) if listen else None
     return FrontParts(
@@ -114,7 +115,6 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
         modern=modern,
         bearers=bearers,
         certificates=certificates,
-        subservers=subservers,
         public=PublicEndpoint(
             plan,
             tokens,
@@ -123,30 +123,12 @@ def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: Li
             surfaces,
             refusals,
             bearers,
-            also_dismiss=lambda: links.registrar.dismiss_unwelcome(is_welcome),
+            also_dismiss=lambda: credentials_changed.publish(None),
             has_segment=calls.catalog.has_segment,
         ),
         lines=LineFronts(stores.current, surfaces),
-        parents=ParentService(
-            plan,
-            registrar=links.registrar,
-            subtree=links.subtree,
-            clock=clock,
-            recorder=stores.recorder,
-            legacy=legacy,
-            modern=modern,
-            audience=calls.audience,
-            budgets=calls.budgets,
-        ),
-        on_behalf=OnBehalf(
-            stores.current,
-            links.devices,
-            stores.identity.aggregator_id,
-            clock,
-            legacy,
-            modern,
-            calls.audience,
-        ),
+        session_ended=session_ended,
+        credentials_changed=credentials_changed,
     )
 
 

@@ -21,20 +21,16 @@ from pathlib import Path
 from typing import Final
 
 from interlock.approvals.inbox import Inbox
-from interlock.ax.endpoint.endpoint import AxEndpoint
-from interlock.ax.parents.service import ParentService
-from interlock.ax.registrar import Registrar
+from interlock.ax.parts import AxParts
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock, SystemClock
 from interlock.core.part import Part, PartStack
 from interlock.dispatch.dispatch import Dispatch
 from interlock.fronts.public import PublicEndpoint
 from interlock.links.keeper import Keeper
-from interlock.names.endpoint import NamesEndpoint
-from interlock.names.surface_check import Rejudgement
 from interlock.node.approval_parts import make_approval_parts
 from interlock.node.call_parts import make_call_parts
-from interlock.node.driver_parts import make_driver_parts
+from interlock.node.capability_parts import CapabilityParts, NodeParts, OwnLinks, Parts, Stage, construct_capabilities
 from interlock.node.endpoints import DRAIN_S, Endpoints, OperatorApp
 from interlock.node.front_parts import make_front_parts
 from interlock.node.link_parts import make_link_parts
@@ -42,10 +38,8 @@ from interlock.node.operation_parts import make_operations
 from interlock.node.reload import Read, Reload
 from interlock.node.reload_parts import ReloadSteps
 from interlock.node.replica_parts import follow_replicas
-from interlock.node.room_parts import make_room_parts
 from interlock.node.sockets import Sockets
 from interlock.node.store_parts import make_store_parts
-from interlock.rooms.rooms import Rooms
 from interlock.wire.refusal import UNAVAILABLE, Refusal
 
 READY_S: Final = 3.0  # how long servers that are still connecting are waited for
@@ -90,21 +84,15 @@ class Shutdown:
         *,
         endpoints: Endpoints | None,
         public: PublicEndpoint,
-        subservers: AxEndpoint | None,
         inbox: Inbox,
         dispatch: Dispatch,
-        parents: ParentService,
-        registrar: Registrar,
-        rooms: Rooms,
+        capabilities: tuple[CapabilityParts, ...],
     ) -> None:
         self._endpoints = endpoints
         self._public = public
-        self._subservers = subservers
         self._inbox = inbox
         self._dispatch = dispatch
-        self._parents = parents
-        self._registrar = registrar
-        self._rooms = rooms
+        self._capabilities = capabilities
 
     async def open(self) -> None:
         """There is nothing to begin."""
@@ -112,16 +100,14 @@ class Shutdown:
     async def close(self) -> None:
         if self._endpoints is not None:
             self._endpoints.refuse_new()
-        if self._subservers is not None:
-            self._subservers.stop()
+        for capability in self._capabilities:
+            capability.refuse_calls()
         self._public.end_streams()
         self._inbox.end_listening()
-        self._parents.stop_calls()
         await self.drain()
         self._public.end_sse()
-        await self._parents.close()
-        self._registrar.hang_up()
-        self._rooms.hang_up()
+        for capability in self._capabilities:
+            await capability.hang_up()
         if self._endpoints is not None:
             await self._endpoints.end()
 
@@ -154,36 +140,42 @@ class Node:
         self.calls = make_call_parts(plan, self.stores, self.approvals)
         self.links = make_link_parts(plan, files, self.stores, self.approvals, self.calls)
         self.fronts = make_front_parts(plan, self.stores, self.calls, self.links, listen=listen)
-        self.rooms = make_room_parts(plan, self.stores, self.calls, self.links, self.fronts)
-        self.drivers = make_driver_parts(plan, self.stores, self.approvals, self.calls, self.links, self.fronts)
-        parts = (self.stores, self.approvals, self.calls, self.links, self.fronts, self.drivers)
-        names = self.approvals.names.state
-        self.rejudgement = Rejudgement(names, names.changed, lambda: self.calls.catalog.namespace, self.approvals.ruled)
-        follow_replicas(self.stores, self.approvals, self.calls, self.fronts, self.rooms)
+        self.parts = NodeParts(
+            plan=plan,
+            listen=listen,
+            stores=self.stores,
+            approvals=self.approvals,
+            calls=self.calls,
+            links=self.links,
+            fronts=self.fronts,
+            capabilities={},
+        )
+        construct_capabilities(self.parts)
+        self._capabilities = tuple(self.parts.capabilities.values())
+        follow_replicas(self.parts)
         self.readiness = Readiness(self.calls.keepers, self.stores.clock)
         self._reload = (
-            Reload(read, files, plan, ReloadSteps(*parts, self.rooms).by_key(), self.stores.clock)
-            if read is not None
-            else None
+            Reload(read, files, plan, ReloadSteps(self.parts).by_key(), self.stores.clock) if read is not None else None
         )
-        self.operations = make_operations(*parts, self.rooms, self._reload)
+        self.operations = make_operations(self.parts, self._reload)
         self._sockets = Sockets(plan, self.stores.addresses, self.approvals.passkeys) if listen else None
-        self._endpoints = self._maybe_endpoints(plan, operator_app)
+        self._endpoints = self._find_endpoints(plan, operator_app)
         self._shutdown = Shutdown(
             endpoints=self._endpoints,
             public=self.fronts.public,
-            subservers=self.fronts.subservers,
             inbox=self.approvals.inbox,
             dispatch=self.calls.dispatch,
-            parents=self.fronts.parents,
-            registrar=self.links.registrar,
-            rooms=self.rooms.rooms,
+            capabilities=self._capabilities,
         )
-        self._stack = PartStack(self._parts())
+        self._stack = PartStack(self._ordered_parts())
 
-    def _parts(self) -> tuple[Part, ...]:
-        stores, approvals, calls = self.stores, self.approvals, self.calls
-        links, fronts, drivers = self.links, self.fronts, self.drivers
+    def get(self, parts: type[Parts]) -> Parts:
+        """Return the parts of a capability."""
+        return self.parts.get(parts)
+
+    def _ordered_parts(self) -> tuple[Part, ...]:
+        stores, approvals, calls, links = self.stores, self.approvals, self.calls, self.links
+        own_links = tuple(link for capability in self._capabilities for link in capability.links())
         ordered: tuple[Part | None, ...] = (
             approvals.anchors,
             stores.store,
@@ -202,44 +194,31 @@ class Node:
             approvals.definitions,
             approvals.expiry,
             approvals.notifier,
-            approvals.names.reviews,
-            approvals.surfaces.pins,
-            approvals.surfaces.questions,
-            self.rejudgement,
             calls.gate,
             calls.dispatch.confirmations,
-            calls.safety.verification,
-            calls.safety.challenges,
-            calls.safety.loop,
-            calls.safety.watch,
-            calls.loop_operations,
             stores.retention,
             stores.tokens,
             links.credentials,
             links.eras,
             links.asking,
-            links.names_tools,
             self._sockets,
-            fronts.bearers,
-            self.rooms.rooms,
+            self.fronts.bearers,
+            *self._stage(Stage.RECORDS),
             stores.changes,  # the parts above have read what they keep
-            self.rooms.links,
-            self.rooms.node,
-            self.rooms.tools,
-            self.rooms.resources,
+            *self._stage(Stage.TOOLS),
+            OwnLinks(calls.catalog, self.parts.plan.ax.root_segment, own_links),
             self._endpoints,
             links.reaper,
             links.servers,
-            fronts.on_behalf,
-            links.devices,
-            drivers.drivers,
-            links.registrar,
-            links.children,
-            fronts.parents,
+            *self._stage(Stage.SERVERS),
+            *self._stage(Stage.TREE),
             self._shutdown,
-            self._reload,  # closed first: nothing is taken up any more while calls under way end
+            self._reload,  # closed first, so that no change takes effect while calls under way end
         )
         return tuple(part for part in ordered if part is not None)
+
+    def _stage(self, stage: Stage) -> list[Part]:
+        return [part for capability in self._capabilities for part in capability.stages().get(stage, ())]
 
     async def open(self) -> None:
         """Raises what keeps a part from opening; `close` is due then as well."""
@@ -252,24 +231,17 @@ class Node:
         """Until every call under way is answered, within a bound."""
         await self._shutdown.drain()
 
-    def _maybe_endpoints(self, plan: Plan, operator_app: OperatorApp) -> Endpoints | None:
-        if self._sockets is None or self.fronts.subservers is None:
+    def _find_endpoints(self, plan: Plan, operator_app: OperatorApp) -> Endpoints | None:
+        """Return the endpoints of a node that listens."""
+        subservers = self.get(AxParts).endpoint
+        if self._sockets is None or subservers is None:
             return None
         return Endpoints(
             plan,
             self._sockets,
             public=self.fronts.public,
-            subservers=self.fronts.subservers,
-            rooms=self.rooms.endpoint,
-            names=NamesEndpoint(
-                self.stores.current,
-                self.stores.tokens,
-                self.stores.refusals,
-                self.fronts.bearers,
-                self.stores.clock,
-                self.approvals.names,
-                self.stores.identity.aggregator_id,
-            ),
+            subservers=subservers,
+            capabilities=self._capabilities,
             bearers=self.fronts.bearers,
             credentials=self.links.credentials,
             operations=self.operations,

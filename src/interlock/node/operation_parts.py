@@ -1,16 +1,12 @@
 """The operations of a node for an operator, each with the parts it needs."""
 
 from interlock.access.logins import LoginService
+from interlock.ax.parts import AxParts
 from interlock.catalog.api import CheckVerdict
 from interlock.catalog.routes import Route
-from interlock.node.approval_parts import ApprovalParts
-from interlock.node.call_parts import CallParts
-from interlock.node.driver_parts import DriverParts
-from interlock.node.front_parts import FrontParts
-from interlock.node.link_parts import LinkParts
+from interlock.drivers.parts import DriverParts
+from interlock.node.capability_parts import NodeParts
 from interlock.node.reload import Reload
-from interlock.node.room_parts import RoomParts
-from interlock.node.store_parts import StoreParts
 from interlock.operator.operations.agents import AgentOperations
 from interlock.operator.operations.approvers import ApproverOperations
 from interlock.operator.operations.audit import AuditOperations
@@ -29,30 +25,23 @@ from interlock.operator.operations.rooms import RoomOperations
 from interlock.operator.operations.secrets import SecretOperations
 from interlock.operator.operations.tokens import TokenOperations
 from interlock.operator.operations.tools import ToolOperations
+from interlock.rooms.parts import RoomParts
 
 
 def make_operations(
-    stores: StoreParts,
-    approvals: ApprovalParts,
-    calls: CallParts,
-    links: LinkParts,
-    fronts: FrontParts,
-    drivers: DriverParts,
-    rooms: RoomParts,
+    node: NodeParts,
     reload: Reload | None,
 ) -> Operations:
+    stores, approvals, calls, links, fronts = node.stores, node.approvals, node.calls, node.links, node.fronts
+    ax, rooms, drivers = node.get(AxParts), node.get(RoomParts), node.get(DriverParts)
+
     def explain(route: Route, caller: str) -> tuple[CheckVerdict, ...]:
         met = calls.dispatch.guard.explain(route, stores.tokens.as_it_would_be(caller))
         return tuple(
             CheckVerdict(number=one.check, name=one.name, verdict=one.verdict, reason=one.reason) for one in met
         )
 
-    def dismiss() -> None:
-        """Those whose token is no longer valid."""
-        fronts.public.dismiss_unwelcome()
-        rooms.rooms.dismiss(stores.tokens.stands)
-
-    link_operations = LinkOperations(calls.keepers, calls.catalog, links.registrar, links.children, calls.budgets)
+    link_operations = LinkOperations(calls.keepers, calls.catalog, ax.registrar, ax.children, calls.budgets)
     node_operations = NodeOperations(
         current=stores.current,
         addresses=stores.addresses,
@@ -73,7 +62,7 @@ def make_operations(
         loosened=lambda: approvals.guard_changes.loosened,
         notifier=approvals.notifier,
         safety=calls.safety.loop,
-        parents=fronts.parents.status,
+        parents=ax.parents.status,
         reload=lambda: reload.status() if reload is not None else None,
         idle_drivers=drivers.drivers.idle,
         names=approvals.names.reminders.due,
@@ -130,7 +119,7 @@ def make_operations(
         secrets=SecretOperations(
             links.credentials, calls.keepers, links.servers.own, drivers.drivers, stores.recorder, stores.clock
         ),
-        tokens=TokenOperations(stores.tokens, dismiss, stores.recorder, stores.clock),
+        tokens=TokenOperations(stores.tokens, fronts.public.dismiss_unwelcome, stores.recorder, stores.clock),
         tools=ToolOperations(
             calls.catalog,
             approvals.definitions,

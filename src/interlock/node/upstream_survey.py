@@ -11,6 +11,7 @@ import msgspec
 from interlock.catalog.api import Tool
 from interlock.config.plan import Plan
 from interlock.drivers.api import DriverSummary
+from interlock.drivers.parts import DriverParts
 from interlock.links.api import Link
 from interlock.node.node import Node
 
@@ -30,9 +31,10 @@ async def survey(plan: Plan, *, patience_s: float) -> Survey:
     try:
         await node.open()
         await node.readiness.settle(patience_s)
-        await node.drivers.drivers.settle(patience_s)
+        loaded = node.get(DriverParts).drivers
+        await loaded.settle(patience_s)
         seen = node.operations
-        drivers = await seen.drivers.open() if node.drivers.drivers.registry is not None else None
+        drivers = await seen.drivers.open() if loaded.registry is not None else None
         return Survey(
             links=seen.links.list_all().links,
             tools=seen.tools.list_all().tools,

@@ -8,4 +8,5 @@ CAPABILITY = Capability(
     commands={
         "rooms": Command("interlock.rooms.cli.rooms:app", "room"),
     },
+    parts="interlock.rooms.parts:RoomParts",
 )

@@ -8,4 +8,5 @@ CAPABILITY = Capability(
     commands={
         "agents": Command("interlock.safety.cli:app", "agent"),
     },
+    parts="interlock.safety.parts:AgentParts",
 )

@@ -15,6 +15,8 @@ from tests.ax.levels import Level, level, until
 from tests.ax.tree import ACCESS, parents
 from tests.support.peers import HttpPeer
 
+from interlock.ax.parts import AxParts
+
 pytestmark = pytest.mark.req("AX-5.3-3")
 
 
@@ -85,7 +87,7 @@ async def test_a_node_that_lost_its_parent_does_not_move_below_itself_and_goes_b
         words = parents((f.ax, "g")) + ACCESS + at(g_port)
         g = await stack.enter_async_context(level(tmp_path / "g", words))
         await registered(g)
-        await until(lambda: g.node.stores.identity.aggregator_id in e.node.links.registrar.engine.subtree_ids())
+        await until(lambda: g.node.stores.identity.aggregator_id in e.node.get(AxParts).registrar.engine.subtree_ids())
         await top.aclose()
         await until(lambda: "registration_cycle" in str(standing(e, 1)["reason"]))
         assert "e" not in g.node.calls.keepers

@@ -16,6 +16,7 @@ from tests.support.local_node import running
 
 from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.connection import SubserverConnection
+from interlock.ax.parts import AxParts
 from interlock.ax.protocol.capability import AuthScope
 from interlock.net.message_pipe import CUT, NORMAL
 
@@ -67,7 +68,10 @@ async def test_a_subserver_that_left_is_not_kept_in_memory(tmp_path: Path, how: 
         gc.disable()
         try:
             guest = RegistrantIdentity(principal="subserver:leaf", scope=AuthScope.ADMIN)
-            leaf = Leaf(SubserverConnection(node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100))
+            leaf = Leaf(
+                registrar = node.get(AxParts).registrar
+                SubserverConnection(registrar, guest, transport="websocket", heartbeat_min_ms=100)
+            )
             leaf.connection.begin(leaf)
             params = {"subserver_id": str(uuid.uuid4()), "segment": "leaf", "parent_id": None}
             leaf.say(id="register", method="mcpax/register", params=params)

@@ -13,6 +13,7 @@ import pytest
 from tests.support.frozen_node import Client, House, Leaf, Wires, chain, house, move, still, tool, turns
 
 from interlock.ax.ownership import Leases
+from interlock.ax.parts import AxParts
 from interlock.ax.protocol.registration.liveness import LivenessState
 from interlock.core.store_backends import build_store
 from interlock.store.ports import Store
@@ -375,7 +376,7 @@ async def two_houses(folder: Path) -> AsyncIterator[tuple[House, House]]:
                 (folder / name).mkdir()
                 opened = await stack.enter_async_context(house(folder / name))
                 node = opened.node
-                node.links.registrar._leases = Leases(
+                node.get(AxParts).registrar._leases = Leases(
                     shared.kv, node.stores.clock, node.stores.identity.aggregator_id, "default"
                 )
                 found.append(opened)
@@ -385,14 +386,14 @@ async def two_houses(folder: Path) -> AsyncIterator[tuple[House, House]]:
 
 
 def serves(node: House) -> bool:
-    standing = node.node.links.registrar.engine.maybe_standing("plant")
+    standing = node.node.get(AxParts).registrar.engine.maybe_standing("plant")
     return standing is not None and standing.state in (LivenessState.LIVE, LivenessState.SUSPECT)
 
 
 async def settled(*nodes: House) -> None:
     """Until no lease is being written."""
     for node in nodes:
-        registrar = node.node.links.registrar
+        registrar = node.node.get(AxParts).registrar
         await node.until(lambda: not any(one.renewing for one in registrar._members.values()))  # noqa: B023
     await turns()
 

@@ -13,6 +13,7 @@ from tests.support.frozen_node import House, Leaf, Wires, chain, house, move, re
 
 from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.dial_back import DialBack
+from interlock.ax.parts import AxParts
 from interlock.ax.protocol.messages import Register, Registered
 from interlock.ax.protocol.registration.sessions import Owner
 
@@ -124,7 +125,7 @@ async def _cycle(node: House) -> Leaf:
 
 async def _owned(node: House) -> None:
     owner = Owner(segment="plant", authority="theirs.example", subserver_id=OTHER)
-    await node.node.links.registrar.owners.keep(owner)
+    await node.node.get(AxParts).registrar.owners.keep(owner)
 
 
 async def _unverified(node: House) -> Leaf:
@@ -160,7 +161,7 @@ async def test_a_refused_registration_is_named_and_leaves_no_trace(tmp_path: Pat
     async with house(tmp_path) as node:
         made = prepare(node)
         leaf = await made if asyncio.iscoroutine(made) else made
-        registrar = node.node.links.registrar
+        registrar = node.node.get(AxParts).registrar
         before = (registrar.engine.standings(), await registrar.owners.all(), dict(node.node.calls.keepers))
         error = (await leaf.register())["error"]
         assert (error["code"], error["message"], error["data"]["mcpax_error"]) == (code, name, name)
@@ -184,7 +185,7 @@ async def test_one_whose_connection_ends_while_it_registers_leaves_no_trace_and_
             while not [one for one in records if one["tool"] == "plant"]:
                 page = await node.node.operations.audit.page(0, 100)
                 records = [msgspec.json.decode(record) for record in page.records]
-        registrar = node.node.links.registrar
+        registrar = node.node.get(AxParts).registrar
         assert [one.session.segment for one in registrar.engine.standings()] == ["other"]
         again = await node.leaf("plant", subserver_id=gone.subserver_id).joined()
         await move(15.0)  # the time of the others goes on
@@ -294,7 +295,7 @@ async def test_one_that_is_dialled_back_without_heartbeats_goes_when_two_probes_
     endpoint = Endpoint()
     url = await endpoint.start()
     async with house(tmp_path) as node:
-        registrar = node.node.links.registrar
+        registrar = node.node.get(AxParts).registrar
         request = Register(subserver_id=OTHER, segment="far", parent_id=None, heartbeat_interval_ms=0, endpoint=url)
         way = DialBack(RegistrantIdentity(principal="subserver:far", vouched=True), (url,))
         answer = await registrar.register(request, "", way)

@@ -10,6 +10,7 @@ from tests.ax.levels import Level, level, until
 from tests.ax.tree import ACCESS
 from tests.support.peers import HttpPeer
 
+from interlock.ax.parts import AxParts
 from interlock.node.cli.tree import parent_lines
 
 
@@ -90,7 +91,7 @@ async def test_a_circle_through_two_trees_is_a_circle(tmp_path: Path) -> None:
             await connect(low),
             "top",
             subserver_id=top.node.stores.identity.aggregator_id,
-            **{"x-mcpax-subtree-ids": list(top.node.links.registrar.engine.subtree_ids())},
+            **{"x-mcpax-subtree-ids": list(top.node.get(AxParts).registrar.engine.subtree_ids())},
         )
         with pytest.raises(Refused) as refused:
             await closing.register()

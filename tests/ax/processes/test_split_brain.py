@@ -20,6 +20,7 @@ from tests.store.nats_server import NatsServer
 from tests.support.node_process import RunningNode, running_node, wait_for
 
 from interlock.ax.ownership import Leases
+from interlock.ax.parts import AxParts
 from interlock.config.plan import Address, AxPlan, NodePlan, Plan
 from interlock.core.store_backends import build_store
 from interlock.node.node import Node
@@ -37,7 +38,7 @@ async def _node(folder: Path, shared: Store, tree: str = "default") -> AsyncIter
         ax=AxPlan(tree=tree),
     )
     node = Node(plan, lambda operations, who, own: operator_app(operations, authenticate=who, own=own))
-    node.links.registrar._leases = Leases(shared.kv, node.stores.clock, node.stores.identity.aggregator_id, tree)
+    node.get(AxParts).registrar._leases = Leases(shared.kv, node.stores.clock, node.stores.identity.aggregator_id, tree)
     await node.open()
     where = urlsplit(node.stores.addresses.public)
     try:

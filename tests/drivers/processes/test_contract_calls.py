@@ -10,9 +10,11 @@ from tests.drivers.contract_node import ANY, ContractPlace, Lending, binding, co
 from tests.support.local_node import LegacyClient
 from tests.support.memory_subserver import Leaf
 
+from interlock.ax.parts import AxParts
 from interlock.cli.codes import codes_for
 from interlock.core.calls.caller import Principal
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.parts import DriverParts
 from interlock.drivers.protocol.errors import DriverError
 from interlock.links.pipes import StdioPipe
 
@@ -230,7 +232,7 @@ async def test_a_contract_in_a_segment_of_a_server_is_not_offered_and_said_to_be
     made = contract("new.thing")
     await here.serve("old", made, "keep")
     assert "new.thing" not in await listed(here)
-    assert [each.code for each in here.node.drivers.contracts.get().problems] == ["name_collision"]
+    assert [each.code for each in here.node.get(DriverParts).contracts.get().problems] == ["name_collision"]
 
 
 @pytest.mark.req("AIP-tools-15")
@@ -332,12 +334,12 @@ async def test_a_sleeping_driver_is_woken_and_a_call_waits_for_it(here: Contract
 
 async def test_nobody_registers_the_segment_of_a_contract_and_a_contract_takes_nobodys(here: ContractPlace) -> None:
     await here.serve("new", contract("image.create"), "keep")
-    refused = await Leaf(here.node.links.registrar, "image").register()
+    refused = await Leaf(here.node.get(AxParts).registrar, "image").register()
     assert refused["error"]["message"] == "namespace_conflict"
-    leaf = Leaf(here.node.links.registrar, "sound")
+    leaf = Leaf(here.node.get(AxParts).registrar, "sound")
     assert "result" in await leaf.register()
     await here.serve("new", contract("sound.create"), "keep")
-    assert [each.code for each in here.node.drivers.contracts.get().problems] == ["name_collision"]
+    assert [each.code for each in here.node.get(DriverParts).contracts.get().problems] == ["name_collision"]
     assert "sound.create" not in await listed(here)
 
 
@@ -346,10 +348,10 @@ async def test_a_segment_that_the_configuration_gives_to_a_server_is_the_contrac
 ) -> None:
     await here.serve("new", contract("image.create"), "keep")
     here.node.calls.keepers["image"] = here.node.calls.keepers["old"]
-    await here.node.drivers.contracts.get().retake()
+    await here.node.get(DriverParts).contracts.get().retake()
     assert "image.create" not in await listed(here)
     del here.node.calls.keepers["image"]
-    await here.node.drivers.contracts.get().retake()
+    await here.node.get(DriverParts).contracts.get().retake()
     assert (await here.call("image__create").result())["structuredContent"] == {"got": {}}
 
 
@@ -367,7 +369,7 @@ async def test_an_operator_is_told_who_would_serve_a_call_and_what_it_meets(here
     assert told()[12][1] == "timeout 1.5 s"
     lending.state, lending.reason = DriverState.UNAVAILABLE, "it does not start"
     assert told()[8] == ("refuse", "no_route; only: it does not start")
-    resolution = here.node.drivers.contracts.get().maybe_resolution("fs.read")
+    resolution = here.node.get(DriverParts).contracts.get().maybe_resolution("fs.read")
     assert resolution is not None
     assert [each.reason for each in resolution.rejected] == ["it does not start"]
-    assert here.node.drivers.contracts.get().maybe_resolution("nothing") is None
+    assert here.node.get(DriverParts).contracts.get().maybe_resolution("nothing") is None

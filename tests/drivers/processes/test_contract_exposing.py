@@ -13,6 +13,7 @@ from tests.servers.start import raw
 from tests.support.local_node import LegacyClient
 
 from interlock.drivers.contracts.unbound_items import expose
+from interlock.drivers.parts import DriverParts
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,8 +42,8 @@ async def names(here: ContractPlace, method: str, member: str, key: str) -> list
 
 
 def warned(here: ContractPlace) -> list[str]:
-    assert all(each.severity == "warning" for each in here.node.drivers.contracts.get().problems)
-    return [each.code for each in here.node.drivers.contracts.get().problems]
+    assert all(each.severity == "warning" for each in here.node.get(DriverParts).contracts.get().problems)
+    return [each.code for each in here.node.get(DriverParts).contracts.get().problems]
 
 
 # Tools
@@ -270,6 +271,6 @@ async def test_a_resource_of_a_driver_cannot_be_subscribed_to(here: ContractPlac
 
 async def test_clients_hear_of_prompts_and_resources_where_a_driver_has_some(here: ContractPlace) -> None:
     await offered(here, "new", prompts=[{"name": "greet", "integrate_as": "raw"}])
-    link = here.node.drivers.contracts.get().links["notes"]
+    link = here.node.get(DriverParts).contracts.get().links["notes"]
     assert link.facts is not None
     assert list(link.facts.capabilities) == ["prompts"]

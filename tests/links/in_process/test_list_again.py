@@ -15,6 +15,7 @@ from tests.support.local_node import running
 
 from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.connection import SubserverConnection
+from interlock.ax.parts import AxParts
 from interlock.ax.protocol.capability import AuthScope
 from interlock.links import keeper as keepers
 from interlock.links.keeper import Keeper
@@ -31,7 +32,9 @@ class Leaf:
 
     def __init__(self, node: Node, segment: str, **register: Any) -> None:
         guest = RegistrantIdentity(principal="subserver:leaf", scope=AuthScope.ADMIN, vouched=True)
-        self.connection = SubserverConnection(node.links.registrar, guest, transport="websocket", heartbeat_min_ms=100)
+        self.connection = SubserverConnection(
+            node.get(AxParts).registrar, guest, transport="websocket", heartbeat_min_ms=100
+        )
         self.connection.begin(self)
         self.tools: list[dict[str, Any]] = []
         self.asked = 0  # how often for the first page

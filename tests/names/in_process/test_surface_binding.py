@@ -10,6 +10,7 @@ from tests.names.pure.test_surface_judgement import ARGUMENT, INTEGER, RETURN, S
 from tests.support.frozen_node import House, Leaf, house, move, still, tool, turns
 
 from interlock.core.operator_errors import NotFound
+from interlock.names.parts import RegistryParts
 from interlock.names.protocol.publication import Publication, publish
 from interlock.names.protocol.registry import Step
 from interlock.names.state import Change
@@ -28,7 +29,7 @@ async def register(node: House, made: Any) -> None:
     state = node.node.approvals.names.state
     step = Step(at=state.now, by="operator:ada", what="registered", subject=made.surface_name, entry=made)
     await state.change(lambda registry: Change((step,)))
-    await node.node.rejudgement.settle()
+    await node.node.get(RegistryParts).rejudgement.settle()
 
 
 async def bound(node: House, *tools: dict[str, Any], segment: str = "shop", again: Leaf | None = None) -> Leaf:
@@ -205,7 +206,7 @@ async def test_an_imported_registry_removes_no_tool_until_its_source_is_trusted(
         client = await node.client().greet()
 
         async def listed() -> Any:
-            await node.node.rejudgement.settle()
+            await node.node.get(RegistryParts).rejudgement.settle()
             return (await client.tools()).get("shop.search")
 
         await publisher.import_("operator:ada", document, source, is_trusted=False)

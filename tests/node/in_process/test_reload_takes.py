@@ -12,6 +12,7 @@ from interlock.config.load import Loaded, load
 from interlock.config.plan import Plan
 from interlock.core.clock import SystemClock
 from interlock.core.start_errors import CannotStart
+from interlock.node.node import Node
 from interlock.node.reload import Reload
 from interlock.node.reload_parts import ReloadSteps
 
@@ -89,6 +90,12 @@ async def test_a_file_that_is_written_while_it_is_read_is_read_again(
     assert parts.took.count("anchors") == 1  # nothing of the empty file was in effect
 
 
-def test_the_node_has_a_step_for_every_key_that_takes_effect_at_once_and_for_no_other() -> None:
-    nothing: Any = None
-    assert ReloadSteps(*[nothing] * 7).by_key().keys() == live_keys(Plan)
+def test_the_node_has_a_step_for_every_key_that_takes_effect_at_once_and_for_no_other(
+    tmp_path: Path,
+) -> None:
+    node = Node(Plan(workspace=tmp_path, data=tmp_path / "data"), _no_operator_endpoint, listen=False)
+    assert ReloadSteps(node.parts).by_key().keys() == live_keys(Plan)
+
+
+def _no_operator_endpoint(*_: Any) -> None:
+    raise AssertionError("nothing is opened")

@@ -1,0 +1,118 @@
+"""The parts of the tree: subservers that register, children that the node starts, and the parents of this node."""
+
+from collections.abc import Mapping
+
+from interlock.approvals.trust.authority_proofs import Proofs
+from interlock.approvals.trust.registrant import RegistrantIdentity
+from interlock.ax.children import ChildSupervisor
+from interlock.ax.endpoint.endpoint import AxEndpoint
+from interlock.ax.membership_parts import MembershipParts
+from interlock.ax.ownership import Leases, Owners
+from interlock.ax.parents.service import ParentService
+from interlock.ax.registrar import Registrar
+from interlock.config.plan import Plan
+from interlock.core.calls.caller import principal_for
+from interlock.core.feed import Feed
+from interlock.core.part import Part
+from interlock.node.capability_parts import App, CapabilityParts, NodeParts, ReloadStep, Stage
+from interlock.node.reload_parts import ReloadSteps
+
+
+class AxParts(CapabilityParts):
+    def __init__(self, node: NodeParts) -> None:
+        plan, stores, calls, fronts = node.plan, node.stores, node.calls, node.fronts
+        clock, kv, own_id = stores.clock, stores.store.kv, stores.identity.aggregator_id
+        addresses = stores.addresses
+        self._stores, self._public = stores, fronts.public
+        self.parents_changed = Feed[None]()
+        subtree = Feed[tuple[str, ...]]()  # the ids of the aggregators below this node
+        self.registrar = Registrar(
+            plan,
+            own_id,
+            MembershipParts(
+                clock=clock,
+                connector_parts=node.links.connector_parts,
+                catalog=calls.catalog,
+                keepers=calls.keepers,
+                audience=calls.audience,
+                link_events=calls.link_events,
+                recorder=stores.recorder,
+                budgets=calls.budgets,
+                refusals=stores.refusals,
+                subtree=subtree,
+                leases=Leases(stores.shared.kv, clock, own_id, plan.ax.tree) if stores.shared is not None else None,
+            ),
+            Owners(kv, clock),
+            Proofs(
+                kv,
+                clock,
+                node.approvals.anchors,
+                audiences=lambda: (f"{addresses.public}/ax", addresses.public, own_id),
+            ),
+        )
+        self.children = ChildSupervisor(plan, self.registrar, node.links.connector_parts)
+        calls.dispatch.arrivals.expect(lambda: self.children.is_settled, self.children.settle)
+        self.endpoint = (
+            AxEndpoint(plan, stores.tokens, self.registrar, stores.refusals, fronts.certificates)
+            if node.listen
+            else None
+        )
+        fronts.credentials_changed.subscribe(lambda _: self.registrar.dismiss_unwelcome(self._is_welcome))
+        self.parents = ParentService(
+            plan,
+            registrar=self.registrar,
+            subtree=subtree,
+            clock=clock,
+            recorder=stores.recorder,
+            legacy=fronts.legacy,
+            modern=fronts.modern,
+            audience=calls.audience,
+            budgets=calls.budgets,
+        )
+
+    def _is_welcome(self, guest: RegistrantIdentity) -> bool:
+        """Return whether a subserver that is connected could still register."""
+        is_admitted = self.endpoint is None or self.endpoint.stands(guest)
+        return is_admitted and self._stores.tokens.stands(guest.principal)
+
+    def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
+        return {Stage.TREE: (self.registrar, self.children, self.parents)}
+
+    def apps(self) -> Mapping[str, App]:
+        return {"/ax": self.endpoint} if self.endpoint is not None else {}
+
+    def reload_steps(self, steps: ReloadSteps) -> Mapping[str, ReloadStep]:
+        async def take_parents(old: Plan, new: Plan) -> None:
+            self.parents.check(new)
+            steps.limit(new)
+            await self.parents.replan(new)
+            self.parents_changed.publish(None)
+
+        async def take_children(old: Plan, new: Plan) -> None:
+            steps.take_segments(new)
+            await self.children.take(new)
+
+        return {"ax.parents": take_parents, "ax.children": take_children}
+
+    def on_segments_changed(self, plan: Plan) -> None:
+        self.registrar.keep_segments(plan)
+
+    async def on_access_changed(self, old: Plan, new: Plan) -> None:
+        """Send away subservers whose entry changed: they learn their scope when they register."""
+        if self.endpoint is not None:
+            self.endpoint.replan(new)
+        await self.children.take(new)
+        self._public.dismiss_unwelcome()  # first, because it gives those that may not come back the reason
+        self.registrar.dismiss_changed(new.access)
+        names = [f"parent:{parent.url}" for parent in new.ax.parents]
+        if any(principal_for(name, None, old.access) != principal_for(name, None, new.access) for name in names):
+            await self.parents.replan(new)
+
+    def refuse_calls(self) -> None:
+        if self.endpoint is not None:
+            self.endpoint.stop()
+        self.parents.stop_calls()
+
+    async def hang_up(self) -> None:
+        await self.parents.close()
+        self.registrar.hang_up()

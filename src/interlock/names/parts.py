@@ -1,0 +1,55 @@
+"""The parts of the registry of names that use the namespace: its tools, its endpoint, and checks of listed tools."""
+
+from collections.abc import Callable, Mapping
+
+from interlock.config.plan import Plan
+from interlock.core.part import Part
+from interlock.names import surface_check
+from interlock.names.endpoint import NamesEndpoint
+from interlock.names.reviews import define_name_metrics
+from interlock.names.surface_check import Rejudgement
+from interlock.names.tools import NamesTools
+from interlock.node.capability_parts import App, CapabilityParts, NodeParts, ReloadStep, Stage
+from interlock.node.reload_parts import ReloadSteps
+from interlock.store.ports import Change
+
+
+class RegistryParts(CapabilityParts):
+    def __init__(self, node: NodeParts) -> None:
+        stores, approvals, calls = node.stores, node.approvals, node.calls
+        names = approvals.names
+        self._reviews = names.reviews
+        self._surfaces = approvals.surfaces
+        define_name_metrics(stores.metrics, names.reminders.due)
+        self.rejudgement = Rejudgement(
+            names.state, names.state.changed, lambda: calls.catalog.namespace, approvals.ruled
+        )
+        self.tools = NamesTools(calls.catalog, calls.link_events, stores.clock, names, node.plan)
+        self.endpoint = NamesEndpoint(
+            stores.current,
+            stores.tokens,
+            stores.refusals,
+            node.fronts.bearers,
+            stores.clock,
+            names,
+            stores.identity.aggregator_id,
+        )
+
+    def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
+        return {
+            Stage.RECORDS: (self._reviews, self._surfaces.pins, self._surfaces.questions, self.rejudgement),
+            Stage.TOOLS: (self.tools,),
+        }
+
+    def apps(self) -> Mapping[str, App]:
+        return {"/registry/": self.endpoint, "/assignments/": self.endpoint}
+
+    def reload_steps(self, steps: ReloadSteps) -> Mapping[str, ReloadStep]:
+        async def take_registry(old: Plan, new: Plan) -> None:
+            await steps.take_tools(old, new)
+            self.tools.replan(new)
+
+        return {"registry": take_registry}
+
+    def replicated_buckets(self) -> Mapping[str, Callable[[Change], None]]:
+        return {surface_check.PINS_BUCKET: self._surfaces.pins.take_change}

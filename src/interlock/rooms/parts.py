@@ -1,0 +1,80 @@
+"""The parts of rooms: the rooms themselves, the endpoint of their participants, and their tools in the namespace."""
+
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+
+from interlock.access.tokens import TokenRegistry, is_ours
+from interlock.config.plan import Plan
+from interlock.core.calls.caller import Principal
+from interlock.core.part import Part
+from interlock.node.capability_parts import App, CapabilityParts, NodeParts, ReloadStep, Stage
+from interlock.node.reload_parts import ReloadSteps
+from interlock.rooms.connections import Leases
+from interlock.rooms.endpoint import RoomsEndpoint
+from interlock.rooms.node_participant import NodeParticipants
+from interlock.rooms.participation import Participation
+from interlock.rooms.room_links import RoomLinks
+from interlock.rooms.room_tools import RoomResources, RoomTools
+from interlock.rooms.rooms import Rooms, define_room_metrics
+
+
+class RoomParts(CapabilityParts):
+    def __init__(self, node: NodeParts) -> None:
+        plan, stores, calls, fronts = node.plan, node.stores, node.calls, node.fronts
+        self._current = stores.current
+        self.rooms = Rooms(plan, stores.store, stores.recorder, stores.clock, calls.proposals, stores.replicas)
+        define_room_metrics(stores.metrics, self.rooms)
+        fronts.credentials_changed.subscribe(lambda _: self.rooms.dismiss(stores.tokens.stands))
+        self.endpoint = RoomsEndpoint(
+            plan, stores.tokens, self.rooms, stores.refusals, fronts.bearers, stores.clock, fronts.certificates
+        )
+        self.room_links = RoomLinks(
+            plan,
+            self.rooms,
+            calls.catalog,
+            calls.keepers,
+            node.links.connector_parts,
+            calls.link_events,
+            stores.clock,
+            lambda: stores.current.plan.gate.mode != "open",
+        )
+        leases = Leases()
+        participation = Participation(self.rooms, leases, self.room_links.is_held)
+        common = (self.rooms, calls.catalog, calls.link_events, stores.clock, participation)
+        self.resources = RoomResources(*common, calls.audience)
+        self.tools = RoomTools(plan.ax.root_segment, *common, leases)
+        self.node = NodeParticipants(
+            self.rooms, calls.dispatch, calls.proposals, partial(_principal_in_a_room, stores.tokens)
+        )
+
+    def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
+        return {
+            Stage.RECORDS: (self.rooms,),
+            Stage.TOOLS: (self.room_links, self.node, self.tools, self.resources),
+        }
+
+    def apps(self) -> Mapping[str, App]:
+        return {"/v0/": self.endpoint}
+
+    def reload_steps(self, steps: ReloadSteps) -> Mapping[str, ReloadStep]:
+        return {"rooms": self._take_rooms, "room": self._take_rooms}
+
+    async def _take_rooms(self, old: Plan, new: Plan) -> None:
+        self._current.replace(new)
+        self.endpoint.replan(new)
+        await self.rooms.replan(new)
+
+    def sweep(self, now: float) -> None:
+        self.endpoint.sweep(now)
+
+    async def hang_up(self) -> None:
+        self.rooms.hang_up()
+
+
+def _principal_in_a_room(tokens: TokenRegistry, name: str) -> Principal:
+    """Return what a participant may do. A scope that an authorization server gave does not count in a room."""
+    principal = tokens.as_it_would_be(name)
+    is_from_issuer = name.startswith("client:") and not is_ours(name)
+    return msgspec.structs.replace(principal, scope="read") if is_from_issuer else principal

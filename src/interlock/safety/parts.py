@@ -1,0 +1,51 @@
+"""The parts of the safety loop around the way of a call: its life cycle, its configuration, and its sessions."""
+
+from collections.abc import Callable, Mapping
+
+from interlock.config.plan import Plan
+from interlock.core.part import Part
+from interlock.node.capability_parts import CapabilityParts, NodeParts, ReloadStep, Stage
+from interlock.node.front_parts import EndedSession
+from interlock.node.reload_parts import ReloadSteps
+from interlock.safety import agents, codes
+from interlock.store.ports import Change
+
+
+class AgentParts(CapabilityParts):
+    def __init__(self, node: NodeParts) -> None:
+        self._node = node
+        self._safety = node.calls.safety
+        self._codes = node.approvals.codes
+        node.fronts.session_ended.subscribe(self._end_session)
+
+    def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
+        safety = self._safety
+        return {Stage.RECORDS: (safety.verification, safety.challenges, safety.loop, safety.watch)}
+
+    def reload_steps(self, steps: ReloadSteps) -> Mapping[str, ReloadStep]:
+        async def take_safety(old: Plan, new: Plan) -> None:
+            """Apply the rules from the next step of each agent on. Blocks stay."""
+            self._node.stores.current.replace(new)
+            self._safety.attempts.replan(is_progressive=new.safety.progressive_lockout)
+            is_on = new.safety.mode != "disabled"
+            self._node.calls.dispatch.guard.include(self._node.calls.agent_check, is_included=is_on)
+            self._safety.loop.replan(new.safety)
+            if is_on != (old.safety.mode != "disabled"):
+                await steps.take_tools(old, new)
+            await self._node.approvals.guard_changes.replan(new)
+
+        return {"safety": take_safety}
+
+    def replicated_buckets(self) -> Mapping[str, Callable[[Change], None]]:
+        return {
+            agents.BUCKET: self._take_block,
+            codes.CHALLENGES: self._codes.take_change,
+            codes.ATTEMPTS: self._safety.attempts.take_change,
+        }
+
+    def _take_block(self, change: Change) -> None:
+        self._safety.loop.blocks.take_change(change)
+        self._safety.loop.changed.publish(None)
+
+    def _end_session(self, ended: EndedSession) -> None:
+        self._safety.loop.end_session(ended.caller, is_graceful=ended.is_graceful)  # AQL-2.3.3-5
