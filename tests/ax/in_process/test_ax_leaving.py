@@ -68,10 +68,8 @@ async def test_a_subserver_that_left_is_not_kept_in_memory(tmp_path: Path, how: 
         gc.disable()
         try:
             guest = RegistrantIdentity(principal="subserver:leaf", scope=AuthScope.ADMIN)
-            leaf = Leaf(
-                registrar = node.get(AxParts).registrar
-                SubserverConnection(registrar, guest, transport="websocket", heartbeat_min_ms=100)
-            )
+            registrar = node.get(AxParts).registrar
+            leaf = Leaf(SubserverConnection(registrar, guest, transport="websocket", heartbeat_min_ms=100))
             leaf.connection.begin(leaf)
             params = {"subserver_id": str(uuid.uuid4()), "segment": "leaf", "parent_id": None}
             leaf.say(id="register", method="mcpax/register", params=params)
