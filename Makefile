@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check-flaky soak mutation check check-types check-rest conformance bench pictures clean
+.PHONY: help run quick test check-flaky soak mutation check check-types check-rest conformance bench pictures clean
 
 help:
 	@echo "make run          start a node with a small example tree and say what to try"
-	@echo "make test         run the tests"
+	@echo "make quick        run the tests that start no process"
+	@echo "make test         run all tests"
 	@echo "make check-flaky  the same, and fail where a test passed only when run again alone"
 	@echo "make soak         servers killed under load, long fuzzing; writes docs/soak.md"
 	@echo "make mutation     break what ledger entries say; count what their tests do not notice"
@@ -71,6 +72,11 @@ CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
 # One worker more than there are cores, because most tests wait for other processes; five at most.
 PARALLEL := --numprocesses=$(shell expr $(CORES) + 1) --maxprocesses=5 --dist=loadfile --no-loadscope-reorder
 
+# These tests use the processor and wait for nothing: one worker for each core.
+quick: $(VENV)/.dev
+	@$(BIN)/python -m pytest --quiet $(wildcard tests/*/pure tests/*/in_process tests/*/fuzz) tests/test_words.py \
+		tests/test_newcomer.py --numprocesses=$(CORES) --maxprocesses=4 --dist=worksteal $(ARGS)
+
 test: $(VENV)/.browser $(VENV)/.sandbox $(VENV)/.devices
 	@$(BIN)/python tests/twice.py tests --ignore=tests/conformance $(PARALLEL) $(ARGS)
 
@@ -88,10 +94,10 @@ check-rest: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/python -m pytest --quiet tests/test_architecture.py tests/test_words.py tests/test_newcomer.py
-	@$(BIN)/python spec/conformance.py --check
-	@$(BIN)/python spec/ax_reference.py --check
-	@$(BIN)/python spec/operator_api.py --check
-	@$(BIN)/python spec/commands_reference.py --check
+	@$(BIN)/python tools/conformance.py --check
+	@$(BIN)/python tools/ax_reference.py --check
+	@$(BIN)/python tools/operator_api.py --check
+	@$(BIN)/python tools/commands_reference.py --check
 
 conformance: $(VENV)/.dev $(VENV)/.sandbox
 	@$(BIN)/python tests/twice.py tests/conformance $(PARALLEL) $(ARGS)

@@ -236,7 +236,7 @@ def _share(ready: Ready, seconds: float) -> float:
 
 
 def _firmware() -> dict[str, tuple[str, str]]:
-    """As spec/firmware_sizes.py wrote them, with each compiler that is here."""
+    """As tools/firmware_sizes.py wrote them, with each compiler that is here."""
     rows = re.findall(r"^\| (.+?) \| (.+?) \| (\d+) \| (\d+) \|", FIRMWARE_PAGE.read_text(), re.MULTILINE)
     return {f"{stub}, {chip}": (flash, ram) for stub, chip, flash, ram in rows}
 

@@ -21,6 +21,7 @@ import pytest_asyncio
 from hypothesis import HealthCheck, settings
 from tests import preloaded
 from tests.support import prompt_server
+from tests.support.process_guard import ProcessGuard
 
 ROOT = Path(__file__).resolve().parent.parent
 LAST_RUN = ROOT / ".cache" / "requirements.json"
@@ -49,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     preloaded.install()
     prompt_server.install()
     config.pluginmanager.register(Requirements(config), "interlock-requirements")
+    config.pluginmanager.register(ProcessGuard(), "interlock-process-guard")
     if (seconds := _recorded_seconds()) or config.getoption("write_durations"):
         config.pluginmanager.register(Durations(config, seconds), "interlock-durations")
 
@@ -108,7 +110,7 @@ class Durations:
 class Requirements:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.conformance = _load("conformance", ROOT / "spec" / "conformance.py")
+        self.conformance = _load("conformance", ROOT / "tools" / "conformance.py")
         self.ids_of: dict[str, list[str]] = {}
         self.outcomes: dict[str, str] = {}
         self.deselected = False

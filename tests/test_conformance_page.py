@@ -37,13 +37,15 @@ class Project:
     def __init__(self, root: Path) -> None:
         self.root = root
         for name in (
-            "spec/conformance.py",
+            "tools/conformance.py",
             "tests/conftest.py",
             "tests/preloaded.py",
             "tests/support/prompt_server.py",
+            "tests/support/process_guard.py",
         ):
-            (root / name).parent.mkdir(exist_ok=True)
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, root / name)
+        (root / "spec").mkdir()
         (root / "spec/ledger.yaml").write_text(LEDGER)
         (root / "pytest.ini").write_text("[pytest]\nmarkers = req(*ids): x\ntestpaths = tests\n")
         self.page = root / "docs/conformance.md"
@@ -53,7 +55,7 @@ class Project:
         (self.root / "tests" / name).write_text("import pytest\n" + text)
 
     def conformance(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return self._run("spec/conformance.py", *arguments)
+        return self._run("tools/conformance.py", *arguments)
 
     def pytest(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return self._run("-m", "pytest", "-p", "no:asyncio", "-p", "no:cacheprovider", *arguments)
@@ -78,7 +80,7 @@ SHOWN = '@pytest.mark.req("T-1.1-1", "T-2-1")\ndef test_shows():\n    pass\n'
 
 def test_the_committed_page_is_up_to_date() -> None:
     checked = subprocess.run(
-        [sys.executable, "spec/conformance.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "tools/conformance.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert checked.returncode == 0, checked.stderr
 
@@ -107,7 +109,7 @@ def test_the_page_is_the_same_each_time_and_check_sees_a_new_marker(project: Pro
     project.test_file('@pytest.mark.req("T-1.1-2")\ndef test_more():\n    pass\n', "test_more.py")
     stale = project.conformance("--check")
     assert stale.returncode == 1
-    assert "run: python spec/conformance.py" in stale.stderr
+    assert "run: python tools/conformance.py" in stale.stderr
     assert project.page.read_text() == first
 
 

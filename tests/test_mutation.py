@@ -9,7 +9,7 @@ from tests.mutation.citations import citations, cited_entries
 from tests.mutation.mutants import mutants
 from tests.mutation.tree import ROOT, Tree
 
-sys.path.insert(0, str(ROOT / "spec"))
+sys.path.insert(0, str(ROOT / "tools"))
 from conformance import ledger, ledger_ids
 
 # What they say is carried out by no line of its own: a process that lives on, a tree of nodes, what is never done.

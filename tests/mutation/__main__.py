@@ -23,7 +23,7 @@ from tests.mutation.citations import Citation, citations
 from tests.mutation.mutants import Mutant, compiles, mutants
 from tests.mutation.tree import ROOT, Tree
 
-sys.path.insert(0, str(ROOT / "spec"))
+sys.path.insert(0, str(ROOT / "tools"))
 from conformance import ties
 
 BASELINE_S = 90.0  # an entry whose tied tests take longer is left out, and the report says so

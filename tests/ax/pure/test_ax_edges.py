@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -89,7 +90,10 @@ def test_no_error_of_ours_has_a_code_that_is_closed_to_new_ones() -> None:
     source = Path(interlock.__file__).parent
     found: dict[str, int] = {}
     for path in source.rglob("*.py"):
-        tree = ast.parse(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        if not re.search(r"320[01]\d", text):
+            continue
+        tree = ast.parse(text)
         said = {
             id(value)
             for node in ast.walk(tree)

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from spec import commands_reference
+from tools import commands_reference
 
 from interlock.cli.app import VERBS
 

@@ -16,7 +16,7 @@ need("avr-gcc", "arm-none-eabi-gcc", "sdcc")
 def measured() -> ModuleType:
     for kind in ("avr", "arm", "mcs51"):
         built(kind)
-    spec = importlib.util.spec_from_file_location("firmware_sizes", ROOT / "spec" / "firmware_sizes.py")
+    spec = importlib.util.spec_from_file_location("firmware_sizes", ROOT / "tools" / "firmware_sizes.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["firmware_sizes"] = module
@@ -37,7 +37,7 @@ def test_stubs_keep_to_their_budgets_and_the_page_says_so(measured: ModuleType) 
     programs = [row for row in rows if row.stub[0] == "B" and "table" not in row.stub]
     assert {row.chip for row in programs} == {"ATmega328P", "Cortex-M0", "8051"}
     assert {(row.code_max, row.ram_max) for row in programs} == {(2047, 255)}
-    assert measured.is_current(rows, measured.PAGE.read_text()), "run python spec/firmware_sizes.py"
+    assert measured.is_current(rows, measured.PAGE.read_text()), "run python tools/firmware_sizes.py"
     too_large = rows[-1]._replace(code=512)
     assert measured.above_budget([too_large])
 

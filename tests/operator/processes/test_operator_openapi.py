@@ -12,12 +12,12 @@ import jsonschema
 import msgspec
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
-from spec.operator_api import main
 from starlette.requests import Request
 from tests.cli.program import Interlock
 from tests.operator.fake_approvals import FakeApprovals
 from tests.operator.fake_node import FakeOperations
 from tests.operator.operator_tree import OperatorTree, running_tree
+from tools.operator_api import main
 
 import interlock
 from interlock.operator.app import operator_app

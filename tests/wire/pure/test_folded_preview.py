@@ -123,4 +123,4 @@ def test_four_times_the_text_takes_about_four_times_as_long(make: object) -> Non
             times.append(time.process_time() - begun)
         return min(times)
 
-    assert seconds(40_000) < 12 * seconds(10_000) + 0.02
+    assert seconds(20_000) < 12 * seconds(5_000) + 0.02

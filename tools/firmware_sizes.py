@@ -17,7 +17,7 @@ BUILD = ROOT / ".cache" / "firmware"
 GAP_MS = 400  # as tests/devices/emulated_chips.py builds them
 MCS51_CODE = ("CSEG", "CONST", "GSINIT", "HOME")
 MCS51_RAM = ("DSEG", "OSEG", "ISEG", "BSEG", "PSEG", "XSEG", "XISEG")
-BEGIN, END = "<!-- sizes: written by spec/firmware_sizes.py -->", "<!-- end of sizes -->"
+BEGIN, END = "<!-- sizes: written by tools/firmware_sizes.py -->", "<!-- end of sizes -->"
 
 
 class Size(NamedTuple):

@@ -143,7 +143,7 @@ def page(specifications: list[Specification], found: list[Tie]) -> str:
     lines = [
         "# Conformance",
         "",
-        "Written by `python spec/conformance.py` from the ledger in [spec](../spec/README.md) and the tests.",
+        "Written by `python tools/conformance.py` from the ledger in [spec](../spec/README.md) and the tests.",
         "An entry is *shown* when a test that would fail without it names it; *failing* when every such test is",
         "marked as skipped or expected to fail; otherwise *not yet*. SHAPE is as binding as MUST.",
         "What the official MCP suite finds stands in [conformance-suite.md](conformance-suite.md).",
@@ -200,7 +200,7 @@ def _last_run(root: Path) -> dict[str, dict[str, object]]:
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    parser = argparse.ArgumentParser(prog="spec/conformance.py", description="Write docs/conformance.md.")
+    parser = argparse.ArgumentParser(prog="tools/conformance.py", description="Write docs/conformance.md.")
     parser.add_argument("--check", action="store_true", help="fail if the page is out of date; write nothing")
     check = parser.parse_args(arguments).check
     try:
@@ -211,7 +211,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     if check:
         if (root / PAGE).exists() and (root / PAGE).read_text(encoding="utf-8") == text:
             return 0
-        print(f"{PAGE} is out of date; run: python spec/conformance.py", file=sys.stderr)
+        print(f"{PAGE} is out of date; run: python tools/conformance.py", file=sys.stderr)
         return 1
     last_run = _last_run(root)
     for test, record in last_run.items():

@@ -29,7 +29,7 @@ curl --unix-socket ~/.local/share/interlock/run/admin.sock http://localhost/admi
 
 [operator-api.json](operator-api.json) is the whole API as an OpenAPI 3.1 document: every path, parameter, request body
 and answer with its fields, and the errors. A running node serves the same document at `/admin/openapi.json`. Both are
-generated from the types that the node builds its answers of; this page is too (`python spec/operator_api.py`).
+generated from the types that the node builds its answers of; this page is too (`python tools/operator_api.py`).
 
 - A refused request is answered with `{"error": ..., "message": ..., "details": {...}}`: a name for programs, a
   sentence for people, and what it is about.
@@ -52,7 +52,7 @@ def page(made: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    parser = argparse.ArgumentParser(prog="spec/operator_api.py", description=f"Write {DOCUMENT} and {PAGE}.")
+    parser = argparse.ArgumentParser(prog="tools/operator_api.py", description=f"Write {DOCUMENT} and {PAGE}.")
     parser.add_argument("--check", action="store_true", help="fail if a file is out of date; write nothing")
     check = parser.parse_args(arguments).check
     made = document()
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
         if not check:
             (root / path).write_text(text, encoding="utf-8")
         elif not (root / path).exists() or (root / path).read_text(encoding="utf-8") != text:
-            print(f"{path} is out of date; run: python spec/operator_api.py", file=sys.stderr)
+            print(f"{path} is out of date; run: python tools/operator_api.py", file=sys.stderr)
             return 1
     return 0
 

@@ -19,7 +19,7 @@ def page() -> str:
     lines = [
         "# MCP-AX on the wire",
         "",
-        "Written by `python spec/ax_reference.py` from `interlock.ax.protocol`. Clauses are those of",
+        "Written by `python tools/ax_reference.py` from `interlock.ax.protocol`. Clauses are those of",
         "draft-abbott-mcp-ax-00; what it leaves open and we settled says *ours*.",
         "",
         "## Methods and notifications",
@@ -74,7 +74,7 @@ def _here(row: Correspondence) -> str:
 
 
 def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
-    parser = argparse.ArgumentParser(prog="spec/ax_reference.py", description="Write docs/ax-reference.md.")
+    parser = argparse.ArgumentParser(prog="tools/ax_reference.py", description="Write docs/ax-reference.md.")
     parser.add_argument("--check", action="store_true", help="fail if the page is out of date; write nothing")
     check = parser.parse_args(arguments).check
     if wrong := check_classes(TRANSPORT_CLASSES):
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None, root: Path = ROOT) -> int:
     if check:
         if (root / PAGE).exists() and (root / PAGE).read_text(encoding="utf-8") == text:
             return 0
-        print(f"{PAGE} is out of date; run: python spec/ax_reference.py", file=sys.stderr)
+        print(f"{PAGE} is out of date; run: python tools/ax_reference.py", file=sys.stderr)
         return 1
     (root / PAGE).parent.mkdir(exist_ok=True)
     (root / PAGE).write_text(text, encoding="utf-8")

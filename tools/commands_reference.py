@@ -20,7 +20,7 @@ WIDE = 1000  # columns, so that help is never wrapped
 
 INTRODUCTION = """# Commands
 
-Written by `python spec/commands_reference.py` from the command line itself. `interlock VERB --help` prints the same.
+Written by `python tools/commands_reference.py` from the command line itself. `interlock VERB --help` prints the same.
 
 A noun may be singular or plural: `interlock tool list` is `interlock tools list`. A command finds the running node
 by its data folder.
@@ -120,7 +120,7 @@ def main() -> int:
     written = page()
     if parser.parse_args().check:
         if (ROOT / PAGE).read_text(encoding="utf-8") != written:
-            print(f"{PAGE} is not what the command line says: run python spec/commands_reference.py", file=sys.stderr)
+            print(f"{PAGE} is not what the command line says: run python tools/commands_reference.py", file=sys.stderr)
             return 1
         return 0
     (ROOT / PAGE).write_text(written, encoding="utf-8")
