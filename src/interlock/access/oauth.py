@@ -12,7 +12,6 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from interlock.access.introspection import Introspector
-from interlock.access.refusal import AccessRefusal
 from interlock.access.verifications import Verifications
 from interlock.approvals.trust.key_sets import KeyRing, Unavailable
 from interlock.catalog.catalog import View
@@ -30,6 +29,7 @@ from interlock.crypto.keys.jwt_verification import check_signature
 from interlock.mcp.methods import TOOLS_CALL
 from interlock.net.fetch import Fetcher
 from interlock.store.tokens import PREFIXES
+from interlock.wire.refusal import HttpRefusal
 
 REVERIFY_S: Final = 300.0  # a remembered JWT is looked at again after this, so that withdrawn keys take effect
 RETRY_AFTER_S: Final = 5
@@ -95,11 +95,11 @@ class AccessTokens:
         self._view = view
         self._recorder = recorder
         self._clock = clock
-        self._under_way: dict[bytes, asyncio.Task[Principal | AccessRefusal]] = {}
+        self._under_way: dict[bytes, asyncio.Task[Principal | HttpRefusal]] = {}
         self._metadata_url = ""
         self._first_scope = ""
         self.metadata = b""
-        self.without = self.in_url = AccessRefusal(401, "unauthorised", "an access token is needed")
+        self.without = self.in_url = HttpRefusal("unauthorised", "an access token is needed")
 
     async def open(self) -> None:
         resource = self._resource()
@@ -112,11 +112,11 @@ class AccessTokens:
         first = tuple(dict.fromkeys(scope for each in self._issuers.values() for scope in basic(each.scopes)))
         self._first_scope = " ".join(first)
         self.metadata = metadata_document(resource, f"Interlock {self._node_name}", tuple(self._issuers), first)
-        self.without = AccessRefusal(
-            401, "unauthorised", "an access token is needed", self._challenge(scope=self._first_scope)
+        self.without = HttpRefusal(
+            "unauthorised", "an access token is needed", headers=self._challenge(scope=self._first_scope)
         )
-        self.in_url = AccessRefusal(
-            401, "unauthorised", _IN_URL, self._challenge(error="invalid_token", description=_IN_URL)
+        self.in_url = HttpRefusal(
+            "unauthorised", _IN_URL, headers=self._challenge(error="invalid_token", description=_IN_URL)
         )
 
     async def close(self) -> None:
@@ -137,7 +137,7 @@ class AccessTokens:
         """What says which authorization servers there are, by its path."""
         return dict.fromkeys(metadata_paths(self._resource()), self.metadata)
 
-    async def admit(self, authorization: bytes, source: str) -> Principal | AccessRefusal:
+    async def admit(self, authorization: bytes, source: str) -> Principal | HttpRefusal:
         """The principal of the token; many requests with one token are one verification."""
         under_way = self._under_way.get(authorization)
         if under_way is None:
@@ -145,7 +145,7 @@ class AccessTokens:
             under_way.add_done_callback(lambda _: self._under_way.pop(authorization, None))
         return await asyncio.shield(under_way)
 
-    def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> AccessRefusal | None:
+    def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> HttpRefusal | None:
         """The refusal of a tool that a token with a wider scope would open for this caller (MCP, Scope Challenge).
 
         A tool that no token of theirs could open is not there for them at all, as for every other caller.
@@ -169,7 +169,7 @@ class AccessTokens:
 
     # One token
 
-    async def _verify(self, authorization: bytes, source: str) -> Principal | AccessRefusal:
+    async def _verify(self, authorization: bytes, source: str) -> Principal | HttpRefusal:
         if not is_bearer(authorization):
             return self.without
         token = maybe_bearer(authorization)
@@ -222,7 +222,7 @@ class AccessTokens:
         fault = key if isinstance(key, Invalid) else check_signature(jwt, key)
         return (issuer, jwt.claims, REVERIFY_S) if fault is None else fault
 
-    def _principal(self, issuer: _Issuer, claims: Claims) -> Principal | AccessRefusal:
+    def _principal(self, issuer: _Issuer, claims: Claims) -> Principal | HttpRefusal:
         name, roles = principal_name(issuer.name, claims), role_principals(issuer.name, claims)
         if not issuer.scopes:
             return msgspec.structs.replace(principal_for(name, None, self._rules, roles), issuer=issuer.url)
@@ -235,28 +235,27 @@ class AccessTokens:
 
     # What is answered
 
-    def _invalid(self, fault: Invalid) -> AccessRefusal:
+    def _invalid(self, fault: Invalid) -> HttpRefusal:
         said = self._challenge(error="invalid_token", description=fault.reason.value, scope=self._first_scope)
-        return AccessRefusal(401, "unauthorised", fault.reason.value, said)
+        return HttpRefusal("unauthorised", fault.reason.value, headers=said)
 
-    def _insufficient(self, issuer: _Issuer, needed: str) -> AccessRefusal:
+    def _insufficient(self, issuer: _Issuer, needed: str) -> HttpRefusal:
         scope = scope_to_ask(needed, issuer.scopes)
         said = self._challenge(error="insufficient_scope", scope=scope)
-        return AccessRefusal(
-            403, "insufficient_scope", f"an access token with the scope {scope or needed} is needed", said
+        return HttpRefusal(
+            "insufficient_scope", f"an access token with the scope {scope or needed} is needed", headers=said
         )
 
     def _challenge(self, **said: str | None) -> bytes:
         return f"www-authenticate: {challenge(self._metadata_url, **said)}\r\n".encode("latin-1")
 
 
-def _begin(verification: Coroutine[Any, Any, Principal | AccessRefusal]) -> asyncio.Task[Principal | AccessRefusal]:
+def _begin(verification: Coroutine[Any, Any, Principal | HttpRefusal]) -> asyncio.Task[Principal | HttpRefusal]:
     return asyncio.get_running_loop().create_task(verification)
 
 
-_UNAVAILABLE: Final = AccessRefusal(
-    503,
+_UNAVAILABLE: Final = HttpRefusal(
     "unavailable",
     "the authorization server cannot be asked now; try again",
-    f"retry-after: {RETRY_AFTER_S}\r\n".encode(),
+    headers=f"retry-after: {RETRY_AFTER_S}\r\n".encode(),
 )

@@ -17,12 +17,12 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from interlock.access.refusal import AccessRefusal
 from interlock.fronts.connections import Connections, HeldBytes
 from interlock.fronts.exchange import Exchange, Head
 from interlock.fronts.trusted_proxies import address_of
 from interlock.net.protocol.address_scope import IpAddress
 from interlock.wire.jsonrpc.codec import encode_refusal
+from interlock.wire.refusal import HttpRefusal
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 HEADERS_MAX: Final = 200
@@ -217,14 +217,14 @@ class HttpConnection(HttpToolsProtocol):
 
     # Refusals
 
-    def refuse(self, refusal: AccessRefusal) -> None:
+    def refuse(self, refusal: HttpRefusal) -> None:
         """Answer when its turn comes, read no further, and close."""
         if self._reads_no_more:
             return
         self._reads_no_more = True
         self.busy_since = None
         self._release()
-        self.table.note_refusal(self, self._head, refusal.error)
+        self.table.note_refusal(self, self._head, refusal.code)
         if self._in_app and not self._is_taken_back():
             self.transport.close()
         elif self.is_idle:
@@ -244,12 +244,12 @@ class HttpConnection(HttpToolsProtocol):
             self.waiting.pop()
         return True
 
-    def _turn_away(self, refusal: AccessRefusal) -> None:
-        self.exchange = exchange = Exchange(self, self._head, b"", False, _UNKEPT + refusal.extra)
-        if refusal.refusal is not None:
-            exchange.reply(refusal.status, encode_refusal(b"null", refusal.refusal))
+    def _turn_away(self, refusal: HttpRefusal) -> None:
+        self.exchange = exchange = Exchange(self, self._head, b"", False, _UNKEPT + refusal.headers)
+        if refusal.mcp is not None:
+            exchange.reply(refusal.status, encode_refusal(b"null", refusal.mcp))
             return
-        body = {"error": refusal.error, "message": refusal.message, "details": {}}
+        body = {"error": refusal.code, "message": refusal.message, "details": {}}
         exchange.reply(refusal.status, msgspec.json.encode(body))
 
     # Bytes
@@ -386,13 +386,13 @@ def _size(headers: list[tuple[bytes, bytes]]) -> int:
 
 _OF_UPGRADE: Final = frozenset((b"upgrade", b"http2-settings"))
 _UNKEPT: Final = b"cache-control: no-store\r\nx-content-type-options: nosniff\r\n"
-BAD_REQUEST: Final = AccessRefusal(400, "bad_request", "malformed HTTP request")
-TIMED_OUT: Final = AccessRefusal(408, "request_timeout", "the request did not arrive in time")
-HEADERS_TOO_LARGE: Final = AccessRefusal(431, "headers_too_large", "the request line or headers are too large")
-TOO_MANY_PIPELINED: Final = AccessRefusal(503, "too_many_pipelined", "too many requests on one connection at once")
-TOO_MANY_CONNECTIONS: Final = AccessRefusal(
-    503, "too_many_connections", "too many connections are open; try again", b"retry-after: 5\r\n"
+BAD_REQUEST: Final = HttpRefusal("bad_request", "malformed HTTP request")
+TIMED_OUT: Final = HttpRefusal("request_timeout", "the request did not arrive in time")
+HEADERS_TOO_LARGE: Final = HttpRefusal("headers_too_large", "the request line or headers are too large")
+TOO_MANY_PIPELINED: Final = HttpRefusal("too_many_pipelined", "too many requests on one connection at once")
+TOO_MANY_CONNECTIONS: Final = HttpRefusal(
+    "too_many_connections", "too many connections are open; try again", headers=b"retry-after: 5\r\n"
 )
-NO_ROOM: Final = AccessRefusal(
-    503, "too_many_bytes", "too much of unfinished requests is held already; try again", b"retry-after: 5\r\n"
+NO_ROOM: Final = HttpRefusal(
+    "too_many_bytes", "too much of unfinished requests is held already; try again", headers=b"retry-after: 5\r\n"
 )

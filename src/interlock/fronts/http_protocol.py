@@ -11,7 +11,6 @@ import asyncio
 from itertools import islice
 from typing import Any, ClassVar, Final, Protocol
 
-from interlock.access.refusal import AccessRefusal
 from interlock.fronts.connections import Connections
 from interlock.fronts.exchange import Exchange, Head
 from interlock.fronts.http_connection import HEADERS_TOO_LARGE, NO_HEAD, NO_ROOM, HttpConnection
@@ -19,6 +18,7 @@ from interlock.fronts.trusted_proxies import TrustedProxies
 from interlock.net.http.body_buffer import LARGE_READ_BYTES, BodyBuffer
 from interlock.net.http.known_heads import KNOWN_HEAD_BYTES_MAX, VaryingLines, read_key, varying_lines
 from interlock.net.protocol.address_scope import IpAddress, is_loopback
+from interlock.wire.refusal import HttpRefusal
 
 KNOWN_HEADS_MAX: Final = 1024  # about 2.5 KB each; those of clients that have gone stay until others need the room
 UPGRADED: Final = "interlock.upgraded"  # where the ASGI scope has the connection itself, an AxSocket
@@ -29,7 +29,7 @@ OWN_PATHS: Final = (b"/mcp", b"/sse", b"/messages")
 
 class McpEndpoint(Protocol):
     max_body_bytes: int
-    body_too_large: AccessRefusal
+    body_too_large: HttpRefusal
     # Key of a head -> what it means, or None: seen once, and perhaps never again.
     known_heads: dict[bytes, Head | None]
     varying: VaryingLines  # of the head learnt last, of any client: most clients of a node are of one kind
@@ -113,7 +113,7 @@ class McpProtocol(HttpConnection):
         else:
             self._take_turn(self._serve, exchange, held)
 
-    def refuse(self, refusal: AccessRefusal) -> None:
+    def refuse(self, refusal: HttpRefusal) -> None:
         self._body = BodyBuffer()
         super().refuse(refusal)
 
@@ -145,7 +145,7 @@ class McpProtocol(HttpConnection):
         if not self.flow.read_paused and not self.transport.is_closing():
             self.transport.resume_reading()
 
-    def decide(self, head: Head, refusal: AccessRefusal | None) -> None:
+    def decide(self, head: Head, refusal: HttpRefusal | None) -> None:
         """Whether the body of a head is taken: the answer to `judge`."""
         if self.transport.is_closing():
             return

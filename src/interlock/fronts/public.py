@@ -11,7 +11,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from interlock.access.refusal import AccessRefusal
 from interlock.config.plan import AccessRule, Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, internal
@@ -40,7 +39,7 @@ from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.wire.jsonrpc.oversized import message_too_large
-from interlock.wire.refusal import INVALID_REQUEST, UNAVAILABLE, Refusal
+from interlock.wire.refusal import INVALID_REQUEST, UNAVAILABLE, HttpRefusal, Refusal
 
 log = logging.getLogger("interlock.public")
 
@@ -64,14 +63,14 @@ class Tokens(Protocol):
 class Bearers(Protocol):
     """Access tokens of authorization servers, where there are any."""
 
-    without: AccessRefusal  # of a request without a credential
-    in_url: AccessRefusal
+    without: HttpRefusal  # of a request without a credential
+    in_url: HttpRefusal
 
     def replan(self, rules: tuple[AccessRule, ...]) -> None: ...
 
-    async def admit(self, authorization: bytes, source: str) -> Principal | AccessRefusal: ...
+    async def admit(self, authorization: bytes, source: str) -> Principal | HttpRefusal: ...
 
-    def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> AccessRefusal | None:
+    def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> HttpRefusal | None:
         """The refusal of a tool for which the caller needs a token with a wider scope."""
 
 
@@ -101,7 +100,7 @@ class PublicEndpoint:
         self.proxies = TrustedProxies(plan.node.trusted_proxies)
         self.max_body_bytes = plan.limits.message_bytes
         too_large = message_too_large(self.max_body_bytes)
-        self.body_too_large = AccessRefusal(413, "body_too_large", too_large.message, refusal=too_large)
+        self.body_too_large = HttpRefusal("body_too_large", too_large.message, mcp=too_large)
         self._who_needs_none = plan.auth.anonymous
         self._admit_by(plan)
         self.known_heads: dict[bytes, Head | None] = {}
@@ -289,9 +288,9 @@ class PublicEndpoint:
 
     # Refusals
 
-    def _turn_away(self, exchange: Exchange, refusal: AccessRefusal) -> None:
+    def _turn_away(self, exchange: Exchange, refusal: HttpRefusal) -> None:
         if refusal.status >= 400:
-            self.note_refusal(exchange.protocol, exchange.head, refusal.error)
+            self.note_refusal(exchange.protocol, exchange.head, refusal.code)
         _refuse(exchange, refusal)
 
     def note_refusal(self, connection: Connection, head: Head, reason: str) -> None:
@@ -474,9 +473,7 @@ class PublicEndpoint:
     def _sse_post(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
         stream = self.sse_streams.get(endpoint.session or "")
         if stream is None or stream.principal.name != principal.name:
-            _refuse(
-                exchange, AccessRefusal(404, "session_unknown", "this session is unknown or has ended; open /sse again")
-            )
+            _refuse(exchange, HttpRefusal("session_unknown", "this session is unknown or has ended; open /sse again"))
             return
         try:
             message = decode_untrusted(exchange.body)
@@ -569,18 +566,20 @@ def _fail(exchange: Exchange) -> None:
     exchange.answer(encode_refusal(message_id, internal(ref)), 200)
 
 
-def _refuse(exchange: Exchange, refusal: AccessRefusal) -> None:
-    if refusal.extra:
-        exchange.extra += refusal.extra
+def _refuse(exchange: Exchange, refusal: HttpRefusal) -> None:
+    if refusal.headers:
+        exchange.extra += refusal.headers
     if refusal.status == 204:
         exchange.reply(204)
         return
-    body = {"error": refusal.error, "message": refusal.message, "details": {}}
+    body = {"error": refusal.code, "message": refusal.message, "details": {}}
     exchange.reply(refusal.status, msgspec.json.encode(body))
 
 
-def _with_lines(refusal: AccessRefusal | None, lines: bytes) -> AccessRefusal | None:
-    return msgspec.structs.replace(refusal, extra=lines + refusal.extra) if refusal is not None and lines else refusal
+def _with_lines(refusal: HttpRefusal | None, lines: bytes) -> HttpRefusal | None:
+    return (
+        msgspec.structs.replace(refusal, headers=lines + refusal.headers) if refusal is not None and lines else refusal
+    )
 
 
 def _was_forwarded(head: Head) -> bool:
@@ -601,12 +600,11 @@ PROXY_HEADERS: Final = frozenset(
         b"true-client-ip",
     )
 )
-_UNAUTHORISED: Final = AccessRefusal(
-    401,
+_UNAUTHORISED: Final = HttpRefusal(
     "unauthorised",
     "a valid bearer token is needed; interlock access token --for client --name NAME makes one",
-    b"www-authenticate: Bearer\r\n",
+    headers=b"www-authenticate: Bearer\r\n",
 )
-_BUSY: Final = AccessRefusal(
-    503, "unavailable", "too many access tokens are being verified; try again", b"retry-after: 5\r\n"
+_BUSY: Final = HttpRefusal(
+    "unavailable", "too many access tokens are being verified; try again", headers=b"retry-after: 5\r\n"
 )

@@ -7,7 +7,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
-from interlock.access.refusal import AccessRefusal
 from interlock.ax.protocol.names import is_segment
 from interlock.config.plan import NameForm, Plan
 from interlock.fronts.exchange import Head
@@ -15,6 +14,7 @@ from interlock.fronts.own_address import own_address
 from interlock.mcp.eras import Era, era_of_header
 from interlock.mcp.ladder import H_VERSION
 from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
+from interlock.wire.refusal import HttpRefusal
 
 
 class UrlTarget(msgspec.Struct, frozen=True):
@@ -35,8 +35,8 @@ class HeadDecision(msgspec.Struct, frozen=True):
     modern: bool
     extra: bytes = b""  # header lines of the answer
     streams_only: bool = False
-    at_once: AccessRefusal | None = None  # for every caller
-    once_known: AccessRefusal | None = None  # after the credential was looked at
+    at_once: HttpRefusal | None = None  # for every caller
+    once_known: HttpRefusal | None = None  # after the credential was looked at
     post: UrlTarget | None = None  # the endpoint, where it is an ordinary message of either era
 
 
@@ -47,7 +47,7 @@ class HeadInspector:
         self._segments = frozenset(server.segment for server in plan.servers)
         self._own = own_address(plan.node.listen, plan.node.public_url)
 
-    def inspect(self, head: Head, token_in_url: AccessRefusal) -> HeadDecision:
+    def inspect(self, head: Head, token_in_url: HttpRefusal) -> HeadDecision:
         headers = head.headers
         version = headers.get(H_VERSION)
         modern = era_of_header(None if version is None else version.decode("latin-1")) is Era.MODERN
@@ -60,15 +60,15 @@ class HeadInspector:
         if origin is not None:
             extra = b"access-control-allow-origin: %b\r\nvary: origin\r\n" % origin + _EXPOSE
             if head.method == b"OPTIONS":
-                return HeadDecision(endpoint, modern, extra + _PREFLIGHT, at_once=AccessRefusal(204, "", ""))
+                return HeadDecision(endpoint, modern, extra + _PREFLIGHT, at_once=HttpRefusal("preflight", ""))
         if _has_token(head.url):
             return HeadDecision(endpoint, modern, extra, at_once=token_in_url)
         if endpoint is None:
             return HeadDecision(None, modern, extra, once_known=NOT_FOUND)
         allowed = _ALLOWED[endpoint.kind] if not modern else b"POST"
         if head.method not in allowed.split(b", "):
-            refusal = AccessRefusal(
-                405, "method_not_allowed", "this path takes another method", b"allow: %b\r\n" % allowed
+            refusal = HttpRefusal(
+                "method_not_allowed", "this path takes another method", headers=b"allow: %b\r\n" % allowed
             )
             return HeadDecision(endpoint, modern, extra, once_known=refusal)
         if head.method == b"POST" and not _is_json(headers.get(b"content-type", b"")):
@@ -82,7 +82,7 @@ class HeadInspector:
         post = endpoint if is_plain else None
         return HeadDecision(endpoint, modern, extra, streams_only=not json, post=post)
 
-    def stranger(self, head: Head) -> AccessRefusal | None:
+    def stranger(self, head: Head) -> HttpRefusal | None:
         """Why a request must not come in, wherever it is going: it is not for us, or from a page that is not ours."""
         headers = head.headers
         if b"host" not in headers or head.duplicate_header(_ONCE) is not None:
@@ -141,12 +141,12 @@ def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> UrlTarge
 SURFACES: Final = frozenset({"flat", "aql", "aql-single"})
 _ALLOWED: Final = {"mcp": b"GET, POST, DELETE", "sse": b"GET", "messages": b"POST"}
 _ONCE: Final = frozenset((b"host", b"origin", b"authorization", b"content-type", b"mcp-session-id"))
-_BAD_HEADERS: Final = AccessRefusal(400, "bad_headers", "Host must be sent, and headers that decide must be sent once")
-_BAD_HOST: Final = AccessRefusal(421, "bad_host", "this node does not answer to that Host; set node.public_url")
-_BAD_ORIGIN: Final = AccessRefusal(403, "bad_origin", "this Origin is not allowed; add it to node.origins")
-NOT_FOUND: Final = AccessRefusal(404, "not_found", "there is no such path here; MCP is at /mcp")
-_NOT_JSON: Final = AccessRefusal(415, "unsupported_media_type", "send application/json")
-_NOT_ACCEPTABLE: Final = AccessRefusal(406, "not_acceptable", "accept application/json and text/event-stream")
+_BAD_HEADERS: Final = HttpRefusal("bad_headers", "Host must be sent, and headers that decide must be sent once")
+_BAD_HOST: Final = HttpRefusal("bad_host", "this node does not answer to that Host; set node.public_url")
+_BAD_ORIGIN: Final = HttpRefusal("bad_origin", "this Origin is not allowed; add it to node.origins")
+NOT_FOUND: Final = HttpRefusal("not_found", "there is no such path here; MCP is at /mcp")
+_NOT_JSON: Final = HttpRefusal("unsupported_media_type", "send application/json")
+_NOT_ACCEPTABLE: Final = HttpRefusal("not_acceptable", "accept application/json and text/event-stream")
 _EXPOSE: Final = b"access-control-expose-headers: mcp-session-id, www-authenticate\r\n"
 _PREFLIGHT: Final = (
     b"access-control-allow-methods: GET, POST, DELETE, OPTIONS\r\naccess-control-allow-headers: authorization, "

@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.access.refusal import AccessRefusal
 from interlock.access.tokens import TokenRegistry
 from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock
@@ -38,6 +37,7 @@ from interlock.names.protocol.statements import CHARS_MAX, BadStatement, read_st
 from interlock.names.registry_parts import NameParts
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.store.ports import StoreError
+from interlock.wire.refusal import HttpRefusal
 
 BODY_BYTES_MAX: Final = CHARS_MAX
 _FIELDS: Final = (
@@ -52,17 +52,6 @@ _FIELDS: Final = (
 _NAME_ACTIONS: Final = frozenset(
     ["amend", "deprecate", "reinstate", "withdraw", "transfer", "confirm-public", "declare", "end"]
 )
-_STATUSES: Final = {
-    "not_change_controller": 403,
-    "statement_required": 403,
-    "statement_replayed": 403,
-    "statement_expired": 403,
-    "statement_invalid": 400,
-    "wrong_registry": 403,
-    "invalid_body": 400,
-    "unavailable": 503,
-    "too_many_actions": 429,
-}
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Coroutine[Any, Any, MutableMapping[str, Any]]]
@@ -107,21 +96,21 @@ class NamesEndpoint:
             elif scope["method"] == "POST":
                 await self._answer_action(scope, receive, send, parts)
             else:
-                await self._refuse(scope, send, AccessRefusal(405, "method_not_allowed", "use GET or POST"))
+                await self._refuse(scope, send, HttpRefusal("method_not_allowed", "use GET or POST"))
         except NotFound as missing:
             message = f"there is no {missing.what} {missing.name[:100]}"
-            await self._refuse(scope, send, AccessRefusal(404, "not_found", message))
+            await self._refuse(scope, send, HttpRefusal("not_found", message))
         except Refused as refused:
-            refusal = AccessRefusal(_STATUSES.get(refused.error, 409), refused.error, refused.message)
+            refusal = HttpRefusal(refused.error, refused.message)
             await self._refuse(scope, send, refusal, refused.details)
         except StoreError:
-            await self._refuse(scope, send, AccessRefusal(503, "unavailable", "nothing was done; try again"))
+            await self._refuse(scope, send, HttpRefusal("unavailable", "nothing was done; try again"))
 
     # Reading
 
     async def _answer_reading(self, scope: Scope, send: Send, parts: list[str]) -> None:
         who = await self._admit(scope, is_read=True)
-        if isinstance(who, AccessRefusal):
+        if isinstance(who, HttpRefusal):
             await self._refuse(scope, send, who)
             return
         await self._state.refresh()
@@ -169,12 +158,12 @@ class NamesEndpoint:
 
     async def _answer_action(self, scope: Scope, receive: Receive, send: Send, parts: list[str]) -> None:
         who = await self._admit(scope, is_read=False)
-        if isinstance(who, AccessRefusal):
+        if isinstance(who, HttpRefusal):
             await self._refuse(scope, send, who)
             return
         body = await _read(receive, BODY_BYTES_MAX)
         if body is None:
-            await self._refuse(scope, send, AccessRefusal(413, "body_too_large", f"at most {BODY_BYTES_MAX} bytes"))
+            await self._refuse(scope, send, HttpRefusal("body_too_large", f"at most {BODY_BYTES_MAX} bytes"))
             return
         kind = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
         kind = kind.partition(b";")[0].strip().lower()
@@ -182,7 +171,7 @@ class NamesEndpoint:
         if kind == b"application/jose":
             actor = replace(actor, statement=self._statement(body))
         elif kind != b"application/json":
-            refusal = AccessRefusal(415, "unsupported_media_type", "send application/jose, or application/json")
+            refusal = HttpRefusal("unsupported_media_type", "send application/jose, or application/json")
             await self._refuse(scope, send, refusal)
             return
         elif who.name in UNNAMED or who.stranger:
@@ -217,7 +206,7 @@ class NamesEndpoint:
 
     # Who asks
 
-    async def _admit(self, scope: Scope, *, is_read: bool) -> Principal | AccessRefusal:
+    async def _admit(self, scope: Scope, *, is_read: bool) -> Principal | HttpRefusal:
         head = Head(scope["method"].encode(), scope["path"].encode(), list(scope["headers"]), False, True)
         stranger = self._inspector.stranger(head)
         if stranger is not None:
@@ -227,10 +216,10 @@ class NamesEndpoint:
             is_open = self._current.plan.registry.public_read and head.credential is None
             return principal_for("anonymous", None, ()) if is_open else found
         if isinstance(found, Principal) and found.scope == "read":
-            return AccessRefusal(403, "scope_denied", "this credential may only read")
+            return HttpRefusal("scope_denied", "this credential may only read")
         return found
 
-    async def _client(self, scope: Scope, head: Head) -> Principal | AccessRefusal:
+    async def _client(self, scope: Scope, head: Head) -> Principal | HttpRefusal:
         peer = address_of(scope["client"][0] if scope["client"] else None)
         credential = head.credential
         if credential is None:
@@ -245,14 +234,14 @@ class NamesEndpoint:
         return await self._bearers.admit(credential, source_of(peer))
 
     async def _refuse(
-        self, scope: Scope, send: Send, refusal: AccessRefusal, details: dict[str, Any] | None = None
+        self, scope: Scope, send: Send, refusal: HttpRefusal, details: dict[str, Any] | None = None
     ) -> None:
         if refusal.status in (401, 403, 421):
             peer = scope["client"][0] if scope["client"] else None
-            self._refusals.note(f"peer:{peer}", "registry", str(scope["method"])[:20], refusal.error)
-        body = {"error": refusal.error, "message": refusal.message, "details": details or {}}
+            self._refusals.note(f"peer:{peer}", "registry", str(scope["method"])[:20], refusal.code)
+        body = {"error": refusal.code, "message": refusal.message, "details": details or {}}
         headers = [_JSON, (b"cache-control", b"no-store")]
-        for line in refusal.extra.split(b"\r\n"):
+        for line in refusal.headers.split(b"\r\n"):
             name, colon, value = line.partition(b": ")
             if colon:
                 headers.append((name, value))
@@ -266,11 +255,10 @@ class _Named(msgspec.Struct, frozen=True):
 _FILES: Final = {f"{name}.{form}": form for name in (GROUP, f"{GROUP}-1") for form in MEDIA_TYPES}
 _SCHEMA_FILE: Final = f"{GROUP}.schema.json"
 _JSON: Final = (b"content-type", b"application/json")
-_UNAUTHORISED: Final = AccessRefusal(
-    401,
+_UNAUTHORISED: Final = HttpRefusal(
     "unauthorised",
     "a client's token is needed; interlock access token --for client --name NAME makes one",
-    b"www-authenticate: Bearer\r\n",
+    headers=b"www-authenticate: Bearer\r\n",
 )
 
 

@@ -18,7 +18,7 @@ from interlock.core.clock import Clock
 from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG
 from interlock.rooms.protocol import gateway_messages
 from interlock.rooms.protocol.envelope import V0, V01, Envelope, decode_untrusted, encode
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import Participant, ParticipantKind
 from interlock.rooms.protocol.v0 import encode_v0
 from interlock.rooms.room import Room
@@ -134,7 +134,7 @@ class RoomConnection:
         if self._closing:
             return
         envelope = decode_untrusted(data, self._room.settings.max_envelope_bytes)
-        if isinstance(envelope, RoomRefusal):
+        if isinstance(envelope, EnvelopeRefusal):
             self._refuse(envelope)
             return
         if not self._is_settled and envelope.protocol in (V0, V01):
@@ -148,7 +148,7 @@ class RoomConnection:
             self._refuse(refusal)  # X-3.2-2
 
     def on_binary(self) -> None:
-        self._refuse(RoomRefusal("invalid_envelope", "an envelope comes in a text frame"))
+        self._refuse(EnvelopeRefusal("invalid_envelope", "an envelope comes in a text frame"))
 
     def on_oversized(self, found: Oversized) -> None:
         self.close(TOO_BIG, "the frame is too large")
@@ -159,14 +159,14 @@ class RoomConnection:
             self._catching_up.cancel()
         self._room.leave(self, self.participant)
 
-    def _settle(self, envelope: Envelope, failed: RoomRefusal | None) -> None:
+    def _settle(self, envelope: Envelope, failed: EnvelopeRefusal | None) -> None:
         if failed is not None:
             self._refuse(failed)
             return
         for notice in self._room.notices(envelope, self.participant):
             self._say(notice)
 
-    def _refuse(self, refusal: RoomRefusal) -> None:
+    def _refuse(self, refusal: EnvelopeRefusal) -> None:
         self._say(gateway_messages.refusal(self._room.stamp(), self.participant, refusal))
         if refusal.code not in _INVALID:
             return

@@ -16,7 +16,6 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec import Raw
 
-from interlock.access.refusal import AccessRefusal
 from interlock.access.tokens import TokenRegistry
 from interlock.approvals.protocol.approval import Approval
 from interlock.approvals.trust.registrant import ClientCertificate
@@ -32,8 +31,7 @@ from interlock.fronts.trusted_proxies import TrustedProxies, address_of, source_
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.rooms.connections import RoomConnection, Wishes
 from interlock.rooms.protocol.envelope import PROTOCOLS, V0, V01, decode_untrusted, maybe_moment
-from interlock.rooms.protocol.errors import RoomRefusal as EnvelopeRefusal
-from interlock.rooms.protocol.errors import violation_error
+from interlock.rooms.protocol.errors import EnvelopeRefusal, violation_error
 from interlock.rooms.protocol.gateway_messages import HISTORY_DEFAULT, HISTORY_MAX
 from interlock.rooms.protocol.participants import (
     PARTICIPANT_KINDS,
@@ -55,6 +53,7 @@ from interlock.rooms.rooms import (
 )
 from interlock.rooms.timeline import within_bytes
 from interlock.store.ports import StoreError
+from interlock.wire.refusal import HttpRefusal
 
 if TYPE_CHECKING:
     from interlock.approvals.trust.client_certificates import Certificates
@@ -139,7 +138,7 @@ class RoomsEndpoint:
         caller = await self._admit(scope, query)
         if is_socket:
             await receive()  # websocket.connect
-        if isinstance(caller, AccessRefusal):
+        if isinstance(caller, HttpRefusal):
             await self._turn_away(scope, send, caller)
         elif is_socket:
             await self._socket(scope, send, caller, query)
@@ -160,7 +159,7 @@ class RoomsEndpoint:
 
     # Who asks
 
-    async def _admit(self, scope: Scope, query: dict[str, str]) -> RoomCaller | AccessRefusal:
+    async def _admit(self, scope: Scope, query: dict[str, str]) -> RoomCaller | HttpRefusal:
         head = Head(scope.get("method", "GET").encode(), scope["path"].encode(), list(scope["headers"]), False, True)
         stranger = self._inspector.stranger(head)
         if stranger is not None:
@@ -192,25 +191,25 @@ class RoomsEndpoint:
             return _UNKNOWN_TOKEN
         peer = address_of(scope["client"][0] if scope["client"] else None)
         vouched = await self._bearers.admit(credential, source_of(peer))
-        return vouched if isinstance(vouched, AccessRefusal) else RoomCaller(principal=vouched.name)
+        return vouched if isinstance(vouched, HttpRefusal) else RoomCaller(principal=vouched.name)
 
-    def _take_ticket(self, ticket: str, topic: str | None, origin: bytes | None) -> RoomCaller | AccessRefusal:
+    def _take_ticket(self, ticket: str, topic: str | None, origin: bytes | None) -> RoomCaller | HttpRefusal:
         """X-5.2-3: once, in time, for one topic and one origin."""
         found = self._tickets.pop(ticket, None)
         if found is None or found.ends < self._clock.now() or (found.topic, found.origin) != (topic, origin):
             return _BAD_TICKET
         return found.caller
 
-    async def _join(self, caller: RoomCaller, topic: str | None) -> Joined | AccessRefusal:
+    async def _join(self, caller: RoomCaller, topic: str | None) -> Joined | HttpRefusal:
         if not topic:
-            return AccessRefusal(400, "topic_required", "say which room: ?topic=NAME")  # X-5.2-1
+            return HttpRefusal("topic_required", "say which room: ?topic=NAME")  # X-5.2-1
         if caller.topic is not None and caller.topic != topic:
-            return AccessRefusal(403, "wrong_topic", "this token is for another room")
+            return HttpRefusal("wrong_topic", "this token is for another room")
         room = await self._rooms.maybe_room(topic, caller.principal) if is_topic(topic) else None
         if room is None:
             return _UNKNOWN_TOPIC
         if caller.topic is None and not self._rooms.is_member(room, caller.principal):
-            return AccessRefusal(403, "wrong_topic", "this room does not have you among its members")
+            return HttpRefusal("wrong_topic", "this room does not have you among its members")
         id = caller.participant or participant_of(caller.principal)
         if self._rooms.maybe_removal(room, id) is not None:
             return _REMOVED
@@ -218,7 +217,7 @@ class RoomsEndpoint:
         try:
             readable_after = await self._rooms.first_joined(room, id)
         except StoreError:
-            return AccessRefusal(503, "unavailable", "the room cannot be read at the moment")
+            return HttpRefusal("unavailable", "the room cannot be read at the moment")
         who = Participant(id=id, privilege=settled.privilege)
         return Joined(
             room, who, caller.principal, settled.origin, readable_after, settled.is_observed, caller.certificate
@@ -228,13 +227,13 @@ class RoomsEndpoint:
 
     async def _socket(self, scope: Scope, send: Send, caller: RoomCaller, query: dict[str, str]) -> None:
         joined = await self._join(caller, query.get("topic"))
-        wishes = _wishes(query, caller) if not isinstance(joined, AccessRefusal) else _NO_WISHES
+        wishes = _wishes(query, caller) if not isinstance(joined, HttpRefusal) else _NO_WISHES
         if self._rooms.is_stopping:
-            joined = AccessRefusal(503, "unavailable", "the node stops")
-        if isinstance(joined, Joined) and not isinstance(wishes, AccessRefusal):
+            joined = HttpRefusal("unavailable", "the node stops")
+        if isinstance(joined, Joined) and not isinstance(wishes, HttpRefusal):
             joined = self._fit(joined, wishes)
-        refusal = joined if isinstance(joined, AccessRefusal) else wishes if isinstance(wishes, AccessRefusal) else None
-        if refusal is not None or isinstance(joined, AccessRefusal) or isinstance(wishes, AccessRefusal):
+        refusal = joined if isinstance(joined, HttpRefusal) else wishes if isinstance(wishes, HttpRefusal) else None
+        if refusal is not None or isinstance(joined, HttpRefusal) or isinstance(wishes, HttpRefusal):
             await self._turn_away(scope, send, refusal or _UNAUTHORISED, caller, query.get("topic"))
             return
         with joined.room.reserve(joined.who.id):
@@ -268,17 +267,15 @@ class RoomsEndpoint:
             connection.close(REMOVED, REMOVED_WHY)
         return pipe
 
-    def _fit(self, joined: Joined, wishes: Wishes) -> Joined | AccessRefusal:
+    def _fit(self, joined: Joined, wishes: Wishes) -> Joined | HttpRefusal:
         room, who = joined.room, joined.who
         if not room.has_place(who.id):
-            return AccessRefusal(403, "room_full", f"at most {room.settings.max_participants} participants")
+            return HttpRefusal("room_full", f"at most {room.settings.max_participants} participants")
         if room.is_unsteady(who.id):
-            return AccessRefusal(
-                409, "id_in_use", "connections of this participant replace each other; use one token each"
-            )
+            return HttpRefusal("id_in_use", "connections of this participant replace each other; use one token each")
         protocol = wishes.protocol or room.settings.undeclared_protocol
         if protocol == V0 and room.settings.v0_clients == "refuse":
-            return AccessRefusal(426, "protocol_required", f"this room takes clients of {V01} alone")
+            return HttpRefusal("protocol_required", f"this room takes clients of {V01} alone")
         return joined
 
     def _settle(self, joined: Joined, caller: RoomCaller, wishes: Wishes) -> Joined:
@@ -303,11 +300,11 @@ class RoomsEndpoint:
         method = scope["method"]
         match (method, *parts):
             case ("GET", "topics"):
-                answer: Json | AccessRefusal = {"topics": self._topics(caller)}
+                answer: Json | HttpRefusal = {"topics": self._topics(caller)}
             case ("POST", "ws-ticket"):
                 topic = _maybe_topic(await _read(receive, 4096))
                 answer = await self._issue_ticket(scope, topic, caller)
-                if isinstance(answer, AccessRefusal):
+                if isinstance(answer, HttpRefusal):
                     await self._turn_away(scope, send, answer, caller, topic)
                     return
             case ("POST", "topics", topic, "messages"):
@@ -322,10 +319,10 @@ class RoomsEndpoint:
                     return
                 answer = decided
             case (_, "ws"):
-                answer = AccessRefusal(426, "upgrade_required", "open a WebSocket", b"upgrade: websocket\r\n")
+                answer = HttpRefusal("upgrade_required", "open a WebSocket", headers=b"upgrade: websocket\r\n")
             case _:
-                answer = AccessRefusal(404, "not_found", "there is no such path; rooms are at /v0/topics")
-        if isinstance(answer, AccessRefusal):
+                answer = HttpRefusal("not_found", "there is no such path; rooms are at /v0/topics")
+        if isinstance(answer, HttpRefusal):
             await self._turn_away(scope, send, answer, caller, parts[1] if len(parts) > 1 else None)
         else:
             await _say(send, 200, answer)
@@ -335,18 +332,18 @@ class RoomsEndpoint:
             return [caller.topic] if caller.topic in self._rooms.by_topic else []
         return [topic for topic, room in self._rooms.by_topic.items() if self._rooms.may_join(room, caller.principal)]
 
-    async def _issue_ticket(self, scope: Scope, topic: str | None, caller: RoomCaller) -> Json | AccessRefusal:
+    async def _issue_ticket(self, scope: Scope, topic: str | None, caller: RoomCaller) -> Json | HttpRefusal:
         if topic is None:
-            return AccessRefusal(400, "topic_required", 'send {"topic": NAME}')
+            return HttpRefusal("topic_required", 'send {"topic": NAME}')
         joined = await self._join(caller, topic)
-        if isinstance(joined, AccessRefusal):
+        if isinstance(joined, HttpRefusal):
             return joined
         now = self._clock.now()
         for old in [key for key, ticket in self._tickets.items() if ticket.ends < now]:
             del self._tickets[old]
         own = sum(ticket.caller.principal == caller.principal for ticket in self._tickets.values())
         if own >= TICKETS_EACH_MAX or len(self._tickets) >= TICKETS_MAX:
-            return AccessRefusal(429, "rate_limited", "too many tickets wait to be used", b"retry-after: 30\r\n")
+            return HttpRefusal("rate_limited", "too many tickets wait to be used", headers=b"retry-after: 30\r\n")
         ticket = secrets.token_urlsafe(32)
         origin = next((value for name, value in scope["headers"] if name == b"origin"), None)
         self._tickets[ticket] = Ticket(caller, topic, origin, now + TICKET_S)
@@ -358,9 +355,9 @@ class RoomsEndpoint:
         topic: str,
         what: Literal["participants", "history", "rate-limit", "proposals"],
         query: dict[str, str],
-    ) -> Json | AccessRefusal:
+    ) -> Json | HttpRefusal:
         joined = await self._join(caller, topic)
-        if isinstance(joined, AccessRefusal):
+        if isinstance(joined, HttpRefusal):
             return joined
         room = joined.room
         if what == "participants":
@@ -380,21 +377,21 @@ class RoomsEndpoint:
         # It may have waited long, and an admin has not.
         return told if self._rooms.maybe_removal(room, joined.who.id) is None else _REMOVED
 
-    async def _proposals(self, room: Room, query: dict[str, str]) -> Json | AccessRefusal:
+    async def _proposals(self, room: Room, query: dict[str, str]) -> Json | HttpRefusal:
         limit = _maybe_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
         if limit is None or limit == 0:
-            return AccessRefusal(400, "invalid_query", f"limit is a number from 1 to {HISTORY_MAX}")
+            return HttpRefusal("invalid_query", f"limit is a number from 1 to {HISTORY_MAX}")
         try:
             return {"proposals": await self._rooms.proposals.list_all(room, limit)}
         except StoreError:
-            return AccessRefusal(503, "unavailable", "proposals cannot be read at the moment")
+            return HttpRefusal("unavailable", "proposals cannot be read at the moment")
 
     async def _decide(
         self, caller: RoomCaller, topic: str, id: str, what: Literal["fulfil", "reject", "withdraw"], body: bytes | int
-    ) -> Json | AccessRefusal | EnvelopeRefusal:
+    ) -> Json | HttpRefusal | EnvelopeRefusal:
         """X-N-6: also for those without a WebSocket."""
         joined = await self._join(caller, topic)
-        if isinstance(joined, AccessRefusal):
+        if isinstance(joined, HttpRefusal):
             return joined
         seat = joined.room.seats.get(joined.who.id)
         who, proposals = joined.who if seat is None else seat.participant, self._rooms.proposals
@@ -411,54 +408,52 @@ class RoomsEndpoint:
             return decided
         return {"proposalId": id, "status": STATUS[decided.status].value}
 
-    async def _history(self, room: Room, readable_after: int, query: dict[str, str]) -> Json | AccessRefusal:
+    async def _history(self, room: Room, readable_after: int, query: dict[str, str]) -> Json | HttpRefusal:
         if room.settings.history_visibility == "none":
-            return AccessRefusal(403, "history_hidden", "this room does not show its history")
+            return HttpRefusal("history_hidden", "this room does not show its history")
         limit = _maybe_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
         wait_s = _maybe_number(query.get("wait_s", "0"), int(WAIT_MAX_S))
         if limit is None or limit == 0:
-            return AccessRefusal(400, "invalid_query", f"limit is a number from 1 to {HISTORY_MAX}")
+            return HttpRefusal("invalid_query", f"limit is a number from 1 to {HISTORY_MAX}")
         if wait_s is None:
-            return AccessRefusal(400, "invalid_query", f"wait_s is a number from 0 to {WAIT_MAX_S:g}")
+            return HttpRefusal("invalid_query", f"wait_s is a number from 0 to {WAIT_MAX_S:g}")
         after = query.get("after")
         try:
             if after is None:
                 return await self._newest(room, readable_after, query.get("before"), limit)
             place = room.timeline.maybe_place(after)
             if place is None:
-                return AccessRefusal(404, "history_gap", "no envelope of that id or number is kept here")
+                return HttpRefusal("history_gap", "no envelope of that id or number is kept here")
             await room.timeline.wait_beyond(place, wait_s)
             records = await room.timeline.history.read(max(readable_after, place), room.timeline.delivered, limit)
         except StoreError:
-            return AccessRefusal(503, "unavailable", "history cannot be read at the moment")
+            return HttpRefusal("unavailable", "history cannot be read at the moment")
         records = within_bytes(records, HISTORY_ANSWER_BYTES)
         return {
             "history": [_told(one) for one in records],
             "more": bool(records) and records[-1].sequence < room.timeline.delivered,
         }
 
-    async def _newest(self, room: Room, readable_after: int, before: str | None, limit: int) -> Json | AccessRefusal:
+    async def _newest(self, room: Room, readable_after: int, before: str | None, limit: int) -> Json | HttpRefusal:
         """Newest first, as v0 has it."""
         upto = room.timeline.delivered
         if before is not None:
             at = maybe_moment(before)
             place = room.timeline.maybe_place(before) if at is None else 1 + await room.timeline.count_before(at)
             if place is None:
-                return AccessRefusal(404, "history_gap", "no envelope of that id or number is kept here")
+                return HttpRefusal("history_gap", "no envelope of that id or number is kept here")
             upto = place - 1
         records = await room.timeline.history.read(max(readable_after, upto - limit), upto, limit)
         return {"history": [_told(one) for one in reversed(records)]}
 
     async def _post(self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, topic: str) -> None:
         joined = await self._join(caller, topic)
-        body = (
-            b"" if isinstance(joined, AccessRefusal) else await _read(receive, joined.room.settings.max_envelope_bytes)
-        )
+        body = b"" if isinstance(joined, HttpRefusal) else await _read(receive, joined.room.settings.max_envelope_bytes)
         # A body may take its time: what the sender may do is what it may do now.
         again = await self._admit(scope, {})
-        joined = again if isinstance(again, AccessRefusal) else await self._join(again, topic)
-        if isinstance(joined, AccessRefusal):
-            await self._turn_away(scope, send, joined, None if isinstance(again, AccessRefusal) else again, topic)
+        joined = again if isinstance(again, HttpRefusal) else await self._join(again, topic)
+        if isinstance(joined, HttpRefusal):
+            await self._turn_away(scope, send, joined, None if isinstance(again, HttpRefusal) else again, topic)
             return
         room = joined.room
         seat = room.seats.get(joined.who.id)
@@ -491,7 +486,7 @@ class RoomsEndpoint:
         self,
         scope: Scope,
         send: Send,
-        refusal: AccessRefusal,
+        refusal: HttpRefusal,
         caller: RoomCaller | None = None,
         topic: str | None = None,
     ) -> None:
@@ -499,15 +494,15 @@ class RoomsEndpoint:
             method = str(scope.get("method", "GET"))[:20]
             if caller is None:
                 peer = scope["client"][0] if scope["client"] else None
-                self._refusals.note(f"peer:{peer}", "rooms", method, refusal.error)
+                self._refusals.note(f"peer:{peer}", "rooms", method, refusal.code)
             elif topic in self._rooms.by_topic:  # a name that is none is not written: callers have any number of them
                 place = Place(topic, caller.participant or participant_of(caller.principal))
-                self._refusals.note(caller.principal, "rooms", method, refusal.error, f"rooms.{topic}", place=place)
+                self._refusals.note(caller.principal, "rooms", method, refusal.code, f"rooms.{topic}", place=place)
             else:
-                self._refusals.note(caller.principal, "rooms", method, refusal.error)
+                self._refusals.note(caller.principal, "rooms", method, refusal.code)
         kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
-        body = {"error": refusal.error, "message": refusal.message, "details": {}}
-        await _say(send, refusal.status, body, kind, refusal.extra)
+        body = {"error": refusal.code, "message": refusal.message, "details": {}}
+        await _say(send, refusal.status, body, kind, refusal.headers)
 
 
 class _TicketRequest(msgspec.Struct):
@@ -525,22 +520,22 @@ def _told(one: Any) -> Json:
     return {"seq": one.sequence, "received_at": rfc3339_ms(one.received_at), "envelope": Raw(one.data)}
 
 
-def _wishes(query: dict[str, str], caller: RoomCaller) -> Wishes | AccessRefusal:
+def _wishes(query: dict[str, str], caller: RoomCaller) -> Wishes | HttpRefusal:
     protocol = query.get("protocol", caller.protocol)
     if protocol is not None and protocol not in PROTOCOLS:
-        return AccessRefusal(400, "unsupported_protocol", f"protocol is one of {', '.join(PROTOCOLS)}")
+        return HttpRefusal("unsupported_protocol", f"protocol is one of {', '.join(PROTOCOLS)}")
     history = _maybe_number(query.get("history", "0"), HISTORY_MAX)
     if history is None:
-        return AccessRefusal(400, "invalid_query", f"history is a number up to {HISTORY_MAX}")
+        return HttpRefusal("invalid_query", f"history is a number up to {HISTORY_MAX}")
     name, version = query.get("name"), query.get("mcp")
     if name is not None and not is_shown_name(name):
-        return AccessRefusal(400, "invalid_query", "name is 1 to 64 characters, none of them a control character")
+        return HttpRefusal("invalid_query", "name is 1 to 64 characters, none of them a control character")
     if version is not None and _VERSION.fullmatch(version) is None:
-        return AccessRefusal(400, "invalid_query", "mcp is a version of MCP, such as 2025-11-25")
+        return HttpRefusal("invalid_query", "mcp is a version of MCP, such as 2025-11-25")
     said = query.get("kind")
     kind = next((one for one in PARTICIPANT_KINDS if one == said), None)
     if said is not None and kind is None:
-        return AccessRefusal(400, "invalid_query", f"kind is one of {', '.join(PARTICIPANT_KINDS)}")
+        return HttpRefusal("invalid_query", f"kind is one of {', '.join(PARTICIPANT_KINDS)}")
     return Wishes(
         protocol=protocol,
         echo=query.get("echo") != "0",
@@ -576,8 +571,8 @@ async def _say_refused(send: Send, refusal: EnvelopeRefusal) -> None:
         answer = {"jsonrpc": "2.0", "id": Raw(refusal.answers), "error": violation_error()}
         await _say(send, 403, answer)
         return
-    status = _STATUS.get(refusal.code, 400)
-    await _say(send, status, {"error": refusal.code, "message": refusal.message, "details": refusal.details})
+    body = {"error": refusal.code, "message": refusal.message, "details": refusal.details or {}}
+    await _say(send, refusal.http_status, body)
 
 
 async def _say(send: Send, status: int, answer: Json, kind: str = "http.response", extra: bytes = b"") -> None:
@@ -594,25 +589,10 @@ async def _say(send: Send, status: int, answer: Json, kind: str = "http.response
 
 _NO_WISHES: Final = Wishes()
 _VERSION: Final = re.compile(r"\d{4}-\d\d-\d\d")
-_STATUS: Final = {
-    "envelope_too_large": 413,
-    "rate_limited": 429,
-    "duplicate_id": 409,
-    "from_mismatch": 403,
-    "kind_not_allowed": 403,
-    "reserved_kind": 403,
-    "unavailable": 503,
-    "not_proposer": 403,
-    "self_approval": 403,
-    "already_claimed": 409,
-    "proposal_expired": 409,
-    "unknown_proposal": 404,
-}
-_UNAUTHORISED: Final = AccessRefusal(  # X-5.2-2
-    401,
+_UNAUTHORISED: Final = HttpRefusal(
     "unauthorised",
     "a token is needed; interlock access token --for room --name NAME --topic TOPIC --participant ID makes one",
-    b"www-authenticate: Bearer\r\n",
+    headers=b"www-authenticate: Bearer\r\n",
 )
 _UNKNOWN_TOKEN: Final = msgspec.structs.replace(  # which of them is not for its holder to know
     _UNAUTHORISED,
@@ -624,7 +604,7 @@ _BAD_TICKET: Final = msgspec.structs.replace(
     message=f"this ticket is unknown, used, older than {TICKET_S:g} s, or for another room or origin;"
     " POST /v0/ws-ticket gives another",
 )
-_REMOVED: Final = AccessRefusal(403, "removed", REMOVED_HINT)  # X-5.1-6
-_UNKNOWN_TOPIC: Final = AccessRefusal(
-    404, "unknown_topic", "there is no room of that topic; interlock rooms create TOPIC makes one"
+_REMOVED: Final = HttpRefusal("removed", REMOVED_HINT)  # X-5.1-6
+_UNKNOWN_TOPIC: Final = HttpRefusal(
+    "unknown_topic", "there is no room of that topic; interlock rooms create TOPIC makes one"
 )

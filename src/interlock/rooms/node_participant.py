@@ -25,7 +25,7 @@ from interlock.rooms.participant_link import enclose
 from interlock.rooms.proposals import Proposals
 from interlock.rooms.protocol.enforcement import MCP
 from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import Rooms
@@ -201,13 +201,13 @@ class _Answer:
     def drop(self) -> None:
         """It was cancelled."""
 
-    def _publish(self, message: bytes) -> RoomRefusal | None:
+    def _publish(self, message: bytes) -> EnvelopeRefusal | None:
         envelope = enclose(self._room, message, OWN, self._to, self.asked.id)
-        if isinstance(envelope, RoomRefusal):
+        if isinstance(envelope, EnvelopeRefusal):
             return envelope
         return self._room.receive(envelope, NODE, OWN, self._settle)
 
-    def _settle(self, failed: RoomRefusal | None) -> None:
+    def _settle(self, failed: EnvelopeRefusal | None) -> None:
         if failed is not None:
             log.warning("room %s: the answer to %s was lost: %s", self._room.topic, self.asked.id, failed.message)
 

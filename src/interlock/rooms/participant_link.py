@@ -33,7 +33,7 @@ from interlock.rooms.proposals import Proposals, Settled
 from interlock.rooms.protocol.enforcement import MCP, PROPOSAL
 from interlock.rooms.protocol.envelope import Envelope, encode
 from interlock.rooms.protocol.envelope import decode_untrusted as decode_envelope
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, Privilege
 from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL, ProposalStatus
 from interlock.rooms.protocol.secrets import secret_refusal
@@ -47,7 +47,7 @@ from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, TOOL_DEGRADED, 
 
 def enclose(
     room: Room, message: bytes, sender: str, to: tuple[str, ...], correlation_id: str | None = None
-) -> Envelope | RoomRefusal:
+) -> Envelope | EnvelopeRefusal:
     """Judged as if it had come from outside: size and depth hold for everyone."""
     stamp = room.stamp()
     made = Envelope(
@@ -56,7 +56,7 @@ def enclose(
     return decode_envelope(encode(made), room.settings.max_envelope_bytes)
 
 
-def refusal_for(refused: RoomRefusal) -> Refusal:
+def refusal_for(refused: EnvelopeRefusal) -> Refusal:
     details = refused.details or {}
     match refused.code:
         case "privilege_violation":
@@ -150,7 +150,7 @@ class ProposedCalls:
         principal = call.caller.principal.name
         key = (hold.room.topic, principal, hold.target, hold.tool, hashlib.sha256(arguments).digest())
         proposal = self._known.get(key) or await self._propose(key, hold, principal, arguments)
-        if isinstance(proposal, RoomRefusal):
+        if isinstance(proposal, EnvelopeRefusal):
             return Refuse(CheckNumber.GATE, refusal_for(proposal))
         settled = await self._proposals.wait_until_settled(hold.room.topic, proposal, TRACKED_S)
         if settled is None:
@@ -164,7 +164,9 @@ class ProposedCalls:
         call.on_response(response, Era.LEGACY)
         return HELD
 
-    async def _propose(self, key: _CallKey, hold: ProposalHold, principal: str, arguments: bytes) -> str | RoomRefusal:
+    async def _propose(
+        self, key: _CallKey, hold: ProposalHold, principal: str, arguments: bytes
+    ) -> str | EnvelopeRefusal:
         room, stamp = hold.room, hold.room.stamp()
         warning = secret_refusal(arguments, room.settings.secret_patterns)  # X-7.2-1
         if warning is not None:
@@ -179,11 +181,11 @@ class ProposedCalls:
             payload=encode_value({"method": TOOLS_CALL, "params": params}),
         )
         envelope = decode_envelope(encode(made), room.settings.max_envelope_bytes)
-        if isinstance(envelope, RoomRefusal):
+        if isinstance(envelope, EnvelopeRefusal):
             return envelope
-        done: asyncio.Future[RoomRefusal | None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
 
-        def settle(failed: RoomRefusal | None) -> None:
+        def settle(failed: EnvelopeRefusal | None) -> None:
             if not done.done():
                 done.set_result(failed)
 
@@ -324,7 +326,7 @@ class ParticipantLink(ConnectedLink):
         if pending is not None:
             self.on_undelivered(pending, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
 
-    def on_refused(self, origin: Pending | None, refused: RoomRefusal) -> None:
+    def on_refused(self, origin: Pending | None, refused: EnvelopeRefusal) -> None:
         """The room did not publish it."""
         if origin is None:
             self.failed.count_undelivered(Undelivered(Trouble.REFUSED, refused.message))
@@ -360,11 +362,11 @@ class RoomPipe:
     ) -> str:
         who, principal = self._who(as_of if origin is None else origin)
         envelope = enclose(self._room, message, who.id, (self._participant,), correlation_id)
-        if isinstance(envelope, RoomRefusal):
+        if isinstance(envelope, EnvelopeRefusal):
             self._owner.on_refused(origin, envelope)
             return ""
 
-        def settle(failed: RoomRefusal | None) -> None:
+        def settle(failed: EnvelopeRefusal | None) -> None:
             if failed is not None:
                 self._owner.on_refused(origin, failed)
 

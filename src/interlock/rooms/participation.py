@@ -17,7 +17,7 @@ from interlock.rooms.connections import Leases
 from interlock.rooms.proposals import Settled
 from interlock.rooms.protocol.enforcement import CHAT, PROPOSAL
 from interlock.rooms.protocol.envelope import Envelope, decode_untrusted, encode
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import Participant
 from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL
 from interlock.rooms.protocol.secrets import secret_refusal
@@ -100,15 +100,15 @@ class Participation:
         """Or might: who was removed is told so."""
         return any(self._rooms.is_member(room, principal) for room in self._rooms.by_topic.values())
 
-    def _room(self, topic: str, principal: str) -> tuple[Room, Participant] | RoomRefusal:
+    def _room(self, topic: str, principal: str) -> tuple[Room, Participant] | EnvelopeRefusal:
         """A room that it may not join is one that it does not know."""
         room = self._rooms.by_topic.get(topic)
         if room is None or not self._rooms.is_member(room, principal):
-            return RoomRefusal(
+            return EnvelopeRefusal(
                 "unknown_topic", "there is no room of that topic for you; rooms.list names those there are"
             )
         if not self._rooms.may_join(room, principal):
-            return RoomRefusal("removed", REMOVED_HINT)
+            return EnvelopeRefusal("removed", REMOVED_HINT)
         who = self._rooms.participant(room, principal)
         self._leases.renew(room, who.id)
         return room, who
@@ -129,34 +129,34 @@ class Participation:
             ]
         }
 
-    async def join(self, principal: str, asked: InRoom) -> Json | RoomRefusal:
+    async def join(self, principal: str, asked: InRoom) -> Json | EnvelopeRefusal:
         found = self._room(asked.topic, principal)
-        if isinstance(found, RoomRefusal):
+        if isinstance(found, EnvelopeRefusal):
             return found
         room, who = found
         if not self._leases.begin(room, who, principal):
-            return RoomRefusal("room_full", f"at most {room.settings.max_participants} participants")
+            return EnvelopeRefusal("room_full", f"at most {room.settings.max_participants} participants")
         await self._rooms.first_joined(room, who.id)
         there = [one.described() for one in room.present(who.id)]
         return {"topic": room.topic, "you": who.described(), "participants": there, "cursor": room.timeline.delivered}
 
-    async def leave(self, principal: str, asked: InRoom) -> Json | RoomRefusal:
+    async def leave(self, principal: str, asked: InRoom) -> Json | EnvelopeRefusal:
         found = self._room(asked.topic, principal)
-        if isinstance(found, RoomRefusal):
+        if isinstance(found, EnvelopeRefusal):
             return found
         return {"topic": asked.topic, "left": self._leases.end(found[0], found[1].id)}
 
-    async def participants(self, principal: str, asked: InRoom) -> Json | RoomRefusal:
+    async def participants(self, principal: str, asked: InRoom) -> Json | EnvelopeRefusal:
         found = self._room(asked.topic, principal)
-        if isinstance(found, RoomRefusal):
+        if isinstance(found, EnvelopeRefusal):
             return found
         return {"topic": asked.topic, "participants": [one.described() for one in found[0].present()]}
 
     # What is said
 
-    async def read(self, principal: str, asked: Reading) -> Json | RoomRefusal:
+    async def read(self, principal: str, asked: Reading) -> Json | EnvelopeRefusal:
         found = self._room(asked.topic, principal)
-        if isinstance(found, RoomRefusal):
+        if isinstance(found, EnvelopeRefusal):
             return found
         room, who = found
         readable_after = await self._rooms.first_joined(room, who.id)
@@ -167,10 +167,10 @@ class Participation:
         if room.settings.history_visibility != "none":
             after = max(after, readable_after)
         if after > room.timeline.delivered:
-            return RoomRefusal("history_gap", "no message of that number was published yet")
+            return EnvelopeRefusal("history_gap", "no message of that number was published yet")
         await room.timeline.wait_beyond(after, asked.wait_s)
         found = self._room(asked.topic, principal)  # an admin may have removed it meanwhile
-        if isinstance(found, RoomRefusal):
+        if isinstance(found, EnvelopeRefusal):
             return found
         records = within_bytes(await room.timeline.history.read(after, room.timeline.delivered, asked.limit))
         cursor = records[-1].sequence if records else after
@@ -183,11 +183,11 @@ class Participation:
             "proposals": [one for one in under_way if one["status"] in ("pending", "claimed")],
         }
 
-    async def say(self, principal: str, asked: Saying) -> Json | RoomRefusal:
+    async def say(self, principal: str, asked: Saying) -> Json | EnvelopeRefusal:
         payload: Json = {"text": asked.text} | ({} if asked.format == "plain" else {"format": asked.format})
         return await self._publish(principal, asked.topic, CHAT, payload, tuple(asked.to))
 
-    async def propose(self, principal: str, asked: Proposing) -> Json | RoomRefusal:
+    async def propose(self, principal: str, asked: Proposing) -> Json | EnvelopeRefusal:
         payload: Json = {"method": TOOLS_CALL, "params": {"name": asked.tool, "arguments": asked.arguments}}
         if asked.reason is not None:
             payload["reason"] = asked.reason
@@ -195,16 +195,16 @@ class Participation:
         if warning is not None:
             return warning
         said = await self._publish(principal, asked.topic, PROPOSAL, payload, (asked.to,))
-        if isinstance(said, RoomRefusal):
+        if isinstance(said, EnvelopeRefusal):
             return said
         settled = await self._rooms.proposals.wait_until_settled(asked.topic, said["id"], max(asked.wait_s, 0.2))
         found = self._room(asked.topic, principal)  # an admin may have removed it meanwhile
-        if isinstance(found, RoomRefusal):
+        if isinstance(found, EnvelopeRefusal):
             return found
         status = {"status": "published"} if settled is None else _shown(settled)
         return {"topic": asked.topic, "proposalId": said["id"], **status}
 
-    def _maybe_warning(self, asked: Proposing) -> RoomRefusal | None:
+    def _maybe_warning(self, asked: Proposing) -> EnvelopeRefusal | None:
         """X-7.2-1."""
         room = self._rooms.by_topic.get(asked.topic)
         if asked.despite_secrets or room is None:
@@ -214,9 +214,9 @@ class Participation:
 
     async def _publish(
         self, principal: str, topic: str, kind: str, payload: Json, to: tuple[str, ...]
-    ) -> Json | RoomRefusal:
+    ) -> Json | EnvelopeRefusal:
         found = self._room(topic, principal)
-        if isinstance(found, RoomRefusal):
+        if isinstance(found, EnvelopeRefusal):
             return found
         room, who = found
         stamp = room.stamp()
@@ -229,11 +229,11 @@ class Participation:
             payload=msgspec.json.encode(payload),
         )
         envelope = decode_untrusted(encode(made), room.settings.max_envelope_bytes)
-        if isinstance(envelope, RoomRefusal):
+        if isinstance(envelope, EnvelopeRefusal):
             return envelope
-        done: asyncio.Future[RoomRefusal | None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
 
-        def settle(failed: RoomRefusal | None) -> None:
+        def settle(failed: EnvelopeRefusal | None) -> None:
             if not done.done():
                 done.set_result(failed)
 
@@ -247,9 +247,9 @@ class Participation:
 
     # Proposals
 
-    async def fulfil(self, principal: str, asked: Fulfilling) -> Json | RoomRefusal:
+    async def fulfil(self, principal: str, asked: Fulfilling) -> Json | EnvelopeRefusal:
         found = self._room(asked.topic, principal)
-        if isinstance(found, RoomRefusal):
+        if isinstance(found, EnvelopeRefusal):
             return found
         room, who = found
         proposals = self._rooms.proposals
@@ -259,29 +259,29 @@ class Participation:
             tool = _tool_name(proposal.params)
             if self._is_held(room, proposal.target, tool):
                 said = f"a person approves it in the inbox: interlock approve {proposal.id}"
-                return RoomRefusal("kind_not_allowed", said, {"approval": proposal.id}, asked.proposal_id)
+                return EnvelopeRefusal("kind_not_allowed", said, {"approval": proposal.id}, id=asked.proposal_id)
         done = await proposals.fulfil(asked.topic, asked.proposal_id, who, principal)
-        if isinstance(done, RoomRefusal):
+        if isinstance(done, EnvelopeRefusal):
             return done
         settled = await proposals.wait_until_settled(asked.topic, asked.proposal_id, asked.wait_s)
         found = self._room(asked.topic, principal)
-        if isinstance(found, RoomRefusal):
+        if isinstance(found, EnvelopeRefusal):
             return found
         return {"topic": asked.topic, "proposalId": asked.proposal_id, **_shown(settled or Settled(done))}
 
-    async def reject(self, principal: str, asked: Rejecting) -> Json | RoomRefusal:
+    async def reject(self, principal: str, asked: Rejecting) -> Json | EnvelopeRefusal:
         found = self._room(asked.topic, principal)
-        if isinstance(found, RoomRefusal):
+        if isinstance(found, EnvelopeRefusal):
             return found
         done = await self._rooms.proposals.reject(asked.topic, asked.proposal_id, found[1], principal, asked.reason)
-        return done if isinstance(done, RoomRefusal) else _decided(asked.topic, asked.proposal_id, done.status)
+        return done if isinstance(done, EnvelopeRefusal) else _decided(asked.topic, asked.proposal_id, done.status)
 
-    async def withdraw(self, principal: str, asked: Withdrawing) -> Json | RoomRefusal:
+    async def withdraw(self, principal: str, asked: Withdrawing) -> Json | EnvelopeRefusal:
         found = self._room(asked.topic, principal)
-        if isinstance(found, RoomRefusal):
+        if isinstance(found, EnvelopeRefusal):
             return found
         done = await self._rooms.proposals.withdraw(asked.topic, asked.proposal_id, found[1])
-        return done if isinstance(done, RoomRefusal) else _decided(asked.topic, asked.proposal_id, done.status)
+        return done if isinstance(done, EnvelopeRefusal) else _decided(asked.topic, asked.proposal_id, done.status)
 
 
 def _told(one: Stored) -> Json:

@@ -25,47 +25,52 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.rooms.protocol import proposals as rules
 from interlock.rooms.protocol.enforcement import MCP
 from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import OWN, Participant, participant_of
 from interlock.rooms.protocol.proposals import STATUS, ProposalStatus, Proposed
 from interlock.rooms.room import Room
 from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_VOID, SCOPE_DENIED, UNAVAILABLE, Refusal
 
 
-def refuse_own(approval: Approval, who: str, principal: str, id: str | None) -> RoomRefusal | None:
+def refuse_own(approval: Approval, who: str, principal: str, id: str | None) -> EnvelopeRefusal | None:
     if who != approval.agent and principal != approval.requested_by:
         return None
-    return RoomRefusal("self_approval", "a proposal is not carried out by its own proposer", id=id)
+    return EnvelopeRefusal("self_approval", "a proposal is not carried out by its own proposer", id=id)
 
 
-def refuse_over(approval: Approval, id: str) -> RoomRefusal | None:
+def refuse_over(approval: Approval, id: str) -> EnvelopeRefusal | None:
     if approval.status is Status.PENDING:
         return None
     status = STATUS[approval.status].value
     if approval.status is Status.EXPIRED:
-        return RoomRefusal("proposal_expired", "the time of the proposal is over", {"status": status}, id)
-    return RoomRefusal("already_claimed", f"the proposal is {status} already", {"status": status}, id)
+        return EnvelopeRefusal("proposal_expired", "the time of the proposal is over", {"status": status}, id=id)
+    return EnvelopeRefusal("already_claimed", f"the proposal is {status} already", {"status": status}, id=id)
 
 
-def as_fault(refusal: RoomRefusal) -> Refusal:
+def approval_refusal(refusal: EnvelopeRefusal) -> Refusal:
+    """Return the refusal of an approval, for an operator who decides on a proposal in the inbox."""
     is_barred = refusal.code in ("self_approval", "privilege_violation")
-    data = {"reason": refusal.code, "detail": refusal.message}
-    return Refusal(SCOPE_DENIED if is_barred else CONFIRMATION_VOID, refusal.code, data)
+    details = {"reason": refusal.code, "detail": refusal.message}
+    return Refusal(SCOPE_DENIED if is_barred else CONFIRMATION_VOID, refusal.code, details)
 
 
-def as_refusal(fault: Refusal, id: str) -> RoomRefusal:
-    if fault.code == UNAVAILABLE:
-        return RoomRefusal("unavailable", "the inbox cannot be written; nothing was done", id=id)
-    detail = str((fault.details or {}).get("detail", fault.message))
-    return RoomRefusal("proposal_expired" if fault.code == CONFIRMATION_EXPIRED else "already_claimed", detail, id=id)
+def envelope_refusal(refusal: Refusal, id: str) -> EnvelopeRefusal:
+    """Return the refusal of the envelope `id` for what the inbox refused, in the codes of rooms."""
+    if isinstance(refusal, EnvelopeRefusal):
+        return refusal
+    if refusal.code == UNAVAILABLE:
+        return EnvelopeRefusal("unavailable", "the inbox cannot be written; nothing was done", id=id)
+    detail = str((refusal.details or {}).get("detail", refusal.message))
+    code = "proposal_expired" if refusal.code == CONFIRMATION_EXPIRED else "already_claimed"
+    return EnvelopeRefusal(code, detail, id=id)
 
 
-def unknown(proposal_id: str) -> RoomRefusal:
-    return RoomRefusal("unknown_proposal", "no proposal of that id is tracked in this room", id=proposal_id)
+def unknown(proposal_id: str) -> EnvelopeRefusal:
+    return EnvelopeRefusal("unknown_proposal", "no proposal of that id is tracked in this room", id=proposal_id)
 
 
-def restricted(proposal_id: str | None) -> RoomRefusal:
-    return RoomRefusal("privilege_violation", "only full participants decide on proposals", id=proposal_id)
+def restricted(proposal_id: str | None) -> EnvelopeRefusal:
+    return EnvelopeRefusal("privilege_violation", "only full participants decide on proposals", id=proposal_id)
 
 
 log = logging.getLogger("interlock.rooms")
@@ -381,7 +386,7 @@ class Fulfilments:
 
     async def send(
         self, room: Room, approval: Approval, who: Participant, principal: str, *, is_gates: bool
-    ) -> Envelope | RoomRefusal | Refusal:
+    ) -> Envelope | EnvelopeRefusal | Refusal:
         """What was proposed, as it was proposed. With `is_gates` the gate uses the approval, else it is used here."""
         if not is_gates:
             used = await self._inbox.use(approval.id)
@@ -399,9 +404,9 @@ class Fulfilments:
             payload=rules.fulfilment_payload(approval.method or "", approval.params, stamp.id),
         )
         self.begin(envelope.id, approval.id, target, b'"%b"' % stamp.id.encode(), is_gates=is_gates)
-        published: asyncio.Future[RoomRefusal | None] = asyncio.get_running_loop().create_future()
+        published: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
 
-        def settle(failed: RoomRefusal | None) -> None:
+        def settle(failed: EnvelopeRefusal | None) -> None:
             if not published.done():
                 published.set_result(failed)
 

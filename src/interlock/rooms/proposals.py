@@ -34,9 +34,9 @@ from interlock.rooms.proposal_records import (
     ProposalDrafts,
     ProposalIndex,
     Tracked,
-    as_fault,
-    as_refusal,
+    approval_refusal,
     decider,
+    envelope_refusal,
     key_of,
     refuse_over,
     refuse_own,
@@ -46,7 +46,7 @@ from interlock.rooms.proposal_records import (
 from interlock.rooms.protocol import proposals as rules
 from interlock.rooms.protocol.enforcement import MCP, PROPOSAL, REJECT, WITHDRAW
 from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import Participant, Privilege, participant_of
 from interlock.rooms.protocol.proposals import STATUS, Fulfilment, ProposalStatus
 from interlock.rooms.room import Room, RoomAudit
@@ -120,7 +120,7 @@ class Proposals:
 
     # What a room tells
 
-    def admit(self, room: Room, envelope: Envelope, who: Participant) -> RoomRefusal | None:
+    def admit(self, room: Room, envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
         """X-7.3-3."""
         if not room.settings.tracker:
             return None
@@ -132,7 +132,7 @@ class Proposals:
         left_s = min((end for end in ends if end is not None), default=self._clock.wall()) - self._clock.wall()
         said = f"at most {most} proposals of yours wait at a time; withdraw one, or wait until one is decided"
         details = {"limit": most, "retry_after_ms": max(1000, int(left_s * 1000))}
-        return RoomRefusal("rate_limited", said, details, envelope.id)
+        return EnvelopeRefusal("rate_limited", said, details, id=envelope.id)
 
     def on_lost(self, room: Room, envelope: Envelope) -> None:
         self.index.release(room.topic, envelope.sender or "", envelope.id)
@@ -228,7 +228,7 @@ class Proposals:
         proposer, proposed = envelope.sender or "", rules.maybe_proposed(envelope.payload)
         if proposed is None:
             said = "its params cannot be shown to a person as everyone would read them; it is not tracked"
-            refusal = RoomRefusal("invalid_proposal", said, id=envelope.id)
+            refusal = EnvelopeRefusal("invalid_proposal", said, id=envelope.id)
         elif not await self._is_first(room, envelope, principal, received_at):
             return
         else:
@@ -238,7 +238,7 @@ class Proposals:
                 self.judged.publish((room.topic, proposer, raised.method or "", ProposalStatus.PENDING))
                 return
             code: Any = "rate_limited" if raised.code == BUDGET_EXCEEDED else "unavailable"
-            refusal = RoomRefusal(code, "the inbox does not take it; it is not tracked", id=envelope.id)
+            refusal = EnvelopeRefusal(code, "the inbox does not take it; it is not tracked", id=envelope.id)
         self.index.release(room.topic, proposer, envelope.id)
         room.tell(proposer, refusal)
 
@@ -297,11 +297,11 @@ class Proposals:
         ]
         return found[0] if len(found) == 1 else None
 
-    async def _claim(self, approval: Approval, by: str, principal: str, answers: str) -> RoomRefusal | None:
+    async def _claim(self, approval: Approval, by: str, principal: str, answers: str) -> EnvelopeRefusal | None:
         """Of several exactly one succeeds."""
         decided = await self._decide(approval, What.APPROVED, by, principal, IN_THE_ROOM)
         used = decided if isinstance(decided, Refusal) else await self._inbox.use(approval.id)
-        return as_refusal(used, answers) if isinstance(used, Refusal) else None
+        return envelope_refusal(used, answers) if isinstance(used, Refusal) else None
 
     async def _take_answer(self, envelope: Envelope) -> None:
         answered = self._fulfilments.take_answer(envelope)
@@ -321,7 +321,7 @@ class Proposals:
     def maybe_unready(self, approval: Approval) -> Refusal | None:
         """Why no one can have it carried out now."""
         refusal = self._unready(approval)
-        return None if refusal is None else as_fault(refusal)
+        return None if refusal is None else approval_refusal(refusal)
 
     def maybe_barred(self, approval: Approval, decision: Decision) -> Refusal | None:
         """Why this approver's word does not count."""
@@ -330,7 +330,7 @@ class Proposals:
         refusal = refuse_own(approval, participant, principal, approval.proposal_id)
         if refusal is None and room is not None and room.granted(participant) is Privilege.RESTRICTED:
             refusal = restricted(approval.proposal_id)
-        return None if refusal is None else as_fault(refusal)
+        return None if refusal is None else approval_refusal(refusal)
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
         """What was approved is sent as the approver, who need not be connected (X-N-1)."""
@@ -339,11 +339,13 @@ class Proposals:
         principal = decider(approval.decision)
         who = Participant(id=participant_of(principal), privilege=Privilege.FULL)
         sent = await self._send(approval, who, principal)
-        return as_fault(sent) if isinstance(sent, RoomRefusal) else sent
+        return approval_refusal(sent) if isinstance(sent, EnvelopeRefusal) else sent
 
     # What participants decide
 
-    async def fulfil(self, topic: str, proposal_id: str, who: Participant, principal: str) -> Approval | RoomRefusal:
+    async def fulfil(
+        self, topic: str, proposal_id: str, who: Participant, principal: str
+    ) -> Approval | EnvelopeRefusal:
         """A full participant has it carried out as itself."""
         approval = await self.find(topic, proposal_id)
         if approval is None:
@@ -353,37 +355,37 @@ class Proposals:
         refusal = refuse_own(approval, who.id, principal, proposal_id) or refuse_over(approval, proposal_id)
         if refusal is None and self._drafts.is_held(approval):
             said = "a person has to approve it in the inbox, with a proof"
-            refusal = RoomRefusal("kind_not_allowed", said, id=proposal_id)
+            refusal = EnvelopeRefusal("kind_not_allowed", said, id=proposal_id)
         refusal = refusal or self._unready(approval)
         if refusal is not None:
             return refusal
         decided = await self._decide(approval, What.APPROVED, who.id, principal, IN_THE_ROOM)
         if isinstance(decided, Refusal):
-            return as_refusal(decided, proposal_id)
+            return envelope_refusal(decided, proposal_id)
         sent = await self._send(decided, who, principal)
-        return as_refusal(sent, proposal_id) if isinstance(sent, Refusal) else sent
+        return envelope_refusal(sent, proposal_id) if isinstance(sent, Refusal) else sent
 
     async def reject(
         self, topic: str, proposal_id: str, who: Participant, principal: str, reason: str | None
-    ) -> Approval | RoomRefusal:
+    ) -> Approval | EnvelopeRefusal:
         approval = await self.find(topic, proposal_id)
         if approval is None:
             return unknown(proposal_id)
         if who.privilege is not Privilege.FULL:
             return restricted(proposal_id)
         decided = await self._decide(approval, What.DENIED, who.id, principal, reason)
-        return as_refusal(decided, proposal_id) if isinstance(decided, Refusal) else decided
+        return envelope_refusal(decided, proposal_id) if isinstance(decided, Refusal) else decided
 
-    async def withdraw(self, topic: str, proposal_id: str, who: Participant) -> Approval | RoomRefusal:
+    async def withdraw(self, topic: str, proposal_id: str, who: Participant) -> Approval | EnvelopeRefusal:
         approval = await self.find(topic, proposal_id)
         if approval is None:
             return unknown(proposal_id)
         if who.id != approval.agent:
-            return RoomRefusal("not_proposer", "only its proposer withdraws a proposal", id=proposal_id)
+            return EnvelopeRefusal("not_proposer", "only its proposer withdraws a proposal", id=proposal_id)
         withdrawn = await self._inbox.withdraw(approval.id)
-        return as_refusal(withdrawn, proposal_id) if isinstance(withdrawn, Refusal) else withdrawn
+        return envelope_refusal(withdrawn, proposal_id) if isinstance(withdrawn, Refusal) else withdrawn
 
-    async def decide(self, room: Room, envelope: Envelope, who: Participant, principal: str) -> RoomRefusal | None:
+    async def decide(self, room: Room, envelope: Envelope, who: Participant, principal: str) -> EnvelopeRefusal | None:
         """By an envelope of a kind that rejects or withdraws, which names the proposal it is about."""
         proposal_id = envelope.correlation_id or ""
         done = (
@@ -391,22 +393,22 @@ class Proposals:
             if envelope.kind == WITHDRAW
             else await self.reject(room.topic, proposal_id, who, principal, rules.maybe_reason(envelope.payload))
         )
-        return msgspec.structs.replace(done, id=envelope.id) if isinstance(done, RoomRefusal) else None
+        return msgspec.structs.replace(done, id=envelope.id) if isinstance(done, EnvelopeRefusal) else None
 
-    async def edit(self, approval_id: str, params: bytes, by: str) -> Approval | RoomRefusal:
+    async def edit(self, approval_id: str, params: bytes, by: str) -> Approval | EnvelopeRefusal:
         """Instead of what was proposed, the same with other params: a new approval, which nobody has approved yet. The
         old one is void first, so that no decision on it counts for what it does not say (X-4.2.1-2, X-10.2-3)."""
         old = self._inbox.get(approval_id)
         if old is None or old.kind is not Kind.PROPOSAL:
-            return RoomRefusal("unknown_proposal", "it is no proposal of a room", id=approval_id)
+            return EnvelopeRefusal("unknown_proposal", "it is no proposal of a room", id=approval_id)
         topic, id = key_of(old)
         room, tracked = self._rooms.get(topic), self.index.maybe_tracked((topic, id))
         if room is None or tracked is None or tracked.approval_id != old.id or old.status is not Status.PENDING:
-            return refuse_over(old, id) or RoomRefusal("already_claimed", "it waits no more", id=id)
+            return refuse_over(old, id) or EnvelopeRefusal("already_claimed", "it waits no more", id=id)
         payload = b'{"method":%b,"params":%b}' % (msgspec.json.encode(old.method), params)
         proposed = rules.maybe_proposed(payload)
         if proposed is None:
-            return RoomRefusal("invalid_proposal", "not everyone would read these params alike", id=id)
+            return EnvelopeRefusal("invalid_proposal", "not everyone would read these params alike", id=id)
         said = Envelope(
             id=id, kind=PROPOSAL, sender=old.agent, to=(old.target,) if old.target else None, payload=payload
         )
@@ -419,7 +421,7 @@ class Proposals:
             tracked.approval_id = old.id
             if not isinstance(voided, Refusal):
                 self._tell(voided)
-            return as_refusal(raised, id)
+            return envelope_refusal(raised, id)
         tracked.sent_params = proposed.params
         self._audit.add("edit", topic, by, "ok", participant=old.agent, approval=raised.id, instead_of=old.id)
         return raised
@@ -447,22 +449,22 @@ class Proposals:
 
     # Sending
 
-    def _unready(self, approval: Approval) -> RoomRefusal | None:
+    def _unready(self, approval: Approval) -> EnvelopeRefusal | None:
         room, id = self._rooms.get(approval.room or ""), approval.proposal_id
         if room is None:
-            return RoomRefusal("unavailable", "its room is no more; deny it", id=id)
+            return EnvelopeRefusal("unavailable", "its room is no more; deny it", id=id)
         if approval.target is None:
             said = "it names no single target; deny it, or send the request in the room"
-            return RoomRefusal("one_recipient", said, id=id)
+            return EnvelopeRefusal("one_recipient", said, id=id)
         if approval.target in room.seats:
             return None
         said = f"{approval.target} is not in the room {room.topic}; approve it when it is back, or deny it"
-        return RoomRefusal("target_absent", said, id=id)
+        return EnvelopeRefusal("target_absent", said, id=id)
 
-    async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Refusal | RoomRefusal:
+    async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Refusal | EnvelopeRefusal:
         refusal, room = self._unready(approval), self._rooms.get(approval.room or "")
         if refusal is not None or room is None:  # since it was decided
-            refusal = refusal or RoomRefusal("unavailable", "its room is no more", id=approval.proposal_id)
+            refusal = refusal or EnvelopeRefusal("unavailable", "its room is no more", id=approval.proposal_id)
             await self._inbox.void(approval.id, refusal.code)
             return refusal
         sent = await self._fulfilments.send(room, approval, who, principal, is_gates=self._drafts.is_held(approval))

@@ -24,7 +24,7 @@ from interlock.rooms.participant_records import ParticipantRecords
 from interlock.rooms.protocol import enforcement, gateway_messages
 from interlock.rooms.protocol.enforcement import Asked, RateWindow, What
 from interlock.rooms.protocol.envelope import V0, Envelope
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Privilege
 from interlock.rooms.protocol.settings import RoomSettings
@@ -100,7 +100,7 @@ class Tracker(Protocol):
     def recover(self, room: "Room", envelope: Envelope, received_at: float) -> None:
         """A proposal of before the start."""
 
-    def admit(self, room: "Room", envelope: Envelope, who: Participant) -> RoomRefusal | None:
+    def admit(self, room: "Room", envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
         """Of one more proposal, which is published after this unless it is refused."""
 
     def on_published(self, room: "Room", envelope: Envelope, principal: str) -> None: ...
@@ -108,7 +108,9 @@ class Tracker(Protocol):
     def on_heard(self, room: "Room", envelope: Envelope, received_at: float) -> None:
         """It was published at another replica."""
 
-    async def decide(self, room: "Room", envelope: Envelope, who: Participant, principal: str) -> RoomRefusal | None:
+    async def decide(
+        self, room: "Room", envelope: Envelope, who: Participant, principal: str
+    ) -> EnvelopeRefusal | None:
         """One who rejects or withdraws a proposal."""
 
     def on_lost(self, room: "Room", envelope: Envelope) -> None:
@@ -358,10 +360,10 @@ class Room:
         envelope: Envelope,
         who: Participant,
         principal: str,
-        settle: Callable[[RoomRefusal | None], None],
+        settle: Callable[[EnvelopeRefusal | None], None],
         *,
         needs_protocol: bool = True,
-    ) -> RoomRefusal | None:
+    ) -> EnvelopeRefusal | None:
         """Judges an envelope and queues it. `settle` hears when it was stored and delivered, or could not be."""
         if who.id not in self.seats:
             self._note_seen(who, principal)
@@ -390,7 +392,7 @@ class Room:
         return None
 
     async def _decide(
-        self, envelope: Envelope, who: Participant, principal: str, settle: Callable[[RoomRefusal | None], None]
+        self, envelope: Envelope, who: Participant, principal: str, settle: Callable[[EnvelopeRefusal | None], None]
     ) -> None:
         settle(await self._tracker.decide(self, envelope, who, principal))
 
@@ -403,7 +405,7 @@ class Room:
         if would is not None and self._is_recorded(who.id):
             self._audit.add("observe", self.topic, principal, would.code, envelope, participant=who.id)
 
-    def _refusal(self, envelope: Envelope, who: Participant) -> RoomRefusal | None:
+    def _refusal(self, envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
         """In the order of X-5.3-1, so that each bad envelope has one predictable error."""
         asked = self._known.maybe_asked(envelope.correlation_id, who.id)
         return (
@@ -416,7 +418,7 @@ class Room:
             or (self._tracker.admit(self, envelope, who) if envelope.kind == enforcement.PROPOSAL else None)
         )
 
-    def _rate_refusal(self, envelope: Envelope, who: Participant, asked: Asked | None) -> RoomRefusal | None:
+    def _rate_refusal(self, envelope: Envelope, who: Participant, asked: Asked | None) -> EnvelopeRefusal | None:
         """X-N-4: the one answer of a full participant to what another asked does not count."""
         if who.id == OWN:
             return None  # what the node asks is bounded by who is here
@@ -436,7 +438,7 @@ class Room:
     def rate(self, participant: str) -> RateWindow:
         return self._rates.get(participant) or RateWindow()
 
-    def _note_refused(self, envelope: Envelope, who: Participant, principal: str, refusal: RoomRefusal) -> None:
+    def _note_refused(self, envelope: Envelope, who: Participant, principal: str, refusal: EnvelopeRefusal) -> None:
         if refusal.code == "rate_limited" or not self._is_recorded(who.id):
             return  # a flood is not written down line by line
         self._audit.add("refuse", self.topic, principal, refusal.code, envelope, participant=who.id)  # X-7.1-2
@@ -486,7 +488,7 @@ class Room:
         self._known.add(envelope, GATEWAY)
         self.timeline.add(envelope, is_stored=True, received_at=self._clock.wall())
 
-    def tell(self, participant: str, refusal: RoomRefusal) -> None:
+    def tell(self, participant: str, refusal: EnvelopeRefusal) -> None:
         """What became of something that it sent, to it alone."""
         self.timeline.add(gateway_messages.refusal(self.stamp(), participant, refusal), only=participant)
 

@@ -23,7 +23,7 @@ from interlock.rooms import participation as asked
 from interlock.rooms.connections import Leases
 from interlock.rooms.participant_link import RoomMembers
 from interlock.rooms.participation import InRoom, Participation, Reading
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.room import Room
 from interlock.rooms.room_links import ROOMS
 from interlock.rooms.rooms import Rooms
@@ -84,7 +84,7 @@ class RoomResources:
         async def read(principal: str) -> str | Refusal:
             messages = await self._participation.read(principal, Reading(topic=room.topic))
             participants = await self._participation.participants(principal, InRoom(topic=room.topic))
-            if isinstance(messages, RoomRefusal) or isinstance(participants, RoomRefusal):
+            if isinstance(messages, EnvelopeRefusal) or isinstance(participants, EnvelopeRefusal):
                 return Refusal(INVALID_PARAMS, "unknown room, or you are not a member of it")
             return encode_value(participants | messages).decode()
 
@@ -117,7 +117,7 @@ class RoomResources:
 
 
 TIMEOUT_S: Final = 60.0
-Do = Callable[[Participation, str, Any], Awaitable[dict[str, Any] | RoomRefusal]]
+Do = Callable[[Participation, str, Any], Awaitable[dict[str, Any] | EnvelopeRefusal]]
 
 
 class _Tool(msgspec.Struct, frozen=True):
@@ -223,7 +223,7 @@ class RoomTools:
             try:
                 decoded = msgspec.json.decode(arguments, type=tool.arguments)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                return _result(RoomRefusal("input_invalid", str(error)[:500]))
+                return _result(EnvelopeRefusal("input_invalid", str(error)[:500]))
             return _result(await tool.do(self._participation, principal, decoded))
 
         has_effect = tool.effect == "changes"
@@ -252,8 +252,8 @@ def _member(schema: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in one.items() if name not in ("additionalProperties", "default")}
 
 
-def _result(outcome: dict[str, Any] | RoomRefusal) -> ToolResult:
-    if isinstance(outcome, RoomRefusal):
-        content = {"error": outcome.code, "message": outcome.message, "details": outcome.details}
+def _result(outcome: dict[str, Any] | EnvelopeRefusal) -> ToolResult:
+    if isinstance(outcome, EnvelopeRefusal):
+        content = {"error": outcome.code, "message": outcome.message, "details": outcome.details or {}}
         return ToolResult(content=content, is_error=True)
     return ToolResult(content=outcome)

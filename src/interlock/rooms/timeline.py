@@ -21,7 +21,7 @@ from interlock.core.clock import Clock
 from interlock.rooms.protocol import gateway_messages
 from interlock.rooms.protocol.enforcement import MCP, Asked, is_request, rpc_id
 from interlock.rooms.protocol.envelope import V0, Envelope, decode_untrusted, encode
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.protocol.v0 import encode_v0
@@ -121,7 +121,7 @@ class KnownEnvelopes:
         self._most = max(most, KNOWN_MIN)
         self._by_id: dict[str, _Known] = {}
 
-    def duplicate(self, envelope: Envelope, sender: str) -> RoomRefusal | None:
+    def duplicate(self, envelope: Envelope, sender: str) -> EnvelopeRefusal | None:
         """The refusal of an id that the room knows."""
         known = self._by_id.get(envelope.id)
         if known is None:
@@ -130,7 +130,7 @@ class KnownEnvelopes:
         said = "this id was published before; each envelope has an id of its own"
         if identical:
             said = "this envelope was published before: the first one arrived"
-        return RoomRefusal("duplicate_id", said, {"identical": identical}, envelope.id)
+        return EnvelopeRefusal("duplicate_id", said, {"identical": identical}, id=envelope.id)
 
     def add(self, envelope: Envelope, sender: str, sequence: int = 0) -> None:
         known = _Known(_digest(envelope, sender), sequence)
@@ -176,7 +176,7 @@ def _digest(envelope: Envelope, sender: str) -> bytes:
 DELIVERIES_PER_TURN: Final = 256  # then others have their turn; what one connection hears in a turn is one write
 ALONE_PER_TURN: Final = 4  # of one envelope, with which no other is written: calls of others wait for these only
 DAY_S: Final = 86_400
-_NOT_STORED: Final = RoomRefusal("unavailable", "the room cannot store envelopes at the moment; send it again")
+_NOT_STORED: Final = EnvelopeRefusal("unavailable", "the room cannot store envelopes at the moment; send it again")
 
 
 class Delivery(msgspec.Struct):
@@ -188,7 +188,7 @@ class Delivery(msgspec.Struct):
     sequence: int = 0  # 0: not kept in history
     received_at: float = 0.0
     is_stored: bool = False
-    settle: Callable[[RoomRefusal | None], None] | None = None
+    settle: Callable[[EnvelopeRefusal | None], None] | None = None
     principal: str = ""  # whose credential sent it; of the gateway's own: empty
     only: str | None = None  # the one participant that is told
     _v0: bytes = b""
@@ -373,7 +373,7 @@ class Timeline:
         refusal = self.known.duplicate(one.envelope, one.envelope.sender or "")
         self._give_up([one], refusal or _NOT_STORED)
 
-    def _give_up(self, kept: list[Delivery], why: RoomRefusal = _NOT_STORED) -> None:
+    def _give_up(self, kept: list[Delivery], why: EnvelopeRefusal = _NOT_STORED) -> None:
         """Nothing that is not on disk is delivered."""
         for one in kept:
             if self.history.is_shared and self._awaited.pop(one.envelope.id, None) is not one:

@@ -90,14 +90,15 @@ CONFIRMATION_DENIED: Final = "confirmation_denied"
 class Forms(NamedTuple):
     """How one code is written outside the node."""
 
-    number: int  # of a JSON-RPC error
+    number: int = -32600  # of a JSON-RPC error; by default that of INVALID_REQUEST
     mcp_status: int = 200  # of an HTTP response to a 2026-07-28 request
     draft_number: int | None = None  # of a JSON-RPC error to a legacy client or over an MCP-AX link
+    http_status: int = 409  # of any other HTTP response
 
 
 # Our own numbers are positive, because -32000..-32019 is closed to new codes. The MCP-AX draft names some of its errors
 # and numbers only two of them.
-FORMS: Final[Mapping[RefusalCode, Forms]] = {
+_CALL_FORMS: Final[Mapping[RefusalCode, Forms]] = {
     PARSE_ERROR: Forms(-32700, 400),
     INVALID_REQUEST: Forms(-32600, 400),
     METHOD_NOT_FOUND: Forms(-32601, 404),
@@ -116,8 +117,8 @@ FORMS: Final[Mapping[RefusalCode, Forms]] = {
     SPLIT_BRAIN: Forms(32113),  # AX-13.4-2
     AUTHORITY_UNVERIFIED: Forms(32114),  # AX-4.2-6, AX-4.2-8
     AUTHORITY_CONFLICT: Forms(32115),  # AX-4.2-5
-    SESSION_UNKNOWN: Forms(32116),  # AX-6.2-2
-    SCOPE_DENIED: Forms(32117),  # AX-10.2-2
+    SESSION_UNKNOWN: Forms(32116, http_status=404),  # AX-6.2-2
+    SCOPE_DENIED: Forms(32117, http_status=403),  # AX-10.2-2
     ROUTE_MISMATCH: Forms(32118),  # AX-7.2-1
     LINK_INSECURE: Forms(32119),  # AX-10.4-1
     CONFIRMATION_UNKNOWN: Forms(32120),  # AX-11.3-3
@@ -127,17 +128,84 @@ FORMS: Final[Mapping[RefusalCode, Forms]] = {
     CONFIRMATION_VOID: Forms(32124),  # AX-11.3-14
     CONFIRMATION_DENIED: Forms(32125),
     CALL_TIMEOUT: Forms(32130),  # AX-7.3-1
-    UNAVAILABLE: Forms(32131),
+    UNAVAILABLE: Forms(32131, http_status=503),
     RESULT_TOO_LARGE: Forms(32132),
     SURFACE_MISMATCH: Forms(32140),  # by the registry of names
     SPECIFICATION_DRIFT: Forms(32141),
     EXECUTION_REFUSED: Forms(32150),  # by the safety loop of MCP-AQL
 }
 
-_CODES: Final[dict[int, RefusalCode]] = {forms.number: code for code, forms in FORMS.items()}
-_DRAFT_CODES: Final[Mapping[int, RefusalCode]] = _CODES | {
-    forms.draft_number: code for code, forms in FORMS.items() if forms.draft_number is not None
+# Codes that are answered outside MCP. 409 is the status of a code without a row.
+_HTTP_FORMS: Final[Mapping[str, Forms]] = {
+    "preflight": Forms(http_status=204),
+    "bad_headers": Forms(http_status=400),
+    "bad_request": Forms(http_status=400),
+    "invalid_body": Forms(http_status=400),
+    "invalid_query": Forms(http_status=400),
+    "topic_required": Forms(http_status=400),
+    "unauthorised": Forms(http_status=401),
+    "bad_origin": Forms(http_status=403),
+    "insufficient_scope": Forms(http_status=403),
+    "not_found": Forms(http_status=404),
+    "method_not_allowed": Forms(http_status=405),
+    "not_acceptable": Forms(http_status=406),
+    "request_timeout": Forms(http_status=408),
+    "body_too_large": Forms(http_status=413),
+    "unsupported_media_type": Forms(http_status=415),
+    "bad_host": Forms(http_status=421),
+    "protocol_required": Forms(http_status=426),
+    "upgrade_required": Forms(http_status=426),
+    "headers_too_large": Forms(http_status=431),
+    "too_many_bytes": Forms(http_status=503),
+    "too_many_connections": Forms(http_status=503),
+    "too_many_pipelined": Forms(http_status=503),
+    # rooms
+    "invalid_json": Forms(http_status=400),
+    "invalid_envelope": Forms(http_status=400),
+    "invalid_proposal": Forms(http_status=400),
+    "invalid_chat": Forms(http_status=400),
+    "unsupported_protocol": Forms(http_status=400),
+    "unknown_kind": Forms(http_status=400),
+    "one_recipient": Forms(http_status=400),
+    "target_absent": Forms(http_status=400),
+    "input_invalid": Forms(http_status=400),
+    "secret_found": Forms(http_status=400),
+    "wrong_topic": Forms(http_status=403),
+    "history_hidden": Forms(http_status=403),
+    "removed": Forms(http_status=403),
+    "room_full": Forms(http_status=403),
+    "from_mismatch": Forms(http_status=403),
+    "kind_not_allowed": Forms(http_status=403),
+    "reserved_kind": Forms(http_status=403),
+    "not_proposer": Forms(http_status=403),
+    "self_approval": Forms(http_status=403),
+    "privilege_violation": Forms(http_status=403),
+    "unknown_topic": Forms(http_status=404),
+    "unknown_proposal": Forms(http_status=404),
+    "history_gap": Forms(http_status=404),
+    "envelope_too_large": Forms(http_status=413),
+    "rate_limited": Forms(http_status=429),
+    # the registry of names
+    "statement_invalid": Forms(http_status=400),
+    "not_change_controller": Forms(http_status=403),
+    "statement_required": Forms(http_status=403),
+    "statement_replayed": Forms(http_status=403),
+    "statement_expired": Forms(http_status=403),
+    "wrong_registry": Forms(http_status=403),
+    "too_many_actions": Forms(http_status=429),
 }
+
+FORMS: Final[Mapping[str, Forms]] = {**{str(code): forms for code, forms in _CALL_FORMS.items()}, **_HTTP_FORMS}
+_DEFAULT: Final = Forms()
+
+_CODES: Final[dict[int, RefusalCode]] = {forms.number: code for code, forms in _CALL_FORMS.items()}
+_DRAFT_CODES: Final[Mapping[int, RefusalCode]] = _CODES | {
+    forms.draft_number: code for code, forms in _CALL_FORMS.items() if forms.draft_number is not None
+}
+
+
+def forms_of(code: str) -> Forms:
+    return FORMS.get(code, _DEFAULT)
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -146,7 +214,7 @@ class Refusal(msgspec.Struct, frozen=True):
     `details` holds JSON values only, and `message` and `details` never hold a path, a trace or a class name.
     """
 
-    code: RefusalCode
+    code: str  # a RefusalCode where it may be sent as a JSON-RPC error
     message: str
     details: dict[str, Any] | None = None
     hint: str | None = None  # the next step for a person; not sent to MCP clients
@@ -154,12 +222,29 @@ class Refusal(msgspec.Struct, frozen=True):
     @property
     def number(self) -> int:
         """The JSON-RPC error code."""
-        return FORMS[self.code].number
+        return forms_of(self.code).number
 
     @property
     def mcp_status(self) -> int:
         """The status of an HTTP response to a 2026-07-28 request."""
-        return FORMS[self.code].mcp_status
+        return forms_of(self.code).mcp_status
+
+    @property
+    def http_status(self) -> int:
+        """The status of an HTTP response outside MCP."""
+        return forms_of(self.code).http_status
+
+
+class HttpRefusal(Refusal, frozen=True, kw_only=True):
+    """The refusal of an HTTP request before any message in it is read."""
+
+    headers: bytes = b""  # lines of the response
+    status: int = 0  # of the response; that of the code unless it is given
+    mcp: Refusal | None = None  # what MCP clients are sent instead, as a JSON-RPC error
+
+    def __post_init__(self) -> None:
+        if not self.status:
+            msgspec.structs.force_setattr(self, "status", self.http_status)
 
 
 class UpstreamError(msgspec.Struct, frozen=True):

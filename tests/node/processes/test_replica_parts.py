@@ -27,7 +27,7 @@ from interlock.core.store_backends import build_audit
 from interlock.gate.protocol.claims import claims_shown
 from interlock.rooms.proposals import Proposals
 from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import Rooms
@@ -94,8 +94,8 @@ class Replica(Desk):
     def room(self) -> Room:
         return self.rooms.by_topic["pair"]
 
-    async def say(self, id: str, who: Participant = ANNE, **members: Any) -> RoomRefusal | None:
-        done: asyncio.Future[RoomRefusal | None] = asyncio.get_running_loop().create_future()
+    async def say(self, id: str, who: Participant = ANNE, **members: Any) -> EnvelopeRefusal | None:
+        done: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
         envelope = Envelope(id=id, **{"kind": "chat", "payload": b'{"text":"hi"}', **members})
         refused = self.room.receive(envelope, who, f"room:{who.id}", done.set_result)
         async with asyncio.timeout(BOUND_S):
@@ -396,7 +396,7 @@ async def test_one_that_was_heard_is_not_refused_when_its_batch_fails(server: Na
             return await append(accepted)
 
         one.room.timeline.history.append = late  # type: ignore[method-assign]
-        settled: list[RoomRefusal | None] = []
+        settled: list[EnvelopeRefusal | None] = []
         envelope = Envelope(id="once", kind="chat", payload=b'{"text":"hi"}')
         assert one.room.receive(envelope, ANNE, "room:anne", settled.append) is None
         await until(lambda: one.room.timeline._writer is not None and one.room.timeline._writer.done())

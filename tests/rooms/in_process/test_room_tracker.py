@@ -18,7 +18,7 @@ from interlock.rooms import proposal_records
 from interlock.rooms.participant_records import ParticipantRecords
 from interlock.rooms.proposals import Proposals
 from interlock.rooms.protocol.envelope import Envelope
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.room import Room, RoomAudit
@@ -56,7 +56,7 @@ class Garden:
         self.room = Room("garden", kept, history, audit, desk.clock, self.proposals, lambda _: None, records)
 
     async def publish(self, id: str, who: Participant = AGENT, kind: str = "mcp/proposal", **members: Any) -> None:
-        done: asyncio.Future[RoomRefusal | None] = asyncio.get_running_loop().create_future()
+        done: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
         said = {"payload": PAYLOAD, "to": ("robot",), **members}
         refused = self.room.receive(Envelope(id=id, kind=kind, **said), who, f"room:{who.id}", done.set_result)
         assert refused is None and await done is None
@@ -118,7 +118,7 @@ async def test_a_proposal_expires_once_and_is_not_approved_afterwards(tmp_path: 
         await garden.desk.inbox.sweep()
         await garden.told(("proposal_expired", "p1"))
         refused = await garden.proposals.fulfil("garden", "p1", HUMAN, "room:human")
-        assert isinstance(refused, RoomRefusal) and refused.code == "proposal_expired"
+        assert isinstance(refused, EnvelopeRefusal) and refused.code == "proposal_expired"
         # A request that is sent all the same needs no proposal: it is delivered, and on record as late.
         await garden.publish("late", HUMAN, "mcp", correlation_id="p1", payload=b'{"id":1,"method":"tools/call"}')
         async with asyncio.timeout(5):
@@ -229,7 +229,7 @@ async def test_a_decision_on_an_unknown_proposal_does_not_wait(tmp_path: Path) -
     async with garden_at(tmp_path, Hands()) as garden:
         async with asyncio.timeout(1):
             refused = await garden.proposals.withdraw("garden", "p1", AGENT)
-        assert isinstance(refused, RoomRefusal) and refused.code == "unknown_proposal"
+        assert isinstance(refused, EnvelopeRefusal) and refused.code == "unknown_proposal"
 
 
 async def test_a_decision_waits_for_a_proposal_that_another_replica_tracks(tmp_path: Path) -> None:

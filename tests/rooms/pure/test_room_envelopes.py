@@ -21,7 +21,7 @@ from interlock.rooms.protocol.envelope import (
     decode_untrusted,
     encode,
 )
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import (
     Privilege,
     is_participant_id,
@@ -50,7 +50,7 @@ def read(**members: Any) -> Envelope:
 
 def code(data: bytes) -> str:
     found = decode_untrusted(data)
-    assert isinstance(found, RoomRefusal), found
+    assert isinstance(found, EnvelopeRefusal), found
     return found.code
 
 
@@ -153,7 +153,7 @@ def test_an_envelope_of_exactly_the_limit_passes_and_one_byte_more_does_not() ->
     assert len(exact) == ENVELOPE_BYTES_MAX
     assert isinstance(decode_untrusted(exact), Envelope)
     refused = decode_untrusted(exact + b" ")
-    assert isinstance(refused, RoomRefusal)
+    assert isinstance(refused, EnvelopeRefusal)
     assert refused.code == "envelope_too_large"
     assert refused.details == {"limit": ENVELOPE_BYTES_MAX, "size": ENVELOPE_BYTES_MAX + 1}
 

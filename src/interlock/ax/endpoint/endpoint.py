@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from interlock.access.refusal import AccessRefusal
 from interlock.access.tokens import TokenRegistry
 from interlock.approvals.trust.registrant import (
     CERTIFICATE,
@@ -45,7 +44,7 @@ from interlock.net.protocol.address_scope import is_loopback
 from interlock.wire.jsonrpc.codec import decode_untrusted, encode_refusal, encode_result
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsonrpc.messages import Request, Response
-from interlock.wire.refusal import INVALID_REQUEST, Refusal
+from interlock.wire.refusal import INVALID_REQUEST, HttpRefusal, Refusal
 
 if TYPE_CHECKING:
     from interlock.approvals.trust.client_certificates import Certificates
@@ -95,7 +94,7 @@ class AxEndpoint:
         who = self._admit(scope)
         if scope["type"] == "websocket":
             await self._socket(scope, receive, send, who)
-        elif isinstance(who, AccessRefusal):
+        elif isinstance(who, HttpRefusal):
             await self._turn_away(scope, send, who)
         elif scope["method"] != "POST":
             await _answer(send, _ONLY_SOCKETS, "http.response")  # as at the public endpoint, no refusal of access
@@ -106,11 +105,11 @@ class AxEndpoint:
             else:
                 await _say(send, await self._post(body, who))
 
-    async def _turn_away(self, scope: Scope, send: Send, refusal: AccessRefusal) -> None:
+    async def _turn_away(self, scope: Scope, send: Send, refusal: HttpRefusal) -> None:
         peer = address_of(scope["client"][0] if scope["client"] else None)
         client = self._proxies.client(_head(scope).raw_headers) if self._proxies.trusts(peer) else None
         method = str(scope.get("method", "GET"))[:METHOD_CHARS_MAX]
-        self._refusals.note(f"peer:{client or peer}", "ax", method, refusal.error)
+        self._refusals.note(f"peer:{client or peer}", "ax", method, refusal.code)
         kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
         await _answer(send, refusal, kind)
 
@@ -148,17 +147,15 @@ class AxEndpoint:
         asyncio.get_running_loop().call_soon(self._registrar.welcome, answer.session_id)
         return encode_result(request.id, encode_registered(answer))
 
-    async def _socket(
-        self, scope: Scope, receive: Receive, send: Send, who: RegistrantIdentity | AccessRefusal
-    ) -> None:
+    async def _socket(self, scope: Scope, receive: Receive, send: Send, who: RegistrantIdentity | HttpRefusal) -> None:
         await receive()  # websocket.connect
-        if not isinstance(who, AccessRefusal) and SUBPROTOCOL not in scope["subprotocols"]:
+        if not isinstance(who, HttpRefusal) and SUBPROTOCOL not in scope["subprotocols"]:
             who = _NO_SUBPROTOCOL
-        if not isinstance(who, AccessRefusal) and self._is_crowded():
+        if not isinstance(who, HttpRefusal) and self._is_crowded():
             who = _CROWDED
         if self._stops:
             who = _STOPPING
-        if isinstance(who, AccessRefusal):
+        if isinstance(who, HttpRefusal):
             await self._turn_away(scope, send, who)
             return
         await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL, "headers": []})
@@ -178,7 +175,7 @@ class AxEndpoint:
             self._waiting = {one for one in self._waiting if one.is_waiting}
         return len(self._waiting) >= WAITING_MAX
 
-    def _admit(self, scope: Scope) -> RegistrantIdentity | AccessRefusal:
+    def _admit(self, scope: Scope) -> RegistrantIdentity | HttpRefusal:
         head = _head(scope)
         stranger = self._inspector.stranger(head)
         if stranger is not None:
@@ -237,10 +234,10 @@ def _head(scope: Scope) -> Head:
     return Head(scope.get("method", "GET").encode(), b"/ax", list(scope["headers"]), False, True)
 
 
-async def _answer(send: Send, refusal: AccessRefusal, kind: str) -> None:
-    body = msgspec.json.encode({"error": refusal.error, "message": refusal.message, "details": {}})
+async def _answer(send: Send, refusal: HttpRefusal, kind: str) -> None:
+    body = msgspec.json.encode({"error": refusal.code, "message": refusal.message, "details": {}})
     headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    for line in refusal.extra.split(b"\r\n"):
+    for line in refusal.headers.split(b"\r\n"):
         name, colon, value = line.partition(b": ")
         if colon:
             headers.append((name, value))
@@ -265,18 +262,19 @@ async def _read(receive: Receive) -> bytes | None:
             return body
 
 
-_UNAUTHORISED: Final = AccessRefusal(
-    401,
+_UNAUTHORISED: Final = HttpRefusal(
     "unauthorised",
     "a subserver's token is needed; interlock access token --for subserver --name NAME makes one",
-    b"www-authenticate: Bearer\r\n",
+    headers=b"www-authenticate: Bearer\r\n",
 )
-_TOO_LARGE: Final = AccessRefusal(413, "body_too_large", f"a registration has at most {MESSAGE_BYTES_MAX} bytes")
-_CROWDED: Final = AccessRefusal(
-    503, "unavailable", "too many subservers have connected and not registered; try again", b"retry-after: 5\r\n"
+_TOO_LARGE: Final = HttpRefusal("body_too_large", f"a registration has at most {MESSAGE_BYTES_MAX} bytes")
+_CROWDED: Final = HttpRefusal(
+    "unavailable", "too many subservers have connected and not registered; try again", headers=b"retry-after: 5\r\n"
 )
-_STOPPING: Final = AccessRefusal(503, "unavailable", "the node stops")
-_NO_SUBPROTOCOL: Final = AccessRefusal(400, "protocol_required", f"ask for the WebSocket subprotocol {SUBPROTOCOL}")
-_ONLY_SOCKETS: Final = AccessRefusal(
-    426, "upgrade_required", f"open a WebSocket with the subprotocol {SUBPROTOCOL}", b"upgrade: websocket\r\n"
+_STOPPING: Final = HttpRefusal("unavailable", "the node stops")
+_NO_SUBPROTOCOL: Final = HttpRefusal(
+    "protocol_required", f"ask for the WebSocket subprotocol {SUBPROTOCOL}", status=400
+)
+_ONLY_SOCKETS: Final = HttpRefusal(
+    "upgrade_required", f"open a WebSocket with the subprotocol {SUBPROTOCOL}", headers=b"upgrade: websocket\r\n"
 )

@@ -25,7 +25,7 @@ from interlock.rooms.api import (
 from interlock.rooms.connections import RoomConnection as Connection
 from interlock.rooms.elsewhere import Elsewhere, Seated
 from interlock.rooms.participant_records import Observed, observed_in
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import Privilege, is_topic
 from interlock.rooms.room import Connected, Seat
 from interlock.rooms.room import Room as LiveRoom
@@ -152,7 +152,7 @@ class RoomOperations:
     async def edit_proposal(self, approval_id: str, params: bytes, by: str) -> str:
         """Gives the approval that is to be decided instead. Raises Refused."""
         edited = await self._rooms.proposals.edit(approval_id, params, by)
-        if isinstance(edited, RoomRefusal):
+        if isinstance(edited, EnvelopeRefusal):
             raise Refused(edited.code, edited.message)
         return edited.id
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.rooms.protocol.envelope import PROTOCOLS, Envelope
-from interlock.rooms.protocol.errors import VIOLATION_MESSAGE, RoomRefusal
+from interlock.rooms.protocol.errors import VIOLATION_MESSAGE, EnvelopeRefusal
 from interlock.rooms.protocol.participants import Privilege
 from interlock.rooms.protocol.settings import Rates, RoomSettings
 from interlock.wire.jsonrpc.surrogates import hide
@@ -54,31 +54,31 @@ class Asked(msgspec.Struct, frozen=True):
         return participant in self.to and participant != self.by and not self.is_answered
 
 
-def protocol_refusal(envelope: Envelope, *, is_needed: bool = True) -> RoomRefusal | None:
+def protocol_refusal(envelope: Envelope, *, is_needed: bool = True) -> EnvelopeRefusal | None:
     """X-4-2."""
     protocol = envelope.protocol
     if (protocol is None and is_needed) or (protocol is not None and protocol not in PROTOCOLS):  # X-4-2
-        return RoomRefusal(
+        return EnvelopeRefusal(
             "unsupported_protocol",
             f"'protocol' is {PROTOCOLS[0]!r}; {PROTOCOLS[1]!r} is understood too",
             {"supported": list(PROTOCOLS)},
-            envelope.id,
+            id=envelope.id,
         )
     return None
 
 
-def sender_refusal(envelope: Envelope, sender: str) -> RoomRefusal | None:
+def sender_refusal(envelope: Envelope, sender: str) -> EnvelopeRefusal | None:
     if envelope.sender is None or envelope.sender == sender:  # X-4-6, X-7.1-1
         return None
     said = f"'from' is the id that your credential stands for: {sender!r}"
-    return RoomRefusal("from_mismatch", said, {"expected": sender}, envelope.id)
+    return EnvelopeRefusal("from_mismatch", said, {"expected": sender}, id=envelope.id)
 
 
-def kind_refusal(envelope: Envelope, settings: RoomSettings) -> RoomRefusal | None:
+def kind_refusal(envelope: Envelope, settings: RoomSettings) -> EnvelopeRefusal | None:
     """Closed, exact and case-sensitive: what the gateway does not know could pass for something else (X-3.2-4)."""
     kind = envelope.kind
     if kind in _RESERVED:
-        return RoomRefusal("reserved_kind", f"only the gateway sends {kind!r}", id=envelope.id)
+        return EnvelopeRefusal("reserved_kind", f"only the gateway sends {kind!r}", id=envelope.id)
     if kind in _KINDS:  # X-4-9, X-3.1-3
         return None
     if kind in settings.extra_kinds or is_decision(kind, settings):
@@ -86,7 +86,9 @@ def kind_refusal(envelope: Envelope, settings: RoomSettings) -> RoomRefusal | No
     details: dict[str, Any] = {"kinds": [MCP, PROPOSAL, CHAT, *settings.extra_kinds]}
     if kind.startswith(("mcp/", "reasoning/", "capability/", "space/", "system/")):
         details["hint"] = _LATER
-    return RoomRefusal("unknown_kind", f"the kind {kind[:100]!r} is not one of this room's", details, envelope.id)
+    return EnvelopeRefusal(
+        "unknown_kind", f"the kind {kind[:100]!r} is not one of this room's", details, id=envelope.id
+    )
 
 
 def is_decision(kind: str, settings: RoomSettings) -> bool:
@@ -96,21 +98,23 @@ def is_decision(kind: str, settings: RoomSettings) -> bool:
 
 def privilege_refusal(
     envelope: Envelope, sender: str, privilege: Privilege, settings: RoomSettings, asked: Asked | None
-) -> RoomRefusal | None:
+) -> EnvelopeRefusal | None:
     """MCPx 5.3: kind `mcp` and sender restricted means error and stop. `asked` is what `correlation_id` names."""
     if privilege is Privilege.FULL:  # X-3.1-2, X-3.2-3: whatever it holds
         return None
     if envelope.kind == CHAT and not settings.restricted_chat:
-        return RoomRefusal("kind_not_allowed", "restricted participants do not chat in this room", id=envelope.id)
+        return EnvelopeRefusal("kind_not_allowed", "restricted participants do not chat in this room", id=envelope.id)
     takes_full = settings.extra_kinds.get(envelope.kind) is Privilege.FULL
     if takes_full or (envelope.kind == REJECT and is_decision(REJECT, settings)):
-        return RoomRefusal("kind_not_allowed", f"{envelope.kind!r} takes full privilege in this room", id=envelope.id)
+        return EnvelopeRefusal(
+            "kind_not_allowed", f"{envelope.kind!r} takes full privilege in this room", id=envelope.id
+        )
     if envelope.kind != MCP:  # X-3.1-6
         return None
     if settings.restricted_replies == "allow" and asked is not None and _is_answer(envelope, sender, asked):
         return None
     # X-3.1-4, X-4.2-1
-    return RoomRefusal("privilege_violation", VIOLATION_MESSAGE, id=envelope.id, answers=rpc_id(envelope.payload))
+    return EnvelopeRefusal("privilege_violation", VIOLATION_MESSAGE, id=envelope.id, answers=rpc_id(envelope.payload))
 
 
 def is_request(payload: bytes) -> bool:
@@ -137,7 +141,7 @@ def _is_answer(envelope: Envelope, sender: str, asked: Asked) -> bool:
     )
 
 
-def payload_refusal(envelope: Envelope) -> RoomRefusal | None:
+def payload_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
     """The payloads that are MCPx's own. Those of kind `mcp` are the receivers' (X-3.2-3)."""
     if envelope.kind == PROPOSAL:
         return _proposal_refusal(envelope)
@@ -146,7 +150,7 @@ def payload_refusal(envelope: Envelope) -> RoomRefusal | None:
     return None
 
 
-def _proposal_refusal(envelope: Envelope) -> RoomRefusal | None:
+def _proposal_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
     members = _maybe_members(envelope.payload)
     wrong = None
     if "jsonrpc" in members or "id" in members:  # X-4.2-5: a careless target must not take it for a call
@@ -159,10 +163,10 @@ def _proposal_refusal(envelope: Envelope) -> RoomRefusal | None:
         reason = _maybe_text(members["reason"])
         if reason is None or len(reason) > REASON_CHARS_MAX:
             wrong = f"the 'reason' of a proposal is a string of at most {REASON_CHARS_MAX} characters"
-    return None if wrong is None else RoomRefusal("invalid_proposal", wrong, id=envelope.id)
+    return None if wrong is None else EnvelopeRefusal("invalid_proposal", wrong, id=envelope.id)
 
 
-def _chat_refusal(envelope: Envelope) -> RoomRefusal | None:
+def _chat_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
     members = _maybe_members(envelope.payload)
     text = _maybe_text(members.get("text"))
     wrong = None
@@ -174,7 +178,7 @@ def _chat_refusal(envelope: Envelope) -> RoomRefusal | None:
         wrong = f"a chat message has at most {CHAT_PAYLOAD_BYTES_MAX} bytes"
     elif "format" in members and _maybe_text(members["format"]) not in _FORMATS:
         wrong = "the 'format' of a chat message is 'plain' or 'markdown'"
-    return None if wrong is None else RoomRefusal("invalid_chat", wrong, id=envelope.id)
+    return None if wrong is None else EnvelopeRefusal("invalid_chat", wrong, id=envelope.id)
 
 
 def _maybe_members(payload: bytes) -> dict[str, Raw]:
@@ -211,14 +215,14 @@ class RateWindow:
     def __init__(self) -> None:
         self._sent: dict[What, deque[float]] = {"proposals": deque(), "chat": deque(), "envelopes": deque()}
 
-    def refused(self, what: tuple[What, ...], rates: Rates, now: float, id: str) -> RoomRefusal | None:
+    def refused(self, what: tuple[What, ...], rates: Rates, now: float, id: str) -> EnvelopeRefusal | None:
         """The refusal of one envelope more; where there is none it is counted."""
         for one in what:
             sent, most = self._recent(one, now), getattr(rates, one)
             if len(sent) >= most:
                 wait_ms = max(1, int((sent[0] + SPAN_S - now) * 1000)) if sent else int(SPAN_S * 1000)
                 said = f"at most {most} {one} a minute; wait {wait_ms} ms"
-                return RoomRefusal("rate_limited", said, {"limit": most, "retry_after_ms": wait_ms}, id)
+                return EnvelopeRefusal("rate_limited", said, {"limit": most, "retry_after_ms": wait_ms}, id=id)
         self.count(what, now)
         return None
 

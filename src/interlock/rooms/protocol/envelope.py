@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.rooms.protocol.errors import Code, RoomRefusal
+from interlock.rooms.protocol.errors import Code, EnvelopeRefusal
 from interlock.wire.jsonrpc.surrogates import hide
 
 V01: Final = "mcpx/v0.1"
@@ -76,13 +76,13 @@ def encode(envelope: Envelope, protocol: str = V01) -> bytes:
     )
 
 
-def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelope | RoomRefusal:
+def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelope | EnvelopeRefusal:
     """In the order of X-5.3-1: size, JSON, fields."""
     if len(data) > max_bytes:
         said = f"an envelope has at most {max_bytes} bytes, this one has {len(data)}; larger data is for MCP resources"
-        return RoomRefusal("envelope_too_large", said, {"limit": max_bytes, "size": len(data)})
+        return EnvelopeRefusal("envelope_too_large", said, {"limit": max_bytes, "size": len(data)})
     members = _members_untrusted(data)
-    if isinstance(members, RoomRefusal):
+    if isinstance(members, EnvelopeRefusal):
         return members
     fields = _Fields(members)
     try:
@@ -104,23 +104,25 @@ def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelo
     return found
 
 
-def _members_untrusted(data: bytes) -> dict[str, Raw] | RoomRefusal:
+def _members_untrusted(data: bytes) -> dict[str, Raw] | EnvelopeRefusal:
     try:
         data.decode()
         members = _members(data)
     except UnicodeDecodeError:
-        return RoomRefusal("invalid_json", "an envelope is UTF-8")
+        return EnvelopeRefusal("invalid_json", "an envelope is UTF-8")
     except msgspec.ValidationError:
-        return RoomRefusal("invalid_envelope", "an envelope is one JSON object")
+        return EnvelopeRefusal("invalid_envelope", "an envelope is one JSON object")
     except (msgspec.DecodeError, RecursionError):
-        return RoomRefusal("invalid_json", "an envelope is JSON, one object in each message")
+        return EnvelopeRefusal("invalid_json", "an envelope is JSON, one object in each message")
     if data.count(b"{") + data.count(b"[") > BRACKETS_MAX:
-        return RoomRefusal("invalid_json", f"an envelope holds at most {BRACKETS_MAX} arrays and objects")
+        return EnvelopeRefusal("invalid_json", f"an envelope holds at most {BRACKETS_MAX} arrays and objects")
     if _is_deeper(data, NESTING_MAX):
-        return RoomRefusal("invalid_json", f"an envelope is nested at most {NESTING_MAX} levels deep")
+        return EnvelopeRefusal("invalid_json", f"an envelope is nested at most {NESTING_MAX} levels deep")
     doubled = _maybe_doubled(members, data) or _maybe_alike(members)
     if doubled is not None:
-        return RoomRefusal("invalid_envelope", f"the member {doubled[:100]!r} stands twice; readers may take either")
+        return EnvelopeRefusal(
+            "invalid_envelope", f"the member {doubled[:100]!r} stands twice; readers may take either"
+        )
     return members
 
 
@@ -164,7 +166,7 @@ def _maybe_alike(members: dict[str, Raw]) -> str | None:
 
 
 class _Wrong(Exception):
-    def __init__(self, refusal: RoomRefusal) -> None:
+    def __init__(self, refusal: EnvelopeRefusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
 
@@ -242,7 +244,7 @@ class _Fields:
         return text
 
     def _wrong(self, message: str, code: Code = "invalid_envelope") -> _Wrong:
-        return _Wrong(RoomRefusal(code, message, id=self._id))
+        return _Wrong(EnvelopeRefusal(code, message, id=self._id))
 
 
 def _maybe_text(raw: Raw) -> str | None:

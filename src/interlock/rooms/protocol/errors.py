@@ -1,6 +1,6 @@
 """Refusals of rooms: one shape for every fault of an envelope, and the codes that there are.
 
-Refusal
+EnvelopeRefusal
   whose envelope is at fault    invalid_json, invalid_envelope, unsupported_protocol, unknown_kind, reserved_kind,
                                 from_mismatch, invalid_proposal, invalid_chat, duplicate_id, envelope_too_large
   who may not                   kind_not_allowed, privilege_violation, not_proposer, self_approval, removed
@@ -12,7 +12,7 @@ Refusal
 
 from typing import Any, Final, Literal
 
-import msgspec
+from interlock.wire.refusal import Refusal
 
 Code = Literal[
     "invalid_json",
@@ -51,14 +51,11 @@ VIOLATION_REASON: Final = "Restricted participants cannot send MCP messages dire
 VIOLATION_SUGGESTION: Final = "Use kind: 'mcp/proposal' instead"
 
 
-class RoomRefusal(msgspec.Struct, frozen=True):
-    """Why an envelope is not published."""
+class EnvelopeRefusal(Refusal, frozen=True, kw_only=True):
+    """The refusal of an envelope, or of a decision on a proposal. Its code is one of `Code`."""
 
-    code: Code
-    message: str
-    details: dict[str, Any] = {}
-    id: str | None = None  # of the envelope, where it could be read
-    answers: bytes = b"null"  # the JSON-RPC id that a violation is answered under
+    id: str | None = None  # of the envelope, if it could be read
+    answers: bytes = b"null"  # the JSON-RPC id that a privilege violation is answered under
 
 
 def violation_error() -> dict[str, Any]:

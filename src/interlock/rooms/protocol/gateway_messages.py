@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from interlock.rooms.protocol.enforcement import MCP, PRESENCE, SYSTEM
 from interlock.rooms.protocol.envelope import V01, Envelope
-from interlock.rooms.protocol.errors import RoomRefusal, violation_error
+from interlock.rooms.protocol.errors import EnvelopeRefusal, violation_error
 from interlock.rooms.protocol.participants import GATEWAY, Participant, Privilege
 
 HISTORY_DEFAULT: Final = 100
@@ -81,7 +81,7 @@ def presence(stamp: Stamp, event: Literal["join", "leave", "heartbeat"], who: Pa
     )
 
 
-def refusal(stamp: Stamp, to: str, refused: RoomRefusal) -> Envelope:
+def refusal(stamp: Stamp, to: str, refused: EnvelopeRefusal) -> Envelope:
     """To the one whose envelope was refused: the violation of MCPx 4.4.2, or an error event (X-4-14)."""
     if refused.code == "privilege_violation":  # X-4.4.2-1
         # X-4.4.2-2, X-4.4.2-3
@@ -89,7 +89,7 @@ def refusal(stamp: Stamp, to: str, refused: RoomRefusal) -> Envelope:
         return Envelope(
             id=stamp.id, ts=stamp.ts, sender=GATEWAY, to=(to,), kind=MCP, correlation_id=refused.id, payload=body
         )
-    payload = {"event": "error", "code": refused.code, "message": refused.message, "details": refused.details}
+    payload = {"event": "error", "code": refused.code, "message": refused.message, "details": refused.details or {}}
     return system_event(stamp, payload, to=to, answers=refused.id)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.drivers.protocol.files.credential_scan import is_plaintext
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 
 FOUND_MAX: Final = 10  # places that are named
 TEXT_CHARS_MAX: Final = 16 * 1024  # of one text that are looked at
@@ -22,7 +22,7 @@ CHARS_MAX: Final = 128 * 1024  # of all texts among them: what is more is no cal
 _BETWEEN: Final = re.compile(r"[\s\"'`=,;&?()<>\[\]{}]+")
 
 
-def secret_refusal(arguments: bytes, patterns: tuple[str, ...], id: str | None = None) -> RoomRefusal | None:
+def secret_refusal(arguments: bytes, patterns: tuple[str, ...], id: str | None = None) -> EnvelopeRefusal | None:
     """Nothing is sent before its sender has read this."""
     found = secret_places(arguments, patterns)
     if not found:
@@ -31,7 +31,7 @@ def secret_refusal(arguments: bytes, patterns: tuple[str, ...], id: str | None =
         "nothing was sent: the arguments seem to hold a secret, and everyone in the room would see it, now and in its"
         " history; leave it out, or use rooms.propose with despite_secrets if everyone may know it"
     )
-    return RoomRefusal("secret_found", said, {"at": found}, id)
+    return EnvelopeRefusal("secret_found", said, {"at": found}, id=id)
 
 
 def secret_places(arguments: bytes, patterns: tuple[str, ...]) -> list[str]:

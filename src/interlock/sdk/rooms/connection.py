@@ -22,7 +22,7 @@ from interlock.mcp.eras import LATEST_LEGACY
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY, TOO_BIG, MessagePipe
 from interlock.net.websocket.dial import DialFailed, dial
 from interlock.rooms.protocol.envelope import V01, Envelope, decode_untrusted
-from interlock.rooms.protocol.errors import RoomRefusal
+from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import GATEWAY
 from interlock.sdk.rooms.model import EnvelopeRefused, RoomRefused, RoomUnreachable
 from interlock.wire.jsonrpc.codec import decode_value
@@ -213,8 +213,8 @@ class Connection:
             if self._pipe is not None:
                 self._pipe.abort()
 
-    def _hear(self, envelope: Envelope | RoomRefusal) -> None:
-        if isinstance(envelope, RoomRefusal):
+    def _hear(self, envelope: Envelope | EnvelopeRefusal) -> None:
+        if isinstance(envelope, EnvelopeRefusal):
             log.warning("room %s: the gateway sent what is no envelope: %s", self._place.topic, envelope.message)
         elif envelope.sender != GATEWAY:
             self._unnumbered = envelope
