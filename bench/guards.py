@@ -39,7 +39,7 @@ from interlock.guard.guard import Guard
 from interlock.links.link import ServerFacts
 from interlock.links.listing import Items, Listing
 from interlock.links.server_link import ServerLink
-from interlock.mcp.eras import LATEST_MODERN, Era
+from interlock.mcp.methods import LATEST_MODERN, Era
 from interlock.names.names_check import NamesCheck
 from interlock.safety.agent_check import AgentCheck
 

@@ -15,10 +15,8 @@ from pathlib import Path
 from msgspec import Raw
 
 from interlock.approvals.audit import ApprovalAudit
-from interlock.approvals.inbox import Inbox, Rules
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, What
-from interlock.approvals.protocol.state import Move
-from interlock.approvals.storage import ApprovalStore
+from interlock.approvals.inbox import ApprovalStore, Inbox, Rules
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Proof, Source, What
 from interlock.core.clock import SystemClock
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_store

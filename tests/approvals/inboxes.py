@@ -9,9 +9,8 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.audit import ApprovalAudit
-from interlock.approvals.inbox import Inbox, Rules
+from interlock.approvals.inbox import ApprovalStore, Inbox, Rules
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, What
-from interlock.approvals.storage import ApprovalStore
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_store
 from interlock.store.ports import AuditLog, Store

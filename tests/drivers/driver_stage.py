@@ -24,7 +24,7 @@ from interlock.drivers.provider.provider import DriverProvider
 from interlock.drivers.provider.tenant_processes import InstanceLease
 from interlock.drivers.secrets.vault import Vault
 from interlock.links.handshake import modern_head
-from interlock.mcp.eras import Era
+from interlock.mcp.methods import Era
 from interlock.node.node import Node
 
 SERVER = Path(__file__).parents[1] / "servers" / "driven.py"

@@ -17,7 +17,7 @@ def die() -> NoReturn:
 
 
 def watch_the_drawer(name: str, status: str, when: str) -> None:
-    from interlock.approvals.storage import ApprovalStore
+    from interlock.approvals.inbox import ApprovalStore
 
     original = getattr(ApprovalStore, name)
 

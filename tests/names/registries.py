@@ -10,8 +10,7 @@ from msgspec import Raw
 from tests.approvals.inboxes import Desk, Hands, desk_at
 
 from interlock.approvals.decisions import DecisionService
-from interlock.approvals.protocol.approval import Approval
-from interlock.approvals.protocol.state import Status
+from interlock.approvals.protocol.approval import Approval, Status
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked, Verified
 from interlock.names.actions import ControllerChanges, NamesActions, Sightings

@@ -7,9 +7,8 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.api import Approval, Approvals, ApprovalSummary
-from interlock.approvals.protocol.approval import Kind
+from interlock.approvals.protocol.approval import Kind, Status
 from interlock.approvals.protocol.errors import UNKNOWN
-from interlock.approvals.protocol.state import Status
 from interlock.approvals.views import Ambiguous
 from interlock.gate.protocol.held_call import Presented, call_digest
 from interlock.wire.jsontext.canonical import tool_digest

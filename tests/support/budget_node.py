@@ -20,9 +20,9 @@ from interlock.core.calls.caller import principal_for
 from interlock.core.calls.incoming_route import Hop
 from interlock.core.link_state import LinkState
 from interlock.fronts.sessions import Session
-from interlock.mcp.ladder import climb
+from interlock.mcp.request_validation import validate_request
 from interlock.node.node import Node
-from interlock.wire.jsonrpc.messages import Request, Response
+from interlock.wire.jsonrpc.codec import Request, Response
 from interlock.wire.refusal import Refusal
 
 LEGACY_HELLO = {"protocolVersion": "2025-11-25", "clientInfo": {"name": "c", "version": "1"}}
@@ -174,7 +174,9 @@ class Client:
             META + "clientInfo": {"name": "c", "version": "1"},
             META + "clientCapabilities": self._capabilities,
         }
-        climbed = climb(Request(request_id, method, Raw(json.dumps({**params, "_meta": stamp}).encode())), None)
+        climbed = validate_request(
+            Request(request_id, method, Raw(json.dumps({**params, "_meta": stamp}).encode())), None
+        )
         assert not isinstance(climbed, Refusal), climbed
         asked.running = self._node.fronts.modern.handle(self.caller, climbed, asked, None)
         return asked

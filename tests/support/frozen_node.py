@@ -29,8 +29,7 @@ from interlock.config.load import load
 from interlock.core.calls.caller import principal_for
 from interlock.net.websocket.dial import DialFailed
 from interlock.node.node import Node
-from interlock.wire.jsonrpc.codec import decode_untrusted
-from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.wire.jsonrpc.codec import Notification, Request, decode_untrusted
 
 __all__ = ["Client", "House", "Leaf", "Wires", "chain", "house", "move", "real_patience", "still", "tool", "turns"]
 

@@ -14,7 +14,7 @@ from interlock.config.load import load
 from interlock.core.calls.caller import Principal
 from interlock.fronts.sessions import Session
 from interlock.node.node import Node
-from interlock.wire.jsonrpc.messages import Request, Response
+from interlock.wire.jsonrpc.codec import Request, Response
 
 UPDATED = "notifications/resources/updated"
 LOGGED = "notifications/message"

@@ -20,9 +20,9 @@ from interlock.config.load import load
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Principal
 from interlock.core.clock import SystemClock
-from interlock.mcp.ladder import climb
+from interlock.mcp.request_validation import validate_request
 from interlock.node.node import Node
-from interlock.wire.jsonrpc.messages import Request
+from interlock.wire.jsonrpc.codec import Request
 from interlock.wire.refusal import Refusal
 
 META = "io.modelcontextprotocol/"
@@ -123,7 +123,7 @@ class Place:
         }
         body = json.dumps({**params, "_meta": stamp}).encode()
         request = Request(str(asked.id).encode(), method, Raw(body))
-        climbed = climb(request, None)
+        climbed = validate_request(request, None)
         assert not isinstance(climbed, Refusal), climbed
         caller = self.node.fronts.modern.caller(self.principals.get(who) or Principal(who), "http", None, "auto")
         asked.running = self.node.fronts.modern.handle(caller, climbed, asked, None)

@@ -280,7 +280,7 @@ def anchor(
     from interlock.ax.protocol.registration.authority import maybe_authority
     from interlock.config.toml_text import toml_text
     from interlock.core.node_identity import NODE_KEY
-    from interlock.crypto.jose.public_key import written
+    from interlock.crypto.jose import written
     from interlock.crypto.keys.signing import make_signing_key
     from interlock.net.protocol.dns_name import maybe_dns_name
     from interlock.store.ports import StoreError
@@ -529,8 +529,7 @@ def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None
     """At the node first: a key that is gone here and still believed there would be the wrong half done."""
     ref = name
     if (public := keys.maybe_public(name)) is not None:
-        from interlock.crypto.jose.jwks import thumbprint
-        from interlock.crypto.jose.public_key import read_key_untrusted
+        from interlock.crypto.jose import read_key_untrusted, thumbprint
 
         ref = thumbprint(read_key_untrusted(public)[0])
     try:

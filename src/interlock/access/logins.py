@@ -14,8 +14,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.access.token_records import token_line
-from interlock.access.tokens import Operator, TokenRegistry
+from interlock.access.tokens import Operator, TokenRegistry, token_line
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
 from interlock.store.tokens import ID_LENGTH, TokenRecord, session_cookie, token_hash

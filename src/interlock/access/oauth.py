@@ -6,30 +6,204 @@ server is ever shown it.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, Protocol
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from interlock.access.introspection import Introspector
-from interlock.access.verifications import Verifications
 from interlock.approvals.trust.key_sets import KeyRing, Unavailable
 from interlock.catalog.catalog import View
 from interlock.config.plan import AccessRule, IssuerPlan
 from interlock.core.calls.caller import Caller, Principal, ViewKey, principal_for
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
-from interlock.credentials.protocol.challenge import challenge, is_bearer, maybe_bearer
-from interlock.credentials.protocol.resource import metadata_document, metadata_paths, metadata_url
-from interlock.credentials.protocol.scopes import DEFAULT_SCOPES, basic, granted_scope, scope_to_ask
-from interlock.crypto.jose.claims import SKEW_S, Claims, check, principal_name, role_principals
-from interlock.crypto.jose.errors import Invalid, Reason
-from interlock.crypto.jose.jwt import Jwt, is_jose, read_jwt_untrusted
+from interlock.credentials.protocol.resource import (
+    DEFAULT_SCOPES,
+    BadIntrospection,
+    basic,
+    granted_scope,
+    metadata_document,
+    metadata_paths,
+    metadata_url,
+    read_introspection_untrusted,
+    request_body,
+    request_headers,
+    scope_to_ask,
+)
+from interlock.credentials.protocol.www_authenticate import challenge, is_bearer, maybe_bearer
+from interlock.crypto.jose import (
+    SKEW_S,
+    Claims,
+    Invalid,
+    Jwt,
+    Reason,
+    check,
+    is_jose,
+    principal_name,
+    read_jwt_untrusted,
+    role_principals,
+)
 from interlock.crypto.keys.jwt_verification import check_signature
 from interlock.mcp.methods import TOOLS_CALL
-from interlock.net.fetch import Fetcher
+from interlock.net.fetch import CONNECTIONS_MAX, Fetcher, FetchFailed
 from interlock.store.tokens import PREFIXES
 from interlock.wire.refusal import HttpRefusal
+
+# The limits of verifications that wait for an authorization server, by the source of the request.
+#
+# Anybody can make up tokens that only their server can judge. A source has few such verifications waiting and fewer
+# questions at its server, so sources take turns there, and one of them cannot shut out the others.
+
+WAITING_MAX: Final = 1024
+WAITING_PER_SOURCE_MAX: Final = 64
+ASKING_MAX: Final = CONNECTIONS_MAX - 1  # one connection is left for tokens that the server confirmed before
+ASKING_PER_SOURCE_MAX: Final = ASKING_MAX - 1
+ASKING_S: Final = 10.0  # with the wait for a turn
+
+
+class _Source:
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.turns = asyncio.Semaphore(ASKING_PER_SOURCE_MAX)
+
+
+class Verifications:
+    def __init__(self) -> None:
+        self._waiting = 0
+        self._sources: dict[str, _Source] = {}  # those with verifications that wait
+        self._turns = asyncio.Semaphore(ASKING_MAX)
+
+    @contextmanager
+    def waiting(self, source: str) -> Iterator[_Source]:
+        """One verification of the source that waits. Raises Unavailable where too many do."""
+        held = self._sources.get(source)
+        if self._waiting >= WAITING_MAX or (held is not None and held.waiting >= WAITING_PER_SOURCE_MAX):
+            raise Unavailable
+        if held is None:
+            held = self._sources[source] = _Source()
+        self._waiting += 1
+        held.waiting += 1
+        try:
+            yield held
+        finally:
+            self._waiting -= 1
+            held.waiting -= 1
+            if not held.waiting:
+                del self._sources[source]
+
+    @asynccontextmanager
+    async def asking(self, source: str) -> AsyncIterator[None]:
+        """One question of the source, when it is its turn. Raises Unavailable."""
+        try:
+            with self.waiting(source) as held:
+                async with asyncio.timeout(ASKING_S), held.turns, self._turns:
+                    yield
+        except TimeoutError:
+            raise Unavailable from None
+
+
+# Tokens that only their authorization server understands: it is asked, and what it says is remembered a while.
+#
+# A token that it confirmed before is asked about outside the limits for new ones, and stays believed for some minutes
+# while the server cannot be asked: keeping the server busy does not shut out callers that are known.
+
+log = logging.getLogger("interlock.oauth")
+
+BELIEVED_S: Final = 60.0  # how long an answer holds; a token revoked there is still admitted for so long
+KEPT_S: Final = 600.0  # the same while the server cannot be asked
+UNSTATED_S: Final = 3600.0  # taken for the end of a token that states none (RFC 7662 2.2 lets it)
+REFUSED_MAX: Final = 4096
+CONFIRMED_MAX: Final = 10_000  # as many as the TokenRegistry knows
+COMPLAINT_S: Final = 60.0  # between two lines in the log
+
+V = TypeVar("V")
+
+Post = Callable[[str, bytes, bytes], Awaitable[bytes]]
+
+
+class _Confirmed(msgspec.Struct, frozen=True):
+    claims: Claims
+    at: float
+
+
+class Introspector:
+    def __init__(
+        self,
+        name: str,
+        issuer: str,
+        url: str,
+        *,
+        client_id: str,
+        client_secret: str,
+        post: Post,
+        verifications: Verifications,
+        clock: Clock,
+    ) -> None:
+        self._name = name
+        self._issuer = issuer
+        self._url = url
+        self._headers = request_headers(client_id, client_secret)
+        self._post = post
+        self._verifications = verifications
+        self._clock = clock
+        self._refused: dict[bytes, tuple[Invalid, float]] = {}  # by the token's hash, oldest first
+        self._confirmed: dict[bytes, _Confirmed] = {}  # likewise
+        self._next_complaint = 0.0
+
+    async def claims(self, token: str, source: str) -> tuple[Claims, float] | Invalid:
+        """What the server says of a token, and for how many seconds that holds. Raises Unavailable."""
+        digest = hashlib.sha256(token.encode()).digest()
+        now = self._clock.now()
+        refused = self._refused.get(digest)
+        if refused is not None and now < refused[1]:
+            return refused[0]
+        confirmed = self._confirmed.get(digest)
+        if confirmed is None or now >= confirmed.at + KEPT_S:
+            async with self._verifications.asking(source):
+                return await self._ask(token, digest)
+        if now < confirmed.at + BELIEVED_S:
+            return confirmed.claims, confirmed.at + BELIEVED_S - now
+        try:
+            return await self._ask(token, digest)
+        except Unavailable:
+            return confirmed.claims, min(BELIEVED_S, confirmed.at + KEPT_S - now)
+
+    async def _ask(self, token: str, digest: bytes) -> tuple[Claims, float] | Invalid:
+        try:
+            said = read_introspection_untrusted(
+                await self._post(self._url, self._headers, request_body(token)), self._issuer
+            )
+        except FetchFailed as error:
+            self._complain(error)
+            raise Unavailable from None
+        except BadIntrospection as error:  # says nothing for the token; the next answer may be better
+            self._complain(error)
+            return Invalid(Reason.UNCLEAR)
+        now = self._clock.now()
+        if isinstance(said, Invalid):
+            self._confirmed.pop(digest, None)
+            _keep(self._refused, digest, (said, now + BELIEVED_S), REFUSED_MAX)
+            return said
+        if said.exp is None:
+            said = msgspec.structs.replace(said, exp=self._clock.wall() + UNSTATED_S)
+        _keep(self._confirmed, digest, _Confirmed(said, now), CONFIRMED_MAX)
+        return said, BELIEVED_S
+
+    def _complain(self, error: Exception) -> None:
+        if self._clock.now() >= self._next_complaint:
+            self._next_complaint = self._clock.now() + COMPLAINT_S
+            log.warning("issuer %s cannot be asked about tokens: %s", self._name, error)
+
+
+def _keep(kept: dict[bytes, V], digest: bytes, value: V, most: int) -> None:
+    kept.pop(digest, None)
+    if len(kept) >= most:
+        del kept[next(iter(kept))]
+    kept[digest] = value
+
 
 REVERIFY_S: Final = 300.0  # a remembered JWT is looked at again after this, so that withdrawn keys take effect
 RETRY_AFTER_S: Final = 5

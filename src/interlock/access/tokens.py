@@ -7,7 +7,7 @@ dictionary look-up, whether it is a token of ours or an access token that was ve
 import base64
 import logging
 from collections.abc import Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -19,6 +19,33 @@ from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock, rfc3339
 from interlock.store.ports import Change, StoreError
 from interlock.store.tokens import Scope, TokenAudience, TokenRecord, TokenRoom, TokenTable, find_audience, token_hash
+
+# The records of the audit log for tokens that are made and revoked: which, for whom, by whom; never the token.
+
+
+def token_line(event: Literal["issue", "revoke"], token: TokenRecord, by: str, now: float) -> bytes:
+    outcome = "made" if event == "issue" else "revoked"
+    members: dict[str, Any] = {
+        "at": rfc3339(now),
+        "who": by,
+        "via": "operator",
+        "method": f"tokens/{event}",
+        "tool": "",
+        "args_sha256": None,
+        "verdict": outcome,
+        "outcome": outcome,
+        "ms": 0.0,
+        "token_id": token.id,
+        "token_name": token.name,
+        "token_for": token.audience,
+        "scope": token.scope,
+        "until": None if token.expires_at is None else rfc3339(token.expires_at),
+    }
+    if token.room is not None:
+        room = token.room
+        members |= {"room": room.topic, "participant": room.participant, "privilege": room.privilege}
+    return msgspec.json.encode(members)
+
 
 DAY_S = 86_400
 USE_NOTED_S: Final = 60.0  # how exactly it is known when a client's token was last used

@@ -4,8 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.approvals.protocol.approval import Approval, Decision, What
-from interlock.approvals.protocol.state import Status
+from interlock.approvals.protocol.approval import Approval, Decision, Status, What
 from interlock.approvals.subject_name import subject_name
 from interlock.core.clock import rfc3339
 from interlock.core.recorder import Recorder, digest_of

@@ -11,11 +11,10 @@ import msgspec
 
 from interlock.approvals.classifications import Ruling, Says
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Proof, What
+from interlock.approvals.protocol.approval import Approval, Decision, Proof, Status, What
 from interlock.approvals.protocol.classification import KIND, ClassEntry, classification_digest
 from interlock.approvals.protocol.digests import answers
 from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
-from interlock.approvals.protocol.state import Status
 from interlock.approvals.tool_definitions import Definitions
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.catalog.routes import Route

@@ -9,10 +9,19 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Requires, Source, What
+from interlock.approvals.protocol.approval import (
+    Approval,
+    Decision,
+    Kind,
+    Move,
+    Proof,
+    Requires,
+    Source,
+    What,
+    maybe_after,
+)
 from interlock.approvals.protocol.digests import REVEAL, answers, signed_digest
 from interlock.approvals.protocol.errors import UNKNOWN, refusal_of
-from interlock.approvals.protocol.state import Move, maybe_after
 from interlock.core.clock import Clock
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked, Verified, invalid

@@ -13,9 +13,8 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Kind, Source, What
+from interlock.approvals.protocol.approval import Approval, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import enrolment_digest
-from interlock.approvals.protocol.state import Move, Status
 from interlock.approvals.trust.anchors import Anchors
 from interlock.config.difference import GuardLines, code_channels, guard_lines
 from interlock.config.plan import Plan

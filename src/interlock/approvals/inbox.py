@@ -12,29 +12,355 @@ import asyncio
 import contextlib
 import logging
 import uuid
-from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any, Final, Self
 
 import msgspec
+from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.approvals.audit import ApprovalAudit
-from interlock.approvals.feed import ApprovalFeed, Listener
-from interlock.approvals.index import DEFINITIONS, Index, Key, definition_key, key_of
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, What
+from interlock.approvals.protocol.approval import (
+    ENDS,
+    LIVE,
+    Approval,
+    Decision,
+    Kind,
+    Move,
+    Source,
+    Status,
+    What,
+    maybe_after,
+)
 from interlock.approvals.protocol.errors import OF_ANOTHER_REPLICA, UNAVAILABLE_NOW, UNKNOWN, refusal_of
-from interlock.approvals.protocol.state import LIVE, Move, Status, maybe_after
-from interlock.approvals.storage import ApprovalEntry, ApprovalStore, maybe_read
 from interlock.ax.protocol.budget import Over, budget_exceeded
 from interlock.config.plan import ApprovalsPlan
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.core.feed import Feed
-from interlock.core.replicas import Replicas
-from interlock.store.ports import Change, Conflict, StoreError
+from interlock.core.replicas import LEASE_S, Replicas
+from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
 from interlock.wire.refusal import Refusal
 
+# Approvals on disk: one entry each, changed only over the revision that was read.
+#
+# In: an approval and what it is to become. Out: the approval as it now stands, its revision, or `Conflict`. What
+# ended is
+# kept for a day, so that a late question gets the right refusal, and is then forgotten by the store.
+
 log = logging.getLogger("interlock.approvals")
+
+BUCKET: Final = "approvals"
+KEPT_S: Final = 86_400.0  # an ended one
+
+_NULL: Final = Raw(b"null")
+
+
+class StoredApproval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """An approval as it is written. `params` stands apart, because raw JSON has no other type beside it."""
+
+    approval: Approval
+    params: Raw
+    replica: str | None = None  # that wrote it, where several share the store
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(StoredApproval).decode
+
+
+class ApprovalEntry(msgspec.Struct, frozen=True):
+    approval: Approval
+    revision: int
+    kept_until: float | None = None  # by the wall clock, once it has ended
+    replica: str | None = None  # that moved it last; None: there is only one
+
+
+class ApprovalStore:
+    """Reads and writes approvals. Raises StoreError; Conflict where another writer was first."""
+
+    def __init__(self, kv: KeyValue, clock: Clock, replica: str | None = None) -> None:
+        """`replica`: this one, where several share the store."""
+        self._kv = kv
+        self._clock = clock
+        self._replica = replica
+
+    async def all(self) -> list[ApprovalEntry]:
+        entries = await self._kv.entries(BUCKET, self._clock.wall())
+        return [one for entry in entries if (one := maybe_read(entry)) is not None]
+
+    async def maybe_read(self, id: str) -> ApprovalEntry | None:
+        entry = await self._kv.get(BUCKET, id, self._clock.wall())
+        return None if entry is None else maybe_read(entry)
+
+    async def create(self, approval: Approval) -> ApprovalEntry:
+        revision = await self._kv.create(BUCKET, approval.id, self._encode(approval), self._clock.wall())
+        return ApprovalEntry(approval, revision, None, self._replica)
+
+    async def update(self, approval: Approval, revision: int) -> ApprovalEntry:
+        now = self._clock.wall()
+        ttl_s = KEPT_S if approval.status in ENDS else None
+        revision = await self._kv.update(BUCKET, approval.id, self._encode(approval), revision, now, ttl_s=ttl_s)
+        return ApprovalEntry(approval, revision, None if ttl_s is None else now + ttl_s, self._replica)
+
+    def _encode(self, approval: Approval) -> bytes:
+        params = approval.params or _NULL
+        return _encode(StoredApproval(approval=replace(approval, params=None), params=params, replica=self._replica))
+
+
+def maybe_read(entry: Entry) -> ApprovalEntry | None:
+    """None where it cannot be read, which is logged."""
+    try:
+        stored = _decode(entry.value)
+    except msgspec.DecodeError as error:
+        # What cannot be read cannot be decided; the call it was for is made again.
+        log.error("approval %s cannot be read and is left out: %s", entry.key, error)
+        return None
+    approval = stored.approval
+    if stored.params != _NULL:
+        approval = replace(approval, params=stored.params.copy())
+    return ApprovalEntry(approval, entry.revision, entry.expires_at, stored.replica)
+
+
+# Approvals in memory: by id, by what they are for, by whose they are, and when they lapse. It follows the disk.
+#
+# Knows no moves: it is told how an approval now stands, and shows it as of this moment, whether or not the lapse of
+# one
+# whose time is over has been written down already.
+
+ENDED_MAX: Final = 2_000  # remembered, to answer late questions; a few kilobytes each
+DEFINITIONS: Final = "\0definitions"  # whose they are; no principal is called so
+_TOOL: Final = "\0tool:"
+
+Key = tuple[str, str]
+
+
+def key_of(approval: Approval) -> Key:
+    """Two servers may define a tool alike, word for word; what is said of one of them holds for it alone."""
+    if approval.kind in (Kind.DEFINITION, Kind.ENROLMENT, Kind.CONFIGURATION):
+        return definition_key(approval.tool, approval.digest)
+    return approval.requested_by, approval.digest
+
+
+def definition_key(tool: str, digest: str) -> Key:
+    return f"{_TOOL}{tool}", digest
+
+
+class Index:
+    def __init__(self, clock: Clock) -> None:
+        self.lapsing = asyncio.Event()  # there is one that lapses by itself
+        self.held_bytes = 0  # of all that is pending, but for definitions
+        self._clock = clock
+        self._entries: dict[str, ApprovalEntry] = {}
+        self._dues: dict[str, float] = {}  # live ones that lapse, by the monotonic clock
+        self._by_key: dict[Key, str] = {}
+        self._pending: dict[str, dict[str, int]] = {}  # principal -> ids and the bytes they hold
+        self._taken_back: dict[str, list[float]] = {}  # principal -> until when each counts as if it were pending
+        self._ended: deque[str] = deque()
+
+    # Looking
+
+    def maybe_filed(self, id: str) -> ApprovalEntry | None:
+        return self._entries.get(id)
+
+    def all(self) -> Iterator[Approval]:
+        return map(self.current, self._entries.values())
+
+    def get(self, id: str) -> Approval | None:
+        entry = self._entries.get(id)
+        return None if entry is None else self.current(entry)
+
+    def find(self, key: Key) -> Approval | None:
+        """Pending, approved and not used, or denied and still to be told so."""
+        id = self._by_key.get(key)
+        approval = None if id is None else self.get(id)
+        if approval is None or approval.status in LIVE:
+            return approval
+        is_told = approval.expires_at is None or self._clock.wall() < approval.expires_at
+        return approval if approval.status is Status.DENIED and is_told else None
+
+    def current(self, entry: ApprovalEntry) -> Approval:
+        if self._has_lapsed(entry):
+            return replace(entry.approval, status=Status.EXPIRED, params=None)
+        return entry.approval
+
+    def lapsed_ids(self) -> list[str]:
+        if not self._dues:
+            self.lapsing.clear()
+        return [id for id in self._dues if self._has_lapsed(self._entries[id])]
+
+    def held_counts(self, principal: str) -> dict[str, int]:
+        return self._pending.get(principal, {})
+
+    def withdrawal_times(self, principal: str) -> list[float]:
+        """When those lapse that it raised and withdrew: asking people in a circle is asking too often."""
+        now = self._clock.now()
+        left = [due for due in self._taken_back.get(principal, ()) if due > now]
+        if left:
+            self._taken_back[principal] = left
+        else:
+            self._taken_back.pop(principal, None)
+        return left
+
+    @property
+    def pending_count(self) -> int:
+        return sum(map(len, self._pending.values()))
+
+    def next_lapse_ms(self, ids: Iterable[str], others: Iterable[float] = ()) -> int | None:
+        dues = [*others, *(due for id in ids if (due := self._dues.get(id)) is not None)]
+        return max(0, round((min(dues) - self._clock.now()) * 1000)) if dues else None
+
+    def _has_lapsed(self, entry: ApprovalEntry) -> bool:
+        deadline = entry.approval.deadline
+        if deadline is None:
+            return False
+        due = self._dues.get(entry.approval.id)
+        return self._clock.wall() >= deadline or (due is not None and self._clock.now() >= due)
+
+    # Following
+
+    def keep(self, entry: ApprovalEntry) -> None:
+        approval = entry.approval
+        before = self._entries.get(approval.id)
+        self._entries[approval.id] = entry
+        if approval.status is Status.PENDING:
+            self.hold(approval)
+        else:
+            self.release(approval)
+        deadline = approval.deadline
+        if deadline is None:
+            due = self._dues.pop(approval.id, None)
+            if due is not None and approval.status is Status.WITHDRAWN:
+                self._taken_back[approval.requested_by] = [*self.withdrawal_times(approval.requested_by), due]
+        else:
+            self._dues[approval.id] = self._clock.now() + deadline - self._clock.wall()
+            self.lapsing.set()
+        self._place(approval)
+        if approval.status in ENDS and (before is None or before.approval.status not in ENDS):
+            self._ended.append(approval.id)
+
+    def _place(self, approval: Approval) -> None:
+        key = key_of(approval)
+        standing = self.get(self._by_key.get(key, ""))
+        if approval.status in LIVE:
+            self._by_key[key] = approval.id
+        elif approval.status is Status.DENIED:
+            if standing is None or not standing.is_live:
+                self._by_key[key] = approval.id
+        elif standing is not None and standing.id == approval.id:
+            del self._by_key[key]
+
+    def hold(self, approval: Approval) -> None:
+        """Counted from now on, also before it is on disk, so that many at once cannot overshoot."""
+        held = self._pending.setdefault(_whose(approval), {})
+        size = len(approval.params or b"")
+        self._count(approval, size - held.get(approval.id, 0))
+        held[approval.id] = size
+
+    def release(self, approval: Approval) -> None:
+        held = self._pending.get(_whose(approval))
+        size = held.pop(approval.id, None) if held is not None else None
+        if size is not None:
+            self._count(approval, -size)
+            if not held:
+                del self._pending[_whose(approval)]
+
+    def _count(self, approval: Approval, size: int) -> None:
+        if approval.kind is not Kind.DEFINITION:
+            self.held_bytes += size
+
+    def forget(self, id: str) -> None:
+        entry = self._entries.pop(id, None)
+        if entry is None:
+            return
+        self._dues.pop(id, None)
+        self.release(entry.approval)
+        if self._by_key.get(key_of(entry.approval)) == id:
+            del self._by_key[key_of(entry.approval)]
+
+    def forget_old(self) -> None:
+        """What ended so long ago that the store has given it up, and the oldest where they are very many."""
+        for principal in list(self._taken_back):
+            self.withdrawal_times(principal)
+        wall = self._clock.wall()
+        while self._ended:
+            entry = self._entries.get(self._ended[0])
+            if entry is not None and len(self._ended) <= ENDED_MAX and (entry.kept_until or wall + 1) > wall:
+                return
+            self.forget(self._ended.popleft())
+
+
+def _whose(approval: Approval) -> str:
+    return DEFINITIONS if approval.kind is Kind.DEFINITION else approval.requested_by
+
+
+# The feed of approvals: every change, in order, to the listeners of now.
+#
+# A listener that reads too slowly loses the oldest changes, counted, and delays no other.
+
+QUEUE_MAX: Final = 1024  # changes waiting for one listener
+
+
+class Listener:
+    """An async iterator of approvals as they now stand; when it is closed, it ends after what had arrived."""
+
+    def __init__(self, forget: Callable[["Listener"], None]) -> None:
+        self.dropped = 0
+        self._waiting: deque[Approval] = deque(maxlen=QUEUE_MAX)
+        self._changed = asyncio.Event()
+        self._closed = False
+        self._forget = forget
+
+    def deliver(self, approval: Approval) -> None:
+        if len(self._waiting) == QUEUE_MAX:
+            self.dropped += 1
+        self._waiting.append(approval)
+        self._changed.set()
+
+    def close(self) -> None:
+        self._closed = True
+        self._changed.set()
+        self._forget(self)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Approval:
+        while not self._waiting:
+            if self._closed:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        return self._waiting.popleft()
+
+
+class ApprovalFeed:
+    def __init__(self) -> None:
+        self._listeners: dict[Listener, bool] = {}  # and whether it hears own changes alone
+        self._closed = False
+
+    def listen(self, *, only_own: bool = False) -> Listener:
+        """`only_own`: of changes that this replica made, so that only one of several acts on each."""
+        listener = Listener(self._forget)
+        if self._closed:
+            listener.close()
+        else:
+            self._listeners[listener] = only_own
+        return listener
+
+    def _forget(self, listener: Listener) -> None:
+        self._listeners.pop(listener, None)
+
+    def tell(self, approval: Approval, *, is_own: bool = True) -> None:
+        for listener, only_own in self._listeners.items():
+            if is_own or not only_own:
+                listener.deliver(approval)
+
+    def close(self) -> None:
+        self._closed = True
+        for listener in list(self._listeners):
+            listener.close()
+
 
 SWEEP_EVERY_S: Final = 1.0  # how late an expiry may be written down; it counts from its moment on
 TRIES_MAX: Final = 5  # against writers that were first
@@ -406,3 +732,26 @@ def _too_many(budget: str, limit: int, used: int, retry_after_ms: int | None) ->
 def _unavailable(why: object) -> Refusal:
     log.error("an approval cannot be written: %s", why)
     return UNAVAILABLE_NOW
+
+
+# The expiry of approvals, from the moment on when everything that was decided before has been taken up.
+
+
+class Expiry:
+    def __init__(self, inbox: Inbox, replicas: Replicas) -> None:
+        self._inbox = inbox
+        self._replicas = replicas
+        self._work = BackgroundTasks()
+
+    async def open(self) -> None:
+        self._work.begin(self._inbox.sweep_forever(), "approvals")
+        if not self._replicas.is_alone:
+            self._work.begin(self._end_lost_forever(), "approvals of lost replicas")
+
+    async def close(self) -> None:
+        await self._work.close()
+
+    async def _end_lost_forever(self) -> None:
+        while True:
+            await asyncio.sleep(LEASE_S)
+            await self._inbox.end_lost()

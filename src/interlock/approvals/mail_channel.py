@@ -12,7 +12,7 @@ from email.utils import formatdate, make_msgid
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from interlock.approvals.channels import ChannelFailed, Notice
+from interlock.approvals.notifier import ChannelFailed, Notice
 from interlock.wire.jsontext.display import plain
 
 SECONDS: Final = 10.0  # for each step of the exchange

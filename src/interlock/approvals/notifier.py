@@ -5,25 +5,181 @@ inbox is the truth; a notice is only the wish that somebody looks.
 """
 
 import asyncio
+import contextlib
+import hashlib
+import hmac
 import logging
-from collections.abc import Callable, Mapping
-from typing import Final
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Final, Protocol
 
-from interlock.approvals.channels import (
-    Channel,
-    ChannelFailed,
-    CommandChannel,
-    DesktopChannel,
-    Notice,
-    WebhookChannel,
-)
-from interlock.approvals.feed import Listener
-from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.approvals.protocol.state import Status
+import msgspec
+
+from interlock.approvals.inbox import Inbox, Listener
+from interlock.approvals.protocol.approval import Approval, Kind, Status
 from interlock.approvals.subject_name import subject_name
 from interlock.config.plan import ApprovalsPlan
 from interlock.core.clock import Clock, rfc3339
+from interlock.net.fetch import Fetcher, FetchFailed
+from interlock.process.launch import ChildStartFailed, child_environment, program
+from interlock.wire.jsontext.display import plain
+
+# The channels that notify operators: a notification on the desktop, a command, a webhook.
+#
+# In: a `Notice`, which says that something waits and where to look, and holds no argument and no text of the caller;
+# and
+# no secret but the verification code of an agent, which is for operators and goes by stdin or over TLS, never as an
+# argument of a program. Out: nothing, or ChannelFailed with what is wrong. Each takes a bounded time.
+
+COMMAND_S: Final = 10.0  # how long a command may take
+DIALOG_S: Final = 120  # how long a code stays on the desktop
+SIGNATURE: Final = "x-interlock-signature"
+
+_DESKTOP: Final = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
+_TITLE: Final = "Interlock: a decision waits"
+_APPLE_SCRIPT: Final = (
+    "on run argv",
+    "display notification (item 2 of argv) with title (item 1 of argv)",
+    "end run",
+)
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Notice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    event: str
+    id: str
+    kind: str
+    tool: str  # the subject that is signed
+    name: str  # what people call it
+    requested_by: str
+    created_at: str
+    expires_at: str | None
+    url: str
+    node: str
+    code: str | None = None  # with which a person verifies an agent, or the token that confirms its step
+
+
+class ChannelFailed(Exception):
+    """The notice did not arrive; the message is for the log, and names neither a secret nor the path of a URL."""
+
+
+class Channel(Protocol):
+    async def send(self, notice: Notice) -> None:
+        """Raises ChannelFailed."""
+
+    async def close(self) -> None: ...
+
+
+class CommandChannel:
+    """A program that reads one line of JSON from its stdin."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self._command = tuple(command)
+
+    async def send(self, notice: Notice) -> None:
+        await _run(self._command, _encode(notice) + b"\n")
+
+    async def close(self) -> None:
+        pass
+
+
+class DesktopChannel:
+    """The program that shows notifications on this desktop. `platform` as `sys.platform` says it."""
+
+    def __init__(self, platform: str = sys.platform) -> None:
+        self._platform = platform
+
+    async def send(self, notice: Notice) -> None:
+        if notice.code is None:
+            await _run(self._argv(notice), b"")
+        else:  # arguments are read by all who may list processes
+            await _run(self._dialog_argv(), self._dialog(notice, notice.code), DIALOG_S + COMMAND_S)
+
+    def _dialog_argv(self) -> list[str]:
+        if self._platform == "darwin":
+            return ["osascript", "-"]
+        return ["zenity", "--text-info", f"--title={_TITLE}", f"--timeout={DIALOG_S}", "--width=480"]
+
+    def _dialog(self, notice: Notice, code: str) -> bytes:
+        text = plain(f"{notice.name}, of {notice.requested_by}, waits for you. Code: {code}")
+        if self._platform != "darwin":
+            return text.encode()
+        quoted = text.replace("\\", "").replace('"', "")
+        return f'display dialog "{quoted}" buttons {{"OK"}} giving up after {DIALOG_S}\n'.encode()
+
+    def _argv(self, notice: Notice) -> list[str]:
+        text = plain(f"{notice.name}, asked by {notice.requested_by}: interlock approvals show {notice.id[:8]}")
+        if self._platform == "darwin":
+            return ["osascript", *(word for line in _APPLE_SCRIPT for word in ("-e", line)), _TITLE, text]
+        return ["notify-send", "--app-name=Interlock", "--", _TITLE, escape(text, quote=False)]
+
+    async def close(self) -> None:
+        pass
+
+
+class WebhookChannel:
+    """POST of the notice as JSON. The signature is `t=UNIX_TIME,v1=HEX`, HMAC-SHA256 over `UNIX_TIME.BODY`.
+
+    A receiver compares in constant time and refuses old times; the id tells a notice that came twice.
+    """
+
+    def __init__(self, url: str, secret: str, clock: Clock) -> None:
+        self._url = url
+        self._secret = secret.encode()
+        self._clock = clock
+        self._fetcher = Fetcher()
+
+    async def send(self, notice: Notice) -> None:
+        body = _encode(notice)
+        headers = f"content-type: application/json\r\n{SIGNATURE}: {self.signature(body)}\r\n"
+        try:
+            answer = await self._fetcher.exchange(self._url, headers.encode("ascii"), body)
+        except FetchFailed as failed:
+            raise ChannelFailed(f"the webhook does not answer: {failed}") from None
+        if not 200 <= answer.status < 300:
+            raise ChannelFailed(f"the webhook answers {answer.status}")
+
+    def signature(self, body: bytes) -> str:
+        at = int(self._clock.wall())
+        return f"t={at},v1={hmac.new(self._secret, b'%d.%b' % (at, body), hashlib.sha256).hexdigest()}"
+
+    async def close(self) -> None:
+        await self._fetcher.close()
+
+
+async def _run(command: Sequence[str], said: bytes, limit_s: float = COMMAND_S) -> None:
+    """Without a shell, and with a bare environment."""
+    declared = {name: os.environ[name] for name in _DESKTOP if name in os.environ}
+    try:
+        env = child_environment(declared, os.environ)
+        path = program(command, env, None)
+        process = await asyncio.create_subprocess_exec(
+            path,
+            *command[1:],
+            env=env,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (ChildStartFailed, OSError) as error:
+        raise ChannelFailed(f"{command[0]} cannot be started: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        async with asyncio.timeout(limit_s):
+            await process.communicate(said)
+    except TimeoutError:
+        raise ChannelFailed(f"{command[0]} did not end within {limit_s:g} s") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+    if process.returncode:
+        raise ChannelFailed(f"{command[0]} ended with exit code {process.returncode}")
+
 
 log = logging.getLogger("interlock.approvals")
 

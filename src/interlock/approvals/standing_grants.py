@@ -14,9 +14,16 @@ import msgspec
 from msgspec.structs import replace
 
 from interlock.approvals.protocol.approval import Proof
-from interlock.approvals.protocol.argument_rules import BadRules, check_rules, maybe_violation
 from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
-from interlock.approvals.protocol.standing_grant import KIND, StandingGrant, check_grant, grant_digest
+from interlock.approvals.protocol.standing_grant import (
+    KIND,
+    BadRules,
+    StandingGrant,
+    check_grant,
+    check_rules,
+    grant_digest,
+    maybe_violation,
+)
 from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder

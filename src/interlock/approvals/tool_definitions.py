@@ -21,9 +21,8 @@ from msgspec import Raw
 
 from interlock.approvals.classifications import Ruling, Rulings, Says
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, What
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import ACCEPT, CHANGED, SURFACE, UNCLASSIFIED
-from interlock.approvals.protocol.state import Move, Status
 from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
 from interlock.config.plan import ToolClass
 from interlock.core.clock import Clock

@@ -12,8 +12,7 @@ from interlock.aql.protocol.errors import Failure, confirmation_by_person, confi
 from interlock.aql.protocol.tokens import ConfirmationTokens
 from interlock.core.calls.call import Call, Outcome
 from interlock.core.calls.check import CheckNumber, Refuse, Release
-from interlock.safety.executions import Execution
-from interlock.safety.held_operations import HeldOperation
+from interlock.safety.executions import Execution, HeldOperation
 from interlock.safety.loop import SafetyLoop
 from interlock.wire.refusal import UNAVAILABLE, Refusal
 

@@ -4,8 +4,10 @@ One per node. Holds what all AQL surfaces share: native operations, names, entri
 """
 
 import logging
+import secrets
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from msgspec import Raw
@@ -18,20 +20,42 @@ from interlock.aql.operation_names import LiveOperationNames, OperationNames
 from interlock.aql.protocol.classification import Classified
 from interlock.aql.protocol.envelope import Warn
 from interlock.aql.protocol.families import LOOP_PROFILE, PROFILES, Endpoints, Mode, Profile, custom_profile
+from interlock.aql.protocol.introspection import protocol_types
 from interlock.aql.protocol.model import SPEC_VERSION, Operation, TypeDeclaration, reserved_names
-from interlock.aql.protocol.protocol_types import protocol_types
-from interlock.aql.tokens import confirmation_tokens, token_lives
+from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives, TokenNote
 from interlock.catalog.catalog import Catalog, Namespace
 from interlock.catalog.routes import Route
-from interlock.config.plan import Plan
+from interlock.config.plan import AqlDangerPlan, Plan
 from interlock.core.calls.caller import Caller, ViewKey
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
-from interlock.core.recorder import Recorder
+from interlock.core.recorder import Recorder, SessionVia
 from interlock.dispatch.dispatch import Dispatch
 from interlock.links.link import Link
 from interlock.safety.executions import STDIO
-from interlock.wire.jsonrpc.codec import maybe_string
+from interlock.wire.jsonrpc.codec import find_string
+
+# The confirmation tokens of a node: its clock, its settings, and every step of a token in the audit log.
+
+
+def confirmation_tokens(clock: Clock, recorder: Recorder, plan: AqlDangerPlan) -> ConfirmationTokens:
+    def note(one: TokenNote) -> None:
+        is_refused = one.event in ("TOKEN_REJECTED", "TOKEN_REVOKED")
+        verdict, outcome = ("refused", "refused") if is_refused else ("admitted", "ok")
+        text = f"{one.event} {one.token} of {one.owner}"
+        text = text if one.reason is None else f"{text}: {one.reason}"
+        via = SessionVia("aql", one.owner) if one.owner.startswith("aqls_") else "aql"
+        recorder.add((clock.wall(), one.principal, via, "aql/token", one.operation, None, verdict, outcome, 0.0, text))
+
+    return ConfirmationTokens(clock.wall, partial(secrets.token_urlsafe, 32), token_lives(plan), note)
+
+
+def token_lives(plan: AqlDangerPlan) -> TokenLives:
+    lives = plan.token_s
+    return TokenLives(
+        destructive=lives.destructive, dangerous=lives.dangerous, forbidden=lives.forbidden, skew_s=plan.skew_s
+    )
+
 
 log = logging.getLogger("interlock.aql")
 
@@ -208,7 +232,7 @@ class AqlAdapter:
         """
         if caller.aql is None and (caller.calls is not None or caller.via == STDIO):
             caller.begin_aql_session(f"aqls_{uuid.uuid4()}")
-            label = maybe_string((meta or {}).get(LABEL_META))
+            label = find_string((meta or {}).get(LABEL_META))
             self._note_session(caller, "began" if label is None else f"began, labelled {label[:LABEL_CHARS_MAX]}")
         return caller.aql
 

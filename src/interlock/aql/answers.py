@@ -15,7 +15,7 @@ from interlock.aql.protocol.field_selection import Selection, known_fields, sele
 from interlock.aql.protocol.model import Category
 from interlock.aql.protocol.results import Read, maybe_envelope_data, read_error, read_result
 from interlock.core.calls.caller import Caller, Sink
-from interlock.mcp.eras import MODERN
+from interlock.mcp.methods import MODERN
 from interlock.wire.jsonrpc.codec import decode_value, encode_result, encode_value
 
 log = logging.getLogger("interlock.aql")

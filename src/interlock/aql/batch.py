@@ -17,9 +17,8 @@ from interlock.aql.protocol.errors import Code, Failure, internal_error, too_lar
 from interlock.aql.protocol.families import EndpointTool
 from interlock.aql.protocol.requests import Batch, read_item
 from interlock.core.calls.call import Call
-from interlock.mcp.eras import MODERN
-from interlock.mcp.methods import META_CAPABILITIES, TOOLS_CALL
-from interlock.wire.jsonrpc.codec import decode_object, encode_result, maybe_string
+from interlock.mcp.methods import META_CAPABILITIES, MODERN, TOOLS_CALL
+from interlock.wire.jsonrpc.codec import decode_object, encode_result, find_string
 
 if TYPE_CHECKING:
     from interlock.aql.surface import AqlSurface
@@ -161,7 +160,7 @@ def _closed(failure: Failure) -> Failure:
 
 def _pending(index: int, raw: Raw) -> dict[str, Any]:
     members = decode_object(raw) or {}
-    said: dict[str, Any] = {"index": index, "operation": maybe_string(members.get("operation")) or ""}
+    said: dict[str, Any] = {"index": index, "operation": find_string(members.get("operation")) or ""}
     if "params" in members:
         said["params"] = members["params"]
     return said

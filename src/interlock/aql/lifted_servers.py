@@ -22,8 +22,7 @@ from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller, Principal, view_key
 from interlock.dispatch.dispatch import Dispatch
-from interlock.mcp.eras import LATEST_MODERN, Era
-from interlock.mcp.methods import META_CAPABILITIES, META_VERSION
+from interlock.mcp.methods import LATEST_MODERN, META_CAPABILITIES, META_VERSION, Era
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
 
 log = logging.getLogger("interlock.aql")

@@ -15,11 +15,11 @@ from interlock.aql.protocol.model import Category, Example, Lifecycle, Operation
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller
-from interlock.safety.held_operations import HeldOperation
+from interlock.safety.executions import HeldOperation
 from interlock.safety.loop import SafetyLoop
 from interlock.safety.protocol.directive import NotificationType
+from interlock.safety.protocol.evaluation import Tier
 from interlock.safety.protocol.hint import EXAMPLE, normalise
-from interlock.safety.protocol.risk import Tier
 from interlock.safety.verification import Verification
 
 INSTRUCTIONS: Final = (

@@ -17,8 +17,7 @@ from interlock.aql.native_operations import NativeOperation
 from interlock.aql.protocol.classification import Endangered, Treatment, Trust, least_trust, treatment
 from interlock.aql.protocol.introspection import DECLARATION
 from interlock.aql.protocol.model import Category, Danger, Operation
-from interlock.aql.protocol.search import SearchIndex, term_weights
-from interlock.aql.protocol.suggestions import KNOWN_MAX, folded, nearest, ranked
+from interlock.aql.protocol.search import KNOWN_MAX, SearchIndex, folded, nearest, ranked, term_weights
 from interlock.aql.protocol.tool_operations import (
     CONFIRMATION_PARAMETER,
     NO_RULE,
@@ -32,7 +31,7 @@ from interlock.aql.protocol.validation import Validator
 from interlock.catalog.routes import Route
 from interlock.config.plan import Plan, ToolRule
 from interlock.mcp.items import maybe_value
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 
 log = logging.getLogger("interlock.aql")
 
@@ -78,7 +77,7 @@ class Entry:
         return ToolFacts(
             name=self.name,
             local=route.local,
-            description=maybe_string(item.get("description")) or "",
+            description=find_string(item.get("description")) or "",
             schema=schema if isinstance(schema, Mapping) else {},
             output=output if isinstance(output, Mapping) else None,
             is_read_only=capability is not None and not capability.mutable,
@@ -152,7 +151,7 @@ class Entry:
         properties = decode_object(schema["properties"]) if schema is not None and "properties" in schema else None
         original = self.route.original if self.route is not None else ""
         named = self.name if original.isascii() else f"{self.name} {original}"
-        return term_weights(named, maybe_string(item.get("description")) or "", properties or ())
+        return term_weights(named, find_string(item.get("description")) or "", properties or ())
 
     @cached_property
     def trust(self) -> Trust:

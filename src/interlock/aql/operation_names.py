@@ -24,7 +24,7 @@ from interlock.config.plan import Plan, ToolRule
 from interlock.core.calls.call import Call
 from interlock.core.calls.check import Refuse
 from interlock.core.current_plan import CurrentPlan
-from interlock.mcp.eras import MODERN
+from interlock.mcp.methods import MODERN
 
 log = logging.getLogger("interlock.aql")
 

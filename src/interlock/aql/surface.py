@@ -7,7 +7,7 @@ through the same guard, with the same argument bytes wherever names need no mapp
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -18,15 +18,13 @@ from interlock.aql.acknowledgement import Acknowledgement, PersonHold
 from interlock.aql.adapter import AqlAdapter
 from interlock.aql.answers import Answered, Deliver, Delivery, OperationSink, unexpected
 from interlock.aql.batch import BatchCall
-from interlock.aql.guidance import Guidance
 from interlock.aql.introspect import Introspection
 from interlock.aql.loop_operations import DECLARATIONS
 from interlock.aql.native_calls import AskedCall, NativeCalls, OwnCall
 from interlock.aql.operation_index import Entry
-from interlock.aql.protocol.endpoint_tools import endpoint_tools
 from interlock.aql.protocol.envelope import Warn, failed, tool_result
-from interlock.aql.protocol.errors import Code as AqlCode
 from interlock.aql.protocol.errors import (
+    Code,
     Failure,
     danger_denied,
     endpoint_mismatch,
@@ -34,22 +32,128 @@ from interlock.aql.protocol.errors import (
     invalid_encoding,
     unknown_operation,
 )
-from interlock.aql.protocol.families import INTROSPECT, EndpointTool, Mode
+from interlock.aql.protocol.errors import Code as AqlCode
+from interlock.aql.protocol.families import INTROSPECT, EndpointTool, Mode, endpoint_tools
 from interlock.aql.protocol.field_selection import Selection, read_selection
-from interlock.aql.protocol.model import Danger
+from interlock.aql.protocol.model import Category, Danger
 from interlock.aql.protocol.requests import Batch, Request, read_request
 from interlock.aql.protocol.tokens import digest_of
 from interlock.aql.protocol.validation import Arguments
-from interlock.aql.quotas import Quotas
 from interlock.catalog.catalog import View
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, Sink, ViewKey
+from interlock.core.calls.charge import Account
+from interlock.core.clock import Clock, rfc3339
 from interlock.dispatch.arrivals import ArrivingCall
 from interlock.dispatch.dispatch import Dispatch
+from interlock.guard.budgets import Budgets
 from interlock.mcp.meta import PROGRESS_TOKEN
 from interlock.mcp.methods import TOOLS_CALL
-from interlock.safety.held_operations import HeldOperation
-from interlock.wire.jsonrpc.codec import decode_object, encode_result, encode_value, maybe_string
+from interlock.safety.executions import HeldOperation
+from interlock.wire.jsonrpc.codec import decode_object, encode_result, encode_value, find_string
+
+# Budgets as quotas of MCP-AQL (C.err-7): a warning when one is nearly used up, and when a limit opens again.
+
+WARN_FROM: Final = 0.8  # of a limit
+
+
+class Quotas:
+    def __init__(self, budgets: Budgets, clock: Clock) -> None:
+        self._budgets = budgets
+        self._clock = clock
+
+    @property
+    def is_needed(self) -> bool:
+        return self._budgets.is_enforced
+
+    def warnings(self, caller: Caller, entry: Entry) -> tuple[Warn, ...]:
+        """Of what a call of this operation counts against."""
+        route = entry.route
+        if route is None or not self._budgets.is_enforced:
+            return ()
+        price = route.price
+        counted = {
+            "max_mutable_calls_per_session": price.mutable,
+            "max_cost_units_per_session": price.units > 0,
+        }
+        now = self._clock.now()
+        return tuple(
+            _nearly_used_up(name, spent.used, spent.limit)
+            for account in self._accounts(caller, entry)
+            for name, spent in account.shown(now).items()
+            if counted.get(name) and spent.used >= WARN_FROM * spent.limit
+        )
+
+    def _accounts(self, caller: Caller, entry: Entry) -> Iterator[Account]:
+        route, budgets = entry.route, self._budgets
+        if route is None:
+            return
+        account = getattr(route.link, "account", None)
+        for one in (account, budgets.callers.get(caller.principal.name), budgets.tools.get(route.qualified)):
+            if one is not None:
+                yield one
+
+    def with_time(self, failure: Failure) -> Failure:
+        """A rate that was exceeded, with when it is free again."""
+        details = failure.details or {}
+        wait_s = details.get("retry_after_seconds")
+        if failure.code != Code.RATE_LIMIT_EXCEEDED.value or not isinstance(wait_s, int):
+            return failure
+        resets_at = rfc3339(self._clock.wall() + wait_s)
+        return msgspec.structs.replace(failure, details={**details, "resets_at": resets_at})
+
+
+def _nearly_used_up(metric: str, current: int, limit: int) -> Warn:
+    return Warn(
+        code="RATE_LIMIT_QUOTA_WARNING",
+        message="Approaching quota limit",
+        details={"metric": metric, "current": current, "warn_threshold": int(WARN_FROM * limit)},
+        severity="medium",
+    )
+
+
+# What a client of an AQL surface can do about a refusal: the operation that helps, and the tool that takes it.
+
+_CATEGORIES: Final = {one.name: one.category for one in DECLARATIONS}
+# By the reason of a refusal of the safety loop.
+_OPERATIONS: Final = {
+    "execution_required": "execute_agent",
+    "unreported_action": "record_execution_step",
+    "paused": "record_execution_step",
+    "agent_blocked": "verify_challenge",
+}
+
+
+class Guidance:
+    def __init__(self, adapter: AqlAdapter, mode: Mode, quotas: Quotas) -> None:
+        self._adapter = adapter
+        self._mode: Mode = mode
+        self._quotas = quotas
+
+    @property
+    def has_quotas(self) -> bool:
+        return self._quotas.is_needed
+
+    def quota_warnings(self, caller: Caller, entry: Entry) -> tuple[Warn, ...]:
+        return self._quotas.warnings(caller, entry)
+
+    def complete(self, failure: Failure) -> Failure:
+        details = failure.details or {}
+        operation = _OPERATIONS.get(str(details.get("reason")))
+        if operation is None or failure.code != Code.PERMISSION_DENIED.value:
+            return self._quotas.with_time(failure)
+        tool = self._tool(_CATEGORIES[operation])
+        said = f"{failure.message}. {_sentence(details.get('detail'))}Operation '{operation}' is called via {tool}"
+        return msgspec.structs.replace(failure, message=said, details={**details, "operation": operation, "tool": tool})
+
+    def _tool(self, category: Category) -> str:
+        endpoints = self._adapter.endpoints(self._mode)
+        return endpoints.tool_of_family(endpoints.profile.by_category[category])
+
+
+def _sentence(detail: object) -> str:
+    return f"{detail[:1].upper()}{detail[1:]}. " if isinstance(detail, str) and detail else ""
+
 
 log = logging.getLogger("interlock.aql")
 
@@ -121,7 +225,7 @@ class AqlSurface:
         *,
         as_task: bool = False,
     ) -> Call:
-        name = maybe_string(params.get("name"))
+        name = find_string(params.get("name"))
         endpoints = self.adapter.endpoints(self._mode)
         tool = endpoints.by_name.get(name or "")
         if tool is None:
@@ -374,7 +478,7 @@ def _for_upstream(entry: Entry, text: Raw) -> Raw:
 def _token(arguments: Arguments, request: Request) -> str | Failure | None:
     given = []
     if request.confirmation is not None:
-        given.append(maybe_string(request.confirmation))
+        given.append(find_string(request.confirmation))
     if "confirmation_token" in arguments.own:
         given.append(arguments.own["confirmation_token"])
     if not given:

@@ -18,9 +18,15 @@ from interlock.core.calls.call import internal
 from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts, SocketPipe
 from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG, MessagePipe
 from interlock.process.stderr import StderrRing
-from interlock.wire.jsonrpc.codec import decode_untrusted, encode_refusal, encode_request, encode_result
+from interlock.wire.jsonrpc.codec import (
+    Request,
+    Response,
+    decode_untrusted,
+    encode_refusal,
+    encode_request,
+    encode_result,
+)
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Request, Response
 from interlock.wire.jsonrpc.oversized import Oversized
 from interlock.wire.refusal import (
     AUTHORITY_CONFLICT,

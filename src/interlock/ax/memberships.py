@@ -9,56 +9,265 @@ import asyncio
 import logging
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final, assert_never
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol, assert_never
+
+import msgspec
 
 from interlock.approvals.trust.registrant import RegistrantIdentity, maybe_rule
-from interlock.ax.claims import TreeClaims
-from interlock.ax.membership_parts import MembershipParts, RegistrationSource
-from interlock.ax.own_tools import own_items
 from interlock.ax.ownership import Leases
+from interlock.ax.protocol.budget import Limits
+from interlock.ax.protocol.capability import LatencyClass
+from interlock.ax.protocol.hop_metadata import Offer
 from interlock.ax.protocol.messages import (
     DEREGISTER,
     HEARTBEAT_MS,
     HELD_ELSEWHERE,
     REGISTER,
     SUBSERVER_LOST,
+    Claimed,
+    Parent,
     Register,
 )
 from interlock.ax.protocol.names import Withheld
-from interlock.ax.protocol.notifications import Drops, Notice, lost_notice, refused_notice
+from interlock.ax.protocol.notifications import Drops, Notice, NoticeGate, lost_notice, refused_notice
 from interlock.ax.protocol.registration.codec import encode_held
-from interlock.ax.protocol.registration.holders import OWN
-from interlock.ax.protocol.registration.liveness import LivenessState
-from interlock.ax.protocol.registration.registrations import Registrations
-from interlock.ax.protocol.registration.sessions import (
+from interlock.ax.protocol.registration.leases import OWN, Holders, lease_of
+from interlock.ax.protocol.registration.registrations import (
     CycleClaimed,
     Ended,
     EndReason,
     Event,
     Joined,
+    LivenessState,
     Lost,
     Policy,
     Recovered,
+    Registrations,
+    Session,
     SubtreeChanged,
     Suspected,
     Vanished,
 )
-from interlock.ax.registered_links import RegisteredLinks
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.local_items import local_items
+from interlock.catalog.routes import LinkItems
 from interlock.config.plan import AccessRule, Plan
 from interlock.core.background import BackgroundTasks
-from interlock.core.clock import rfc3339
+from interlock.core.calls.charge import Account
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.feed import Feed
 from interlock.core.link_state import LinkState
+from interlock.core.recorder import Recorder
+from interlock.core.refusal_log import Refusals
+from interlock.fronts.audience import Audience
+from interlock.guard.budgets import Budgets
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.keeper import STOP_S
+from interlock.links.connector import ConnectorParts
+from interlock.links.keeper import STOP_S, Keeper
 from interlock.links.link import Link
+from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Listing
-from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
+from interlock.links.local_link import LocalLink, LocalTool, ToolResult
+from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationEvents, RegistrationParts
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.codec import encode_notification
-from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.wire.jsonrpc.codec import Notification, Request, encode_notification
 from interlock.wire.refusal import Refusal
+
+# Subservers claimed at the parent (MCP-AX 13.4): what is registered here, and what registrants say is below them.
+#
+# A claim is entered here at once, so that of two that come together one is first; then the parent is asked, and so on
+# up
+# the tree. Where there is no parent, or it does not answer, what is known here decides.
+
+
+class ClaimsAbove(Protocol):
+    """The parent in our own tree, where there is one."""
+
+    async def claim(self, claims: Sequence[Claimed], released_session: str | None) -> Mapping[str, str]:
+        """Those that another aggregator has: subserver_id -> its aggregator_id."""
+
+    def release(self, subserver_ids: Sequence[str]) -> None: ...
+
+
+class TreeClaims:
+    def __init__(self, aggregator_id: str, on_moved: Callable[[str, Mapping[str, str]], None]) -> None:
+        """`on_moved` is told by which registration subservers were claimed, OWN for our own, and who has them now."""
+        self._own_id = aggregator_id
+        self._on_moved = on_moved
+        self._above: ClaimsAbove | None = None
+        self.holders = Holders()
+
+    def report_to(self, above: ClaimsAbove) -> None:
+        self._above = above
+
+    async def claim_own(self, subserver_id: str, session_id: str, released_session: str | None) -> str | None:
+        """A subserver registers here. The aggregator that has it already; None: it is ours."""
+        lease = lease_of(self._own_id, session_id)
+        claimed = Claimed(subserver_id=subserver_id, aggregator_id=lease.aggregator_id, session_hash=lease.session_hash)
+        return (await self.claim((claimed,), OWN, released_session)).get(subserver_id)
+
+    async def claim(self, claims: Iterable[Claimed], via: str, released_session: str | None = None) -> dict[str, str]:
+        """Those that another aggregator has. `via`: the session of the registrant that claims."""
+        refused: dict[str, str] = {}
+        entered = []
+        moved: list[tuple[str, Claimed]] = []
+        for one in claims:
+            before = self.holders.maybe_held(one.subserver_id)
+            holder = self.holders.claim(one, via, released_session)
+            if holder is not None:
+                refused[one.subserver_id] = holder
+                continue
+            entered.append(one)
+            if before is not None and before.via != via and before.lease.aggregator_id != one.aggregator_id:
+                moved.append((before.via, one))
+        if entered and self._above is not None:
+            for subserver_id, holder in (await self._above.claim(entered, released_session)).items():
+                if self.holders.release(subserver_id, via):
+                    refused[subserver_id] = holder
+        for former, one in moved:
+            if one.subserver_id not in refused:
+                self._on_moved(former, {one.subserver_id: one.aggregator_id})
+        return refused
+
+    def disown(self, held: Mapping[str, str]) -> None:
+        """The parent says that others have these."""
+        for subserver_id, holder in held.items():
+            before = self.holders.maybe_held(subserver_id)
+            if before is not None:
+                self.release((subserver_id,), before.via)
+                self._on_moved(before.via, {subserver_id: holder})
+
+    def release(self, subserver_ids: Iterable[str], via: str) -> None:
+        self._tell([one for one in subserver_ids if self.holders.release(one, via)])
+
+    def release_own(self, subserver_id: str, session_id: str) -> None:
+        if self.holders.release(subserver_id, OWN, lease_of(self._own_id, session_id).session_hash):
+            self._tell([subserver_id])
+
+    def end(self, session: Session) -> None:
+        """A registration is over: its own claim, and those that came by it."""
+        self.release_own(session.register.subserver_id, session.session_id)
+        self._tell(self.holders.release_all(session.session_id))
+
+    def _tell(self, gone: Sequence[str]) -> None:
+        if gone and self._above is not None:
+            self._above.release(gone)
+
+
+# The tool that an aggregator itself offers to the tree: how many notifications it had to drop (MCP-AX 12).
+
+NAME: Final = "notifications_dropped"  # AX-12-5
+_OUTPUT_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "total": {"type": "integer", "minimum": 0},
+        "by_segment": {"type": "object", "additionalProperties": {"type": "integer", "minimum": 0}},
+    },
+    "required": ["total", "by_segment"],
+}
+
+
+def own_items(drops: Drops, root_segment: str | None, events: LinkEvents, clock: Clock) -> LinkItems:
+    """Return the catalog items of the tool that reports `drops`."""
+
+    async def count_drops(principal: str, arguments: bytes) -> ToolResult:
+        # AX-12-5
+        return ToolResult(content={"total": drops.total, "by_segment": dict(sorted(drops.by_segment.items()))})
+
+    tool = LocalTool(
+        name=NAME,
+        description="How many notifications of subservers this aggregator dropped since it started, and whose.",
+        input_schema={"type": "object", "properties": {}},
+        output_schema=_OUTPUT_SCHEMA,
+        handler=count_drops,
+        # AX-12-5
+        has_effect=False,
+        latency_class=LatencyClass.REALTIME,
+        timeout_s=0.5,
+    )
+    return local_items(LocalLink((NAME,), events, clock, tools=(tool,), is_root=True), root_segment)
+
+
+# The parts of the node that registrations use, and the source a registration comes from.
+
+
+class RegistrationSource(Protocol):
+    """The connection a registrant came by."""
+
+    transport: str
+    guest: RegistrantIdentity
+
+    @property
+    def is_open(self) -> bool:
+        """False: it ended while its registration was judged."""
+
+    async def ask_parent(self) -> Parent | Refusal | None:
+        """None: it has none, or knows no such question."""
+
+    def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
+        """The keeper, and with it the link, which has its pipe."""
+
+    def close(self, code: int, reason: str) -> None: ...
+
+
+class MembershipParts(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of the node that registrations use."""
+
+    clock: Clock
+    connector_parts: ConnectorParts
+    catalog: Catalog
+    keepers: dict[str, Keeper]
+    audience: Audience
+    link_events: LinkEvents
+    recorder: Recorder
+    budgets: Budgets
+    refusals: Refusals
+    subtree: Feed[tuple[str, ...]]  # the aggregators below us; our own parents are told (5.3)
+    leases: Leases | None = None  # only in a store that aggregators share (13.4)
+
+
+# Makes the links of subservers that register: what each offers, its budget, and the gate of its notices.
+
+
+class RegisteredLinks:
+    def __init__(self, plan: Plan, clock: Clock, drops: Drops) -> None:
+        self._plan = plan
+        self._clock = clock
+        self._drops = drops
+
+    def make(
+        self, session: Session, source: RegistrationSource, events: LinkEvents, registrar: RegistrationEvents
+    ) -> RegisteredLink:
+        declared = Limits(**session.peer.budget)
+        account = None if declared.is_unlimited else Account("subserver", declared, self._clock.now())
+        return RegisteredLink(
+            session,
+            events,
+            registrar,
+            self._clock,
+            transport=source.transport,
+            offer=_offer(session, source),
+            gate=NoticeGate(
+                session.segment, self._drops, per_s=self._plan.ax.notify_per_s, buffer_max=self._plan.ax.notify_buffer
+            ),
+            vendor_meta=self._plan.mcp.meta_pass == "vendor",  # noqa: S105  (a choice, not a password)
+            account=account,
+        )
+
+
+def _offer(session: Session, source: RegistrationSource) -> Offer:
+    return Offer(
+        kind="aggregator" if session.register.is_aggregator else "leaf",
+        proved=session.peer.proved,
+        authority=session.register.authority if session.peer.proved else None,
+        scope=session.auth_scope,
+        link_latency_ms=source.guest.rule.link_latency_ms if source.guest.rule is not None else 0.0,
+        transport=session.register.transport_class,
+        session=session.session_id,
+    )
+
 
 log = logging.getLogger("interlock.ax")
 

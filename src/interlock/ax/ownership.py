@@ -21,7 +21,7 @@ from interlock.ax.protocol.registration.leases import (
     may_renew,
     read_lease,
 )
-from interlock.ax.protocol.registration.sessions import Owner, Session
+from interlock.ax.protocol.registration.registrations import Owner, Session
 from interlock.core.clock import Clock
 from interlock.store.ports import Conflict, Damaged, Entry, KeyValue
 from interlock.wire.refusal import UNAVAILABLE, Refusal

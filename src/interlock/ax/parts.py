@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from interlock.approvals.trust.authority_proofs import Proofs
 from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.children import ChildSupervisor
-from interlock.ax.endpoint.endpoint import AxEndpoint
-from interlock.ax.membership_parts import MembershipParts
+from interlock.ax.endpoint import AxEndpoint
+from interlock.ax.memberships import MembershipParts
 from interlock.ax.ownership import Leases, Owners
 from interlock.ax.parents.service import ParentService
 from interlock.ax.registrar import Registrar

@@ -14,9 +14,8 @@ from typing import Final
 import msgspec
 
 from interlock.approvals.trust.authority_proofs import Proofs
-from interlock.ax.membership_parts import MembershipParts, RegistrationSource
-from interlock.ax.memberships import Members
-from interlock.ax.own_tools import NAME as OWN_TOOL
+from interlock.ax.memberships import NAME as OWN_TOOL
+from interlock.ax.memberships import Members, MembershipParts, RegistrationSource
 from interlock.ax.ownership import Owners
 from interlock.ax.protocol.messages import (
     CLAIM,
@@ -38,7 +37,7 @@ from interlock.ax.protocol.registration.codec import (
     read_heartbeat_untrusted,
 )
 from interlock.ax.protocol.registration.leases import asks_parent, check_parent, split_brain
-from interlock.ax.protocol.registration.sessions import (
+from interlock.ax.protocol.registration.registrations import (
     Event,
     Joined,
     Owner,
@@ -48,8 +47,7 @@ from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES
 from interlock.config.plan import Plan
 from interlock.links.registered import RegisteredLink
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.codec import encode_refusal, encode_result
-from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.wire.jsonrpc.codec import Notification, Request, encode_refusal, encode_result
 from interlock.wire.refusal import (
     INVALID_PARAMS,
     INVALID_REQUEST,

@@ -41,16 +41,19 @@ from interlock.ax.protocol.registration.registrant import (
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, MessagePipe, MessageSink
 from interlock.net.websocket.dial import DialFailed
 from interlock.wire.jsonrpc.codec import (
+    ABSENT,
+    Notification,
+    Request,
+    Response,
     decode_object,
     decode_untrusted,
     decode_value,
     encode_refusal,
     encode_request,
     encode_result,
-    maybe_string,
+    find_string,
 )
 from interlock.wire.jsonrpc.errors import CodecError, error_body
-from interlock.wire.jsonrpc.messages import ABSENT, Notification, Request, Response
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
 from interlock.wire.refusal import FORMS, INTERNAL_ERROR, INVALID_REQUEST, NAMESPACE_INVALID, Refusal, UpstreamError
 
@@ -353,7 +356,7 @@ def _read_error(error: Raw) -> UpstreamError:
     except (KeyError, CodecError):
         return UpstreamError(_INTERNAL, "an error that cannot be read")
     number = code if isinstance(code, int) and not isinstance(code, bool) else _INTERNAL
-    message = maybe_string(members.get("message")) or f"error {number}"
+    message = find_string(members.get("message")) or f"error {number}"
     return UpstreamError(number, message, data if isinstance(data, dict) else None)
 
 

@@ -19,8 +19,8 @@ from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refuse, Verdict
 from interlock.drivers.protocol.binding.call_result import error_result
 from interlock.drivers.protocol.errors import DriverError
-from interlock.mcp.eras import Era
 from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import Era
 from interlock.mcp.results import result_to_legacy
 from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.refusal import INVALID_PARAMS, Refusal

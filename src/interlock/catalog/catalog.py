@@ -17,9 +17,8 @@ from msgspec import Raw
 
 from interlock.ax.protocol import route as ax_route
 from interlock.ax.protocol.capability import AuthScope, needed_hints
-from interlock.ax.protocol.hop_metadata import degraded_meta, lean_meta
+from interlock.ax.protocol.hop_metadata import Unlisted, degraded_meta, lean_meta
 from interlock.ax.protocol.names import Withheld
-from interlock.ax.protocol.unlisted import Unlisted
 from interlock.ax.protocol.uris import maybe_own_uri, nested_segments, show_uri
 from interlock.catalog import unlisted_tools
 from interlock.catalog.incremental import (
@@ -52,10 +51,8 @@ from interlock.core.calls.caller import ViewKey
 from interlock.core.feed import Feed
 from interlock.links.link import Link
 from interlock.links.listing import Listing
-from interlock.mcp.cursor import encode_cursor
-from interlock.mcp.eras import Era
-from interlock.mcp.items import maybe_value, prompt_item, resource_item, tool_item
-from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_LIST
+from interlock.mcp.items import encode_cursor, maybe_value, prompt_item, resource_item, tool_item
+from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TOOLS_LIST, Era
 from interlock.mcp.uri_templates import Matcher
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.refusal import Refusal

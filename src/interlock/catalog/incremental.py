@@ -12,7 +12,7 @@ import msgspec
 from interlock.ax.protocol.names import Withheld, may_collide, withhold_colliding_aliases
 from interlock.catalog.routes import LinkItems, Place, Route, era_of
 from interlock.links.listing import Item
-from interlock.mcp.eras import MODERN, Era
+from interlock.mcp.methods import MODERN, Era
 
 Routes = Sequence[Route]
 

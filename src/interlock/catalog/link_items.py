@@ -70,7 +70,7 @@ from interlock.mcp.tasks import needs_task
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import NAMESPACE_INVALID, Refusal
-from interlock.wire.schemas.effort import Effort
+from interlock.wire.schemas.inclusion import Effort
 
 SLICE: Final = 200  # items prepared before others get a turn
 _KINDS: Final = ("tools", "prompts", "resources", "templates")

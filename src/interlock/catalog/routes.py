@@ -18,9 +18,9 @@ from interlock.core.calls.check import Check
 from interlock.gate.protocol.claims import Claims
 from interlock.gate.protocol.policy import GateRule
 from interlock.links.link import Link
-from interlock.mcp.eras import Era
 from interlock.mcp.headers import Mirrored
 from interlock.mcp.items import Item
+from interlock.mcp.methods import Era
 from interlock.wire.jsontext.canonical import tool_digest
 from interlock.wire.refusal import Refusal
 

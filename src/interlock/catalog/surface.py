@@ -8,7 +8,7 @@ import msgspec
 from interlock.mcp.items import Item
 from interlock.names.protocol.judgement import Judgement, SurfaceVerdict
 from interlock.wire.refusal import Refusal
-from interlock.wire.schemas.effort import Effort
+from interlock.wire.schemas.inclusion import Effort
 
 LIST_STEPS_MAX: Final = 30_000  # that comparing the tools of one list may take; what is left then is undecided
 

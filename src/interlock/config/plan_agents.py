@@ -6,17 +6,25 @@ import msgspec
 
 from interlock.aql.protocol.families import MODES, PREFIX, PROFILES, custom_profile
 from interlock.aql.protocol.families import Mode as AqlMode
-from interlock.aql.protocol.limits import RANGES
-from interlock.aql.protocol.limits import Limits as AqlLimits
 from interlock.aql.protocol.model import Category
+from interlock.aql.protocol.requests import RANGES
+from interlock.aql.protocol.requests import Limits as AqlLimits
 from interlock.aql.protocol.tool_operations import OperationRule
 from interlock.config.keys import Key, Record
 from interlock.config.problems import WRONG, At, WrongValue
 from interlock.config.value_types import Choice, Many, Seconds, Size, Table, Text, ValueType, Whole, read_text
 from interlock.rooms.protocol.participants import Privilege
 from interlock.rooms.protocol.settings import RoomSettings
-from interlock.safety.protocol.patterns import PATTERN_CHARS_MAX, Pattern
-from interlock.safety.protocol.policy import AUTO_APPROVE, DENY, REQUIRES_APPROVAL, STEPS_DEFAULT, Mode, Tolerance
+from interlock.safety.protocol.policy import (
+    AUTO_APPROVE,
+    DENY,
+    PATTERN_CHARS_MAX,
+    REQUIRES_APPROVAL,
+    STEPS_DEFAULT,
+    Mode,
+    Pattern,
+    Tolerance,
+)
 
 # [aql]
 

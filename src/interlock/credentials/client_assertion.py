@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from interlock.credentials.errors import Unobtainable
 from interlock.credentials.protocol.client import Client
 from interlock.credentials.protocol.token_request import AssertionAlgorithm, assertion_to_sign
-from interlock.crypto.jose.base64url import encode
+from interlock.crypto.jose import encode
 
 KEY_BYTES_MAX: Final = 64 * 1024
 P256_BYTES: Final = 32

@@ -1,11 +1,35 @@
 """The resolver of `${secrets.NAME}`: the secret is put in at the last moment, for one use, and not kept here."""
 
 from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
 
 from interlock.config.value_types import HEADER_VALUE, SECRET_REFERENCE, secret_slug
-from interlock.core.clock import Clock
+from interlock.core.clock import Clock, rfc3339
 from interlock.credentials.errors import Unobtainable
-from interlock.store.sqlite.secrets import Secrets
+from interlock.store.sqlite.secrets import Kind, Secrets
+
+# The records of the audit log for secrets that are set and removed: which, by whom; never the value.
+
+
+def secret_line(event: Literal["set", "remove"], kind: Kind, name: str, by: str, now: float) -> bytes:
+    outcome = "kept" if event == "set" else "removed"
+    return msgspec.json.encode(
+        {
+            "at": rfc3339(now),
+            "who": by,
+            "via": "operator",
+            "method": f"secrets/{event}",
+            "tool": "",
+            "args_sha256": None,
+            "verdict": outcome,
+            "outcome": outcome,
+            "ms": 0.0,
+            "secret_kind": kind,
+            "secret_name": name,
+        }
+    )
 
 
 class SecretResolver:

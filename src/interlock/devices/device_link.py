@@ -29,11 +29,9 @@ from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.links.failed_requests import LostRefusal, lost_refusal
 from interlock.links.link import Link, ServerFacts
 from interlock.links.link_events import LinkEvents
-from interlock.mcp.eras import LEGACY_VERSIONS, Era
-from interlock.mcp.methods import TOOLS_CALL
-from interlock.wire.jsonrpc.codec import decode_value, encode_value, maybe_string
+from interlock.mcp.methods import LEGACY_VERSIONS, TOOLS_CALL, Era
+from interlock.wire.jsonrpc.codec import ABSENT, Response, decode_value, encode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError, error_body
-from interlock.wire.jsonrpc.messages import ABSENT, Response
 from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 DEVICE: Final = "x-mcpax-device"
@@ -106,7 +104,7 @@ class DeviceLink(Link):
         if call.method != TOOLS_CALL:
             self._answer_later(call, _error(_TOOLS_ONLY))
             return
-        tool = self.device.tools.get(maybe_string(call.params.get("name")) or "")
+        tool = self.device.tools.get(find_string(call.params.get("name")) or "")
         try:
             arguments = decode_value(call.params["arguments"]) if "arguments" in call.params else {}
         except CodecError:

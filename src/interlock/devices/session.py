@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol, assert_never
 
 import msgspec
 
-from interlock.ax.protocol.registration.sessions import LossReason
+from interlock.ax.protocol.registration.registrations import LossReason
 from interlock.core.clock import Clock
 from interlock.credentials.errors import Unobtainable
 from interlock.credentials.secret_references import SecretResolver

@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.ax.protocol.capability import LatencyClass
-from interlock.ax.protocol.latency import with_latency
+from interlock.ax.protocol.hop_metadata import with_latency
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import OK, REFUSED, Call, CallLink, Outcome, Timing
@@ -25,13 +25,11 @@ from interlock.guard.budgets import Budgets
 from interlock.links.keeper import Keeper
 from interlock.links.log_level import Heard
 from interlock.links.server_keeper import ServerKeeper
-from interlock.mcp.capabilities import capability_said_lacking, declares
-from interlock.mcp.eras import Era
+from interlock.mcp.capabilities import declares, find_missing_capability
 from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import LOG_RANK, META_CAPABILITIES, META_LOG_LEVEL, TOOLS_CALL
+from interlock.mcp.methods import LOG_RANK, META_CAPABILITIES, META_LOG_LEVEL, TOOLS_CALL, Era
 from interlock.mcp.mrtr import RESUMABLE, read_input_required
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_refusal, maybe_string
-from interlock.wire.jsonrpc.messages import Request
+from interlock.wire.jsonrpc.codec import Request, decode_array, decode_object, encode_refusal, find_string
 from interlock.wire.refusal import (
     CALL_TIMEOUT,
     INTERNAL_ERROR,
@@ -92,7 +90,7 @@ class CallsUnderWay:
 
         Over HTTP the level and the request after it are two requests: only waiting for the result keeps their order.
         """
-        level = maybe_string(call.meta.get(META_LOG_LEVEL))
+        level = find_string(call.meta.get(META_LOG_LEVEL))
         keeper = self._keepers.get(link.segment) if level in LOG_RANK else None
         return keeper.log_level.want(level) if isinstance(keeper, ServerKeeper) and level is not None else None
 
@@ -161,13 +159,13 @@ class CallsUnderWay:
         call.on_failed(Refusal(TOOL_DEGRADED, "tool_degraded", data), Outcome.REFUSED)
 
     def translate_error(self, call: Call, error: Raw) -> tuple[bytes, int] | None:
-        message = maybe_string((decode_object(error) or {}).get("message"))
+        message = find_string((decode_object(error) or {}).get("message"))
         lacking = self._find_missing_capability(call, message, {"error": error})
         return lacking or self.parking.url_required(call, error)
 
     def translate_failure(self, call: Call, result: Raw) -> tuple[bytes, int] | None:
         blocks = decode_array((decode_object(result) or {}).get("content", b"[]")) or [Raw(b"{}")]
-        message = maybe_string((decode_object(blocks[0]) or {}).get("text"))
+        message = find_string((decode_object(blocks[0]) or {}).get("text"))
         return self._find_missing_capability(call, message, {"result": result})
 
     def _find_missing_capability(
@@ -179,7 +177,7 @@ class CallsUnderWay:
         """
         lacked = call.dialogue.lacked if call.dialogue is not None else None
         if lacked is None:
-            lacked = capability_said_lacking(message or "", call.meta.get(META_CAPABILITIES, RAW_EMPTY))
+            lacked = find_missing_capability(message or "", call.meta.get(META_CAPABILITIES, RAW_EMPTY))
         if lacked is None:
             return None
         reason = (message or "no reason given")[:SERVER_MESSAGE_CHARS_MAX]

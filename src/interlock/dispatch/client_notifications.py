@@ -14,9 +14,8 @@ from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.server_link import ServerLink
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import is_vendor_method
-from interlock.wire.jsonrpc.messages import Notification
+from interlock.mcp.methods import Era, is_vendor_method
+from interlock.wire.jsonrpc.codec import Notification
 
 PER_S: Final = 100  # of all clients together; the rest of a second is dropped
 _PREFIX: Final = "notifications/"  # a name without it could be a request's, which a server may act upon

@@ -13,12 +13,10 @@ from msgspec import Raw
 from interlock.core.calls.call import Call, Pending
 from interlock.core.calls.caller import Asked, Caller, Sink
 from interlock.links.connected_link import ConnectedLink
-from interlock.mcp.eras import LATEST_MODERN, Era
-from interlock.mcp.methods import TASK_STATUS
+from interlock.mcp.methods import LATEST_MODERN, TASK_STATUS, Era
 from interlock.mcp.tasks import TASK_UNKNOWN, Rename, read_made, rename_related, renamed_answer, takes_as_task
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import Request, decode_object, encode_value, find_string
 from interlock.wire.jsonrpc.errors import error_body
-from interlock.wire.jsonrpc.messages import Request
 
 KEPT_PER_CLIENT_MAX: Final = 100  # the oldest makes way
 EXPECTED_MAX: Final = 10_000  # answers under way that may be tasks, or are about one
@@ -90,7 +88,7 @@ class AskedTasks:
     def ask(self, link: ConnectedLink, request: Request, origin: Pending | None) -> None:
         """A server asks about a task."""
         members: dict[str, Any] = decode_object(request.params) or {}
-        task = self.maybe(link, maybe_string(members.get("taskId")) or "")
+        task = self.maybe(link, find_string(members.get("taskId")) or "")
         if task is None or not self._expect(link, request, task.caller, task):
             link.questions.respond(request.id, b'"error":' + error_body(TASK_UNKNOWN))
             return
@@ -129,7 +127,7 @@ class AskedTasks:
     def on_status(self, caller: Caller, params: Raw) -> None:
         """A client tells how a task of its own stands: for the server that asked for it."""
         members: dict[str, Any] = decode_object(params) or {}
-        task = self._of.get(caller, {}).get(maybe_string(members.get("taskId")) or "")
+        task = self._of.get(caller, {}).get(find_string(members.get("taskId")) or "")
         if task is not None:
             members["taskId"] = task.id
             rename_related(members, lambda _: task.id)

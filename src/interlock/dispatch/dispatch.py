@@ -48,12 +48,21 @@ from interlock.links.keeper import Keeper
 from interlock.links.link import Link, Own
 from interlock.links.process_room import RoomFull
 from interlock.links.unauthorized_retry import unauthorised
-from interlock.mcp.eras import LEGACY, MODERN, Era
 from interlock.mcp.headers import encode_header, mirror_headers, mirror_mismatch
-from interlock.mcp.methods import COMPLETE, META_CAPABILITIES, NAMED_BY, PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
+from interlock.mcp.methods import (
+    COMPLETE,
+    LEGACY,
+    META_CAPABILITIES,
+    MODERN,
+    NAMED_BY,
+    PROMPTS_GET,
+    RESOURCES_READ,
+    TOOLS_CALL,
+    Era,
+)
 from interlock.mcp.tasks import tool_across_eras
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_result, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_result, encode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import HEADER_MISMATCH, INVALID_PARAMS, RESOURCE_NOT_FOUND, Refusal
 
@@ -152,7 +161,7 @@ class Dispatch:
         try:
             route = view.tools[bytes(params["name"])]
         except KeyError:  # spelled otherwise, or unknown
-            name = maybe_string(params.get("name"))
+            name = find_string(params.get("name"))
             known = view.find_tool(name) if name is not None else None
             if known is None:
                 make = partial(self.call_tool, headers=headers, as_task=as_task, ack=ack)
@@ -246,7 +255,7 @@ class Dispatch:
         resumed = self._maybe_resume(caller, client_id, PROMPTS_GET, params, meta, sink)
         if resumed is not None:
             return resumed
-        name = maybe_string(params.get("name"))
+        name = find_string(params.get("name"))
         route = self.view(caller.key).find_prompt(name) if name is not None else None
         if route is None:
             later = self._maybe_later(self.get_prompt, caller, client_id, PROMPTS_GET, params, meta, sink)
@@ -265,7 +274,7 @@ class Dispatch:
     def read_resource(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call:
-        uri = maybe_string(params.get("uri"))
+        uri = find_string(params.get("uri"))
         way = caller.hop.follow_uri(params, meta, uri) if caller.hop is not None and uri is not None else None
         if isinstance(way, Refusal):
             return self.refuse(self._new(caller, client_id, RESOURCES_READ, params, meta, sink), way)
@@ -296,21 +305,21 @@ class Dispatch:
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call:
         ref: dict[str, Any] | None = decode_object(params["ref"]) if "ref" in params else None
-        kind = maybe_string((ref or {}).get("type"))
+        kind = find_string((ref or {}).get("type"))
         link: Link | None = None
         what = target = ""
         onward: dict[str, Raw] | None = None
         way: Followed | Refusal | None = None
         if ref is not None and kind == "ref/prompt":
             way = caller.hop.follow(params, meta, ref.get("name")) if caller.hop is not None else None
-            name = way.name if isinstance(way, Followed) else maybe_string(ref.get("name")) or ""
+            name = way.name if isinstance(way, Followed) else find_string(ref.get("name")) or ""
             target = name[:255]
             route = self.view(caller.key).find_prompt(name)
             if route is not None:
                 link, ref["name"], what = route.link, route.wire_name, route.original
                 onward = route.onward
         elif ref is not None and kind == "ref/resource":
-            uri = maybe_string(ref.get("uri")) or ""
+            uri = find_string(ref.get("uri")) or ""
             way = caller.hop.follow_uri(params, meta, uri) if caller.hop is not None else None
             uri = way.name if isinstance(way, Followed) else uri
             target = uri[:255]

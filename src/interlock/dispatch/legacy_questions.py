@@ -13,7 +13,7 @@ from interlock.mcp.capabilities import may_be_asked
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import ELICIT
 from interlock.mcp.mrtr import ROUNDS_MAX, InputRequired, Question
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 from interlock.wire.refusal import INTERNAL_ERROR, Refusal
 
 # A server that only wants its state back waits for something: it is asked again, but not at once.
@@ -80,7 +80,7 @@ class Interview:
     def _on_refused(self, payload: bytes) -> None:
         """A client that answers a question with an error ends its call: the server has no way to hear of it."""
         error = decode_object(payload.partition(b":")[2]) or {}
-        self._on_unanswered(maybe_string(error.get("message")) or "refused")
+        self._on_unanswered(find_string(error.get("message")) or "refused")
 
     def _on_unanswered(self, why: str) -> None:
         refusal = Refusal(INTERNAL_ERROR, f"the client did not answer the server: {why}", {"reason": "input_refused"})
@@ -108,6 +108,6 @@ class Interview:
 def _for_legacy(question: Question) -> Raw:
     """2025-11-25 wants an id for each page to visit; 2026-07-28 has none."""
     params = decode_object(question.params) if question.method == ELICIT else None
-    if params is None or maybe_string(params.get("mode")) != "url" or "elicitationId" in params:
+    if params is None or find_string(params.get("mode")) != "url" or "elicitationId" in params:
         return question.params
     return Raw(encode_value({**params, "elicitationId": secrets.token_urlsafe(16)}))

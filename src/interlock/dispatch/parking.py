@@ -37,16 +37,17 @@ from interlock.mcp.mrtr import (
 )
 from interlock.process import fd_limit
 from interlock.wire.jsonrpc.codec import (
+    Request,
+    Response,
     decode_array,
     decode_object,
     decode_untrusted,
     encode_error,
     encode_result,
     encode_value,
-    maybe_string,
+    find_string,
 )
 from interlock.wire.jsonrpc.errors import CodecError, error_body
-from interlock.wire.jsonrpc.messages import Request, Response
 from interlock.wire.refusal import (
     FORMS,
     INVALID_PARAMS,
@@ -221,7 +222,7 @@ class Parking:
     ) -> Call | Refusal | None:
         """The call a retry belongs to; why it cannot go on; or None: there is no state, or it is not ours to judge."""
         raw = params.get("requestState")
-        state = maybe_string(raw) if raw is not None else None
+        state = find_string(raw) if raw is not None else None
         if state is None or not is_ours(state):
             return None
         ticket = unseal_untrusted(state, self._key)

@@ -13,9 +13,8 @@ from interlock.core.calls.caller import Caller
 from interlock.dispatch.task_table import Task, Tasks
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import TASKS_META, modern_head
-from interlock.mcp.eras import Era
 from interlock.mcp.headers import encode_header
-from interlock.mcp.methods import META_CAPABILITIES, TASKS_CANCEL, TASKS_RESULT
+from interlock.mcp.methods import META_CAPABILITIES, TASKS_CANCEL, TASKS_RESULT, Era
 from interlock.mcp.tasks import (
     NO_ROOM,
     TASK_PER_USER,
@@ -29,9 +28,8 @@ from interlock.mcp.tasks import (
     requires_tasks,
     without_tasks,
 )
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import Response, decode_object, decode_value, encode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError, error_body
-from interlock.wire.jsonrpc.messages import Response
 from interlock.wire.refusal import INVALID_PARAMS, Refusal, RefusalCode, find_code
 
 
@@ -134,7 +132,7 @@ class TaskAsking(Call, eq=False, kw_only=True):
         if task.connection == task.link.connection or code_of(error) != INVALID_PARAMS:
             return error
         self.tasks.lost(task)
-        said = maybe_string((decode_object(error) or {}).get("message")) or "no reason given"
+        said = find_string((decode_object(error) or {}).get("message")) or "no reason given"
         return Raw(error_body(lost_task(said[:200])))
 
 

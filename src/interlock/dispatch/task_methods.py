@@ -22,8 +22,7 @@ from interlock.links.keeper import Keeper
 from interlock.links.link import Link
 from interlock.links.listing import LIST_S
 from interlock.links.server_keeper import ServerKeeper
-from interlock.mcp.cursor import decode_cursor_untrusted, encode_cursor
-from interlock.mcp.eras import Era
+from interlock.mcp.items import decode_cursor_untrusted, encode_cursor
 from interlock.mcp.methods import (
     META_CAPABILITIES,
     TASKS_CANCEL,
@@ -31,6 +30,7 @@ from interlock.mcp.methods import (
     TASKS_RESULT,
     TASKS_UPDATE,
     TOOLS_CALL,
+    Era,
 )
 from interlock.mcp.tasks import (
     NO_ROOM,
@@ -45,8 +45,7 @@ from interlock.mcp.tasks import (
     renamed_answer,
     task_across_eras,
 )
-from interlock.wire.jsonrpc.codec import encode_value, maybe_string
-from interlock.wire.jsonrpc.messages import Response
+from interlock.wire.jsonrpc.codec import Response, encode_value, find_string
 from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 PAGE_TASKS: Final = 50
@@ -78,7 +77,7 @@ class TaskMethods:
     ) -> Call:
         """A legacy client's tools/call that asks for a task."""
         dispatch = self._dispatch
-        name = maybe_string(params.get("name"))
+        name = find_string(params.get("name"))
         route = dispatch.view(caller.key).find_tool(name) if name is not None else None
         if route is None:
             return dispatch.call_tool(caller, client_id, params, meta, sink)
@@ -110,7 +109,7 @@ class TaskMethods:
         sink: Sink,
     ) -> Call:
         request = (caller, client_id, method, params, meta, sink, self._clock.now(), self._dispatch.under_way)
-        task_id = maybe_string(params.get("taskId"))
+        task_id = find_string(params.get("taskId"))
         task = self._find_task(caller, method, task_id, meta)
         if isinstance(task, Refusal):
             refused = Call(*request, target=(task_id or "")[:255])
@@ -270,5 +269,5 @@ def _after(params: dict[str, Raw]) -> int | None:
     """The number after which a list goes on; None for a cursor that is not ours."""
     if "cursor" not in params:
         return 0
-    after = decode_cursor_untrusted(maybe_string(params["cursor"]) or "")
+    after = decode_cursor_untrusted(find_string(params["cursor"]) or "")
     return int(after) if after is not None and after.isdecimal() and len(after) <= 18 else None

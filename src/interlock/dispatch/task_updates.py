@@ -17,9 +17,8 @@ from interlock.dispatch.task_table import Task, Tasks
 from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.link_events import TaskEvents
-from interlock.mcp.eras import Era
 from interlock.mcp.meta import PROGRESS_TOKEN
-from interlock.mcp.methods import LOG_MESSAGE, PROGRESS, TASK_STATUS, TASKS_CANCEL, TASKS_GET, TASKS_RESULT
+from interlock.mcp.methods import LOG_MESSAGE, PROGRESS, TASK_STATUS, TASKS_CANCEL, TASKS_GET, TASKS_RESULT, Era
 from interlock.mcp.tasks import (
     read_task,
     related_task,
@@ -28,9 +27,8 @@ from interlock.mcp.tasks import (
     renamed_in,
     renamed_related,
 )
-from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value
+from interlock.wire.jsonrpc.codec import Request, decode_object, encode_notification, encode_value
 from interlock.wire.jsonrpc.errors import error_body
-from interlock.wire.jsonrpc.messages import Request
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 HELD_MAX: Final = 32  # questions of one task that wait for their client

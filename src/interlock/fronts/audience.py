@@ -25,8 +25,15 @@ from interlock.links.log_level import Heard
 from interlock.links.process_room import RoomFull
 from interlock.links.server_keeper import ServerKeeper
 from interlock.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED
-from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_value, maybe_string
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.wire.jsonrpc.codec import (
+    Notification,
+    Request,
+    Response,
+    decode_object,
+    encode_notification,
+    encode_value,
+    find_string,
+)
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
 log = logging.getLogger("interlock.node")
@@ -142,7 +149,7 @@ class Audience:
 
     def resource_updated(self, link: ConnectedLink, raw: Raw, show_uri: Callable[[Link, str], str]) -> None:
         params: dict[str, object] | None = decode_object(raw)  # type: ignore[assignment]
-        uri = maybe_string(params.get("uri")) if params is not None else None  # type: ignore[arg-type]
+        uri = find_string(params.get("uri")) if params is not None else None  # type: ignore[arg-type]
         if params is None or uri is None:
             return
         params.pop("_meta", None)  # a modern server's subscription id is between it and us

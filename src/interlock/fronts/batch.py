@@ -14,12 +14,9 @@ from interlock.core.calls.caller import Sink
 from interlock.fronts.exchange import Exchange
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.sessions import Session
-from interlock.mcp.eras import BATCH_VERSION
-from interlock.mcp.methods import INITIALIZE
-from interlock.wire.jsonrpc.batch import is_batch, parts_untrusted
-from interlock.wire.jsonrpc.codec import decode_untrusted, encode_refusal
+from interlock.mcp.methods import BATCH_VERSION, INITIALIZE
+from interlock.wire.jsonrpc.codec import Request, decode_untrusted, encode_refusal, is_batch, split_batch_untrusted
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Request
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
 AT_ONCE: Final = 32  # requests of one batch under way
@@ -37,7 +34,7 @@ def begin_batch_untrusted(
     taken apart."""
     if session.version != BATCH_VERSION or not is_batch(data):
         raise unreadable
-    batch = Batch(front, session, parts_untrusted(data), out)
+    batch = Batch(front, session, split_batch_untrusted(data), out)
     batch.start()
     return batch
 

@@ -8,7 +8,7 @@ from msgspec import Raw
 from interlock.catalog.catalog import View
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, Sink, ViewKey
-from interlock.mcp.eras import Era
+from interlock.mcp.methods import Era
 from interlock.wire.refusal import Refusal
 
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from interlock.mcp.headers import PARAM_PREFIX
-from interlock.mcp.ladder import ROUTING_HEADERS, plain_routing
-from interlock.mcp.sse import event_pieces
+from interlock.mcp.request_validation import ROUTING_HEADERS, plain_routing
 from interlock.net.http.client import TOGETHER_BYTES_MAX
+from interlock.wire.sse import event_pieces
 
 REASONS: Final = {
     200: b"OK",

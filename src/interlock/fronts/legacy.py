@@ -21,12 +21,12 @@ from interlock.fronts.sessions import Session, Sessions
 from interlock.links.link import Link
 from interlock.links.log_level import Heard
 from interlock.mcp.capabilities import capabilities_to_modern
-from interlock.mcp.eras import LATEST_LEGACY, Era, negotiate_legacy
 from interlock.mcp.methods import (
     CANCELLED,
     COMPLETE,
     EXTENSION,
     INITIALIZE,
+    LATEST_LEGACY,
     LISTS,
     LOG_RANK,
     PING,
@@ -39,17 +39,22 @@ from interlock.mcp.methods import (
     TASKS_LIST,
     TOOLS_CALL,
     UNSUBSCRIBE,
+    Era,
+    negotiate_legacy,
 )
 from interlock.wire.jsonrpc.codec import (
+    Message,
+    Notification,
+    Request,
+    Response,
     decode_object,
     decode_params_untrusted,
     encode_error,
     encode_refusal,
     encode_result,
     encode_value,
-    maybe_string,
+    find_string,
 )
-from interlock.wire.jsonrpc.messages import Message, Notification, Request, Response
 from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Refusal
 
 EMPTY_RESULT: Final = b"{}"
@@ -84,7 +89,7 @@ class LegacyFront:
     ) -> Session | Refusal:
         """Open a session. The answer is `welcome`, once servers had their moment to arrive."""
         params = decode_object(request.params) if request.params else None
-        version = maybe_string(params.get("protocolVersion")) if params is not None else None
+        version = find_string(params.get("protocolVersion")) if params is not None else None
         if params is None or version is None:
             return Refusal(INVALID_PARAMS, "initialize needs params.protocolVersion")
         offered = decode_object(params.get("capabilities", Raw(b"{}")))
@@ -202,7 +207,7 @@ class LegacyFront:
 
     def _set_level(self, session: Session, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
         """Answered when the servers have taken it: what the client calls next logs at its level."""
-        level = maybe_string(params.get("level"))
+        level = find_string(params.get("level"))
         if level not in LOG_RANK:
             fault = Refusal(INVALID_PARAMS, f"params.level must be one of {', '.join(LOG_RANK)}")
             self._answer(message_id, sink, fault)
@@ -219,7 +224,7 @@ class LegacyFront:
         self._answer(message_id, sink, EMPTY_RESULT)
 
     def _subscribe(self, session: Session, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
-        uri = maybe_string(params.get("uri"))
+        uri = find_string(params.get("uri"))
         found = self._dispatch.view(session.caller.key).find_resource(uri) if uri is not None else []
         if uri is None:
             self._answer(message_id, sink, Refusal(INVALID_PARAMS, "params.uri must be a string"))
@@ -238,7 +243,7 @@ class LegacyFront:
             self._answer(message_id, sink, EMPTY_RESULT if refusal is None else refusal)
 
     def _unsubscribe(self, session: Session, params: dict[str, Raw]) -> bytes | Refusal:
-        uri = maybe_string(params.get("uri"))
+        uri = find_string(params.get("uri"))
         if uri is None:
             return Refusal(INVALID_PARAMS, "params.uri must be a string")
         found = self._dispatch.view(session.caller.key).find_resource(uri)
@@ -252,7 +257,7 @@ class LegacyFront:
             params = decode_object(message.params) or {}
             call = (session.caller.calls or {}).get(bytes(params.get("requestId", b"")))
             if call is not None:
-                call.cancel(maybe_string(params.get("reason")) or "cancelled by the client")
+                call.cancel(find_string(params.get("reason")) or "cancelled by the client")
         elif message.method == ROOTS_CHANGED:
             self._audience.roots_changed(session.caller)
         elif message.method == TASK_STATUS:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.ax.protocol.unlisted import META_UNLISTED
+from interlock.ax.protocol.hop_metadata import META_UNLISTED
 from interlock.catalog.catalog import Catalog, View
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import ViewKey
@@ -20,9 +20,8 @@ from interlock.core.link_state import LinkState
 from interlock.dispatch.arrivals import Arrivals, MissingServer
 from interlock.fronts.server_info import SERVER_INFO, instructions
 from interlock.links.keeper import Keeper
-from interlock.mcp.cursor import decode_cursor_untrusted
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import LISTS, META_MISSING, META_SERVER, PROMPTS_LIST, TOOLS_LIST
+from interlock.mcp.items import decode_cursor_untrusted
+from interlock.mcp.methods import LISTS, META_MISSING, META_SERVER, PROMPTS_LIST, TOOLS_LIST, Era
 from interlock.wire.jsonrpc.codec import decode_string, encode_value
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import INVALID_PARAMS, Refusal

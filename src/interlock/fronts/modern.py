@@ -19,8 +19,6 @@ from interlock.fronts.audience import Audience
 from interlock.fronts.client_dispatch import ClientDispatch, ClientLists
 from interlock.fronts.server_info import SERVER_INFO, capabilities
 from interlock.fronts.sessions import CHANGED
-from interlock.mcp.eras import MODERN_VERSIONS, Era
-from interlock.mcp.ladder import Climbed
 from interlock.mcp.methods import (
     ACKNOWLEDGED,
     COMPLETE,
@@ -31,23 +29,26 @@ from interlock.mcp.methods import (
     META_CAPABILITIES,
     META_SERVER,
     META_SUBSCRIPTION,
+    MODERN_VERSIONS,
     PROMPTS_GET,
     RESOURCE_UPDATED,
     RESOURCES_READ,
     TASK_NEWS,
     TOOLS_CALL,
+    Era,
 )
+from interlock.mcp.request_validation import ValidatedRequest
 from interlock.mcp.tasks import NOT_DECLARED, declares_tasks
 from interlock.wire.jsonrpc.codec import (
+    Notification,
     decode_array,
     decode_object,
     encode_notification,
     encode_refusal,
     encode_result,
     encode_value,
-    maybe_string,
+    find_string,
 )
-from interlock.wire.jsonrpc.messages import Notification
 from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 SUBSCRIPTIONS_MAX: Final = 1000  # resource URIs and tasks in one filter
@@ -167,7 +168,7 @@ class ModernFront:
     def handle(
         self,
         caller: Caller,
-        request: Climbed,
+        request: ValidatedRequest,
         sink: Sink,
         headers: Mapping[bytes, bytes] | None,
         names: NameForm = "auto",
@@ -213,7 +214,9 @@ class ModernFront:
             caller.principal, only=caller.key.only, names=names, declares_extension=declares, via=caller.via
         )
 
-    def _list(self, caller: Caller, request: Climbed, params: dict[str, Raw], key: ViewKey, sink: Sink) -> None:
+    def _list(
+        self, caller: Caller, request: ValidatedRequest, params: dict[str, Raw], key: ViewKey, sink: Sink
+    ) -> None:
         def answer() -> None:
             listed = self._stock.list(request.method, key, params, Era.MODERN)
             if isinstance(listed, Refusal):
@@ -223,7 +226,7 @@ class ModernFront:
 
         self._stock.when_fresh(request.method, answer)
 
-    def _discover(self, caller: Caller, request: Climbed, sink: Sink) -> None:
+    def _discover(self, caller: Caller, request: ValidatedRequest, sink: Sink) -> None:
         def answer() -> None:
             view = self._dispatch.view(caller.key)
             result = {
@@ -239,7 +242,7 @@ class ModernFront:
 
         self._stock.when_fresh(DISCOVER, answer)
 
-    def _listen(self, caller: Caller, request: Climbed, sink: Sink) -> Listener | None:
+    def _listen(self, caller: Caller, request: ValidatedRequest, sink: Sink) -> Listener | None:
         wanted = _read_filter(request)
         if isinstance(wanted, Refusal):
             sink.answer(encode_refusal(request.id, wanted), wanted.mcp_status)
@@ -283,7 +286,7 @@ class ModernFront:
         self._task_methods.unwatch(listener)
 
 
-def _read_filter(climbed: Climbed) -> _Filter | Refusal:
+def _read_filter(climbed: ValidatedRequest) -> _Filter | Refusal:
     wanted = decode_object(climbed.params["notifications"]) if "notifications" in climbed.params else None
     uris = decode_array(wanted.get("resourceSubscriptions", Raw(b"[]"))) if wanted is not None else None
     tasks = decode_array(wanted.get("taskIds", Raw(b"[]"))) if wanted is not None else None
@@ -294,5 +297,5 @@ def _read_filter(climbed: Climbed) -> _Filter | Refusal:
     if tasks and not declares_tasks(climbed.meta[META_CAPABILITIES]):
         return NOT_DECLARED
     kinds = frozenset(kind for kind, name in _FILTERS.items() if bytes(wanted.get(name, b"")) == b"true")
-    texts = [[text for raw in raws if (text := maybe_string(raw)) is not None] for raws in (uris, tasks)]
+    texts = [[text for raw in raws if (text := find_string(raw)) is not None] for raws in (uris, tasks)]
     return _Filter(kinds, *texts)

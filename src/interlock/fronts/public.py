@@ -27,19 +27,31 @@ from interlock.fronts.sessions import Session
 from interlock.fronts.sse import SseStream
 from interlock.fronts.surfaces import Surfaces
 from interlock.fronts.trusted_proxies import TrustedProxies, source_of
-from interlock.mcp.eras import MODERN_VERSIONS
-from interlock.mcp.ladder import H_VERSION, Climbed, climb, climb_plain, unsupported_version
-from interlock.mcp.methods import INITIALIZE
-from interlock.mcp.sse import encode_event
+from interlock.mcp.methods import INITIALIZE, MODERN_VERSIONS
+from interlock.mcp.request_validation import (
+    H_VERSION,
+    ValidatedRequest,
+    unsupported_version,
+    validate_plain_request,
+    validate_request,
+)
 from interlock.net.http.known_heads import VaryingLines
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.process import fd_limit
-from interlock.wire.jsonrpc.batch import is_batch
-from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_refusal, maybe_plain_request
+from interlock.wire.jsonrpc.codec import (
+    Notification,
+    Request,
+    Response,
+    decode_object,
+    decode_untrusted,
+    encode_refusal,
+    find_plain_request,
+    is_batch,
+)
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.wire.jsonrpc.oversized import message_too_large
 from interlock.wire.refusal import INVALID_REQUEST, UNAVAILABLE, HttpRefusal, Refusal
+from interlock.wire.sse import encode_event
 
 log = logging.getLogger("interlock.public")
 
@@ -318,12 +330,12 @@ class PublicEndpoint:
         session.attach(exchange)
 
     def _modern_post(
-        self, exchange: Exchange, endpoint: UrlTarget, principal: Principal, request: Climbed | None = None
+        self, exchange: Exchange, endpoint: UrlTarget, principal: Principal, request: ValidatedRequest | None = None
     ) -> None:
         head = exchange.head
         if request is None:
             if head.routing is not None:
-                request = climb_plain(exchange.body, head.routing)
+                request = validate_plain_request(exchange.body, head.routing)
             if request is None:
                 request = self._climb(exchange, endpoint, principal)
                 if request is None:
@@ -349,7 +361,7 @@ class PublicEndpoint:
         elif running is not None:
             exchange.on_gone = lambda: self._modern.stop_listening(running)
 
-    def _climb(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> Climbed | None:
+    def _climb(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> ValidatedRequest | None:
         """Checks the envelope, step by step. None when the answer has been given."""
         head = exchange.head
         try:
@@ -373,14 +385,14 @@ class PublicEndpoint:
             fault = Refusal(INVALID_REQUEST, "a client sends no responses in 2026-07-28")
             exchange.answer(encode_refusal(b"null", fault), 400)
             return None
-        climbed = climb(message, head.headers, head.doubled_routing)
+        climbed = validate_request(message, head.headers, head.doubled_routing)
         if isinstance(climbed, Refusal):
             exchange.answer(encode_refusal(message.id, climbed), climbed.mcp_status)
             return None
         return climbed
 
     def _legacy_post(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
-        plain = maybe_plain_request(exchange.body) if H_SESSION in exchange.head.headers else None
+        plain = find_plain_request(exchange.body) if H_SESSION in exchange.head.headers else None
         if plain is not None and principal.ceiling is None:
             session = self._session_of(exchange, principal)
             if session is not None:

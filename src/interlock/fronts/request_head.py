@@ -11,8 +11,8 @@ from interlock.ax.protocol.names import is_segment
 from interlock.config.plan import NameForm, Plan
 from interlock.fronts.exchange import Head
 from interlock.fronts.own_address import own_address
-from interlock.mcp.eras import Era, era_of_header
-from interlock.mcp.ladder import H_VERSION
+from interlock.mcp.methods import Era, era_of_header
+from interlock.mcp.request_validation import H_VERSION
 from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
 from interlock.wire.refusal import HttpRefusal
 

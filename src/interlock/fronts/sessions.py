@@ -27,9 +27,15 @@ from interlock.mcp.methods import (
     TASKS_RESULT,
     TOOLS_CHANGED,
 )
-from interlock.wire.jsonrpc.codec import decode_object, encode_notification, encode_request, encode_value
+from interlock.wire.jsonrpc.codec import (
+    Notification,
+    Response,
+    decode_object,
+    encode_notification,
+    encode_request,
+    encode_value,
+)
 from interlock.wire.jsonrpc.errors import error_body
-from interlock.wire.jsonrpc.messages import Notification, Response
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 CHANGED: Final = {"tools": TOOLS_CHANGED, "prompts": PROMPTS_CHANGED, "resources": RESOURCES_CHANGED}

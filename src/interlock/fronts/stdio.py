@@ -21,13 +21,22 @@ from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import Listener, ModernFront
 from interlock.fronts.sessions import LOST, WENT_AWAY, Session
 from interlock.fronts.surfaces import Chosen
-from interlock.mcp.ladder import climb
 from interlock.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
+from interlock.mcp.request_validation import validate_request
 from interlock.process.lines import TOGETHER_BYTES_MAX, LineSplitter, one_line, write_line
 from interlock.process.standard_files import FileInput, FileOutput, is_never_waited_for
-from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_refusal, maybe_string
+from interlock.wire.jsonrpc.codec import (
+    ABSENT,
+    Message,
+    Notification,
+    Request,
+    Response,
+    decode_object,
+    decode_untrusted,
+    encode_refusal,
+    find_string,
+)
 from interlock.wire.jsonrpc.errors import CodecError, error_body
-from interlock.wire.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
 
@@ -234,7 +243,7 @@ class LineFront:
                 params = decode_object(message.params) or {}
                 running = self._running.pop(bytes(params.get("requestId", b"")), None)
                 if running is not None:
-                    self._stop_one(running, maybe_string(params.get("reason")))
+                    self._stop_one(running, find_string(params.get("reason")))
             else:
                 self._modern.pass_on(caller, message)
             return
@@ -244,7 +253,7 @@ class LineFront:
         if message.id in self._running:
             self.emit(encode_refusal(message.id, Refusal(INVALID_REQUEST, "this id is in use by a request under way")))
             return
-        climbed = climb(message, None)
+        climbed = validate_request(message, None)
         if isinstance(climbed, Refusal):
             self.emit(encode_refusal(message.id, climbed))
             return

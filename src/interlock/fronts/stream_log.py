@@ -8,7 +8,7 @@ a client that comes back to it is not told what it missed.
 from typing import Final
 
 from interlock.fronts.exchange import Exchange
-from interlock.mcp.sse import event_pieces
+from interlock.wire.sse import event_pieces
 
 KEPT_BYTES_MAX: Final = 16 * 1024 * 1024  # of all streams of a node
 KEPT_S: Final = 60.0  # after the end of a stream

@@ -18,8 +18,7 @@ from interlock.dispatch.arrivals import Arrivals
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.lists import SERVER_META, ListCache
 from interlock.fronts.modern import ModernFront
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import TOOLS_LIST
+from interlock.mcp.methods import TOOLS_LIST, Era
 from interlock.wire.refusal import Refusal
 
 ServedSurface = Literal["flat", "aql", "aql-single", "safety"]

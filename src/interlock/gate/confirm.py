@@ -9,9 +9,8 @@ from typing import Any, Final, Protocol
 
 from msgspec import Raw
 
-from interlock.approvals.protocol.approval import Approval, Kind
+from interlock.approvals.protocol.approval import Approval, Kind, Status
 from interlock.approvals.protocol.errors import UNKNOWN, refusal_of
-from interlock.approvals.protocol.state import Status
 from interlock.ax.protocol.messages import CONFIRM
 from interlock.ax.protocol.route import ROUTE
 from interlock.catalog.routes import Route
@@ -27,8 +26,8 @@ from interlock.gate.relays import result_of
 from interlock.gate.rounds import Pass, Relayed
 from interlock.links.handshake import modern_head
 from interlock.links.link import Link
-from interlock.mcp.eras import Era
 from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import Era
 from interlock.wire.jsonrpc.codec import encode_result, encode_value
 from interlock.wire.refusal import CONFIRMATION_UNKNOWN, Refusal, ax_refusal
 

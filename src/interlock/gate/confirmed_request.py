@@ -10,9 +10,8 @@ from typing import Any, Final
 from interlock.core.calls.call import Call
 from interlock.gate.rounds import Pass
 from interlock.links.link import Link
-from interlock.mcp.eras import Era
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY
-from interlock.mcp.methods import META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION
+from interlock.mcp.methods import META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION, Era
 from interlock.mcp.mrtr import request_digest
 from interlock.wire.jsonrpc.codec import decode_object
 

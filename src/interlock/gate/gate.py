@@ -13,8 +13,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.approvals.protocol.state import Move, Status
+from interlock.approvals.protocol.approval import Approval, Kind, Move, Status
 from interlock.catalog.routes import ChangedDefinition, Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, Outcome
@@ -32,9 +31,8 @@ from interlock.gate.question import draft_question, is_open
 from interlock.gate.relays import Relays, result_of
 from interlock.gate.responses import STATE_FOREIGN, STATE_INVALID, Answers, sees_pages
 from interlock.gate.rounds import Pass, Rounds
-from interlock.mcp.eras import Era
 from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import TOOLS_CALL
+from interlock.mcp.methods import TOOLS_CALL, Era
 from interlock.mcp.mrtr import read_input_required, request_digest
 from interlock.store.ports import Conflict, KeyValue
 from interlock.wire.jsonrpc.codec import encode_result

@@ -7,7 +7,7 @@ becomes a proposal, or is refused (MCPx 3.1).
 from collections.abc import Callable
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.state import Status
+from interlock.approvals.protocol.approval import Status
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal

@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, What
-from interlock.approvals.protocol.argument_rules import maybe_violation
-from interlock.approvals.protocol.standing_grant import KIND, StandingGrant
+from interlock.approvals.protocol.standing_grant import KIND, StandingGrant, maybe_violation
 from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant, Uncovered
 from interlock.core.calls.check import Release
 from interlock.core.clock import Clock

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.ax.protocol.caller_mark import requester
+from interlock.ax.protocol.hop_metadata import requester
 from interlock.ax.protocol.messages import CONFIRM
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, Outcome

@@ -15,7 +15,7 @@ from interlock.core.calls.call import Call
 from interlock.gate.hold import GateHold
 from interlock.gate.protocol.policy import Hold
 from interlock.mcp.methods import META_CLIENT, TOOLS_CALL
-from interlock.wire.jsonrpc.codec import decode_object, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, find_string
 
 NONCE_BYTES: Final = 24
 
@@ -32,7 +32,7 @@ def draft_question(inbox: Inbox, call: Call, hold: GateHold) -> Approval:
         requested_by=hold.requester,
         tool=route.qualified,
         digest=route.digest if definition else hold.digest,
-        agent=maybe_string((decode_object(client) or {}).get("name")) if client is not None else None,
+        agent=find_string((decode_object(client) or {}).get("name")) if client is not None else None,
         target=route.link.segment,
         method=TOOLS_CALL,
         params=Raw(b'{"definition":%b}' % sight.definition()) if definition else hold.arguments,

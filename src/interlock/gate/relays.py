@@ -5,16 +5,15 @@ from typing import Final
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.ax.protocol.caller_mark import CALLER, caller_mark
+from interlock.ax.protocol.hop_metadata import CALLER, caller_mark
 from interlock.core.calls.call import Call
 from interlock.gate.hold import GateHold
 from interlock.gate.protocol.relay import MARK, Carried, RelayedCall, maybe_carried
 from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, without_claims
 from interlock.gate.rounds import Relayed, Rounds
 from interlock.mcp.meta import RAW_EMPTY
-from interlock.wire.jsonrpc.codec import decode_untrusted, encode_result
+from interlock.wire.jsonrpc.codec import Response, decode_untrusted, encode_result
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Response
 
 _CLAIM_MARKS: Final = (MARK, DIGEST_MARK, ESCAPE_MARK)
 

@@ -10,8 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.approvals.protocol.state import Status
+from interlock.approvals.protocol.approval import Approval, Kind, Status
 from interlock.ax.protocol.hop_metadata import CAPABILITY
 from interlock.catalog.routes import Route
 from interlock.config.toml_text import toml_text
@@ -24,11 +23,10 @@ from interlock.gate.protocol.refusals import denied_result, open_result
 from interlock.gate.protocol.relay import DENIED, Carried
 from interlock.gate.protocol.request_state import Visit, is_visit, seal, unseal_untrusted
 from interlock.mcp.capabilities import declares
-from interlock.mcp.eras import Era
 from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import ELICIT, META_CAPABILITIES
+from interlock.mcp.methods import ELICIT, META_CAPABILITIES, Era
 from interlock.mcp.mrtr import Question, encode_input_required
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 VISIT_S: Final = 600.0  # a state for a question that has no expiry of its own
@@ -115,7 +113,7 @@ class Answers:
 
     def returned(self, caller: Caller, params: dict[str, Any]) -> Back | Refusal | None:
         """A request with a state: what it comes back for; the refusal; None where the state is not one of ours."""
-        state = maybe_string(params.get("requestState")) if caller.era is Era.MODERN else None
+        state = find_string(params.get("requestState")) if caller.era is Era.MODERN else None
         if state is None or not is_visit(state):
             return None
         visit = unseal_untrusted(state, self._key)
@@ -129,7 +127,7 @@ class Answers:
         answer = decode_object(given.get(PAGE, RAW_EMPTY)) or {}
         params.pop("requestState")
         params.pop("inputResponses", None)
-        return Back(visit, maybe_string(answer.get("action")) == "decline")
+        return Back(visit, find_string(answer.get("action")) == "decline")
 
 
 def fewer_questions(route: Route, approval_id: str) -> str:

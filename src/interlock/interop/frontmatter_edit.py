@@ -6,7 +6,7 @@ from typing import Any
 
 from interlock.drivers.protocol.files.frontmatter import FENCE, read_frontmatter
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
-from interlock.interop.protocol.convert.inventory_text import secret_entries, secrets_text
+from interlock.interop.protocol.convert.draft import secret_entries, secrets_text
 from interlock.interop.protocol.model import Finding
 
 

@@ -18,7 +18,7 @@ from interlock.drivers.protocol.files.inventory import SECRETS_FILE, default_slu
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.drivers.workspace.scan import scan_workspace
 from interlock.interop.frontmatter_edit import with_fields, with_secrets
-from interlock.interop.protocol.convert.inventory_text import secrets_text
+from interlock.interop.protocol.convert.draft import secrets_text
 from interlock.interop.protocol.convert.secret_extraction import extract_secrets
 
 Keep = Callable[[str, str], Literal["new", "same", "differs"]]

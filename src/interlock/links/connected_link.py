@@ -38,24 +38,37 @@ from interlock.links.pipes import HttpPipe, Pipe, Trouble, Undelivered
 from interlock.links.server_notifications import ServerNotifications
 from interlock.links.server_questions import ServerQuestions
 from interlock.links.waiting_requests import WaitingRequests
-from interlock.mcp.eras import BATCH_VERSION, LATEST_MODERN, MODERN, Era
 from interlock.mcp.meta import ERA_KEYS, PROGRESS_TOKEN, UNCHANGED_KEYS, crossing_keys, stamp_modern
-from interlock.mcp.methods import CANCELLED, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_TASK
+from interlock.mcp.methods import (
+    BATCH_VERSION,
+    CANCELLED,
+    LATEST_MODERN,
+    META_CAPABILITIES,
+    META_CLIENT,
+    META_LOG_LEVEL,
+    META_TASK,
+    MODERN,
+    Era,
+)
 from interlock.mcp.tasks import offers_tasks
 from interlock.process.sandbox.denied_host import DeniedHost
-from interlock.wire.jsonrpc.batch import is_batch, parts_untrusted
 from interlock.wire.jsonrpc.codec import (
+    LargeParams,
+    Notification,
+    Request,
+    Response,
+    call_pieces,
     decode_object,
     decode_untrusted,
     encode_call,
     encode_notification,
     encode_request,
     encode_value,
+    is_batch,
+    split_batch_untrusted,
 )
 from interlock.wire.jsonrpc.errors import CodecError, error_body
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large, result_too_large
-from interlock.wire.jsonrpc.pieces import LargeParams, call_pieces
 from interlock.wire.refusal import INVALID_REQUEST
 
 log = logging.getLogger("interlock.links")
@@ -313,7 +326,7 @@ class ConnectedLink(Link):
 
     def _on_batch(self, data: bytes, origin: Pending | None) -> bool:
         try:
-            messages = parts_untrusted(data)
+            messages = split_batch_untrusted(data)
         except CodecError as error:
             self._on_garbage(data, error)
             return False

@@ -27,8 +27,7 @@ from interlock.links.handshake import USUAL, GreetingFailed, Manner, greet
 from interlock.links.link import ServerFacts
 from interlock.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
 from interlock.links.process_room import ProcessRoom
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import INITIALIZED
+from interlock.mcp.methods import INITIALIZED, Era
 from interlock.net.http.client import header
 from interlock.process.child import Child
 from interlock.process.launch import ChildStartFailed, child_environment

@@ -6,7 +6,7 @@ from typing import Final
 
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
-from interlock.mcp.eras import Era
+from interlock.mcp.methods import Era
 from interlock.store.ports import KeyValue
 
 log = logging.getLogger("interlock.node")

@@ -16,20 +16,22 @@ from interlock.links.connected_link import MODERN_HEAD, ConnectedLink
 from interlock.links.failed_requests import LostRefusal
 from interlock.links.link import ServerFacts
 from interlock.links.pipes import Trouble, Undelivered
-from interlock.mcp.eras import LATEST_MODERN, LEGACY_VERSIONS, MODERN_VERSIONS, Era
 from interlock.mcp.methods import (
     DISCOVER,
     INITIALIZE,
+    LATEST_MODERN,
+    LEGACY_VERSIONS,
     META_CAPABILITIES,
     META_CLIENT,
     META_SERVER,
     META_VERSION,
+    MODERN_VERSIONS,
     TASKS_EXTENSION,
+    Era,
 )
 from interlock.mcp.tasks import TAKEN_AS_TASK
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, maybe_string
+from interlock.wire.jsonrpc.codec import Response, decode_object, decode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Response
 from interlock.wire.refusal import UNSUPPORTED_VERSION, Refusal, find_code
 
 PROBE_S: Final = 3.0  # how long a server may think about `server/discover` before it is also asked the older way
@@ -215,23 +217,23 @@ def _modern_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
     return ServerFacts(
         era=Era.MODERN,
         version=version,
-        name=maybe_string(info.get("name")) or "",
-        server_version=maybe_string(info.get("version")) or "",
+        name=find_string(info.get("name")) or "",
+        server_version=find_string(info.get("version")) or "",
         capabilities=decode_object(result.get("capabilities", Raw(b"{}"))) or {},
-        instructions=maybe_string(result.get("instructions")),
+        instructions=find_string(result.get("instructions")),
     )
 
 
 def _legacy_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
-    version = maybe_string(result.get("protocolVersion"))
+    version = find_string(result.get("protocolVersion"))
     if version not in LEGACY_VERSIONS:
         return GreetingFailed(f"it speaks MCP {str(version)[:40]}, which we do not", code=UNSUPPORTED)
     info = decode_object(result.get("serverInfo", Raw(b"{}"))) or {}
     return ServerFacts(
         era=Era.LEGACY,
         version=version,
-        name=maybe_string(info.get("name")) or "",
-        server_version=maybe_string(info.get("version")) or "",
+        name=find_string(info.get("name")) or "",
+        server_version=find_string(info.get("version")) or "",
         capabilities=decode_object(result.get("capabilities", Raw(b"{}"))) or {},
-        instructions=maybe_string(result.get("instructions")),
+        instructions=find_string(result.get("instructions")),
     )

@@ -35,7 +35,7 @@ from interlock.core.link_state import RETRY_AFTER_MS, UNREACHABLE, LinkState, Ou
 from interlock.credentials.consents import Consent
 from interlock.drivers.protocol.server_name import server_name
 from interlock.links.link_events import LinkEvents
-from interlock.mcp.eras import Era
+from interlock.mcp.methods import Era
 from interlock.process.sandbox.denied_host import DeniedHost
 
 TIMEOUT_S = 300.0  # as of [servers.SEGMENT] timeout_s

@@ -12,7 +12,7 @@ from interlock.core.calls.call import Call, CallFactory, Pending
 from interlock.core.calls.caller import Asking, Caller
 from interlock.links.pipes import Undelivered
 from interlock.mcp.roots import HeldRoots
-from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.wire.jsonrpc.codec import Notification, Request
 from interlock.wire.refusal import Refusal
 
 if TYPE_CHECKING:

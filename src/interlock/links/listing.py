@@ -8,14 +8,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.ax.protocol.unlisted import Unlisted, maybe_unlisted_untrusted
+from interlock.ax.protocol.hop_metadata import Unlisted, maybe_unlisted_untrusted
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.failed_requests import LostRefusal
 from interlock.links.handshake import MODERN_META, modern_head
 from interlock.links.pipes import Trouble, Undelivered
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, is_deep, maybe_string
+from interlock.mcp.methods import LISTS, PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST, Era
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, find_string, is_deep
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal, find_code
 
@@ -111,7 +110,7 @@ async def read_list(link: ConnectedLink, method: str, known: Items | None = None
             unlisted = maybe_unlisted_untrusted(page)
         if facts.era is Era.MODERN:
             ttl_s = _least(ttl_s, page.get("ttlMs"))
-            private = private or maybe_string(page.get("cacheScope")) != "public"
+            private = private or find_string(page.get("cacheScope")) != "public"
         cursor = page.get("nextCursor")
         if cursor is None or bytes(cursor) in (b"null", b'""'):
             break
@@ -201,7 +200,7 @@ class _Reading:
             self.raws.append(self._known.raws[place])
             return
         item = decode_object(raw)
-        name = maybe_string(item.get(self._key)) if item is not None else None
+        name = find_string(item.get(self._key)) if item is not None else None
         if item is None or name is None:
             if len(self.refused) <= REFUSED_MAX:
                 self.refused.append(("?", f"an item without a {self._key}"))

@@ -20,11 +20,9 @@ from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.links.link import Link, ServerFacts
 from interlock.links.link_events import LinkEvents
-from interlock.mcp.eras import LATEST_MODERN, Era
-from interlock.mcp.methods import RESOURCES_READ, TOOLS_CALL
+from interlock.mcp.methods import LATEST_MODERN, RESOURCES_READ, TOOLS_CALL, Era
 from interlock.store.ports import StoreError
-from interlock.wire.jsonrpc.codec import decode_value, encode_value
-from interlock.wire.jsonrpc.messages import ABSENT, Response
+from interlock.wire.jsonrpc.codec import ABSENT, Response, decode_value, encode_value
 from interlock.wire.refusal import INVALID_PARAMS, UNAVAILABLE, Refusal
 
 _RESOURCE_CAPABILITIES: Final = {"resources": Raw(b'{"listChanged":true,"subscribe":true}')}

@@ -5,9 +5,8 @@ from typing import Final
 
 from interlock.core.calls.call import Inquiry, Outcome
 from interlock.links.connected_link import ConnectedLink
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import LOG_RANK, SET_LEVEL
-from interlock.wire.jsonrpc.messages import Response
+from interlock.mcp.methods import LOG_RANK, SET_LEVEL, Era
+from interlock.wire.jsonrpc.codec import Response
 from interlock.wire.refusal import CALL_TIMEOUT, Refusal
 
 QUIET: Final = "emergency"  # what a server is told once no client wants its logs any more

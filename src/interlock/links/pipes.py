@@ -15,12 +15,12 @@ import msgspec
 from interlock.core.calls.call import Inquiry, Pending
 from interlock.dispatch.parking import PARKED_MAX
 from interlock.links.side_requests import SideRequests
-from interlock.mcp.sse import SseEvent, SseParser
 from interlock.net.http.client import Failure, FailureKind, Handle, Headers, HttpClient, Parts, header
 from interlock.net.paced_delivery import PacedDelivery
 from interlock.process.child import Child
 from interlock.process.sandbox.sandbox import Sandbox
 from interlock.wire.jsonrpc.oversized import Oversized
+from interlock.wire.sse import SseEvent, SseParser
 
 EVENT_STREAM_HEAD = b"accept: text/event-stream\r\n"
 POST_HEAD = b"content-type: application/json\r\naccept: application/json, text/event-stream\r\n"

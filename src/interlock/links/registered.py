@@ -15,12 +15,10 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import Raw
 
-from interlock.ax.protocol.caller_mark import CALLER
-from interlock.ax.protocol.hop_metadata import Offer
+from interlock.ax.protocol.hop_metadata import CALLER, Offer
 from interlock.ax.protocol.messages import DEREGISTER, HEARTBEAT
 from interlock.ax.protocol.notifications import Notice, NoticeGate, Overflow, Release, overflow, prefix
-from interlock.ax.protocol.registration.liveness import Liveness
-from interlock.ax.protocol.registration.sessions import Session
+from interlock.ax.protocol.registration.registrations import Liveness, Session
 from interlock.ax.protocol.route import CURSOR, ROUTE
 from interlock.config.plan import Dial
 from interlock.core.calls.call import Call, Pending
@@ -39,13 +37,13 @@ from interlock.links.listing import LIST_S, Listing
 from interlock.links.pipes import PipeOwner, Trouble, Undelivered
 from interlock.links.server_keeper import ServerKeeper
 from interlock.links.server_notifications import CHANGES
-from interlock.mcp.eras import LATEST_LEGACY, Era
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS
 from interlock.mcp.methods import (
     ACKNOWLEDGED,
     CANCELLED,
     DISCOVER,
     ELICITATION_COMPLETE,
+    LATEST_LEGACY,
     LOG_MESSAGE,
     PING,
     PROGRESS,
@@ -53,11 +51,11 @@ from interlock.mcp.methods import (
     TASK_NEWS,
     TASK_STATUS,
     TOOLS_LIST,
+    Era,
 )
 from interlock.net.message_pipe import GOING_AWAY, MessagePipe
 from interlock.process.stderr import StderrRing
-from interlock.wire.jsonrpc.codec import decode_object, encode_value
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode_object, encode_value
 
 log = logging.getLogger("interlock.ax")
 

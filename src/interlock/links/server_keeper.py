@@ -32,8 +32,7 @@ from interlock.links.pipes import HttpPipe, Pipe, Undelivered
 from interlock.links.subscriptions import Subscriptions
 from interlock.links.task_subscription import TaskListening
 from interlock.links.unauthorized_retry import Renewal
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import DISCOVER, PING
+from interlock.mcp.methods import DISCOVER, PING, Era
 from interlock.process.stderr import StderrRing
 
 log = logging.getLogger("interlock.links")

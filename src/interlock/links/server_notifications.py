@@ -8,7 +8,6 @@ from msgspec import Raw
 from interlock.core.calls.call import Call, Outcome, Pending
 from interlock.core.calls.caller import Asked
 from interlock.links.link_part import LinkPart
-from interlock.mcp.eras import Era
 from interlock.mcp.meta import PROGRESS_TOKEN
 from interlock.mcp.methods import (
     ACKNOWLEDGED,
@@ -23,10 +22,10 @@ from interlock.mcp.methods import (
     TASK_NEWS,
     TASK_STATUS,
     TOOLS_CHANGED,
+    Era,
     is_vendor_method,
 )
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
+from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode_array, decode_object, find_string
 from interlock.wire.refusal import Refusal
 
 if TYPE_CHECKING:
@@ -183,4 +182,4 @@ def find_acknowledged(in_flight: Mapping[int, Pending], params: Raw, origin: Pen
 def _honoured_uris(params: Raw) -> frozenset[str]:
     granted = decode_object((decode_object(params) or {}).get("notifications", Raw(b"{}"))) or {}
     uris = decode_array(granted.get("resourceSubscriptions", Raw(b"[]"))) or []
-    return frozenset(uri for raw in uris if (uri := maybe_string(raw)) is not None)
+    return frozenset(uri for raw in uris if (uri := find_string(raw)) is not None)

@@ -11,8 +11,8 @@ from interlock.links.link_part import LinkPart
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import PING, ROOTS_LIST
 from interlock.mcp.roots import encode_roots, hold_answers_untrusted, hold_roots_untrusted
+from interlock.wire.jsonrpc.codec import Request
 from interlock.wire.jsonrpc.errors import error_body
-from interlock.wire.jsonrpc.messages import Request
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 if TYPE_CHECKING:

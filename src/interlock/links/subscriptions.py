@@ -17,10 +17,8 @@ from interlock.core.calls.refusals import degraded_refusal
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import MODERN_META, modern_head
 from interlock.links.server_notifications import Listener
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import LISTEN, SUBSCRIBE, UNSUBSCRIBE
-from interlock.wire.jsonrpc.codec import decode_object
-from interlock.wire.jsonrpc.messages import Response
+from interlock.mcp.methods import LISTEN, SUBSCRIBE, UNSUBSCRIBE, Era
+from interlock.wire.jsonrpc.codec import Response, decode_object
 from interlock.wire.refusal import CALL_TIMEOUT, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 log = logging.getLogger("interlock.links")

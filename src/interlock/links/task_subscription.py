@@ -15,10 +15,8 @@ from interlock.core.calls.call import Outcome
 from interlock.core.calls.caller import Asked
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import TASKS_META, modern_head
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import LISTEN, META_SUBSCRIPTION
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
-from interlock.wire.jsonrpc.messages import Request, Response
+from interlock.mcp.methods import LISTEN, META_SUBSCRIPTION, Era
+from interlock.wire.jsonrpc.codec import Request, Response, decode_array, decode_object, find_string
 from interlock.wire.refusal import Refusal
 
 AGREE_S: Final = 10.0  # how long a server may take to say what it will tell
@@ -100,7 +98,7 @@ class TaskListening:
             return
         agreed = decode_object(members["notifications"]) if "notifications" in members else None
         ids = decode_array((agreed or {}).get("taskIds", Raw(b"[]"))) or []
-        listening.agreed = {told for raw in ids if (told := maybe_string(raw)) is not None}
+        listening.agreed = {told for raw in ids if (told := find_string(raw)) is not None}
         self._settle(listening)
 
     def _settle(self, listening: _Listening) -> None:

@@ -9,34 +9,36 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.mcp.methods import ASKED_OF_CLIENT, ELICIT
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 
 
 def capabilities_to_modern(offered: dict[str, Raw]) -> Raw:
-    """What a legacy client declared at `initialize`, for the `_meta` of a 2026-07-28 request."""
-    said: dict[str, Any] = {}
+    """Translate what a legacy client declared at `initialize` for the `_meta` of a 2026-07-28 request."""
+    declared: dict[str, Any] = {}
     for name in ("sampling", "experimental"):
         if _is_object(offered.get(name)):
-            said[name] = offered[name]
+            declared[name] = offered[name]
     if _is_object(offered.get("roots")):
-        said["roots"] = {}  # listChanged has no meaning without a session
+        declared["roots"] = {}  # listChanged has no meaning without a session
     if _is_object(offered.get("elicitation")):
         modes = decode_object(offered["elicitation"])
-        said["elicitation"] = modes or {"form": {}}  # before 2025-11-25 there was only the form
-    return Raw(encode_value(said))
+        declared["elicitation"] = modes or {"form": {}}  # before 2025-11-25 there was only the form
+    return Raw(encode_value(declared))
 
 
-def common_capabilities(known: Mapping[str, Any], offered: Mapping[str, Raw]) -> dict[str, Any]:
-    """What a client of either era offers of what is known, in one form, so that equal offers are equal bytes."""
-    common = _common(known, offered)
+def common_capabilities(supported: Mapping[str, Any], offered: Mapping[str, Raw]) -> dict[str, Any]:
+    """Return which of the supported capabilities a client of either era offers, in one form, so that equal offers
+    are equal bytes.
+    """
+    common = _common(supported, offered)
     if common.get("elicitation") == {} and not decode_object(offered["elicitation"]):
         common["elicitation"] = {"form": {}}  # before 2025-11-25 there was only the form
     return common
 
 
-def _common(known: Mapping[str, Any], offered: Mapping[str, Raw]) -> dict[str, Any]:
+def _common(supported: Mapping[str, Any], offered: Mapping[str, Raw]) -> dict[str, Any]:
     common: dict[str, Any] = {}
-    for name, inner in known.items():
+    for name, inner in supported.items():
         raw = offered.get(name)
         if isinstance(inner, Mapping):
             if raw is not None and _is_object(raw):
@@ -47,7 +49,7 @@ def _common(known: Mapping[str, Any], offered: Mapping[str, Raw]) -> dict[str, A
 
 
 def declares(capabilities: Raw, name: str, mode: str | None = None) -> bool:
-    """Whether a modern client declared `name` (and, for elicitation, the mode)."""
+    """Return whether a modern client declared `name` and, for elicitation, the mode."""
     settings = (decode_object(capabilities) or {}).get(name)
     if not _is_object(settings):
         return False
@@ -58,13 +60,13 @@ def declares(capabilities: Raw, name: str, mode: str | None = None) -> bool:
 
 
 def may_be_asked(capabilities: Raw, method: str, params: Raw) -> bool:
-    """Whether a client that declared these, in the words of 2026-07-28, can answer this question of a server."""
+    """Return whether a client with these 2026-07-28 capabilities can answer this question of a server."""
     needed = ASKED_OF_CLIENT.get(method)
     return needed is not None and declares(capabilities, needed, _mode(params) if method == ELICIT else None)
 
 
 def question_capability(method: str, params: Raw) -> dict[str, Any] | None:
-    """The capability that question needs, as 2026-07-28 names what is required; None where none would do."""
+    """Return the capability that a question needs, in the form of 2026-07-28, or None if no capability would do."""
     needed = ASKED_OF_CLIENT.get(method)
     if needed is None:
         return None
@@ -77,18 +79,17 @@ _LACKED: Final = re.compile(
 )
 
 
-def capability_said_lacking(said: str, capabilities: Raw) -> dict[str, Any] | None:
-    """The capability that a failure's text says the client lacks, and that it did not declare, as 2026-07-28 names what
-    is required."""
-    found = _LACKED.match(said)
-    if found is None:
+def find_missing_capability(text: str, capabilities: Raw) -> dict[str, Any] | None:
+    """Find the capability that an error text says the client lacks, if the client indeed did not declare it."""
+    match = _LACKED.match(text)
+    if match is None:
         return None
-    name, mode = found["name"].lower(), (found["mode"] or "form").lower()
+    name, mode = match["name"].lower(), (match["mode"] or "form").lower()
     return None if declares(capabilities, name, mode) else {name: {"url": {}} if mode == "url" else {}}
 
 
 def _mode(params: Raw) -> str:
-    return maybe_string((decode_object(params) or {}).get("mode")) or "form"
+    return find_string((decode_object(params) or {}).get("mode")) or "form"
 
 
 def _is_object(raw: Raw | None) -> bool:

@@ -47,7 +47,9 @@ def encode_header(value: str) -> bytes:
 
 
 def decode_header_untrusted(value: bytes) -> str | None:
-    """None for what no encoder writes, so that a damaged header never equals a body by accident."""
+    """Decode a header value. Return None for a value that no encoder writes, so that a damaged header never equals a
+    body by accident.
+    """
     try:
         text = value.decode("ascii")
     except UnicodeDecodeError:
@@ -70,8 +72,10 @@ class Mirrored(msgspec.Struct, frozen=True):
 
 
 def mirrored_arguments(input_schema: Any) -> tuple[Mirrored, ...] | str:
-    """The headers a tool's schema asks for, or a reason why its marks are invalid (then the tool cannot be called)."""
-    found: dict[str, Mirrored] = {}
+    """Return the headers that a tool's schema asks for, or why its marks are invalid. A tool with invalid marks
+    cannot be called.
+    """
+    mirrored: dict[str, Mirrored] = {}
     for path, schema in _positions(input_schema):
         if _MARK not in schema:
             continue
@@ -82,14 +86,14 @@ def mirrored_arguments(input_schema: Any) -> tuple[Mirrored, ...] | str:
             return f"{_MARK} of {'.'.join(path)[:80]} is not a header name"
         if not isinstance(schema.get("type"), str) or schema["type"] not in _MIRRORED_TYPES:
             return f"{_MARK} of {'.'.join(path)[:80]} needs type string, integer or boolean"
-        if name.lower() in found:
+        if name.lower() in mirrored:
             return f"{_MARK} {name[:80]} is used twice"
-        found[name.lower()] = Mirrored(path, PARAM_PREFIX + name.lower().encode())
-    return tuple(found.values())
+        mirrored[name.lower()] = Mirrored(path, PARAM_PREFIX + name.lower().encode())
+    return tuple(mirrored.values())
 
 
 def _positions(root: Any) -> Iterator[tuple[tuple[str, ...] | None, dict[str, Any]]]:
-    """Every schema inside a schema, with its path of property names, or None once it cannot be named."""
+    """Yield every schema inside a schema with its path of property names, or None if no path leads to it."""
     stack: list[tuple[tuple[str, ...] | None, Any]] = [((), root)]
     while stack:
         path, node = stack.pop()
@@ -108,7 +112,7 @@ def _positions(root: Any) -> Iterator[tuple[tuple[str, ...] | None, dict[str, An
 
 
 def mirror_text(arguments: Any, path: tuple[str, ...]) -> str | None:
-    """The text an argument has as a header; None when it is absent, null or has no text form."""
+    """Return an argument as the text of its header, or None if it is absent, null or has no text form."""
     return _text(_argument(arguments, path))
 
 
@@ -135,39 +139,39 @@ def _text(value: Any) -> str | None:
 
 
 def mirror_headers(mirrored: tuple[Mirrored, ...], arguments: Any) -> bytes:
-    """The `Mcp-Param-*` header lines for one call."""
+    """Return the `Mcp-Param-*` header lines for one call."""
     lines = []
-    for one in mirrored:
-        text = mirror_text(arguments, one.path)
+    for mirror in mirrored:
+        text = mirror_text(arguments, mirror.path)
         if text is not None:
-            lines.append(b"%b: %b\r\n" % (one.header, encode_header(text)))
+            lines.append(b"%b: %b\r\n" % (mirror.header, encode_header(text)))
     return b"".join(lines)
 
 
 def mirror_mismatch(mirrored: tuple[Mirrored, ...], arguments: Any, headers: Mapping[bytes, bytes]) -> str | None:
-    """Why the headers of a call do not repeat its arguments, or None when they do."""
-    for one in mirrored:
-        value = _argument(arguments, one.path)
+    """Return why the headers of a call do not repeat its arguments, or None if they do."""
+    for mirror in mirrored:
+        value = _argument(arguments, mirror.path)
         text = _text(value)
-        sent = headers.get(one.header)
-        shown = one.header.decode()
+        sent = headers.get(mirror.header)
+        shown = mirror.header.decode()
         if text is None:
             if sent is not None:
                 return f"the header {shown} is sent but the argument is absent"
             continue
         if sent is None:
             return f"the header {shown} is missing"
-        said = decode_header_untrusted(sent)
-        if said != text and not (said is not None and _is_same_number(said, value)):
+        decoded = decode_header_untrusted(sent)
+        if decoded != text and not (decoded is not None and _is_same_number(decoded, value)):
             return f"the header {shown} does not equal the argument"
     return None
 
 
-def _is_same_number(said: str, value: Any) -> bool:
-    """Whole numbers compare by value, exactly: 42 and 42.0 are one number in JSON."""
+def _is_same_number(text: str, value: Any) -> bool:
+    """Compare whole numbers by value, exactly: 42 and 42.0 are one number in JSON."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    decimal = _DECIMAL.fullmatch(said)
+    decimal = _DECIMAL.fullmatch(text)
     try:
         return type(value) is int and decimal is not None and int(decimal[1]) == value
     except ValueError:  # more digits than the interpreter reads

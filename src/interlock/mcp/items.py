@@ -3,13 +3,40 @@
 Unknown members, their order and every value pass; across eras only what the other era forbids is left out.
 """
 
+import base64
 from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.mcp.eras import Era
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.mcp.methods import Era
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError
+
+# Our own cursor over a merged list: the key after which to go on.
+#
+# It names a place in the order, not a position in a version of the list, so paging stays right while servers come and
+# go,
+# and no state is kept for it.
+
+CURSOR_BYTES_MAX = 2 * 1024 * 1024  # the key may be a URI as long as a list item (1 MiB), and base64 adds a third
+_PREFIX = b"il1:"
+
+
+def encode_cursor(after: str) -> str:
+    return base64.urlsafe_b64encode(_PREFIX + after.encode()).decode().rstrip("=")
+
+
+def decode_cursor_untrusted(cursor: str) -> str | None:
+    """Return the key in a cursor, or None if we did not write the cursor."""
+    if len(cursor) > CURSOR_BYTES_MAX:
+        return None
+    try:
+        raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+        after = raw[len(_PREFIX) :].decode()
+    except ValueError:
+        return None
+    return after if encode_cursor(after) == cursor else None
+
 
 Item = dict[str, Raw]
 
@@ -29,7 +56,7 @@ def tool_item(
     client: Era,
     tasks: bool = True,
 ) -> bytes:
-    """`tasks`: whether the tool's server makes tasks of calls."""
+    """Encode a tool for a client. `tasks` says whether the tool's server can run calls as tasks."""
     shown: dict[str, Any] = dict(item)
     shown["name"] = name
     if not tasks and "execution" in shown:
@@ -61,7 +88,7 @@ def resource_item(item: Item, *, member: str, uri: str) -> bytes:
 
 
 def maybe_value(item: Item, member: str) -> Any:
-    """The decoded member, or None where it is absent or unreadable."""
+    """Return the decoded member, or None if it is absent or unreadable."""
     raw = item.get(member)
     if raw is None:
         return None
@@ -76,12 +103,12 @@ def _merge(raw: Raw | None, extra: dict[str, Any]) -> dict[str, Any]:
 
 
 def _make_untasked(shown: dict[str, Any]) -> None:
-    """What a tool says of tasks counts only where its server has them (2025-11-25), and another's may have them.
+    """Remove what a tool says about tasks, because its server does not support them (2025-11-25).
 
-    `forbidden` stays: it says what leaving it out would say.
+    `forbidden` stays, because it means the same as leaving the member out.
     """
     execution = decode_object(shown["execution"])
-    if execution is not None and maybe_string(execution.get("taskSupport", _FORBIDDEN)) != "forbidden":
+    if execution is not None and find_string(execution.get("taskSupport", _FORBIDDEN)) != "forbidden":
         del execution["taskSupport"]
         shown["execution"] = execution
 
@@ -91,8 +118,11 @@ def _make_schemas_legacy(shown: dict[str, Any]) -> None:
         schema = decode_object(shown[member]) if member in shown else None
         if schema is not None and bytes(schema.get("type", b"")) == _OBJECT_TYPE:
             properties = decode_object(schema.get("properties", Raw(b"{}"))) or {}
-            if any(bytes(one) in _AS_OBJECT for one in properties.values()):
-                named = {name: _AS_OBJECT.get(bytes(one), one) for name, one in properties.items()}
+            if any(bytes(schema_of_property) in _AS_OBJECT for schema_of_property in properties.values()):
+                named = {
+                    name: _AS_OBJECT.get(bytes(schema_of_property), schema_of_property)
+                    for name, schema_of_property in properties.items()
+                }
                 shown[member] = {**schema, "properties": named}
         elif member == "outputSchema":
             shown.pop(member, None)  # before 2026-07-28 an output is an object

@@ -12,8 +12,8 @@ from typing import Final
 
 from msgspec import Raw
 
-from interlock.mcp.eras import LATEST_MODERN
 from interlock.mcp.methods import (
+    LATEST_MODERN,
     META_CAPABILITIES,
     META_CLIENT,
     META_LOG_LEVEL,
@@ -84,7 +84,9 @@ def _judge(key: str) -> Fate:
 
 
 def _names_credential(key: str) -> bool:
-    """Whether one of its words is a credential's: `refresh_token` is one, `tokenizer` and `authorName` are none."""
+    """Return whether one word of a key means a credential, as in `refresh_token`, but not in `tokenizer` or
+    `authorName`.
+    """
     words = [word.lower() for word in _WORD.findall(key)]
     if not _CREDENTIAL_WORDS.isdisjoint(word.removesuffix("s") for word in words):  # AX-10.1-1
         return True
@@ -95,19 +97,21 @@ _remembered = functools.lru_cache(maxsize=4096)(_judge)
 
 
 def crossing_keys(meta: dict[str, Raw], *, vendor: bool) -> dict[str, Raw]:
-    """The keys that cross any hop, in their order; the era keys and the progress token are the caller's business."""
-    kept = {}
+    """Return the keys that may cross any hop, in their order. The caller handles the keys of an era and the progress
+    token.
+    """
+    crossing = {}
     for key, value in meta.items():
         what = fate(key)
         if what is Fate.PASS or (what is Fate.VENDOR and vendor):
-            kept[key] = value
-    return kept
+            crossing[key] = value
+    return crossing
 
 
 def stamp_modern(
     crossed: dict[str, Raw], *, capabilities: Raw, client: Raw | None, log_level: Raw | None
 ) -> dict[str, Raw]:
-    """`_meta` for a 2026-07-28 server: the client's own capabilities travel, not ours."""
+    """Complete `_meta` for a 2026-07-28 server. The capabilities are the client's, not ours."""
     crossed[META_VERSION] = RAW_MODERN
     crossed[META_CAPABILITIES] = capabilities
     if client is not None:

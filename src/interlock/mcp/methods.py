@@ -1,6 +1,41 @@
 """Which methods exist, in which era, and what each carries that a gateway must know."""
 
+from enum import Enum
 from typing import Final
+
+# The two eras of MCP and the revisions in each.
+#
+# Legacy: an `initialize` handshake opens a session (2024-11-05 to 2025-11-25). Modern: every request stands alone and
+# carries its own version and capabilities (2026-07-28). The era of a client and the era of a server are found
+# separately.
+
+
+class Era(Enum):
+    LEGACY = "legacy"
+    MODERN = "modern"
+
+
+# A member of an enum is looked up by the enum's metaclass, ten times slower than a name: these are for the call path.
+LEGACY: Final = Era.LEGACY
+MODERN: Final = Era.MODERN
+
+LEGACY_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25")
+MODERN_VERSIONS: Final = ("2026-07-28",)
+LATEST_LEGACY: Final = LEGACY_VERSIONS[-1]
+LATEST_MODERN: Final = MODERN_VERSIONS[-1]
+
+BATCH_VERSION: Final = "2025-03-26"  # the only revision with batches: those before do not name them, those after forbid
+
+
+def negotiate_legacy(requested: str) -> str:
+    """Return the version for the answer to `initialize`: the requested one if we support it, otherwise our newest."""
+    return requested if requested in LEGACY_VERSIONS else LATEST_LEGACY
+
+
+def era_of_header(version: str | None) -> Era:
+    """Return the era of an HTTP request. A version that is not a known legacy version is validated as a modern one."""
+    return Era.LEGACY if version is None or version in LEGACY_VERSIONS else Era.MODERN
+
 
 INITIALIZE: Final = "initialize"
 INITIALIZED: Final = "notifications/initialized"
@@ -76,8 +111,10 @@ _OF_TREE: Final = ("notifications/mcpax/", "mcpax/")
 
 
 def is_vendor_method(method: str) -> bool:
-    """Whether the method of a notification is a vendor's own, and no request's either: some servers answer a request
-    without an id by doing what it asks."""
+    """Return whether the method of a notification is defined by a vendor.
+
+    The names of requests do not count: some servers carry out a request that comes without an id.
+    """
     return method not in _DEFINED and not method.startswith(_OF_TREE)
 
 

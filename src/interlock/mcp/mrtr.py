@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.mcp.methods import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError
 
 # Only these may be answered with `input_required`.
@@ -39,9 +39,9 @@ class InputRequired(msgspec.Struct, frozen=True):
 
 
 def read_input_required(result: Raw) -> InputRequired | str | None:
-    """What a server asks for; a reason if it cannot be understood; None if the result asks nothing."""
+    """Return what a server asks for, a reason if that cannot be understood, or None if the result asks for nothing."""
     members = decode_object(result)
-    if members is None or maybe_string(members.get("resultType")) != "input_required":
+    if members is None or find_string(members.get("resultType")) != "input_required":
         return None
     state = members.get("requestState")
     raw = decode_object(members["inputRequests"]) if "inputRequests" in members else {}
@@ -52,7 +52,7 @@ def read_input_required(result: Raw) -> InputRequired | str | None:
     questions = {}
     for key, value in raw.items():
         question = decode_object(value)
-        method = maybe_string(question.get("method")) if question is not None else None
+        method = find_string(question.get("method")) if question is not None else None
         if question is None or method is None:
             return "a question has no method"
         params = question.get("params", Raw(b"{}"))
@@ -63,26 +63,26 @@ def read_input_required(result: Raw) -> InputRequired | str | None:
 
 
 def encode_input_required(questions: dict[str, Question], state: str) -> bytes:
-    asked: dict[str, dict[str, Any]] = {}
+    requests: dict[str, dict[str, Any]] = {}
     for key, question in questions.items():
-        asked[key] = {"method": question.method}
+        requests[key] = {"method": question.method}
         if bytes(question.params)[:1] == b"{":  # roots/list may come without
-            asked[key]["params"] = question.params
-    return encode_value({"resultType": "input_required", "inputRequests": asked, "requestState": state})
+            requests[key]["params"] = question.params
+    return encode_value({"resultType": "input_required", "inputRequests": requests, "requestState": state})
 
 
 def request_digest(method: str, params: dict[str, Any]) -> bytes:
-    """What a retry must repeat: all of the request but its answers, its state, its `_meta` and what is overlooked."""
-    kept = {key: raw for key, raw in params.items() if key not in _NOT_THE_REQUEST}
+    """Return the digest of what a retry must repeat: the request without its answers, its state and its `_meta`."""
+    repeated = {key: raw for key, raw in params.items() if key not in _NOT_THE_REQUEST}
     try:
-        body = _sorted_json({key: decode_value(raw) for key, raw in kept.items()})
+        body = _sorted_json({key: decode_value(raw) for key, raw in repeated.items()})
     except CodecError:  # JSON that we cannot read into values (half a surrogate pair): then its bytes count
-        body = _sorted_json(kept)
+        body = _sorted_json(repeated)
     return hashlib.sha256(method.encode() + b"\n" + body).digest()[:16]
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):
-    """What our own request state says."""
+    """Content of the request state that we issue."""
 
     handle: str  # names the parked call; empty when the request is simply to be sent again
     round: int
@@ -100,7 +100,7 @@ def is_ours(state: str) -> bool:
 
 
 def unseal_untrusted(state: str, key: bytes) -> Ticket | None:
-    """None for anything that this key did not seal."""
+    """Open a sealed request state. Return None if it was not sealed with this key."""
     body = unseal_bytes_untrusted(_PREFIX, state, key)
     return None if body is None else msgspec.json.decode(body, type=Ticket)
 

@@ -5,17 +5,28 @@ member keeps its bytes and its place.
 """
 
 import re
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 from msgspec import Raw
 
-from interlock.mcp.ax_errors import maybe_for_modern_edge
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import CACHEABLE, RESOURCES_READ
+from interlock.mcp.methods import CACHEABLE, RESOURCES_READ, Era
 from interlock.mcp.tasks import requires_tasks, tool_across_eras
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import (
+    Response,
+    decode_array,
+    decode_object,
+    decode_untrusted,
+    decode_value,
+    encode_error,
+    encode_result,
+    encode_value,
+    find_outline,
+    find_string,
+)
 from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.refusal import (
+    BUDGET_EXCEEDED,
     FORMS,
     HEADER_MISMATCH,
     INTERNAL_ERROR,
@@ -23,6 +34,7 @@ from interlock.wire.refusal import (
     INVALID_REQUEST,
     MISSING_CAPABILITY,
     RESOURCE_NOT_FOUND,
+    TOOL_DEGRADED,
     UNSUPPORTED_VERSION,
     URL_ELICITATION_REQUIRED,
     Refusal,
@@ -30,8 +42,139 @@ from interlock.wire.refusal import (
     find_code,
 )
 
-_OBJECT: Final = ord("{")
+# Error numbers of MCP-AX as a 2026-07-28 client reads them (MCP-AX 13.2).
+
+_DRAFT_CODES: Final[dict[tuple[str, int], RefusalCode]] = {
+    ("tool_degraded", -32002): TOOL_DEGRADED,  # AX-13.2-3
+    ("budget_exceeded", -32003): BUDGET_EXCEEDED,  # AX-13.2-3, AX-11.4-3
+}
+
+
+_DRAFT_MARKS: Final = (b"-32002", b"-32003")
+
+
+def find_modern_error(error: Raw) -> bytes | None:
+    """Translate an error with a number of the MCP-AX draft for a 2026-07-28 client (13.2). Return None for any other
+    error.
+
+    The error is recognised by its message and reason: -32002 alone may mean a missing resource to a legacy server.
+    """
+    if not any(mark in bytes(error) for mark in _DRAFT_MARKS):
+        return None
+    members: dict[str, Any] | None = decode_object(error)
+    try:
+        fields = {name: decode_value(members[name]) for name in ("code", "message", "data")} if members else {}
+    except (KeyError, CodecError):
+        return None
+    data = fields.get("data")
+    if (
+        members is None
+        or not isinstance(data, dict)
+        or data.keys().isdisjoint(("reason", "budget"))
+        or type(fields["code"]) is not int
+    ):
+        return None
+    message = fields["message"]
+    code = _DRAFT_CODES.get((message, fields["code"])) if isinstance(message, str) else None
+    if code is None:
+        return None
+    # AX-13.2-3
+    return encode_value({**members, "code": FORMS[code].number, "data": {**data, "mcpax_code": fields["code"]}})
+
+
+# What is in a large result: read once, where a small one is searched for each of its marks.
+
+LARGE_BYTES: Final = 64 * 1024
+_CLAIMING: Final = ("_meta", "structuredContent", "result", "messages")  # in which a server could make a claim
+_BLOCKS: Final = ("content", "contents")  # lists whose members may have metadata of their own
+
+
+_TRUE: Final = Raw(b"true")
 _COMPLETE: Final = Raw(b'"complete"')
+
+
+class _Block(msgspec.Struct, rename={"meta": "_meta"}):
+    meta: Raw | msgspec.UnsetType = msgspec.UNSET
+    resource: Raw | msgspec.UnsetType = msgspec.UNSET  # with metadata of its own
+
+
+_decode_blocks = msgspec.json.Decoder(list[_Block]).decode
+
+
+class ResultFacts(msgspec.Struct, frozen=True):
+    may_claim: bool
+    is_typed: bool  # it has a resultType
+    is_error: bool
+    names: frozenset[str] = frozenset()  # of its members
+    is_complete: bool = False  # its resultType says so
+
+
+def find_result_facts(result: Raw, message: bytes = b"") -> ResultFacts | None:
+    """Read the members of a large result once. Return None if the bytes must be searched instead, because names may be
+    duplicated or escaped.
+
+    `message` is the message that holds the result; it spares a second reading.
+    """
+    outline = find_outline(message)
+    if outline is not None:
+        result = (decode_object(outline.text) or {}).get("result", result)
+    members = decode_object(result)
+    if members is None or _size(members) != len(result):
+        return None
+    may_claim = any(name in members for name in _CLAIMING) or any(
+        name in members and _may_have_metadata(members[name]) for name in _BLOCKS
+    )
+    return ResultFacts(
+        may_claim,
+        "resultType" in members,
+        members.get("isError") == _TRUE,
+        frozenset(members),
+        members.get("resultType") == _COMPLETE,
+    )
+
+
+def _size(members: dict[str, Raw]) -> int:
+    """Return the size of an object that is written without blanks: its names, a colon for each, and its values."""
+    return len(encode_value(list(members))) + len(members) + sum(map(len, members.values()))
+
+
+def _may_have_metadata(blocks: Raw) -> bool:
+    """Read rather than searched for: a key may be spelled with escapes. What is no list of objects may have any."""
+    try:
+        read = _decode_blocks(blocks)
+        return any(block.meta is not msgspec.UNSET or block.resource is not msgspec.UNSET for block in read)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return True
+
+
+# A note of the gateway in the answer to a call: one more text for the model, the rest as its server wrote it.
+
+
+def with_note(message: bytes, text: str) -> bytes:
+    """Append a text to the content of an answer, or to the message of its error. An answer with neither stays
+    unchanged.
+    """
+    try:
+        answer = decode_untrusted(message)
+    except CodecError:
+        return message
+    if not isinstance(answer, Response):
+        return message
+    members: dict[str, Any] | None = decode_object(answer.error or answer.result)
+    if members is None:
+        return message
+    if answer.error:
+        error_text = find_string(members.get("message"))
+        members["message"] = f"{error_text} ({text})" if error_text else text
+        return encode_error(answer.id, encode_value(members))
+    content = decode_array(members["content"]) if "content" in members else None
+    if content is None:
+        return message
+    members["content"] = [*content, Raw(encode_value({"type": "text", "text": text}))]
+    return encode_result(answer.id, encode_value(members))
+
+
+_OBJECT: Final = ord("{")
 _MODERN_ONLY_MEMBERS: Final = ("resultType", "ttlMs", "cacheScope")
 _MODERN_CODES: Final[dict[RefusalCode, RefusalCode]] = {
     HEADER_MISMATCH: INVALID_REQUEST,
@@ -59,7 +202,7 @@ _NOT_PLAINLY_LEGACY: Final = frozenset(("ttlMs", "cacheScope", "structuredConten
 
 
 def large_to_modern(result: Raw, method: str, names: frozenset[str]) -> tuple[bytes, memoryview] | None:
-    """A large result in pieces, where only its beginning differs; `names`: of its members."""
+    """Translate a large result in pieces if only its beginning differs. `names` are the names of its members."""
     view = memoryview(result)
     if method in CACHEABLE or "resultType" in names or bytes(view[:2]) != b'{"':
         return None
@@ -67,7 +210,9 @@ def large_to_modern(result: Raw, method: str, names: frozenset[str]) -> tuple[by
 
 
 def large_to_legacy(result: Raw, names: frozenset[str]) -> tuple[bytes, memoryview] | None:
-    """The same of a complete result."""
+    """Translate a large complete result in pieces if only its beginning differs. `names` are the names of its
+    members.
+    """
     view = memoryview(result)
     if not names.isdisjoint(_NOT_PLAINLY_LEGACY) or bytes(view[: len(_MODERN_HEAD)]) != _MODERN_HEAD:
         return None
@@ -108,7 +253,7 @@ def result_to_legacy(result: Raw) -> bytes | Refusal:
     members = decode_object(result)
     if members is None:
         return Refusal(INTERNAL_ERROR, "the server's result is not an object")
-    kind = maybe_string(members.get("resultType")) if "resultType" in members else "complete"
+    kind = find_string(members.get("resultType")) if "resultType" in members else "complete"
     if kind == "task":
         return _TASK
     if kind != "complete":
@@ -123,17 +268,17 @@ def result_to_legacy(result: Raw) -> bytes | Refusal:
 
 
 def _with_text(content: Raw | None, value: bytes) -> Raw:
-    """The content of a result with a text block that says this value, added where none does."""
+    """Add a text block with this value to the content of a result, unless a block has the same text already."""
     blocks = (decode_array(content) if content is not None else None) or []
     block = encode_value({"type": "text", "text": value.decode()})
-    said = (decode_object(one) or {} for one in blocks)
-    if any(_is_same(maybe_string(one.get("text")), value) for one in said):
+    decoded = (decode_object(block_members) or {} for block_members in blocks)
+    if any(_is_same(find_string(block_members.get("text")), value) for block_members in decoded):
         return Raw(encode_value(blocks))
     return Raw(encode_value([*blocks, Raw(block)]))
 
 
 def _is_same(text: str | None, value: bytes) -> bool:
-    """Whether a text says the value: as JSON, or a string as it is."""
+    """Return whether a text is this value, as JSON or as a plain string."""
     try:
         structured = decode_value(value)
         return text is not None and (text == structured or decode_value(text.encode()) == structured)
@@ -142,7 +287,7 @@ def _is_same(text: str | None, value: bytes) -> bool:
 
 
 def error_to_modern(error: Raw) -> bytes:
-    return maybe_for_modern_edge(error) or _recode(
+    return find_modern_error(error) or _recode(
         error, {RESOURCE_NOT_FOUND: INVALID_PARAMS, URL_ELICITATION_REQUIRED: INTERNAL_ERROR}
     )
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.net.protocol.file_uri import Unreadable, file_uri, is_within, read_file_path, without_dots
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_value, find_string
 
 ROOTS_MAX: Final = 32  # of one message; each is looked up on the disk, step by step
 STEPS_MAX: Final = 64
@@ -22,7 +22,7 @@ Resolve = Callable[[str], str]  # an absolute path -> the same without symlinks
 
 
 class HeldRoots(msgspec.Struct, frozen=True):
-    """What became of the roots in an answer, by their URIs."""
+    """URIs of the roots in an answer: which were passed on and which were withheld."""
 
     passed: tuple[str, ...] = ()
     withheld: tuple[str, ...] = ()  # as the client wrote them, cut
@@ -35,7 +35,7 @@ NONE: Final = HeldRoots()
 
 
 def encode_roots(folders: Sequence[str]) -> bytes:
-    """The result of `roots/list` that names these folders."""
+    """Encode the result of `roots/list` for these folders."""
     roots = [{"uri": file_uri(folder), "name": folder.rpartition("/")[2] or folder} for folder in folders]
     return encode_value({"roots": roots})
 
@@ -43,9 +43,10 @@ def encode_roots(folders: Sequence[str]) -> bytes:
 def hold_roots_untrusted(
     answer: Raw, allowed: Sequence[str], resolve: Resolve, most: int = ROOTS_MAX
 ) -> tuple[Raw, HeldRoots]:
-    """A client's answer with only its allowed roots; `allowed` are paths without symlinks. Another answer stays.
+    """Remove the roots that are not allowed from a client's answer. `allowed` are paths without symlinks. Any other
+    answer stays unchanged.
 
-    Roots behind the first `most` are withheld unseen, and the record names one of them.
+    Roots after the first `most` are withheld unseen, and the record names one of them.
     """
     members: dict[str, Any] | None = decode_object(answer)
     if members is None or "roots" not in members:
@@ -54,8 +55,8 @@ def hold_roots_untrusted(
     withheld: list[str] = []
     for index, raw in enumerate((decode_array(members["roots"]) or ())[: most + 1]):
         root: dict[str, Any] | None = decode_object(raw)
-        uri = maybe_string(root.get("uri")) if root is not None else None
-        path = _maybe_allowed(uri, allowed, resolve) if uri is not None and index < most else None
+        uri = find_string(root.get("uri")) if root is not None else None
+        path = _find_allowed_path(uri, allowed, resolve) if uri is not None and index < most else None
         if root is not None and path is not None:
             passed.append({**root, "uri": file_uri(path)})
         else:
@@ -67,18 +68,18 @@ def hold_roots_untrusted(
 def hold_answers_untrusted(
     answers: Raw | Mapping[str, Raw], allowed: Sequence[str], resolve: Resolve
 ) -> tuple[Raw, HeldRoots]:
-    """The same for the `inputResponses` of a 2026-07-28 request: whichever of them holds roots."""
+    """Remove the roots that are not allowed from the `inputResponses` of a 2026-07-28 request."""
     if isinstance(answers, Raw):
         text = bytes(answers)
         if b"roots" not in text and b"\\u" not in text:  # nor spelled with escapes
             return answers, NONE
         # What cannot be read as an object answers nothing.
-        given: Mapping[str, Raw] = decode_object(answers) or {}
+        responses: Mapping[str, Raw] = decode_object(answers) or {}
     else:
-        given = answers
+        responses = answers
     answered: dict[str, Raw] = {}
     all_held = NONE
-    for key, answer in given.items():
+    for key, answer in responses.items():
         seen = len(all_held.passed) + len(all_held.withheld)
         answered[key], held = hold_roots_untrusted(answer, allowed, resolve, max(0, ROOTS_MAX - seen))
         if held and seen <= ROOTS_MAX:
@@ -86,7 +87,7 @@ def hold_answers_untrusted(
     return Raw(encode_value(answered)), all_held
 
 
-def _maybe_allowed(uri: str, allowed: Sequence[str], resolve: Resolve) -> str | None:
+def _find_allowed_path(uri: str, allowed: Sequence[str], resolve: Resolve) -> str | None:
     if len(uri) > URI_CHARS_MAX or not allowed or uri[: len(_SCHEME)].lower() != _SCHEME:
         return None
     path = read_file_path(uri[len(_SCHEME) :])

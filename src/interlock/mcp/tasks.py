@@ -11,9 +11,18 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.mcp.eras import LATEST_LEGACY, LATEST_MODERN, Era
-from interlock.mcp.methods import CREATE_MESSAGE, ELICIT, META_TASK, TASKS_EXTENSION, TASKS_GET, TASKS_RESULT
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.mcp.methods import (
+    CREATE_MESSAGE,
+    ELICIT,
+    LATEST_LEGACY,
+    LATEST_MODERN,
+    META_TASK,
+    TASKS_EXTENSION,
+    TASKS_GET,
+    TASKS_RESULT,
+    Era,
+)
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import (
     FORMS,
@@ -38,7 +47,7 @@ _MARK: Final = META_TASK.encode()
 
 
 class TaskFacts(msgspec.Struct, frozen=True):
-    """What a task says of itself that must be remembered."""
+    """Facts of a task that must be remembered."""
 
     id: str
     status: str
@@ -54,7 +63,7 @@ class Made(msgspec.Struct, frozen=True):
     task: dict[str, Any]  # the task in it: the result itself in 2026-07-28
 
     def rename_task(self, ours: str, rename: Rename) -> bytes:
-        """The result under our id for the task; `rename` knows the others it may speak of."""
+        """Encode the result with our id for the task. `rename` maps the ids of other tasks that the result mentions."""
         self.task["taskId"] = Raw(encode_value(ours))
         if self.task is not self.result:
             self.result["task"] = self.task
@@ -66,26 +75,28 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def read_task(members: dict[str, Any], era: Era) -> TaskFacts | str:
-    """The task that these members are, or why they are none."""
+    """Read a task from these members, or return why they are not a task."""
     raw = members.get("taskId")
     if raw is None or len(raw) > ID_BYTES_MAX:
         return f"a task without an id of at most {ID_BYTES_MAX} bytes"
-    task_id = maybe_string(raw)
+    task_id = find_string(raw)
     if not task_id:
         return "a task whose id is no text"
-    status = maybe_string(members.get("status")) or ""
+    status = find_string(members.get("status")) or ""
     return TaskFacts(task_id, status, _seconds(members.get(_TTL[era])), _seconds(members.get(_POLL[era])))
 
 
 def read_made(result: Raw, era: Era) -> Made | str | None:
-    """What a server made of a call; why that cannot be used; None if the result is no task."""
+    """Read the task that a server created for a call. Return a reason if it is unusable, or None if the result is
+    not a task.
+    """
     if b'"task"' not in bytes(result):
         return None
     members: dict[str, Any] | None = decode_object(result)
     if members is None:
         return None
     if era is Era.MODERN:
-        if maybe_string(members.get("resultType")) != "task":
+        if find_string(members.get("resultType")) != "task":
             return None
         task: dict[str, Any] | None = members
     else:
@@ -99,14 +110,14 @@ def read_made(result: Raw, era: Era) -> Made | str | None:
 
 
 def renamed_answer(result: Raw, method: str, theirs: str, rename: Rename) -> dict[str, Any] | str:
-    """The members of an answer about the task `theirs`, with our ids in it; or why it is no such answer."""
+    """Replace the ids in an answer about the task `theirs` by our ids. Return a reason if it is not such an answer."""
     members: dict[str, Any] | None = decode_object(result)
     if members is None:
         return "a result that is no object"
     if method == TASKS_GET and "taskId" not in members:
         return "a result without a task"
     if method != TASKS_RESULT and "taskId" in members:  # there the result is the tool's own
-        if maybe_string(members["taskId"]) != theirs:
+        if find_string(members["taskId"]) != theirs:
             return "a result about another task than was asked for"
         members["taskId"] = Raw(encode_value(rename(theirs)))
     rename_related(members, rename)
@@ -120,7 +131,7 @@ def renamed_answer(result: Raw, method: str, theirs: str, rename: Rename) -> dic
 
 
 def related_task(params: Raw | bytes) -> str | None:
-    """The task a message says it belongs to."""
+    """Return the task that a message says it belongs to, or None."""
     if _MARK not in bytes(params):
         return None
     members = decode_object(params) or {}
@@ -130,7 +141,7 @@ def related_task(params: Raw | bytes) -> str | None:
 
 def read_related(meta: dict[str, Raw]) -> str | None:
     related = decode_object(meta[META_TASK]) if META_TASK in meta else None
-    return maybe_string(related.get("taskId")) if related is not None else None
+    return find_string(related.get("taskId")) if related is not None else None
 
 
 def rename_related(members: dict[str, Any], rename: Rename) -> None:
@@ -154,13 +165,13 @@ def rename_related(members: dict[str, Any], rename: Rename) -> None:
 
 def renamed_related(raw: Raw, rename: Rename) -> dict[str, Any] | None:
     related: dict[str, Any] | None = decode_object(raw)
-    task_id = maybe_string(related.get("taskId")) if related is not None else None
+    task_id = find_string(related.get("taskId")) if related is not None else None
     other = rename(task_id) if task_id is not None else None
     return None if related is None or other is None else {**related, "taskId": other}
 
 
 def renamed_in(params: Raw, rename: Rename) -> Raw:
-    """Params or a result with nothing changed but the task they say they belong to."""
+    """Replace the related task's id in params or a result, and change nothing else."""
     members: dict[str, Any] | None = decode_object(params) if _MARK in bytes(params) else None
     if members is None:
         return params
@@ -180,26 +191,26 @@ def _seconds(raw: Raw | None) -> float | None:
 
 
 def offers_tasks(capabilities: dict[str, Raw], era: Era) -> bool:
-    """Whether a server makes tasks of calls."""
+    """Return whether a server can run calls as tasks."""
     if era is Era.MODERN:
         return _is_object(_inside(capabilities, "extensions", TASKS_EXTENSION))
     return _is_object(_inside(capabilities, "tasks", "requests", "tools", "call"))
 
 
 def offers_cancelling(capabilities: dict[str, Raw]) -> bool:
-    """Whether a legacy server's tasks can be cancelled; in the extension all can."""
+    """Return whether the tasks of a legacy server can be cancelled. In the extension all tasks can."""
     return _is_object(_inside(capabilities, "tasks", "cancel"))
 
 
 def declares_tasks(capabilities: Raw) -> bool:
-    """Whether a modern client takes a task for an answer to this request."""
+    """Return whether a modern client accepts a task as the answer to this request."""
     if TASKS_EXTENSION.encode() not in bytes(capabilities):
         return False
     return _is_object(_inside(decode_object(capabilities) or {}, "extensions", TASKS_EXTENSION))
 
 
 def without_tasks(capabilities: Raw) -> Raw:
-    """A modern client's capabilities, without its word that it takes tasks."""
+    """Remove the tasks extension from a modern client's capabilities."""
     members: dict[str, Any] = decode_object(capabilities) or {}
     extensions = decode_object(members["extensions"]) if "extensions" in members else None
     if extensions is None or extensions.pop(TASKS_EXTENSION, None) is None:
@@ -208,7 +219,7 @@ def without_tasks(capabilities: Raw) -> Raw:
 
 
 def requires_tasks(error: Raw) -> bool:
-    """Whether a modern server refused because it would answer only with a task."""
+    """Return whether a modern server refused because it would answer only with a task."""
     if TASKS_EXTENSION.encode() not in bytes(error):
         return False
     members = decode_object(error) or {}
@@ -227,23 +238,23 @@ TAKEN_AS_TASK: Final[dict[str, Any]] = {
 
 
 def takes_as_task(capabilities: dict[str, Raw], method: str) -> bool:
-    """Whether a legacy client may be asked this as a task."""
+    """Return whether this question may be sent to a legacy client as a task."""
     path = _AS_TASK.get(method)
     return path is not None and _is_object(_inside(capabilities, "tasks", "requests", *path))
 
 
 def needs_task(item: dict[str, Raw]) -> bool:
-    """Whether a legacy server's tool can be called only as a task."""
+    """Return whether a legacy server's tool can be called only as a task."""
     execution = decode_object(item["execution"]) if "execution" in item else None
-    return execution is not None and maybe_string(execution.get("taskSupport")) == "required"
+    return execution is not None and find_string(execution.get("taskSupport")) == "required"
 
 
 def _inside(members: dict[str, Raw], *path: str) -> Raw | None:
-    found: Raw | None = None
+    value: Raw | None = None
     for name in path:
-        found = members.get(name)
-        members = (decode_object(found) if found is not None else None) or {}
-    return found
+        value = members.get(name)
+        members = (decode_object(value) if value is not None else None) or {}
+    return value
 
 
 def _is_object(raw: Raw | None) -> bool:
@@ -281,27 +292,27 @@ def bad_task(why: str) -> Refusal:
     return Refusal(INTERNAL_ERROR, f"the server's answer cannot be used: {why}", {"reason": "malformed_answer"})
 
 
-def lost_task(said: str) -> Refusal:
-    text = f"the connection to this task's server was lost since, and the server knows the task no more: {said}"
+def lost_task(reason: str) -> Refusal:
+    text = f"the connection to this task's server was lost since, and the server knows the task no more: {reason}"
     return Refusal(INVALID_PARAMS, text, {"reason": "task_lost"})
 
 
 def tool_across_eras(client: Era) -> Refusal:
-    """A tool that runs only as a task, for a client that cannot have one of its server's."""
+    """Refuse a tool that runs only as a task, because the client's era differs from the server's."""
     ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
     text = f"this tool runs only as a task of MCP {theirs}, which a client of {ours} cannot have; use one of {theirs}"
     return Refusal(METHOD_NOT_FOUND, text, _across(client))
 
 
 def call_across_eras(client: Era) -> Refusal:
-    """A call that asks for a task where the server is of the other era."""
+    """Refuse a call that asks for a task, because the server is of the other era."""
     ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
     text = f"a server of MCP {theirs} makes no task for a client of {ours}; call the tool without task"
     return Refusal(METHOD_NOT_FOUND, text, _across(client))
 
 
 def task_across_eras(client: Era) -> Refusal:
-    """The id of a task that the same principal made with a client of the other era."""
+    """Refuse the id of a task that the same principal created with a client of the other era."""
     ours, theirs = _REVISION[client], _REVISION[_OTHER[client]]
     text = f"this is a task of MCP {theirs}, and the client speaks {ours}; ask for it with a client of {theirs}"
     return Refusal(INVALID_PARAMS, text, _across(client))

@@ -21,7 +21,7 @@ _EXPRESSION: Final = re.compile(r"\{([+#./;?&]?)[^{}]*\}")
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """What an expression expands to: nothing, or `lead` and then any characters but those that end it."""
+    """Expansion of an expression: nothing, or `lead` followed by any characters but those in `ends`."""
 
     lead: str
     ends: str
@@ -90,7 +90,7 @@ class Matcher:
 
 
 def _masks(uri: str) -> dict[str, int]:
-    """For each character of the URI an integer: bit i is set where it is character i."""
+    """Return a bit mask for each character of the URI: bit i is set if the character is at index i."""
     places: dict[str, bytearray] = {}
     for index, character in enumerate(uri):
         if character not in places:
@@ -101,12 +101,12 @@ def _masks(uri: str) -> dict[str, int]:
 
 @functools.lru_cache(maxsize=1024)
 def _parts(template: str) -> _Template | None:
-    """None where there is no expression, or more than we expand."""
+    """Split a template. Return None if it has no expression, or more than we expand."""
     literals, runs, at = [], [], 0
-    for found in _EXPRESSION.finditer(template):
-        literals.append(template[at : found.start()])
-        runs.append(_RUNS[found[1]])
-        at = found.end()
+    for expression in _EXPRESSION.finditer(template):
+        literals.append(template[at : expression.start()])
+        runs.append(_RUNS[expression[1]])
+        at = expression.end()
     if not 0 < len(runs) <= EXPRESSIONS_MAX:
         return None
     return _Template(literals[0], tuple(zip(runs, literals[1:], strict=False)), runs[-1], template[at:])

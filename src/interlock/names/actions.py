@@ -48,7 +48,7 @@ from interlock.names.requests import RequestService
 from interlock.names.state import Change, RegistryState, own_entry
 from interlock.store.ports import KeyValue
 from interlock.wire.jsonrpc.codec import decode_object
-from interlock.wire.schemas.effort import Effort, EffortSpent
+from interlock.wire.schemas.inclusion import Effort, EffortSpent
 
 SEEN_BUCKET: Final = "names-seen"
 _DAY_S: Final = 86_400.0

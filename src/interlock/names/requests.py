@@ -16,14 +16,12 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, What
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import NAMES_REVIEW
 from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
-from interlock.approvals.protocol.state import Move, Status
 from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import NotFound, Refused
-from interlock.crypto.jose.jwks import thumbprint
-from interlock.crypto.jose.public_key import BadKey, read_key_untrusted
+from interlock.crypto.jose import BadKey, read_key_untrusted, thumbprint
 from interlock.names.actors import UNNAMED, Actor, check_controller, check_statement, step_by
 from interlock.names.protocol.criteria import criteria_document, judge_proposal
 from interlock.names.protocol.entry import (

@@ -15,9 +15,8 @@ from msgspec import Raw
 
 from interlock.approvals.classifications import Rulings
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Kind, Source
+from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
 from interlock.approvals.protocol.digests import ACCEPT, SURFACE, surface_pair_digest
-from interlock.approvals.protocol.state import Status
 from interlock.approvals.tool_definitions import NODE
 from interlock.catalog.catalog import Namespace
 from interlock.catalog.routes import Route
@@ -45,7 +44,7 @@ from interlock.names.state import RegistryState
 from interlock.store.ports import Change, Damaged, KeyValue
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import SPECIFICATION_DRIFT, SURFACE_MISMATCH, Refusal
-from interlock.wire.schemas.effort import Effort
+from interlock.wire.schemas.inclusion import Effort
 
 ANY: Final = msgspec.Raw(b'{"type":"object"}')  # the arguments of a tool that says nothing
 NONE: Final = msgspec.Raw(b"null")

@@ -5,14 +5,11 @@ import os
 import msgspec
 
 from interlock.approvals.audit import ApprovalAudit
-from interlock.approvals.enrolments import Enrolments
-from interlock.approvals.expiry import Expiry
+from interlock.approvals.enrolments import Enrolments, KeyRevocation
 from interlock.approvals.guard_changes import GuardChanges
-from interlock.approvals.inbox import Inbox, rules_of
+from interlock.approvals.inbox import ApprovalStore, Expiry, Inbox, rules_of
 from interlock.approvals.notifier import Notifier, make_channels
-from interlock.approvals.revocation import KeyRevocation
 from interlock.approvals.standing_grants import StandingGrants
-from interlock.approvals.storage import ApprovalStore
 from interlock.approvals.tool_definitions import Definitions
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier

@@ -11,8 +11,7 @@ import uvicorn
 
 from interlock.access.logins import maybe_browser
 from interlock.access.tokens import Operator, TokenRegistry, credential_of
-from interlock.ax.endpoint.endpoint import AxEndpoint
-from interlock.ax.endpoint.user_socket import UserApp, UserProtocol
+from interlock.ax.endpoint import AxEndpoint, UserApp, UserProtocol
 from interlock.config.plan import Plan
 from interlock.core.refusal_log import Refusals
 from interlock.core.tls import listener_options

@@ -19,7 +19,7 @@ from interlock.links.link import Link
 from interlock.links.link_events import LinkEvents, TaskEvents
 from interlock.mcp.methods import ROOTS_LIST
 from interlock.mcp.roots import HeldRoots
-from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.wire.jsonrpc.codec import Notification, Request
 from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.node")

@@ -1,6 +1,6 @@
 """Which parts keep in memory what the store holds, and take over what other replicas of the node write there."""
 
-from interlock.approvals import classifications, enrolments, standing_grants, storage, tool_definitions
+from interlock.approvals import classifications, enrolments, inbox, standing_grants, tool_definitions
 from interlock.approvals.trust import approval_proofs
 from interlock.node.capability_parts import NodeParts
 from interlock.store import tokens
@@ -16,7 +16,7 @@ def follow_replicas(node: NodeParts) -> None:
             node.fronts.public.dismiss_unwelcome()
 
     buckets = {
-        storage.BUCKET: approvals.inbox.take_change,
+        inbox.BUCKET: approvals.inbox.take_change,
         classifications.BUCKET: approvals.definitions.take_ruling,
         tool_definitions.BUCKET: approvals.definitions.take_change,
         standing_grants.BUCKET: approvals.grants.take_change,

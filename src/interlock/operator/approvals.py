@@ -32,8 +32,7 @@ from interlock.approvals.api import (
     RevealCode,
     RevealedCode,
 )
-from interlock.approvals.protocol.approval import Kind, Requires
-from interlock.approvals.protocol.state import Status
+from interlock.approvals.protocol.approval import Kind, Requires, Status
 from interlock.approvals.views import Ambiguous, ApprovalViews
 from interlock.core.operator_errors import NotFound
 from interlock.gate.protocol.held_call import Presented, read_proof_untrusted

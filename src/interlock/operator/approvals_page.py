@@ -13,10 +13,9 @@ import msgspec
 from starlette.responses import Response
 
 from interlock.approvals.api import Approval, ApprovalSummary, Decision
-from interlock.approvals.protocol.approval import CLASSIFIED
-from interlock.approvals.protocol.preview import AGENT_EFFECTS, NODE_EFFECTS, PROPOSAL_EFFECT, shown_params
+from interlock.approvals.protocol.approval import AGENT_EFFECTS, CLASSIFIED, NODE_EFFECTS, PROPOSAL_EFFECT, shown_params
 from interlock.operator.pages.frame import PAGES, console_page, page, text
-from interlock.wire.jsontext.folded_preview import Shown
+from interlock.wire.jsontext.display import Shown
 
 LINES_MAX: Final = 2000  # of arguments or a definition; longer ones are folded
 CHARS_MAX: Final = 100_000

@@ -27,7 +27,7 @@ from interlock.approvals.api import (
 )
 from interlock.approvals.trust.operator_keys import TooOften
 from interlock.approvals.trust.passkeys import GONE
-from interlock.crypto.jose.base64url import decode_base64url
+from interlock.crypto.jose import decode_base64url
 from interlock.crypto.keys.operator_keys import PASSPHRASE_CHARS_MIN
 from interlock.crypto.webauthn.ceremonies import Wrong
 from interlock.operator.approvals import PATH, approval_rejection, find_approval

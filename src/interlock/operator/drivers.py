@@ -1,8 +1,7 @@
 """Drivers at the operator endpoint: which there are, and what is decided about them."""
 
 from interlock.approvals.api import PROOF_REQUIRED
-from interlock.approvals.protocol.approval import Kind
-from interlock.approvals.protocol.state import Status
+from interlock.approvals.protocol.approval import Kind, Status
 from interlock.drivers.api import (
     ALLOW_HOST,
     FORGET,

@@ -15,7 +15,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from interlock.mcp.sse import encode_event
 from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
 from interlock.operator.operation import (
     INVALID_PARAMETER,
@@ -33,6 +32,7 @@ from interlock.operator.requests import (
     json_body,
     refuse_unknown_parameters,
 )
+from interlock.wire.sse import encode_event
 
 Body = TypeVar("Body")
 Handlers = Mapping[Operation[Any], Callable[..., Any]]

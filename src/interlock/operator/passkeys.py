@@ -21,7 +21,7 @@ from interlock.approvals.api import (
 from interlock.approvals.api import Invitation as InvitationView
 from interlock.approvals.trust.passkeys import GONE, NO_PARTY, PATH, Invitation, invitation_view
 from interlock.core.operator_errors import NotFound
-from interlock.crypto.jose.base64url import decode_base64url
+from interlock.crypto.jose import decode_base64url
 from interlock.crypto.webauthn.ceremonies import Wrong
 from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.pages.frame import page, text

@@ -18,9 +18,18 @@ from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.core.calls.refusals import NOT_FOUND
 from interlock.dispatch.dispatch import Dispatch
 from interlock.links.handshake import OUR_INFO
-from interlock.mcp.cursor import decode_cursor_untrusted, encode_cursor
-from interlock.mcp.eras import LATEST_LEGACY, Era, negotiate_legacy
-from interlock.mcp.methods import CANCELLED, INITIALIZE, PING, PROGRESS, TOOLS_CALL, TOOLS_LIST
+from interlock.mcp.items import decode_cursor_untrusted, encode_cursor
+from interlock.mcp.methods import (
+    CANCELLED,
+    INITIALIZE,
+    LATEST_LEGACY,
+    PING,
+    PROGRESS,
+    TOOLS_CALL,
+    TOOLS_LIST,
+    Era,
+    negotiate_legacy,
+)
 from interlock.rooms.participant_link import enclose
 from interlock.rooms.proposals import Proposals
 from interlock.rooms.protocol.enforcement import MCP
@@ -31,16 +40,17 @@ from interlock.rooms.room import Room
 from interlock.rooms.rooms import Rooms
 from interlock.rooms.timeline import Delivery
 from interlock.wire.jsonrpc.codec import (
+    Notification,
+    Request,
     decode_object,
     decode_string,
     decode_untrusted,
     encode_refusal,
     encode_result,
     encode_value,
-    maybe_string,
+    find_string,
 )
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Notification, Request
 from interlock.wire.jsonrpc.oversized import result_too_large
 from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, Refusal
 
@@ -102,7 +112,7 @@ class NodeParticipant:
         elif request.method == TOOLS_LIST:
             self._list(request.id, params, sink, self._caller(envelope.sender or "", principal))
         elif request.method == INITIALIZE:
-            version = negotiate_legacy(maybe_string(params.get("protocolVersion")) or "")
+            version = negotiate_legacy(find_string(params.get("protocolVersion")) or "")
             told = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": OUR_INFO}
             sink.answer(encode_result(request.id, encode_value(told)))
         elif request.method == PING:
@@ -138,7 +148,7 @@ class NodeParticipant:
         if meta is None:
             sink.refusal(id, Refusal(INVALID_PARAMS, "params._meta must be an object"))
             return
-        name = maybe_string(params.get("name"))
+        name = find_string(params.get("name"))
         route = self._view(caller).find_tool(name) if name is not None else None
         if route is not None and not _may_use(caller.principal, route):
             sink.refusal(id, NOT_FOUND)
@@ -174,7 +184,7 @@ class NodeParticipant:
         params = decode_object(message.params) or {}
         call = (caller.calls or {}).get(bytes(params.get("requestId", b""))) if caller is not None else None
         if call is not None:
-            call.cancel(maybe_string(params.get("reason")) or "cancelled by the participant")
+            call.cancel(find_string(params.get("reason")) or "cancelled by the participant")
 
 
 class _Answer:

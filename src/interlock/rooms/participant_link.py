@@ -26,9 +26,8 @@ from interlock.links.link import ServerFacts
 from interlock.links.link_events import LinkEvents
 from interlock.links.pipes import Trouble, Undelivered
 from interlock.links.server_notifications import CHANGES
-from interlock.mcp.eras import Era
 from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import CANCELLED, PROGRESS
+from interlock.mcp.methods import CANCELLED, PROGRESS, Era
 from interlock.rooms.proposals import Proposals, Settled
 from interlock.rooms.protocol.enforcement import MCP, PROPOSAL
 from interlock.rooms.protocol.envelope import Envelope, encode
@@ -39,9 +38,8 @@ from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL, ProposalStatu
 from interlock.rooms.protocol.secrets import secret_refusal
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import Rooms
-from interlock.wire.jsonrpc.codec import decode_untrusted, encode_notification, encode_value
+from interlock.wire.jsonrpc.codec import Notification, Response, decode_untrusted, encode_notification, encode_value
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Notification, Response
 from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, TOOL_DEGRADED, UNAVAILABLE, Refusal, ax_refusal
 
 

@@ -17,9 +17,8 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Source, Status
 from interlock.approvals.protocol.digests import proposal_digest
-from interlock.approvals.protocol.state import Move, Status
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock, rfc3339
 from interlock.rooms.protocol import proposals as rules

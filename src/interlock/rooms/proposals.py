@@ -20,8 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, What
-from interlock.approvals.protocol.state import Status
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Status, What
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.core.feed import Feed

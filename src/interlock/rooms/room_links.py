@@ -25,8 +25,7 @@ from interlock.links.link import Link
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Listing
 from interlock.links.server_keeper import ServerKeeper
-from interlock.mcp.eras import LATEST_MODERN, LEGACY_VERSIONS, Era
-from interlock.mcp.methods import TOOLS_LIST
+from interlock.mcp.methods import LATEST_MODERN, LEGACY_VERSIONS, TOOLS_LIST, Era
 from interlock.rooms.participant_link import ParticipantLink, ProposedCalls, RoomMembers
 from interlock.rooms.protocol.enforcement import MCP
 from interlock.rooms.protocol.participants import OWN, Privilege

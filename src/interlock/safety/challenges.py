@@ -14,15 +14,13 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Requires, Source, What
-from interlock.approvals.protocol.state import Move, Status
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Requires, Source, Status, What
 from interlock.aql.protocol.errors import Code, OperationFailed, failure, internal_error
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.safety.agents import AgentKey
 from interlock.safety.codes import Codes
-from interlock.safety.executions import Execution
-from interlock.safety.held_operations import HeldOperation
+from interlock.safety.executions import Execution, HeldOperation
 from interlock.wire.refusal import BUDGET_EXCEEDED, Refusal
 
 log = logging.getLogger("interlock.safety")

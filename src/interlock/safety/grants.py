@@ -18,7 +18,7 @@ from interlock.core.calls.caller import Caller, ViewKey
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
 from interlock.safety.protocol.hint import Hint, normalise
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, find_string
 
 VIEWS_MAX: Final = 16
 WATCHED: Final = frozenset((TOOLS_CALL, RESOURCES_READ, PROMPTS_GET))  # AQL-8.6.3-1: completion acts on nothing
@@ -125,7 +125,7 @@ class CallableNames:
         arguments = decode_object(call.params.get("arguments", RAW_EMPTY)) or {}
         several = decode_array(arguments.get("operations", _NONE)) or ()
         items = [arguments, *(decode_object(item) or {} for item in several)]
-        called = [name for item in items if (name := maybe_string(item.get("operation"))) is not None]
+        called = [name for item in items if (name := find_string(item.get("operation"))) is not None]
         return tuple(frozenset(map(normalise, (each, lifted.get(each, each)))) for each in called)
 
     def named_by(self, hint: Hint, caller: Caller) -> frozenset[str]:

@@ -13,8 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.approvals.protocol.state import Status
+from interlock.approvals.protocol.approval import Approval, Kind, Status
 from interlock.aql.protocol.errors import (
     Code,
     Failure,
@@ -35,9 +34,8 @@ from interlock.safety.agents import AgentKey, Block, Blocks, Policies, agent_key
 from interlock.safety.audit import SafetyAudit
 from interlock.safety.challenges import Challenges
 from interlock.safety.directives import Directives, pending_start
-from interlock.safety.executions import FLUSH_S, LOCAL, Execution, Executions, Owner, Pause, maybe_owner
+from interlock.safety.executions import FLUSH_S, LOCAL, Execution, Executions, HeldOperation, Owner, Pause, maybe_owner
 from interlock.safety.grants import CallableNames, Grant
-from interlock.safety.held_operations import HeldOperation
 from interlock.safety.protocol.directive import Directive, NotificationType
 from interlock.safety.protocol.evaluation import Evaluation, Verdict, evaluate
 from interlock.safety.protocol.hint import EXAMPLE, HINT_CHARS_MAX, Hint, maybe_hint_fault, read_hint

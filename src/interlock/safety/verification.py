@@ -6,8 +6,7 @@ a token that nobody knows counts for the principal that made it.
 
 from typing import Any, Final
 
-from interlock.approvals.protocol.approval import Approval, Kind, Source
-from interlock.approvals.protocol.state import Status
+from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
 from interlock.aql.protocol.errors import (
     Code,
     Failure,

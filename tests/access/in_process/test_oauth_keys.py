@@ -7,16 +7,13 @@ from typing import Any
 import pytest
 from tests.servers.minting import key, mint
 
-from interlock.access.introspection import BELIEVED_S, KEPT_S, REFUSED_MAX, Introspector
+from interlock.access.oauth import ASKING_MAX, BELIEVED_S, KEPT_S, REFUSED_MAX, Introspector, Verifications
 from interlock.access.tokens import KNOWN_MAX, TokenRegistry
-from interlock.access.verifications import ASKING_MAX, Verifications
 from interlock.approvals.trust.key_sets import BACKOFF_S, FRESH_S, UNKNOWN_KEY_S, KeyRing, Unavailable
 from interlock.approvals.trust.key_sets import KEPT_S as KEYS_KEPT_S
 from interlock.core.calls.caller import Principal
 from interlock.core.store_backends import build_store
-from interlock.crypto.jose.errors import Invalid, Reason
-from interlock.crypto.jose.jwks import Jwk
-from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.crypto.jose import Invalid, Jwk, Jwt, Reason, read_jwt_untrusted
 from interlock.net.fetch import FetchFailed
 from interlock.store.tokens import TokenTable
 

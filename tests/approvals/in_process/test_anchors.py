@@ -17,7 +17,7 @@ from interlock.approvals.trust.key_sets import BACKOFF_S, FRESH_S, KEPT_S, UNKNO
 from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor, unverified_refusal
 from interlock.config.plan import AnchorPlan
 from interlock.core.start_errors import AnchorInvalid
-from interlock.crypto.jose.jwks import Jwk, thumbprint
+from interlock.crypto.jose import Jwk, thumbprint
 from interlock.net.fetch import FetchFailed
 from interlock.wire.refusal import UNAVAILABLE, Refusal
 

@@ -8,10 +8,9 @@ import pytest
 from msgspec import Raw
 from tests.approvals.inboxes import ALICE, ARGUMENTS, Desk, Hands, desk_at
 
-from interlock.approvals import index
-from interlock.approvals.expiry import Expiry
-from interlock.approvals.protocol.approval import Approval, Kind, Source
-from interlock.approvals.protocol.state import Move, Status
+from interlock.approvals import inbox as inbox_module
+from interlock.approvals.inbox import Expiry
+from interlock.approvals.protocol.approval import Approval, Kind, Move, Source, Status
 from interlock.core.replicas import Replicas
 from interlock.store.ports import Unavailable
 from interlock.wire.refusal import Refusal
@@ -523,7 +522,7 @@ async def test_every_decision_is_on_record_with_anchor_jti_and_digests_and_witho
 async def test_listeners_hear_every_change_in_order_and_a_slow_one_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.approvals.feed.QUEUE_MAX", 2)
+    monkeypatch.setattr("interlock.approvals.inbox.QUEUE_MAX", 2)
     async with desk_at(tmp_path) as desk:
         listener, gone = desk.inbox.listen(), desk.inbox.listen()
         gone.close()
@@ -538,7 +537,7 @@ async def test_listeners_hear_every_change_in_order_and_a_slow_one_holds_nobody_
 async def test_of_those_that_ended_only_the_latest_are_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(index, "ENDED_MAX", 3)
+    monkeypatch.setattr(inbox_module, "ENDED_MAX", 3)
     async with desk_at(tmp_path) as desk:
         ended = [(await desk.raised(f"d{number}")).id for number in range(6)]
         for id in ended:

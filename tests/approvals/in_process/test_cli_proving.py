@@ -18,7 +18,7 @@ from interlock.ax.protocol.registration.authority import Anchor
 from interlock.cli.client.operator import Answer
 from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused
 from interlock.core.clock import SystemClock
-from interlock.crypto.jose.public_key import read_key_untrusted
+from interlock.crypto.jose import read_key_untrusted
 from interlock.crypto.keys import encrypted_pem as sealing
 from interlock.crypto.keys.jwt_verification import check_signature
 from interlock.gate.protocol.held_call import Presented, call_digest

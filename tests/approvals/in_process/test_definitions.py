@@ -14,9 +14,8 @@ import pytest
 from msgspec import Raw
 from tests.approvals.inboxes import Desk, Hands, desk_at
 
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, What
+from interlock.approvals.protocol.approval import Approval, Decision, Kind, Proof, Source, Status, What
 from interlock.approvals.protocol.digests import answers, shown_digest
-from interlock.approvals.protocol.state import Status
 from interlock.approvals.tool_definitions import Definitions
 from interlock.catalog.definition import DefinitionSnapshot, DefinitionState
 from interlock.core.feed import AsyncFeed

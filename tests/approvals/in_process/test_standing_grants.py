@@ -13,8 +13,13 @@ from tests.approvals.in_process.test_ax_judge import ADA, BOB, OWN_ID, PLANS, SE
 from tests.approvals.inboxes import Desk, Hands, desk_at
 from tests.servers.minting import SigningKey, mint
 
-from interlock.approvals.protocol.argument_rules import ArgumentRule
-from interlock.approvals.protocol.standing_grant import CALLS_MAX, LIFETIME_S_MAX, StandingGrant, grant_digest
+from interlock.approvals.protocol.standing_grant import (
+    CALLS_MAX,
+    LIFETIME_S_MAX,
+    ArgumentRule,
+    StandingGrant,
+    grant_digest,
+)
 from interlock.approvals.standing_grants import StandingGrants, StoredGrant, Uncovered
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier

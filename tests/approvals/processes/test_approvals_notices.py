@@ -15,18 +15,19 @@ import pytest
 from tests.approvals.inboxes import Desk, Hands, desk_at
 from tests.approvals.mailbox import mailbox
 
-from interlock.approvals import channels
+from interlock.approvals import notifier as notifier_module
 from interlock.approvals import notifier as notifying
-from interlock.approvals.channels import (
+from interlock.approvals.mail_channel import MailChannel
+from interlock.approvals.notifier import (
     Channel,
     ChannelFailed,
     CommandChannel,
     DesktopChannel,
     Notice,
+    Notifier,
     WebhookChannel,
+    make_channels,
 )
-from interlock.approvals.mail_channel import MailChannel
-from interlock.approvals.notifier import Notifier, make_channels
 from interlock.config.plan import ApprovalsPlan
 
 SECRET = "hush-hush"
@@ -164,7 +165,7 @@ async def test_a_command_reads_a_line_of_json_and_gets_none_of_the_nodes_secrets
     ],
 )
 async def test_a_command_that_fails_is_named(command: list[str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channels, "COMMAND_S", 0.3)
+    monkeypatch.setattr(notifier_module, "COMMAND_S", 0.3)
     with pytest.raises(ChannelFailed, match=said):
         await CommandChannel(command).send(NOTICE)
 

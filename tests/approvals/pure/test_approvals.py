@@ -6,9 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from interlock.approvals.protocol.approval import Approval, Decision, Kind, Source, What
+from interlock.approvals.protocol.approval import (
+    ENDS,
+    LIVE,
+    TABLE,
+    Approval,
+    Decision,
+    Kind,
+    Move,
+    Source,
+    Status,
+    What,
+    maybe_after,
+)
 from interlock.approvals.protocol.errors import refusal_of
-from interlock.approvals.protocol.state import ENDS, LIVE, TABLE, Move, Status, maybe_after
 from interlock.wire.refusal import (
     CONFIRMATION_DENIED,
     CONFIRMATION_EXPIRED,

@@ -7,17 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.approvals.protocol.argument_rules import (
+from interlock.approvals.protocol.standing_grant import (
+    PATH_CHARS_MAX,
     ArgumentRule,
     BadRules,
     check_rules,
     completed_rules,
+    is_below,
+    maybe_folder,
+    maybe_parent,
     maybe_violation,
     pointer_of,
     proposed_rules,
     rule_text,
 )
-from interlock.approvals.protocol.path_text import PATH_CHARS_MAX, is_below, maybe_folder, maybe_parent
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
 

@@ -11,9 +11,8 @@ from msgspec import Raw
 from interlock.aql.protocol import errors
 from interlock.aql.protocol.errors import Code, Failure, OperationFailed
 from interlock.aql.protocol.introspection import read_query
-from interlock.aql.protocol.limits import Limits
 from interlock.aql.protocol.model import Danger, Lifecycle
-from interlock.aql.protocol.requests import Batch, Request, read_request
+from interlock.aql.protocol.requests import Batch, Limits, Request, read_request
 from interlock.aql.protocol.results import read_error
 from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives
 from interlock.sdk.aql import values

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec import Raw
 
-from interlock.aql.protocol import suggestions
+from interlock.aql.protocol import search as search_module
 from interlock.aql.protocol.envelope import Halted, Warn, batch, failed, success, tool_result
 from interlock.aql.protocol.errors import (
     CATEGORIES,
@@ -25,7 +25,6 @@ from interlock.aql.protocol.errors import (
     unknown_params,
 )
 from interlock.aql.protocol.families import PREFIX, PROFILES, Endpoints, Profile, custom_profile
-from interlock.aql.protocol.limits import RANGES, Limits, check_request
 from interlock.aql.protocol.model import (
     PERMISSIONS,
     RESERVED_BY_VERSION,
@@ -37,7 +36,8 @@ from interlock.aql.protocol.model import (
     TypeDeclaration,
     check_operation,
 )
-from interlock.aql.protocol.suggestions import nearest
+from interlock.aql.protocol.requests import RANGES, Limits, check_request
+from interlock.aql.protocol.search import nearest
 
 LIMITS = Limits()
 
@@ -412,7 +412,7 @@ def test_the_name_that_was_meant_is_found_among_many_alike(written: str, meant: 
 def test_a_batch_of_unknown_names_compares_few_of_them_letter_by_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = []
     monkeypatch.setattr(
-        suggestions, "get_close_matches", lambda name, among, **bounds: compared.append(len(among)) or []
+        search_module, "get_close_matches", lambda name, among, **bounds: compared.append(len(among)) or []
     )
     nearest("unknown", [f"name_{number}" for number in range(300)])
-    assert compared == [suggestions.COMPARED_MAX]
+    assert compared == [search_module.COMPARED_MAX]

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from interlock.aql.protocol.classification import TRUSTS, classify, danger_by_name, judge_danger, least_trust, treatment
-from interlock.aql.protocol.examples import example_of
-from interlock.aql.protocol.limits import Limits
+from interlock.aql.protocol.introspection import example_of
 from interlock.aql.protocol.model import NAME, Category, Danger
-from interlock.aql.protocol.requests import Request, read_request
+from interlock.aql.protocol.requests import Limits, Request, read_request
 from interlock.aql.protocol.tool_names import operation_name, parameter_names
 from interlock.aql.protocol.tool_operations import OperationRule, ToolFacts, classify_tool, declare_tool
 from interlock.aql.protocol.validation import Arguments, Validator

@@ -12,7 +12,7 @@ from tests.ax.levels import Level, StillClock, levels
 from tests.servers.rawserver.text import members
 from tests.support.peers import HttpPeer
 
-from interlock.ax.protocol.latency import with_latency
+from interlock.ax.protocol.hop_metadata import with_latency
 
 pytestmark = pytest.mark.req("AX-7.2-8")
 KEY = "x-mcpax-latency-ms"

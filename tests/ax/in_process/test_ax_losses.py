@@ -14,7 +14,7 @@ from tests.support.frozen_node import Client, House, Leaf, Wires, chain, house, 
 
 from interlock.ax.ownership import Leases
 from interlock.ax.parts import AxParts
-from interlock.ax.protocol.registration.liveness import LivenessState
+from interlock.ax.protocol.registration.registrations import LivenessState
 from interlock.core.store_backends import build_store
 from interlock.store.ports import Store
 

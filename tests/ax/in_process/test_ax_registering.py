@@ -15,7 +15,7 @@ from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.dial_back import DialBack
 from interlock.ax.parts import AxParts
 from interlock.ax.protocol.messages import Register, Registered
-from interlock.ax.protocol.registration.sessions import Owner
+from interlock.ax.protocol.registration.registrations import Owner
 
 CLASSES = ["native", "uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json"]
 HOUR_S = 3600.0

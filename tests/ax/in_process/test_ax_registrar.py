@@ -13,7 +13,7 @@ from interlock.approvals.trust.authority_proofs import Proofs
 from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.connection import SubserverConnection
 from interlock.ax.dial_back import DialBack
-from interlock.ax.membership_parts import MembershipParts
+from interlock.ax.memberships import MembershipParts
 from interlock.ax.ownership import Leases, Owners
 from interlock.ax.protocol.budget import UNLIMITED
 from interlock.ax.protocol.messages import Register, Registered

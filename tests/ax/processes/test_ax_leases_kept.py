@@ -10,7 +10,7 @@ from tests.store.nats_server import NatsServer
 from interlock.ax.ownership import Leases, Owners
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import Register
-from interlock.ax.protocol.registration.sessions import Peer, Session
+from interlock.ax.protocol.registration.registrations import Peer, Session
 from interlock.core.store_backends import BACKENDS, build_store
 from interlock.store.ports import Unavailable
 from interlock.wire.refusal import Refusal
@@ -107,7 +107,7 @@ async def test_a_holder_is_named_a_release_swaps_and_the_slow_one_finds_out(tmp_
 
 
 async def test_owners_are_kept_read_and_released(tmp_path: Path) -> None:
-    from interlock.ax.protocol.registration.sessions import Owner
+    from interlock.ax.protocol.registration.registrations import Owner
 
     store = build_store("sqlite", tmp_path)
     await store.open()

@@ -9,7 +9,7 @@ import pytest
 from tests.support.node_process import RunningNode, running_node
 from tests.support.raw_client import ask, request
 
-from interlock.ax.endpoint.endpoint import AxEndpoint
+from interlock.ax.endpoint import AxEndpoint
 from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX
 from interlock.config.plan import AuthPlan, AxPlan
 
@@ -83,7 +83,7 @@ class _Plan:
 async def test_what_nobody_expected_is_answered_with_a_reference_that_the_log_repeats(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("interlock.ax.endpoint.endpoint.HeadInspector", lambda plan: _Lenient())
+    monkeypatch.setattr("interlock.ax.endpoint.HeadInspector", lambda plan: _Lenient())
     door = AxEndpoint(cast(Any, _Plan()), cast(Any, None), cast(Any, _Broken()), cast(Any, None))
     said: list[Any] = []
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.ax.protocol.caller_mark import CALLER, caller_mark, requester
+from interlock.ax.protocol.hop_metadata import CALLER, caller_mark, requester
 
 KEY, OTHER = b"k" * 32, b"q" * 32
 

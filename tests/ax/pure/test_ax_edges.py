@@ -10,8 +10,7 @@ from msgspec import Raw
 
 import interlock
 from interlock.ax.protocol.uris import nested_segments
-from interlock.mcp.ax_errors import maybe_for_modern_edge
-from interlock.mcp.results import error_to_modern
+from interlock.mcp.results import error_to_modern, find_modern_error
 
 DEGRADED = {"code": -32002, "message": "tool_degraded", "data": {"reason": "subserver_unreachable", "since": "x"}}
 SPENT = {"code": -32003, "message": "budget_exceeded", "data": {"budget": "calls", "limit": 3}}
@@ -26,7 +25,7 @@ def raw(error: object) -> Raw:
 def test_the_drafts_own_numbers_become_ours_for_a_modern_client_and_nothing_else_changes(
     error: dict[str, object], code: int
 ) -> None:
-    for brought in (maybe_for_modern_edge(raw(error)), error_to_modern(raw(error))):
+    for brought in (find_modern_error(raw(error)), error_to_modern(raw(error))):
         assert brought is not None
         said = json.loads(brought)
         assert said.pop("code") == code
@@ -52,7 +51,7 @@ def test_the_drafts_own_numbers_become_ours_for_a_modern_client_and_nothing_else
     ],
 )
 def test_every_other_error_stays_what_it_is(error: object) -> None:
-    assert maybe_for_modern_edge(raw(error)) is None
+    assert find_modern_error(raw(error)) is None
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_the_way_to_a_resource_is_in_its_uri_where_an_aggregator_calls_it_one_of
 # Where a number of the closed range stands: tables of what legacy clients hear, and of what others say.
 CLOSED_HERE = {
     "wire/refusal.py": 3,
-    "mcp/ax_errors.py": 2,
+    "mcp/results.py": 2,
     "rooms/protocol/errors.py": 1,
     "drivers/contracts/call.py": 1,
 }

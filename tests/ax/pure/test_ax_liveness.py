@@ -7,20 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interlock.ax.protocol.messages import Deregister, Heartbeat, Register, Registered
-from interlock.ax.protocol.registration.liveness import TABLE, Liveness, LivenessInput, LivenessState, Violation
-from interlock.ax.protocol.registration.registrations import DEADLINES_SPARE, Registrations
-from interlock.ax.protocol.registration.sessions import (
+from interlock.ax.protocol.registration.registrations import (
+    DEADLINES_SPARE,
+    TABLE,
     Ended,
     Event,
     Joined,
+    Liveness,
+    LivenessInput,
+    LivenessState,
     Lost,
     Peer,
     Policy,
     Recovered,
+    Registrations,
     Session,
     SubtreeChanged,
     Suspected,
     Vanished,
+    Violation,
 )
 from interlock.wire.refusal import Refusal
 

@@ -8,15 +8,15 @@ import pytest
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import Deregister, Heartbeat, Proof, Register, Registered
 from interlock.ax.protocol.registration.codec import SUBTREE_IDS, SUBTREE_IDS_MAX
-from interlock.ax.protocol.registration.liveness import LivenessState
-from interlock.ax.protocol.registration.registrations import Registrations
-from interlock.ax.protocol.registration.sessions import (
+from interlock.ax.protocol.registration.registrations import (
     Ended,
     Event,
     Joined,
+    LivenessState,
     Owner,
     Peer,
     Policy,
+    Registrations,
     Step,
     SubtreeChanged,
     Vanished,

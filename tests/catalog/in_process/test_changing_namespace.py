@@ -19,7 +19,7 @@ from interlock.catalog.incremental import ShownTools
 from interlock.core.calls.caller import ViewKey
 from interlock.links.listing import Listing
 from interlock.links.server_link import ServerLink
-from interlock.mcp.eras import Era
+from interlock.mcp.methods import Era
 
 KEYS = (
     ViewKey(scope="admin", dotted=True),

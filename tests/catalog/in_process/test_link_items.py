@@ -21,7 +21,7 @@ from interlock.core.clock import SystemClock
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Items, Listing
 from interlock.links.server_link import ServerLink
-from interlock.mcp.eras import Era
+from interlock.mcp.methods import Era
 from interlock.wire.jsonrpc.codec import decode_object
 from interlock.wire.refusal import NAMESPACE_INVALID
 
@@ -261,7 +261,7 @@ ANNOTATION = {
 }
 
 
-async def climb(levels: int, below: Listing, *, link_latency_ms: float = 0) -> tuple[House, Listing]:
+async def validate_request(levels: int, below: Listing, *, link_latency_ms: float = 0) -> tuple[House, Listing]:
     """The list of a leaf, seen through so many aggregators."""
     for level in range(levels):
         house = House()
@@ -275,7 +275,7 @@ async def climb(levels: int, below: Listing, *, link_latency_ms: float = 0) -> t
 
 @pytest.mark.req("AX-9.2-1", "AX-9.1-1")
 async def test_a_capability_arrives_three_hops_up_as_it_was_declared() -> None:
-    house, _ = await climb(3, listing(tool("t", ANNOTATION)))
+    house, _ = await validate_request(3, listing(tool("t", ANNOTATION)))
     meta = house.listed()["s2.s1.s0.t"]["_meta"]
     assert meta["x-mcpax-capability"] == ANNOTATION
     assert meta["x-mcpax-hops"] == 3
@@ -303,7 +303,7 @@ async def test_a_capability_that_cannot_be_read_withholds_only_its_tool() -> Non
 
 @pytest.mark.req("AX-9.2-3")
 async def test_declared_link_latency_raises_the_class_at_once_and_keeps_the_owners_word() -> None:
-    house, _ = await climb(
+    house, _ = await validate_request(
         2, listing(tool("t", ANNOTATION), tool("slow", full(latency_class="slow"))), link_latency_ms=700
     )
     shown = house.listed()

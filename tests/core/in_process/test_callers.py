@@ -5,8 +5,7 @@ import json
 from msgspec import Raw
 
 from interlock.core.calls.caller import Caller, Principal, ViewKey
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION
+from interlock.mcp.methods import META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION, Era
 
 
 def test_the_stamp_of_a_legacy_client_is_written_once_and_follows_its_log_level() -> None:

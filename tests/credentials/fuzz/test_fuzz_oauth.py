@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tests.servers.minting import b64, key, mint
 from tests.wire.json_texts import VALUES, damaged, written
 
-from interlock.credentials.protocol.challenge import challenge, maybe_bearer
 from interlock.credentials.protocol.client import BadRegistration, read_registration_untrusted
 from interlock.credentials.protocol.discovery import (
     covers,
@@ -17,19 +16,32 @@ from interlock.credentials.protocol.discovery import (
     read_authorization_server_untrusted,
     read_protected_resource_untrusted,
 )
-from interlock.credentials.protocol.introspection import BadIntrospection, read_introspection_untrusted, request_body
-from interlock.credentials.protocol.resource import BadMetadata, is_protected, read_metadata_untrusted
+from interlock.credentials.protocol.resource import (
+    BadIntrospection,
+    BadMetadata,
+    is_protected,
+    read_introspection_untrusted,
+    read_metadata_untrusted,
+    request_body,
+)
 from interlock.credentials.protocol.token_request import (
     BadAnswer,
     error_code_untrusted,
     read_callback_untrusted,
     read_token_untrusted,
 )
-from interlock.credentials.protocol.www_authenticate import is_scope, read_challenge_untrusted
-from interlock.crypto.jose.claims import check, principal_name, role_principals
-from interlock.crypto.jose.errors import Invalid
-from interlock.crypto.jose.jwks import BadKeySet, read_jwks_untrusted, select
-from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.credentials.protocol.www_authenticate import challenge, is_scope, maybe_bearer, read_challenge_untrusted
+from interlock.crypto.jose import (
+    BadKeySet,
+    Invalid,
+    Jwt,
+    check,
+    principal_name,
+    read_jwks_untrusted,
+    read_jwt_untrusted,
+    role_principals,
+    select,
+)
 from interlock.crypto.keys.jwt_verification import check_signature
 
 NAMES = st.sampled_from(["iss", "sub", "aud", "exp", "nbf", "iat", "client_id", "azp", "scope", "scp", "roles", "cnf"])

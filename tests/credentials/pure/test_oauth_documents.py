@@ -7,26 +7,25 @@ from typing import Any
 import pytest
 from tests.servers.minting import key
 
-from interlock.credentials.protocol.introspection import (
-    BadIntrospection,
-    read_introspection_untrusted,
-    request_body,
-    request_headers,
-)
 from interlock.credentials.protocol.resource import (
+    DEFAULT_SCOPES,
+    BadIntrospection,
     BadMetadata,
+    basic,
     discovery_urls,
+    granted_scope,
     is_protected,
     metadata_document,
     metadata_paths,
     metadata_url,
+    read_introspection_untrusted,
     read_metadata_untrusted,
+    request_body,
+    request_headers,
     resource_of,
+    scope_to_ask,
 )
-from interlock.credentials.protocol.scopes import DEFAULT_SCOPES, basic, granted_scope, scope_to_ask
-from interlock.crypto.jose.errors import Invalid, Reason
-from interlock.crypto.jose.jwks import KEYS_MAX, BadKeySet, Jwk, read_jwks_untrusted, select
-from interlock.crypto.jose.jwt import Algorithm
+from interlock.crypto.jose import KEYS_MAX, Algorithm, BadKeySet, Invalid, Jwk, Reason, read_jwks_untrusted, select
 from interlock.net.protocol.resource_uri import same_resource
 
 ISSUER = "https://login.example.com"

@@ -10,9 +10,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from tests.servers.minting import SigningKey, b64, key, mint, number, tampered, unb64
 
-from interlock.crypto.jose.errors import Invalid, Reason
-from interlock.crypto.jose.jwks import Jwk
-from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.crypto.jose import Invalid, Jwk, Jwt, Reason, read_jwt_untrusted
 from interlock.crypto.keys.jwt_verification import check_signature
 
 ALGORITHMS = ["EdDSA", "ES256", "RS256", "PS256"]

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa, x448
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from interlock.ax.protocol.registration.authority import PROOF_S_MAX
-from interlock.crypto.jose.public_key import written
+from interlock.crypto.jose import written
 from interlock.crypto.keys.signing import PassphraseWrong, make_signing_key, read_signing_key
 from interlock.store.ports import Damaged, FolderUnusable, StoreRefused
 

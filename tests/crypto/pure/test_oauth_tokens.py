@@ -7,11 +7,19 @@ from typing import Any
 import pytest
 from tests.servers.minting import b64, confused, join, key, mint, unsigned
 
-from interlock.credentials.protocol.challenge import TOKEN_BYTES_MAX, challenge, is_bearer, maybe_bearer
-from interlock.crypto.jose.base64url import decode_base64url, encode
-from interlock.crypto.jose.claims import Claims, check, principal_name, role_principals
-from interlock.crypto.jose.errors import Invalid, Reason
-from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.credentials.protocol.www_authenticate import TOKEN_BYTES_MAX, challenge, is_bearer, maybe_bearer
+from interlock.crypto.jose import (
+    Claims,
+    Invalid,
+    Jwt,
+    Reason,
+    check,
+    decode_base64url,
+    encode,
+    principal_name,
+    read_jwt_untrusted,
+    role_principals,
+)
 
 ISSUER = "https://login.example.com"
 AUDIENCE = "https://mcp.example.com/mcp"

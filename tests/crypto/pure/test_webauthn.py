@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.servers.authenticator import ATTESTED, EXTENDED, PRESENT, USUAL, VERIFIED, Authenticator, Kind, b64, cbor
 from tests.servers.authenticator import unb64 as decoded
 
-from interlock.crypto.jose.public_key import BadKey
+from interlock.crypto.jose import BadKey
 from interlock.crypto.keys.jwt_verification import check_assertion_signature
 from interlock.crypto.webauthn.cbor import BadCbor, read_untrusted
 from interlock.crypto.webauthn.ceremonies import (
@@ -24,8 +24,7 @@ from interlock.crypto.webauthn.ceremonies import (
     read_assertion_untrusted,
     read_registration_untrusted,
 )
-from interlock.crypto.webauthn.party import Party, find_relying_party
-from interlock.crypto.webauthn.passkeys import read_passkey_untrusted, written
+from interlock.crypto.webauthn.passkeys import Party, find_relying_party, read_passkey_untrusted, written
 
 KINDS: tuple[Kind, ...] = ("es256", "ed25519", "rs256")
 CHALLENGE = bytes(range(88))

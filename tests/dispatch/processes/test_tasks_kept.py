@@ -21,7 +21,7 @@ from interlock.dispatch import task_table as tasks
 from interlock.dispatch.task_table import Tasks
 from interlock.fronts.sessions import Session
 from interlock.node.node import Node
-from interlock.wire.jsonrpc.messages import Request
+from interlock.wire.jsonrpc.codec import Request
 
 DECLARED = {"extensions": {META + "tasks": {}}}
 NO_ROOM = {"reason": "too_many_tasks"}

@@ -14,8 +14,7 @@ from tests.gate.processes.test_gate_kept import Here
 
 from interlock.approvals.grants_api import DraftGrant
 from interlock.approvals.protocol.approval import Kind, Source
-from interlock.approvals.protocol.argument_rules import ArgumentRule
-from interlock.approvals.protocol.standing_grant import StandingGrant, grant_digest
+from interlock.approvals.protocol.standing_grant import ArgumentRule, StandingGrant, grant_digest
 from interlock.approvals.standing_grants import StoredGrant
 from interlock.core.operator_errors import Refused
 from interlock.drivers.interfaces import DriverState

@@ -21,7 +21,7 @@ from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.gate.protocol.policy import says_its_effect
 from interlock.mcp import items
-from interlock.mcp.eras import Era
+from interlock.mcp.methods import Era
 from interlock.wire.jsonrpc.codec import decode_object, encode_value
 
 CAPABILITY = "x-mcpax-capability"

@@ -11,7 +11,7 @@ from tests.support.frozen_time import move, still
 
 from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.fronts.audience import Audience
-from interlock.mcp.eras import Era
+from interlock.mcp.methods import Era
 
 TOOLS = frozenset({"tools"})
 

@@ -11,9 +11,8 @@ from interlock.fronts.audience import VENDOR_BYTES_MAX, Audience
 from interlock.fronts.server_info import capabilities
 from interlock.links.connected_link import RECEIVERS_PER_NOTIFICATION, UNSOLICITED_PER_S, Noise
 from interlock.links.link import ServerFacts
-from interlock.mcp.eras import Era
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.messages import Notification
+from interlock.mcp.methods import Era
+from interlock.wire.jsonrpc.codec import Notification, encode_value
 
 EVENT = Notification("com.example/event", Raw(b'{"a":1}'))
 

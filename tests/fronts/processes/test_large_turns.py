@@ -17,8 +17,7 @@ from interlock.fronts.public import TURN_BYTES, PublicEndpoint
 from interlock.links.server_link import ServerLink
 from interlock.net.http.connection import HttpConnection
 from interlock.node.node import Node
-from interlock.wire.jsonrpc.codec import encode_call, maybe_plain_request
-from interlock.wire.jsonrpc.pieces import LARGE_VALUE_BYTES, LargeParams, call_pieces
+from interlock.wire.jsonrpc.codec import LARGE_VALUE_BYTES, LargeParams, call_pieces, encode_call, find_plain_request
 
 STAMP = {META + "protocolVersion": "2026-07-28", META + "clientCapabilities": {}}
 HEADERS = {
@@ -113,7 +112,7 @@ async def test_a_small_call_has_its_turn_before_a_large_one_that_was_read_is_sen
 def large_call(arguments: bytes, rest: bytes = b"") -> tuple[bytes, bytes]:
     """A call as it is encoded in one, and in pieces."""
     data = b'{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"a\\n","arguments":%b%b}}'
-    plain = maybe_plain_request(data % (arguments, rest))
+    plain = find_plain_request(data % (arguments, rest))
     assert plain is not None and type(plain[2]) is LargeParams
     params = plain[2]
     params["_meta"] = {"x": Raw(b"1.0")}
@@ -132,5 +131,5 @@ def test_pieces_are_the_bytes_of_the_message(rest: bytes) -> None:
 
 
 def test_a_message_that_is_not_large_is_sent_whole() -> None:
-    plain = maybe_plain_request(b'{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"a"}}')
+    plain = find_plain_request(b'{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":"a"}}')
     assert plain is not None and type(plain[2]) is dict

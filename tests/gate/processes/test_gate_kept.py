@@ -24,7 +24,7 @@ from tests.support.asking_server import command
 from tests.support.node_process import _toml
 from tests.support.node_with_clock import ELICIT, SECONDS, AheadClock, Place, filled
 
-from interlock.approvals.protocol.state import Status
+from interlock.approvals.protocol.approval import Status
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.catalog.catalog import EVERYTHING
 from interlock.catalog.route_check import RouteCheck

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.servers.minting import b64, confused, key, mint, tampered, unsigned
 
 from interlock.ax.protocol.registration.authority import Anchor
-from interlock.crypto.jose.jwks import read_jwks_untrusted, thumbprint
+from interlock.crypto.jose import read_jwks_untrusted, thumbprint
 from interlock.crypto.keys.jwt_verification import check_signature
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import (

@@ -8,10 +8,9 @@ from tests.servers.authenticator import PRESENT, USUAL, VERIFIED, Authenticator,
 from tests.servers.minting import key, mint
 
 from interlock.ax.protocol.registration.authority import Anchor
-from interlock.crypto.jose.jwks import thumbprint
+from interlock.crypto.jose import thumbprint
 from interlock.crypto.keys.jwt_verification import check_assertion_signature, check_signature
-from interlock.crypto.webauthn.party import Party
-from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
+from interlock.crypto.webauthn.passkeys import Party, read_passkey_untrusted
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import TOKEN_CHARS_MAX, Asked, Verified, judge_confirmation
 from interlock.gate.protocol.passkey_proof import challenge, judge_passkey, passkeys_for
@@ -166,7 +165,7 @@ def test_two_anchors_with_one_passkey_count_for_what_either_may_approve() -> Non
 def test_a_passkeys_key_verifies_no_token_and_another_key_no_assertion() -> None:
     signer = key("ES256", "stolen")
     as_passkey = Anchor(name="x", keys=(), approves=("*",), source="passkey")
-    from interlock.crypto.jose.jwks import read_jwks_untrusted
+    from interlock.crypto.jose import read_jwks_untrusted
 
     jwk = read_jwks_untrusted(msgspec.json.encode({"keys": [signer.jwk()]}))
     claims = {

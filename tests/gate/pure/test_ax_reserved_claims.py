@@ -15,7 +15,7 @@ from interlock.gate.protocol.reserved_claims import (
     UNREADABLE,
     without_claims,
 )
-from interlock.mcp.result_facts import LARGE_BYTES, maybe_facts
+from interlock.mcp.results import LARGE_BYTES, find_result_facts
 
 DEMAND = {"status": "confirmation_required", "confirmation_id": "c1", "call_digest": "ab" * 32, "tool": "x"}
 
@@ -158,7 +158,7 @@ def test_nothing_raises(text: bytes) -> None:
 @pytest.mark.parametrize("name", [b"content", b"contents"])
 def test_a_large_result_hides_no_claim_in_a_block(name: bytes, block: bytes) -> None:
     written = b'{"%b":[%b]}' % (name, block.replace(b"%b", b"x" * (LARGE_BYTES + 1)))
-    facts = maybe_facts(Raw(written))
+    facts = find_result_facts(Raw(written))
     assert facts is None or facts.may_claim
     assert b"mcpax" not in without_claims(written)
 
@@ -167,11 +167,11 @@ def test_a_large_result_hides_no_claim_in_a_block(name: bytes, block: bytes) -> 
 def test_a_large_prompt_hides_no_claim() -> None:
     block = b'{"type":"text","text":"%b","_meta":{"x-mcpax-confirmation":{}}}' % (b"x" * LARGE_BYTES)
     written = b'{"messages":[{"role":"user","content":%b}]}' % block
-    facts = maybe_facts(Raw(written))
+    facts = find_result_facts(Raw(written))
     assert facts is None or facts.may_claim
     assert b"mcpax" not in without_claims(written)
 
 
 def test_a_large_result_without_metadata_is_not_searched() -> None:
-    facts = maybe_facts(Raw(b'{"content":[{"type":"text","text":"%b"}],"isError":false}' % (b"x" * LARGE_BYTES)))
+    facts = find_result_facts(Raw(b'{"content":[{"type":"text","text":"%b"}],"isError":false}' % (b"x" * LARGE_BYTES)))
     assert facts is not None and not facts.may_claim

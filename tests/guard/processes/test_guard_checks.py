@@ -24,7 +24,7 @@ from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Caller, Principal, view_key
 from interlock.core.calls.check import CheckNumber, Refuse, Verdict
 from interlock.dispatch.dispatch import Dispatch
-from interlock.mcp.eras import Era
+from interlock.mcp.methods import Era
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.refusal import EXECUTION_REFUSED, Refusal
 

@@ -12,9 +12,8 @@ from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
 from interlock.interop.protocol.clients import CLIENTS
 from interlock.interop.protocol.convert.batch import Sourced, batch
-from interlock.interop.protocol.convert.draft import Wishes, draft_entry
+from interlock.interop.protocol.convert.draft import PENDING, Wishes, draft_entry
 from interlock.interop.protocol.convert.entry import Surroundings
-from interlock.interop.protocol.convert.inventory_text import PENDING
 from interlock.interop.protocol.model import DriverDraft
 from interlock.interop.protocol.read.client_files import read_client_file
 from interlock.interop.protocol.read.docker_files import read_docker

@@ -16,11 +16,9 @@ from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
 from interlock.drivers.workspace.imported_folder import WorkspaceUnusable
 from interlock.interop.client_discovery import Machine, read_source
-from interlock.interop.importer import ImportRequest, Report, carry_out, collect_sources, plan
-from interlock.interop.probe_drafts import connect
+from interlock.interop.importer import ImportRequest, Report, carry_out, collect_sources, connect, plan
 from interlock.interop.protocol.clients import BY_NAME
-from interlock.interop.protocol.convert.draft import Wishes
-from interlock.interop.protocol.convert.inventory_text import PENDING
+from interlock.interop.protocol.convert.draft import PENDING, Wishes
 
 MARKER = "m4rk3rS3cr3tV4lu3x0123456789"
 

@@ -19,8 +19,7 @@ from interlock.interop.protocol.model import DriverDraft
 from interlock.interop.protocol.read.client_files import read_client_file
 from interlock.interop.protocol.read.driver_files import read_driver_entry
 from interlock.interop.protocol.read.registry_files import read_registry
-from interlock.interop.protocol.write.driver_entry import driver_entry
-from interlock.interop.protocol.write.registry_description import registry_description
+from interlock.interop.protocol.write.client_entry import driver_entry, registry_description
 from interlock.interop.protocol.write.text_edits import snippet
 
 INVENTORY = b"---\nsecrets:\n  - {slug: files-mcp/level, name: L, description: d, backend: 'env://MY_LEVEL'}\n---\n"

@@ -4,7 +4,7 @@ import pytest
 
 from interlock.interop.protocol.clients import BY_NAME, CLIENTS, Client
 from interlock.interop.protocol.read.client_files import read_client_file
-from interlock.interop.protocol.read.self_reference import is_own
+from interlock.interop.protocol.read.launchers import is_own
 from interlock.interop.protocol.write.client_entry import http_entry, stdio_entry
 from interlock.interop.protocol.write.text_edits import CannotEdit, snippet, with_entry
 

@@ -9,8 +9,7 @@ from tests.interop.foreign_files import around
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
 from interlock.drivers.protocol.model import Driver
-from interlock.interop.protocol.convert.draft import Wishes, draft_entry
-from interlock.interop.protocol.convert.inventory_text import PENDING
+from interlock.interop.protocol.convert.draft import PENDING, Wishes, draft_entry
 from interlock.interop.protocol.model import DriverDraft, FileReading, Note
 from interlock.interop.protocol.read.bundle_manifest import read_manifest
 from interlock.interop.protocol.read.docker_files import is_docker_data, read_docker

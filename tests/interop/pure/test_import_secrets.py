@@ -11,8 +11,7 @@ from interlock.drivers.protocol.files.credential_scan import looks_random, may_b
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
 from interlock.drivers.protocol.files.inventory import read_secrets
-from interlock.interop.protocol.convert.draft import Wishes, draft_entry, driver_id
-from interlock.interop.protocol.convert.inventory_text import PENDING, secrets_text
+from interlock.interop.protocol.convert.draft import PENDING, Wishes, draft_entry, driver_id, secrets_text
 from interlock.interop.protocol.model import DriverDraft
 
 MARKER = "m4rk3r-S3cr3t-Value-0123456789"

@@ -9,9 +9,8 @@ from interlock.ax.protocol.hop_metadata import ADOPTED
 from interlock.core.calls.call import Inquiry
 from interlock.links.link import ServerFacts
 from interlock.links.listing import read_list
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import TOOLS_LIST
-from interlock.wire.jsonrpc.messages import ABSENT, Response
+from interlock.mcp.methods import TOOLS_LIST, Era
+from interlock.wire.jsonrpc.codec import ABSENT, Response
 
 
 class Deep:

@@ -13,7 +13,7 @@ from interlock.links import subscriptions
 from interlock.links.link import ServerFacts
 from interlock.links.link_events import LinkEvents
 from interlock.links.server_link import ServerLink
-from interlock.mcp.eras import Era
+from interlock.mcp.methods import Era
 
 TAG = "io.modelcontextprotocol/subscriptionId"
 CAPABILITIES = {"resources": Raw(b'{"subscribe":true,"listChanged":true}'), "tools": Raw(b'{"listChanged":true}')}

@@ -9,9 +9,8 @@ from mcp.shared import inbound as sdk
 from tests.wire.json_texts import VALUES, written
 
 from interlock.mcp.headers import decode_header_untrusted, encode_header, mirror_mismatch, mirrored_arguments
-from interlock.mcp.ladder import climb
-from interlock.wire.jsonrpc.codec import decode_untrusted
-from interlock.wire.jsonrpc.messages import Request
+from interlock.mcp.request_validation import validate_request
+from interlock.wire.jsonrpc.codec import Request, decode_untrusted
 from interlock.wire.refusal import INVALID_PARAMS, Refusal, find_code
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
@@ -54,7 +53,7 @@ def test_a_request_climbs_as_far_as_it_does_with_the_sdk(
         headers |= {"mcp-protocol-version": "2026-07-28", "mcp-method": method}
     request = decode_untrusted(b'{"jsonrpc":"2.0","id":1,"method":"%b","params":%b}' % (method.encode(), params))
     assert isinstance(request, Request)
-    ours = climb(request, None if headers is None else {k.encode(): v.encode() for k, v in headers.items()})
+    ours = validate_request(request, None if headers is None else {k.encode(): v.encode() for k, v in headers.items()})
     theirs = sdk.classify_inbound_request({"method": method, "params": body}, headers=headers)
     code = ours.code if isinstance(ours, Refusal) else None
     if _has_odd_envelope(body):

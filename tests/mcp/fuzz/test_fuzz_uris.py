@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.shared.uri_template import UriTemplate
 
-from interlock.mcp.cursor import decode_cursor_untrusted, encode_cursor
+from interlock.mcp.items import decode_cursor_untrusted, encode_cursor
 from interlock.mcp.uri_templates import EXPRESSIONS_MAX, matches
 
 CURSORS = st.text(max_size=40) | st.text("aWwxOmEtXy8rPQ=-_", max_size=24)

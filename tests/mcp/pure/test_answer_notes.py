@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from interlock.mcp.answer_note import with_note
+from interlock.mcp.results import with_note
 
 NOTE = "Interlock: a note"
 

@@ -9,9 +9,9 @@ from tests.mcp.mcp_schema import LEGACY, MODERN, complaints
 
 from interlock.mcp.capabilities import (
     capabilities_to_modern,
-    capability_said_lacking,
     common_capabilities,
     declares,
+    find_missing_capability,
     may_be_asked,
     question_capability,
 )
@@ -174,6 +174,6 @@ def test_only_what_is_known_is_offered_and_always_in_the_same_order(offered: Any
     ],
 )
 def test_the_sdks_words_for_a_lacking_capability_name_it_where_the_client_lacks_it(said: str, lacked: Any) -> None:
-    assert capability_said_lacking(said, Raw(b"{}")) == lacked
+    assert find_missing_capability(said, Raw(b"{}")) == lacked
     able = {"sampling": {}, "roots": {}, "elicitation": {"form": {}, "url": {}}}
-    assert capability_said_lacking(said, Raw(json.dumps(able).encode())) is None
+    assert find_missing_capability(said, Raw(json.dumps(able).encode())) is None

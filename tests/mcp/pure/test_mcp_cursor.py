@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.mcp.cursor import CURSOR_BYTES_MAX, decode_cursor_untrusted, encode_cursor
+from interlock.mcp.items import CURSOR_BYTES_MAX, decode_cursor_untrusted, encode_cursor
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))

@@ -3,7 +3,7 @@
 import pytest
 from mcp_types import version as sdk
 
-from interlock.mcp.eras import (
+from interlock.mcp.methods import (
     LATEST_LEGACY,
     LATEST_MODERN,
     LEGACY_VERSIONS,

@@ -7,8 +7,8 @@ import pytest
 from msgspec import Raw
 from tests.mcp.mcp_schema import LEGACY, MODERN, complaints
 
-from interlock.mcp.eras import Era
 from interlock.mcp.items import Item, maybe_value, prompt_item, resource_item, tool_item
+from interlock.mcp.methods import Era
 from interlock.wire.jsonrpc.codec import decode_object
 
 REVISIONS = {Era.LEGACY: LEGACY, Era.MODERN: MODERN}

@@ -9,23 +9,23 @@ import pytest
 from mcp.shared import inbound as sdk
 from tests.mcp.mcp_schema import MODERN, complaints
 
-from interlock.mcp.ladder import (
+from interlock.mcp.request_validation import (
     ROUTING_HEADERS,
-    Climbed,
-    climb,
-    climb_alone,
-    climb_plain,
+    ValidatedRequest,
     plain_routing,
     unsupported_version,
+    validate_plain_request,
+    validate_request,
+    validate_request_without_headers,
 )
 from interlock.wire.jsonrpc.codec import (
     ID_BYTES_MAX,
     PARAMS_REST_BYTES_MAX,
+    Request,
     decode_untrusted,
     encode_refusal,
     encode_value,
 )
-from interlock.wire.jsonrpc.messages import Request
 from interlock.wire.refusal import FORMS, HEADER_MISMATCH, INVALID_PARAMS, UNSUPPORTED_VERSION, Refusal, find_code
 
 VERSION = "io.modelcontextprotocol/protocolVersion"
@@ -45,13 +45,13 @@ def named(name: bytes, meta: dict[str, Any] | None = None) -> bytes:
     return b'{"name":%b,"_meta":%b}' % (name, encode_value(META if meta is None else meta))
 
 
-def code(climbed: Climbed | Refusal) -> str | None:
+def code(climbed: ValidatedRequest | Refusal) -> str | None:
     return climbed.code if isinstance(climbed, Refusal) else None
 
 
 def test_a_good_request_passes_with_its_values_raw() -> None:
-    climbed = climb(request(named(b'"echo"', META | {"com.acme/n": 1.0})), HEADERS)
-    assert isinstance(climbed, Climbed)
+    climbed = validate_request(request(named(b'"echo"', META | {"com.acme/n": 1.0})), HEADERS)
+    assert isinstance(climbed, ValidatedRequest)
     assert bytes(climbed.params["name"]) == b'"echo"'
     assert list(climbed.meta) == [VERSION, CAPABILITIES, "com.acme/n"]
     assert bytes(climbed.meta["com.acme/n"]) == b"1.0"
@@ -78,11 +78,11 @@ NO_ENVELOPE = {
 def test_without_version_and_capabilities_nothing_else_is_looked_at(
     params: bytes, headers: dict[bytes, bytes] | None
 ) -> None:
-    assert code(climb(request(params), headers)) == INVALID_PARAMS
+    assert code(validate_request(request(params), headers)) == INVALID_PARAMS
 
 
 def test_the_refusal_names_every_missing_key() -> None:
-    refusal = climb(request(b'{"_meta":{}}'), None)
+    refusal = validate_request(request(b'{"_meta":{}}'), None)
     assert isinstance(refusal, Refusal)
     assert refusal.details == {"missing": [VERSION, CAPABILITIES]}
 
@@ -90,13 +90,13 @@ def test_the_refusal_names_every_missing_key() -> None:
 @pytest.mark.parametrize("missing", sorted(HEADERS))
 def test_each_routing_header_is_required_on_http_and_none_on_stdio(missing: bytes) -> None:
     rest = {name: value for name, value in HEADERS.items() if name != missing}
-    assert code(climb(request(named(b'"echo"')), rest)) == HEADER_MISMATCH
-    assert code(climb(request(named(b'"echo"')), None)) is None
+    assert code(validate_request(request(named(b'"echo"')), rest)) == HEADER_MISMATCH
+    assert code(validate_request(request(named(b'"echo"')), None)) is None
 
 
 @pytest.mark.parametrize("doubled", sorted(ROUTING_HEADERS))
 def test_a_doubled_routing_header_is_refused_by_name(doubled: bytes) -> None:
-    refusal = climb(request(named(b'"echo"')), HEADERS, doubled)
+    refusal = validate_request(request(named(b'"echo"')), HEADERS, doubled)
     assert isinstance(refusal, Refusal)
     assert refusal.code == HEADER_MISMATCH
     assert doubled.decode() in refusal.message
@@ -120,7 +120,7 @@ NAMES = {
 
 @pytest.mark.parametrize(("name", "header"), NAMES.values(), ids=NAMES)
 def test_the_name_header_equals_the_name_in_any_spelling_of_either(name: bytes, header: bytes) -> None:
-    assert code(climb(request(named(name)), HEADERS | {b"mcp-name": header})) is None
+    assert code(validate_request(request(named(name)), HEADERS | {b"mcp-name": header})) is None
 
 
 OTHER_NAMES = {
@@ -143,30 +143,30 @@ OTHER_NAMES = {
 
 @pytest.mark.parametrize(("name", "header"), OTHER_NAMES.values(), ids=OTHER_NAMES)
 def test_a_name_header_that_is_not_the_name_is_refused(name: bytes, header: bytes) -> None:
-    assert code(climb(request(named(name)), HEADERS | {b"mcp-name": header})) == HEADER_MISMATCH
+    assert code(validate_request(request(named(name)), HEADERS | {b"mcp-name": header})) == HEADER_MISMATCH
 
 
 @pytest.mark.parametrize("params", [named(b"null"), b'{"_meta":%b}' % encode_value(META)], ids=["null", "absent"])
 def test_without_a_name_there_is_nothing_for_the_header_to_repeat(params: bytes) -> None:
-    assert code(climb(request(params), HEADERS)) is None
+    assert code(validate_request(request(params), HEADERS)) is None
 
 
 def test_a_resource_is_named_by_its_uri() -> None:
     read = request(b'{"uri":"file:///a","name":"echo","_meta":%b}' % encode_value(META), "resources/read")
     headers = HEADERS | {b"mcp-method": b"resources/read"}
-    assert code(climb(read, headers | {b"mcp-name": b"file:///a"})) is None
-    assert code(climb(read, headers)) == HEADER_MISMATCH
+    assert code(validate_request(read, headers | {b"mcp-name": b"file:///a"})) is None
+    assert code(validate_request(read, headers)) == HEADER_MISMATCH
 
 
 def test_a_method_without_a_name_needs_no_name_header() -> None:
     listing = request(b'{"_meta":%b}' % encode_value(META), "tools/list")
-    assert code(climb(listing, HEADERS | {b"mcp-method": b"tools/list"})) is None
+    assert code(validate_request(listing, HEADERS | {b"mcp-method": b"tools/list"})) is None
 
 
 def test_a_client_that_disagrees_with_itself_is_told_so_before_its_version_is_judged() -> None:
     ahead = request(named(b'"echo"', META | {VERSION: "2099-01-01"}))
-    assert code(climb(ahead, HEADERS)) == HEADER_MISMATCH
-    refusal = climb(ahead, HEADERS | {b"mcp-protocol-version": b"2099-01-01"})
+    assert code(validate_request(ahead, HEADERS)) == HEADER_MISMATCH
+    refusal = validate_request(ahead, HEADERS | {b"mcp-protocol-version": b"2099-01-01"})
     assert isinstance(refusal, Refusal)
     assert refusal == unsupported_version("2099-01-01")
     assert (refusal.code, refusal.details) == (UNSUPPORTED_VERSION, {"supported": [MODERN], "requested": "2099-01-01"})
@@ -176,8 +176,8 @@ def test_a_client_that_disagrees_with_itself_is_told_so_before_its_version_is_ju
     ("refusal", "definition"),
     [
         (unsupported_version("x" * 1000), "UnsupportedProtocolVersionError"),
-        (climb(request(named(b'"echo"')), {}), "HeaderMismatchError"),
-        (climb(request(b"{}"), None), "JSONRPCErrorResponse"),
+        (validate_request(request(named(b'"echo"')), {}), "HeaderMismatchError"),
+        (validate_request(request(b"{}"), None), "JSONRPCErrorResponse"),
     ],
 )
 def test_a_refusal_is_the_error_of_the_specification(refusal: Refusal, definition: str) -> None:
@@ -205,7 +205,7 @@ def test_every_combination_is_judged_as_the_sdk_judges_it() -> None:
         body = {"method": method, "params": json.loads(bytes(ours.params))}
         theirs = sdk.classify_inbound_request(body, headers={k.decode(): v.decode() for k, v in headers.items()})
         expected = find_code(theirs.code) if isinstance(theirs, sdk.InboundLadderRejection) else None
-        assert code(climb(ours, headers)) == expected, (name, version, method, headers)
+        assert code(validate_request(ours, headers)) == expected, (name, version, method, headers)
         seen.add(expected)
     assert seen == {None, HEADER_MISMATCH, UNSUPPORTED_VERSION}
 
@@ -213,9 +213,9 @@ def test_every_combination_is_judged_as_the_sdk_judges_it() -> None:
 PLAIN = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":%b}'
 
 
-def in_one_pass(body: bytes, headers: dict[bytes, bytes]) -> Climbed | None:
+def in_one_pass(body: bytes, headers: dict[bytes, bytes]) -> ValidatedRequest | None:
     routing = plain_routing(headers, None)
-    return None if routing is None else climb_plain(body, routing)
+    return None if routing is None else validate_plain_request(body, routing)
 
 
 def test_an_ordinary_request_climbs_in_one_pass_to_the_same_place() -> None:
@@ -224,7 +224,7 @@ def test_an_ordinary_request_climbs_in_one_pass_to_the_same_place() -> None:
     assert climbed is not None
     message = decode_untrusted(body)
     assert isinstance(message, Request)
-    assert climbed == climb(message, HEADERS) == climb_alone(body)
+    assert climbed == validate_request(message, HEADERS) == validate_request_without_headers(body)
 
 
 @pytest.mark.parametrize(
@@ -253,8 +253,8 @@ def test_an_ordinary_request_climbs_in_one_pass_to_the_same_place() -> None:
 )
 def test_whatever_is_not_ordinary_is_left_to_the_rungs(body: bytes) -> None:
     assert in_one_pass(body, HEADERS) is None
-    climbed = climb_alone(body)  # without headers there is nothing to compare with
-    assert climbed is None or climbed == climb(cast(Request, decode_untrusted(body)), None)
+    climbed = validate_request_without_headers(body)  # without headers there is nothing to compare with
+    assert climbed is None or climbed == validate_request(cast(Request, decode_untrusted(body)), None)
     assert (climbed is None) is not any(one in body for one in (b'"tools/list"', b'"other"'))
 
 
@@ -262,7 +262,7 @@ def test_a_request_with_large_arguments_is_ordinary() -> None:
     large = b'{"text":"%b"}' % (b"x" * 2 * PARAMS_REST_BYTES_MAX)
     body = PLAIN % (b'{"z":1,"arguments":%b,"name":"echo","_meta":%b}' % (large, encode_value(META)))
     climbed = in_one_pass(body, HEADERS)
-    assert climbed is not None and climbed == climb_alone(body)
+    assert climbed is not None and climbed == validate_request_without_headers(body)
     assert list(climbed.params) == ["z", "arguments", "name", "_meta"]
     assert bytes(climbed.params["arguments"]) == large
 

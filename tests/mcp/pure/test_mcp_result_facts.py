@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec import Raw
 
-from interlock.mcp.result_facts import ResultFacts, maybe_facts
+from interlock.mcp.results import ResultFacts, find_result_facts
 
 PLAIN = ResultFacts(may_claim=False, is_typed=False, is_error=False)
 
@@ -27,7 +27,7 @@ PLAIN = ResultFacts(may_claim=False, is_typed=False, is_error=False)
     ],
 )
 def test_members_of_the_result_itself_count_and_metadata_of_its_blocks(result: bytes, facts: ResultFacts) -> None:
-    found = maybe_facts(Raw(result))
+    found = find_result_facts(Raw(result))
     assert found is not None
     assert (found.may_claim, found.is_typed, found.is_error) == (facts.may_claim, facts.is_typed, facts.is_error)
     assert found.names == frozenset(json.loads(result)) and found.is_complete is found.is_typed
@@ -46,4 +46,4 @@ def test_members_of_the_result_itself_count_and_metadata_of_its_blocks(result: b
     ],
 )
 def test_what_could_be_read_in_two_ways_is_left_to_a_search(result: bytes) -> None:
-    assert maybe_facts(Raw(result)) is None
+    assert find_result_facts(Raw(result)) is None

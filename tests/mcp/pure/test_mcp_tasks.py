@@ -10,8 +10,7 @@ from msgspec import Raw
 from tests.mcp.mcp_schema import LEGACY, complaints
 
 from interlock.mcp import tasks
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import META_TASK, TASKS_CANCEL, TASKS_GET, TASKS_RESULT
+from interlock.mcp.methods import META_TASK, TASKS_CANCEL, TASKS_GET, TASKS_RESULT, Era
 from interlock.mcp.tasks import Made, TaskFacts, read_made, read_task, related_task, renamed_answer, renamed_in
 from interlock.wire.jsonrpc.codec import decode_object, encode_refusal, encode_value
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.mcp.sse import RETRY_DIGITS_MAX, SseEvent, SseParser, encode_event, event_pieces
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized
+from interlock.wire.sse import RETRY_DIGITS_MAX, SseEvent, SseParser, encode_event, event_pieces
 
 LIMIT = 4096
 

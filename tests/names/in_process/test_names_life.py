@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.names.registries import ACME, ZEBRA, NamesHere, names_at, proposal
 
 from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.approvals.protocol.state import Status as ApprovalStatus
+from interlock.approvals.protocol.approval import Status as ApprovalStatus
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.names.actors import Actor
 from interlock.names.protocol.entry import (

@@ -13,8 +13,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 from tests.names.registries import ACME, ARGUMENTS, RETURNS, ZEBRA, NamesHere, names_at, proposal
 
-from interlock.approvals.protocol.approval import Approval, Kind, Source
-from interlock.approvals.protocol.state import Status
+from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.names import actions, state
 from interlock.names.actors import Actor

@@ -36,7 +36,7 @@ from interlock.core.clock import SystemClock
 from interlock.links.link_events import LinkEvents
 from interlock.links.listing import Items, Listing
 from interlock.links.server_link import ServerLink
-from interlock.mcp.eras import Era
+from interlock.mcp.methods import Era
 from interlock.names.names_check import NamesCheck
 from interlock.names.protocol.entry import Entry, Status
 from interlock.names.protocol.grammar import Lookalikes
@@ -249,7 +249,7 @@ async def test_a_name_that_only_looks_registered_is_another_and_said_to_be(bound
 
 
 def _effort() -> Any:
-    from interlock.wire.schemas.effort import Effort
+    from interlock.wire.schemas.inclusion import Effort
 
     return Effort(LIST_STEPS_MAX)
 

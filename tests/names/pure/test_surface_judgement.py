@@ -21,7 +21,7 @@ from interlock.names.protocol.judgement import (
     read_claim,
 )
 from interlock.wire.schemas.digest import normalised, schema_digest
-from interlock.wire.schemas.effort import Effort
+from interlock.wire.schemas.inclusion import Effort
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 V = SurfaceVerdict

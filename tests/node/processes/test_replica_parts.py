@@ -12,12 +12,10 @@ from tests.approvals.inboxes import Desk, Hands
 from tests.store.nats_server import NatsServer
 
 from interlock.access.tokens import TokenRegistry
-from interlock.approvals import storage
+from interlock.approvals import inbox
 from interlock.approvals.audit import ApprovalAudit
-from interlock.approvals.inbox import Inbox, Rules
-from interlock.approvals.protocol.approval import Approval
-from interlock.approvals.protocol.state import Status
-from interlock.approvals.storage import ApprovalStore
+from interlock.approvals.inbox import ApprovalStore, Inbox, Rules
+from interlock.approvals.protocol.approval import Approval, Status
 from interlock.approvals.tool_definitions import Definitions, KnownDefinition, StoredDefinition
 from interlock.config.plan import Plan, RoomPlan
 from interlock.core import replicas as replicas_
@@ -87,7 +85,7 @@ class Replica(Desk):
         self.inbox = Inbox(approvals, ApprovalAudit(self.recorder), clock, Rules(), self.replicas)
         self.proposals = Proposals(self.inbox, self.recorder, clock, lambda _: None, self.replicas)
         self.rooms = Rooms(PLAN, store, self.recorder, clock, self.proposals, self.replicas)
-        self.replicas.on_change(storage.BUCKET, self.inbox.take_change)
+        self.replicas.on_change(inbox.BUCKET, self.inbox.take_change)
         self.changes = Changes(self.replicas)
 
     @property

@@ -14,10 +14,9 @@ from msgspec import Raw
 from tests.operator.approval_endpoint import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, door_at, signed
 
 from interlock.approvals.api import Approval as ApprovalView
-from interlock.approvals.cli.approval_lines import preview
-from interlock.approvals.protocol.approval import Approval, Kind, Requires, Source
+from interlock.approvals.cli.inbox import preview
+from interlock.approvals.protocol.approval import Approval, Kind, Requires, Source, Status
 from interlock.approvals.protocol.digests import signed_digest
-from interlock.approvals.protocol.state import Status
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 HOSTILE = Raw(b'{"path":"</pre><script src=//evil.example>alert(1)</script>","\\u202e":"x","n":1.10,"b":[]}')

@@ -15,14 +15,13 @@ from tests.operator.approval_endpoint import CLIENT, OPERATOR, OWN_ID, VIEWER, D
 from tests.servers.authenticator import PRESENT, USUAL, Authenticator, b64
 
 from interlock.approvals.decisions import DecisionService
-from interlock.approvals.protocol.approval import Approval, Kind, Source
-from interlock.approvals.protocol.state import Status
+from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.approvals.trust.passkeys import INVITATION_S, INVITATIONS_MAX, PasskeyService
 from interlock.approvals.views import ApprovalViews
 from interlock.config.plan import AnchorPlan
-from interlock.crypto.webauthn.party import find_relying_party
+from interlock.crypto.webauthn.passkeys import find_relying_party
 from interlock.operator.app import operator_app
 from interlock.store.ports import StoreError
 

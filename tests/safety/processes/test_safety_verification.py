@@ -22,17 +22,17 @@ from tests.safety.agents import ENFORCING, LOOK, Agent, AgentsHere, agents_here,
 from tests.servers.minting import mint
 from tests.support.node_with_clock import AheadClock
 
-from interlock.approvals import index
-from interlock.approvals.channels import DesktopChannel, Notice
+from interlock.approvals import inbox as inbox_module
+from interlock.approvals.notifier import DesktopChannel, Notice
+from interlock.approvals.protocol.approval import Status
 from interlock.approvals.protocol.digests import REVEAL, signed_digest
-from interlock.approvals.protocol.state import Status
 from interlock.config.plan import SafetyPlan
 from interlock.core.operator_errors import NotFound
 from interlock.gate.protocol.held_call import Presented
 from interlock.safety import codes
 from interlock.safety.agents import BUCKET
 from interlock.store.ports import Damaged
-from interlock.wire.jsonrpc.messages import Notification
+from interlock.wire.jsonrpc.codec import Notification
 from interlock.wire.refusal import Refusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -164,7 +164,7 @@ async def test_a_challenge_that_ended_and_was_forgotten_unblocks_nobody(
     agent, id = await blocked(here, "client:v3f")
     code = here.shown(id)
     here.clock.ahead += 301
-    monkeypatch.setattr(index, "ENDED_MAX", 0)  # as when very many ended since
+    monkeypatch.setattr(inbox_module, "ENDED_MAX", 0)  # as when very many ended since
     await here.inbox.sweep()
     assert here.inbox.get(id) is None
     assert (await failed(agent.verify(id, code))).code == "TOKEN_ALREADY_USED"

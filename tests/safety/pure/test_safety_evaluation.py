@@ -5,11 +5,21 @@ import time
 import pytest
 
 from interlock.aql.protocol.execution import TERMINAL, ExecutionStatus, may_move
-from interlock.safety.protocol.evaluation import LIMIT_REASON, Evaluation, Verdict, evaluate, evaluate_call
+from interlock.safety.protocol.evaluation import (
+    LIMIT_REASON,
+    SCORES,
+    UNRECOGNISED,
+    Evaluation,
+    Tier,
+    Verdict,
+    evaluate,
+    evaluate_call,
+    risk_of,
+    tier_of,
+    whole_score,
+)
 from interlock.safety.protocol.hint import HINT_CHARS_MAX, maybe_hint_fault, normalise, read_hint
-from interlock.safety.protocol.patterns import PATTERN_CHARS_MAX, Pattern
-from interlock.safety.protocol.policy import CompiledPolicy, Policy
-from interlock.safety.protocol.risk import SCORES, UNRECOGNISED, Tier, risk_of, tier_of, whole_score
+from interlock.safety.protocol.policy import PATTERN_CHARS_MAX, CompiledPolicy, Pattern, Policy
 
 PRINTED = (
     "calling write_file on project/config.json to update database URL",

@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 from tests.sdk.aql_library import Library
 
-from interlock.aql.protocol.endpoint_tools import endpoint_tools
-from interlock.aql.protocol.families import PROFILES, Endpoints, Profile, custom_profile
-from interlock.aql.protocol.limits import Limits
-from interlock.aql.protocol.requests import Request, read_request
+from interlock.aql.protocol.families import PROFILES, Endpoints, Profile, custom_profile, endpoint_tools
+from interlock.aql.protocol.requests import Limits, Request, read_request
 from interlock.aql.protocol.validation import Arguments
 from interlock.sdk.aql import Adapter
 from interlock.sdk.aql.service import Service

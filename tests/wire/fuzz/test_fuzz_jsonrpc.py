@@ -10,9 +10,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.wire.json_texts import VALUES, damaged, written
 
-from interlock.wire.jsonrpc.codec import ID_BYTES_MAX, decode_array, decode_object, decode_untrusted, encode_value
+from interlock.wire.jsonrpc.codec import (
+    ID_BYTES_MAX,
+    Message,
+    Notification,
+    Request,
+    Response,
+    decode_array,
+    decode_object,
+    decode_untrusted,
+    encode_value,
+)
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Message, Notification, Request, Response
 from interlock.wire.refusal import INVALID_REQUEST, PARSE_ERROR
 
 SEEDS = [

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.approvals.protocol.preview import shown_params
-from interlock.wire.jsontext.display import layout_lines
-from interlock.wire.jsontext.folded_preview import WHOLE_CHARS_MAX, fold, fold_differences
+from interlock.approvals.protocol.approval import shown_params
+from interlock.wire.jsontext.display import WHOLE_CHARS_MAX, fold, fold_differences, layout_lines
 
 KEYS = st.text(min_size=1, max_size=12)
 JSON = st.recursive(

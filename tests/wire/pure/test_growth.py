@@ -11,7 +11,7 @@ import pytest
 
 from interlock.credentials.protocol.www_authenticate import read_challenge_untrusted
 from interlock.gate.protocol.reserved_claims import without_claims
-from interlock.interop.protocol.convert.placeholders import split_parts
+from interlock.interop.protocol.convert.entry import split_parts
 from interlock.interop.protocol.formats import blank_comments
 from interlock.interop.protocol.model import Style
 from interlock.mcp.uri_templates import STEPS_MAX, TEMPLATE_CHARS_MAX, URI_CHARS_MAX, Matcher

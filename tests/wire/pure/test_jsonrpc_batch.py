@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from interlock.wire.jsonrpc.batch import PARTS_MAX, is_batch, parts_untrusted
+from interlock.wire.jsonrpc.codec import PARTS_MAX, is_batch, split_batch_untrusted
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import INVALID_REQUEST, PARSE_ERROR
 
@@ -20,7 +20,7 @@ def test_other_things_are_none(data: bytes) -> None:
 
 
 def test_parts_are_the_bytes_that_came() -> None:
-    assert parts_untrusted(b' [ {"n":1.0, "a":1e400} , "\\ud83d\\ude00",[ [ ] ],null] ') == [
+    assert split_batch_untrusted(b' [ {"n":1.0, "a":1e400} , "\\ud83d\\ude00",[ [ ] ],null] ') == [
         b'{"n":1.0, "a":1e400}',
         b'"\\ud83d\\ude00"',
         b"[ [ ] ]",
@@ -29,9 +29,9 @@ def test_parts_are_the_bytes_that_came() -> None:
 
 
 def test_as_many_as_may_be_and_one_more() -> None:
-    assert len(parts_untrusted(b"[" + b",".join([b"{}"] * PARTS_MAX) + b"]")) == PARTS_MAX
+    assert len(split_batch_untrusted(b"[" + b",".join([b"{}"] * PARTS_MAX) + b"]")) == PARTS_MAX
     with pytest.raises(CodecError, match="at most 10000 messages"):
-        parts_untrusted(b"[" + b",".join([b"{}"] * (PARTS_MAX + 1)) + b"]")
+        split_batch_untrusted(b"[" + b",".join([b"{}"] * (PARTS_MAX + 1)) + b"]")
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_as_many_as_may_be_and_one_more() -> None:
 )
 def test_what_cannot_be_taken_apart_is_named(data: bytes, code: str) -> None:
     with pytest.raises(CodecError) as raised:
-        parts_untrusted(data)
+        split_batch_untrusted(data)
     assert raised.value.refusal.code == code
     assert raised.value.message_id == b"null"
 
@@ -58,5 +58,5 @@ def test_sixteen_million_bytes_of_nothing_are_refused_without_being_read() -> No
     data = b"[" + b"{}," * 5_000_000 + b"{}]"
     began = time.process_time()
     with pytest.raises(CodecError):
-        parts_untrusted(data)
+        split_batch_untrusted(data)
     assert time.process_time() - began < 0.2

@@ -7,17 +7,21 @@ import time
 import pytest
 
 from interlock.wire.jsonrpc.codec import (
+    ABSENT,
+    DEPTH_MAX,
+    HALVES_MAX,
     ID_BYTES_MAX,
+    Message,
+    Notification,
+    Request,
+    Response,
     decode_array,
     decode_object,
     decode_params_untrusted,
     decode_untrusted,
     is_deep,
 )
-from interlock.wire.jsonrpc.deep import DEPTH_MAX
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
-from interlock.wire.jsonrpc.surrogates import HALVES_MAX
 from interlock.wire.refusal import INVALID_REQUEST, PARSE_ERROR
 
 LONGEST_ID = b"7" * ID_BYTES_MAX

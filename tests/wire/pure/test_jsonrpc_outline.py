@@ -8,10 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from interlock.mcp.result_facts import maybe_facts
-from interlock.wire.jsonrpc.codec import decode_object, decode_params_untrusted, decode_untrusted
-from interlock.wire.jsonrpc.messages import Request, Response
-from interlock.wire.jsonrpc.outline import OUTLINE_BYTES_MAX, maybe_outline
+from interlock.mcp.results import find_result_facts
+from interlock.wire.jsonrpc.codec import (
+    OUTLINE_BYTES_MAX,
+    Request,
+    Response,
+    decode_object,
+    decode_params_untrusted,
+    decode_untrusted,
+    find_outline,
+)
 
 LONG = "x" * (4 * OUTLINE_BYTES_MAX)
 small = st.recursive(
@@ -25,7 +31,7 @@ small = st.recursive(
 def test_every_value_is_found_again(members: dict[str, Any], before: str, after: Any, key: str) -> None:
     message = {**members, "big" + key: [before + LONG + before, after], "z": after}
     data = json.dumps(message).encode()
-    outline = maybe_outline(data)
+    outline = find_outline(data)
     if outline is None:  # an escaped quote stands at its end
         assert before[-1:] in ('"', "\\") or not before.isascii() or any(ord(one) < 32 for one in before)
         return
@@ -48,29 +54,29 @@ def test_every_value_is_found_again(members: dict[str, Any], before: str, after:
     ],
 )
 def test_what_is_cut_out_between_strings_is_no_json(data: bytes) -> None:
-    outline = maybe_outline(data)
+    outline = find_outline(data)
     assert outline is None or decode_object(outline.text) is None
 
 
 def test_params_that_are_large_without_a_long_string_are_read_whole() -> None:
     params = {"name": "echo", "arguments": {"n": list(range(200_000))}, "_meta": {"k": 1}}
     request = decode_untrusted(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "m", "params": params}).encode())
-    assert isinstance(request, Request) and maybe_outline(request.text) is not None
+    assert isinstance(request, Request) and find_outline(request.text) is not None
     read = decode_params_untrusted(request.params, request.text)
     assert read is not None and json.loads(bytes(read["arguments"])) == params["arguments"]
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"a":"%b"}' % (b"x" * OUTLINE_BYTES_MAX), b"1" * 9 * OUTLINE_BYTES_MAX])
 def test_what_is_small_or_has_no_long_string_has_no_outline(data: bytes) -> None:
-    assert maybe_outline(data) is None
+    assert find_outline(data) is None
 
 
 def test_a_string_that_looks_like_the_hole_is_left_alone() -> None:
     data = json.dumps({"a": LONG}).encode()
-    outline = maybe_outline(data)
+    outline = find_outline(data)
     assert outline is not None
     again = json.dumps({"a": LONG, "b": "?"}).encode().replace(b'"?"', outline.text[5:-1])
-    assert maybe_outline(again) is None
+    assert find_outline(again) is None
 
 
 def test_params_and_facts_read_from_the_outline_are_those_of_the_message() -> None:
@@ -89,7 +95,7 @@ def test_params_and_facts_read_from_the_outline_are_those_of_the_message() -> No
             written = json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}, separators=separators).encode()
             response = decode_untrusted(written)
             assert isinstance(response, Response)
-            assert maybe_facts(response.result, written) == maybe_facts(Raw(bytes(response.result)))
+            assert find_result_facts(response.result, written) == find_result_facts(Raw(bytes(response.result)))
 
 
 def test_a_long_name_of_a_member_of_params_is_read_whole() -> None:
@@ -97,6 +103,6 @@ def test_a_long_name_of_a_member_of_params_is_read_whole() -> None:
     params = {name: 1, "name": "echo", "arguments": {"n": [7] * 16_000}}
     text = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "m", "params": params}).encode()
     request = decode_untrusted(text)
-    assert isinstance(request, Request) and maybe_outline(text) is not None
+    assert isinstance(request, Request) and find_outline(text) is not None
     read = decode_params_untrusted(request.params, text)
     assert read is not None and list(read) == [name, "name", "arguments"]

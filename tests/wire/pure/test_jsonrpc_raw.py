@@ -7,6 +7,8 @@ from msgspec import Raw
 from tests.mcp.mcp_schema import LEGACY, MODERN, complaints
 
 from interlock.wire.jsonrpc.codec import (
+    Request,
+    Response,
     decode_array,
     decode_object,
     decode_string,
@@ -19,10 +21,9 @@ from interlock.wire.jsonrpc.codec import (
     encode_request,
     encode_result,
     encode_value,
-    maybe_string,
+    find_string,
 )
 from interlock.wire.jsonrpc.errors import CodecError, error_body
-from interlock.wire.jsonrpc.messages import Request, Response
 from interlock.wire.refusal import BUDGET_EXCEEDED, CALL_TIMEOUT, INTERNAL_ERROR, TOOL_DEGRADED, Refusal
 
 PAYLOADS = {
@@ -87,14 +88,14 @@ def test_what_is_not_an_array_is_none(raw: bytes) -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"1", b"null", b"{}", b'"a', rb'"\ud800"', b'"\xff"', b"[" * 99_999])
 def test_what_is_not_a_string_is_none_or_an_error_of_the_codec(raw: bytes) -> None:
-    assert maybe_string(raw) is None
+    assert find_string(raw) is None
     with pytest.raises(CodecError, match="a string was expected"):
         decode_string(raw)
 
 
 def test_no_string_is_no_string() -> None:
-    assert maybe_string(None) is None
-    assert maybe_string(Raw(rb'"\u0061\n"')) == decode_string(rb'"\u0061\n"') == "a\n"
+    assert find_string(None) is None
+    assert find_string(Raw(rb'"\u0061\n"')) == decode_string(rb'"\u0061\n"') == "a\n"
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"NaN", b"1e400", b"9" * 5000, rb'"\ud800"', b'"\xff"', b"[" * 99_999])

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from interlock.drivers.protocol.binding.path_types import Unknown, path_type
 from interlock.drivers.protocol.result_path import Path, read_path
 from interlock.wire.schemas import inclusion
-from interlock.wire.schemas.effort import Effort
-from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict, includes
+from interlock.wire.schemas.inclusion import Effort, InclusionOutcome, InclusionVerdict, includes
 from interlock.wire.schemas.overlap import exclusions
 from interlock.wire.schemas.shapes import Side
 

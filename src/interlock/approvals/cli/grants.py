@@ -116,7 +116,7 @@ def _at(arguments: Mapping[str, Any] | None, pointer: str) -> Any:
 
 
 def _pointer(name: str) -> str:
-    from interlock.approvals.protocol.argument_rules import pointer_of
+    from interlock.approvals.protocol.standing_grant import pointer_of
 
     return pointer_of(name.removesuffix(EACH))
 

@@ -4,12 +4,72 @@ Values only. Times are UNIX seconds. What a record may become is said in `state`
 """
 
 import enum
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
-from interlock.approvals.protocol.state import LIVE, Status
+from interlock.wire.jsontext.display import Shown, fold, fold_differences
+
+# What an approval can become.
+#
+#     pending    not decided yet
+#     approved   may be used once, until redeem_by
+#     used       on its way: its first byte may have left
+#     the rest   are ends; done, failed and unknown say how a used one went
+#
+# The table below has every move there is. A missing row is a refusal with a name (`errors.refusal_of`), never a move.
+
+
+class Status(enum.Enum):
+    PENDING = "pending"
+    APPROVED = "approved"
+    USED = "used"
+    DONE = "done"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    DENIED = "denied"
+    WITHDRAWN = "withdrawn"
+    EXPIRED = "expired"
+    VOID = "void"
+
+
+class Move(enum.Enum):
+    APPROVE = "approve"
+    DENY = "deny"
+    WITHDRAW = "withdraw"
+    EXPIRE = "expire"
+    VOID = "void"
+    USE = "use"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+    LOSE = "lose"  # the answer was lost, or the node died: the outcome is unknown
+
+
+TABLE: Final[Mapping[tuple[Status, Move], Status]] = {
+    (Status.PENDING, Move.APPROVE): Status.APPROVED,
+    (Status.PENDING, Move.DENY): Status.DENIED,
+    (Status.PENDING, Move.WITHDRAW): Status.WITHDRAWN,
+    (Status.PENDING, Move.EXPIRE): Status.EXPIRED,
+    (Status.PENDING, Move.VOID): Status.VOID,
+    (Status.APPROVED, Move.USE): Status.USED,
+    (Status.APPROVED, Move.DENY): Status.DENIED,
+    (Status.APPROVED, Move.EXPIRE): Status.EXPIRED,
+    (Status.APPROVED, Move.VOID): Status.VOID,
+    (Status.USED, Move.SUCCEED): Status.DONE,
+    (Status.USED, Move.FAIL): Status.FAILED,
+    (Status.USED, Move.LOSE): Status.UNKNOWN,
+}
+
+LIVE: Final = frozenset((Status.PENDING, Status.APPROVED))  # a decision or a use is still possible
+ENDS: Final = frozenset(status for status in Status if not any(status is before for before, _ in TABLE))
+
+
+def maybe_after(status: Status, move: Move) -> Status | None:
+    """None: there is no such move."""
+    return TABLE.get((status, move))
+
 
 CLASSIFIED: Final = "classified_here"  # a factor of a call: its class is the word of this node's operator
 
@@ -117,3 +177,39 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 return self.redeem_by
             case _:
                 return None
+
+
+# What a person is shown of an approval's params before deciding: the arguments of a call, or a definition.
+
+
+def shown_params(params: bytes, kind: str, *, lines_max: int, chars_max: int) -> Shown:
+    """The arguments of a call, whatever they look like; of a changed definition, what changed."""
+    change = maybe_change(params) if kind == Kind.DEFINITION.value else None
+    if change is not None:
+        return fold_differences(*change, lines_max=lines_max, chars_max=chars_max)
+    return fold(params, lines_max=lines_max, chars_max=chars_max)
+
+
+def maybe_change(params: bytes) -> tuple[bytes, bytes] | None:
+    """What a definition was and is, where it changed."""
+    try:
+        members = msgspec.json.decode(params, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return (bytes(members["before"]), bytes(members["after"])) if members.keys() == {"before", "after"} else None
+
+
+# What a yes does to the node itself, by the kind of approval.
+NODE_EFFECTS: Final = {
+    "enrolment": "the holder of this key may approve from now on; approve it only if you made it yourself",
+    "configuration": "you say that you changed this; it is in effect, and is no longer shown as unsigned",
+    "request": "the registry of names takes this up as it is shown; nothing is called",
+}
+# What a yes does in a room.
+PROPOSAL_EFFECT: Final = "exactly this is sent to its target in the room, once, in your name"
+# What a yes does to an agent, by the kind of approval.
+AGENT_EFFECTS: Final = {
+    "start": "the agent starts; each step that it reports is still judged",
+    "step": "the agent goes on with the step that it reported, once",
+    "verify": "the agent is unblocked, or goes on with the step that it reported",
+}

@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.folder_digest import folder_digest
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsontext.canonical import NotCanonical, canonical, tool_digest
 from interlock.wire.schemas.digest import schema_digest
@@ -87,7 +87,7 @@ def shown_digest(params: Raw | bytes) -> str | None:
     definition = decode_object(shown.get("after", shown.get("definition", Raw(b"null"))))
     if definition is not None and DRIVER in definition and "name" not in definition:  # a tool has a name
         return _folder_digest_shown(definition.get("files", Raw(b"null")))
-    name = maybe_string((definition or {}).get("name"))
+    name = find_string((definition or {}).get("name"))
     if definition is None or name is None:
         return None
     try:

@@ -9,8 +9,7 @@ store                     unavailable: nothing was done
 
 from typing import Any, Final
 
-from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.approvals.protocol.state import Status
+from interlock.approvals.protocol.approval import Approval, Kind, Status
 from interlock.wire.refusal import (
     CONFIRMATION_DENIED,
     CONFIRMATION_EXPIRED,

@@ -7,12 +7,322 @@ definition is another tool. What it lets through is said by `argument_rules`. It
 
 import hashlib
 import re
-from typing import Any, Final
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.approvals.protocol.argument_rules import ArgumentRule, BadRules, check_rules
-from interlock.wire.jsontext.canonical import NotCanonical, canonical
+from interlock.wire.jsontext.canonical import INTEGER_MAX, NotCanonical, canonical
+from interlock.wire.jsontext.pointer import pointer_step
+
+# Paths as text: whether one lies below a folder, judged without a file system.
+#
+# What is not the same path to every reader lies below no folder: `..`, percent-encoding, backslashes, variables and
+# patterns, characters that are invisible or that normalise to a separator or a dot. Upper and lower case are
+# different.
+# Only the text is judged: a symbolic link below the folder may lead out of it, which a sandbox prevents and this
+# cannot.
+
+PATH_CHARS_MAX: Final = 4096
+_EXPANDED: Final = frozenset("\\%$`*?{}")  # what a server, its shell or a URI decoder may turn into something else
+_SEPARATING: Final = frozenset("./\\%~:")
+
+
+def maybe_folder(text: str) -> str | None:
+    """The folder as it is signed, without a `/` at its end; None where it is none or too wide to be one."""
+    parts = _maybe_parts(text)
+    return None if parts is None or not any(parts) else "/".join(parts)
+
+
+def maybe_parent(path: str) -> str | None:
+    """The folder in which a path lies, where that is one that can be signed."""
+    parts = _maybe_parts(path)
+    return None if parts is None else maybe_folder("/".join(parts[:-1]))
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Whether the path lies inside the folder, and is not the folder itself. `folder`: from `maybe_folder`."""
+    parts, above = _maybe_parts(path), folder.split("/")
+    return parts is not None and len(parts) > len(above) and parts[: len(above)] == above
+
+
+def _maybe_parts(text: str) -> list[str] | None:
+    """The names on the way, the first one empty where the path is absolute; None: readers may take it differently."""
+    if not text or len(text) > PATH_CHARS_MAX or text.startswith(("//", "~")) or ".." in text or "://" in text:
+        return None
+    if not _EXPANDED.isdisjoint(text) or not all(map(_is_plain, text)):
+        return None
+    first, *rest = text.split("/")
+    parts = [first, *(part for part in rest if part not in ("", "."))]
+    if first == "." and len(parts) > 1:
+        parts = parts[1:]
+    # Some systems drop dots and spaces at the end of a name: ". " would be the folder itself.
+    if any(not part.strip(". ") for part in parts[0 if parts[0] else 1 :]):
+        return None
+    return parts
+
+
+def _is_plain(character: str) -> bool:
+    if character.isascii():
+        return character.isprintable()
+    if unicodedata.category(character)[0] in "CZ":  # invisible, private, unassigned, a space of another kind
+        return False
+    return _SEPARATING.isdisjoint(unicodedata.normalize("NFKC", character))
+
+
+# Rules for the arguments of a tool that a person agrees to once for many calls: which arguments a call may have.
+#
+# A rule names one argument by a JSON pointer and says what it may be. What no rule names may not be there: nothing is
+# free unless a rule says so. Arguments come as `jsontext.unambiguous` reads them, so that what is judged is what every
+# server reads; numbers are compared by their value and texts by their characters, never one with the other.
+#
+#     equals   exactly this value
+#     one_of   one of these values
+#     below    a path inside this folder (`path_text`)
+#     range    a number from the first to the second
+#     any      whatever it is, and it may be left out
+
+RULES_MAX: Final = 100
+VALUES_MAX: Final = 100  # of one_of
+POINTER_CHARS_MAX: Final = 1000
+REASON_CHARS_MAX: Final = 120  # of a key or a rule, where it says why a call is not covered
+EVERYTHING: Final = ""  # the pointer of all arguments together
+
+RuleKind = Literal["equals", "one_of", "below", "range", "any"]
+
+
+class ArgumentRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`value`: the value, the values, the folder, the two numbers; null for any. `each`: of every item of a list."""
+
+    at: str
+    kind: RuleKind
+    value: Any = None
+    each: bool = False
+
+
+class BadRules(ValueError):
+    """Rules that cannot be signed; the message says why."""
+
+
+def pointer_of(name: str) -> str:
+    """The pointer of an argument as a person names it: by its key, or by a pointer."""
+    return name if name.startswith("/") else f"/{pointer_step(name)}"
+
+
+def check_rules(rules: Sequence[ArgumentRule]) -> None:
+    """Raises BadRules where they could be understood in two ways, or limit nothing that they seem to limit."""
+    if len(rules) > RULES_MAX:
+        raise BadRules(f"there are more than {RULES_MAX} rules")
+    for rule in rules:
+        _check_rule(rule)
+    _tree(rules)
+
+
+def maybe_violation(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any]) -> str | None:
+    """Why a call with these arguments is not among those that the rules let through; None: it is."""
+    tree = _tree(rules)
+    if tree.rule is not None:  # any
+        return None
+    return _maybe_wrong_object(tree, arguments, "")
+
+
+def completed_rules(rules: Sequence[ArgumentRule], arguments: Mapping[str, Any]) -> tuple[ArgumentRule, ...]:
+    """With a rule for every argument of a call: what no rule names must be as it is there. Raises BadRules."""
+    check_rules(rules)
+    tree = _tree(rules)
+    made = list(rules)
+    if tree.rule is None:
+        _complete(tree, arguments, "", made)
+    check_rules(made)
+    wrong = maybe_violation(made, arguments)
+    if wrong is not None:
+        raise BadRules(f"the call itself would not be among those it covers: {wrong}")
+    return tuple(sorted(made, key=lambda rule: rule.at))
+
+
+def proposed_rules(arguments: Mapping[str, Any]) -> tuple[ArgumentRule, ...]:
+    """What to propose for calls like this one: paths in the same folder, numbers up to this one, the rest the same."""
+    made = (_proposed_rule(f"/{pointer_step(key)}", value) for key, value in arguments.items())
+    return tuple(rule for rule in made if rule is not None)
+
+
+def rule_text(rule: ArgumentRule) -> str:
+    """What the rule asks of its argument, as it follows "must be". Whole: a person signs it."""
+    match rule.kind:
+        case "equals":
+            said = _shown(rule.value)
+        case "one_of":
+            said = "one of " + ", ".join(map(_shown, rule.value))
+        case "below":
+            said = f"a path below {rule.value}"
+        case "range":
+            said = f"a number from {_shown(rule.value[0])} to {_shown(rule.value[1])}"
+        case "any":
+            said = "anything"
+    return f"a list, each of it {said}" if rule.each else said
+
+
+class _Tree:
+    """Rules by the steps of their pointers."""
+
+    __slots__ = ("children", "rule")
+
+    def __init__(self) -> None:
+        self.rule: ArgumentRule | None = None
+        self.children: dict[str, _Tree] = {}
+
+
+def _tree(rules: Sequence[ArgumentRule]) -> _Tree:
+    root = _Tree()
+    for rule in rules:
+        place = root
+        for step in _steps(rule.at):
+            place = place.children.setdefault(step, _Tree())
+            if place.rule is not None:
+                raise BadRules(f"two rules are about {rule.at}")
+        if place.rule is not None or place.children:
+            raise BadRules(f"two rules are about {rule.at or 'all arguments'}")
+        place.rule = rule
+    if root.rule is not None and (root.children or root.rule.kind != "any"):
+        raise BadRules("a rule for all arguments together can only let all of them through")
+    return root
+
+
+def _steps(pointer: str) -> list[str]:
+    if pointer == EVERYTHING:
+        return []
+    if not pointer.startswith("/") or len(pointer) > POINTER_CHARS_MAX:
+        raise BadRules(f"{pointer[:60]!r} is no JSON pointer, like /path or /options/mode")
+    steps = []
+    for step in pointer[1:].split("/"):
+        if "~" in step.replace("~0", "").replace("~1", ""):
+            raise BadRules(f"{pointer[:60]!r} is no JSON pointer: ~ is written ~0, and / inside a key ~1")
+        steps.append(step.replace("~1", "/").replace("~0", "~"))
+    return steps
+
+
+def _check_rule(rule: ArgumentRule) -> None:
+    value, at = rule.value, rule.at
+    try:
+        canonical(value)
+    except NotCanonical as error:
+        raise BadRules(f"{at}: {error}") from None
+    match rule.kind:
+        case "one_of" if not isinstance(value, list) or not 0 < len(value) <= VALUES_MAX or any(map(_is_nested, value)):
+            raise BadRules(f"{at}: one_of takes 1 to {VALUES_MAX} texts, numbers, true, false or null")
+        case "below" if not isinstance(value, str) or maybe_folder(value) != value:
+            raise BadRules(
+                f"{at}: {_cut(_shown(value))} is no folder that paths can be compared with; / alone is too wide"
+            )
+        case "range" if not _is_range(value):
+            raise BadRules(f"{at}: a range is two numbers, the smaller one first")
+        case "any" if value is not None or rule.each:
+            raise BadRules(f"{at}: a rule that lets everything through says no more")
+        case "equals" if rule.each:
+            raise BadRules(f"{at}: equals names the whole value")
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, list | dict)
+
+
+def _is_range(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(_is_number(one) and abs(one) <= INTEGER_MAX for one in value)
+        and bool(value[0] <= value[1])
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _maybe_wrong_object(tree: _Tree, value: Mapping[str, Any], at: str) -> str | None:
+    for key in value:
+        if key not in tree.children:
+            return f"{at}/{_cut(pointer_step(key))} is not among its arguments"
+    for key, below in tree.children.items():
+        place = f"{at}/{pointer_step(key)}"
+        if key in value:
+            wrong = _maybe_wrong(below, value[key], place)
+        else:
+            wrong = None if below.rule is not None and below.rule.kind == "any" else f"{place} is missing"
+        if wrong is not None:
+            return wrong
+    return None
+
+
+def _maybe_wrong(tree: _Tree, value: Any, at: str) -> str | None:
+    rule = tree.rule
+    if rule is None:
+        return _maybe_wrong_object(tree, value, at) if isinstance(value, dict) else f"{at} must be an object"
+    if not rule.each:
+        is_kept = _is_kept(rule, value)
+    else:
+        is_kept = isinstance(value, list) and bool(value) and all(_is_kept(rule, one) for one in value)
+    return None if is_kept else f"{at} must be {_cut(rule_text(rule))}"
+
+
+def _is_kept(rule: ArgumentRule, value: Any) -> bool:
+    match rule.kind:
+        case "equals":
+            return _is_same(value, rule.value)
+        case "one_of":
+            return not _is_nested(value) and any(_is_same(value, one) for one in rule.value)
+        case "below":
+            return isinstance(value, str) and is_below(value, rule.value)
+        case "range":
+            return _is_number(value) and bool(rule.value[0] <= value <= rule.value[1])
+        case "any":
+            return True
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    try:
+        return canonical(one) == canonical(other)
+    except NotCanonical:
+        return False
+
+
+def _complete(tree: _Tree, value: Mapping[str, Any], at: str, made: list[ArgumentRule]) -> None:
+    for key, inner in value.items():
+        place, below = f"{at}/{pointer_step(key)}", tree.children.get(key)
+        if below is None:
+            made.append(ArgumentRule(at=place, kind="equals", value=inner))
+        elif below.rule is None and isinstance(inner, dict):
+            _complete(below, inner, place, made)
+
+
+def _proposed_rule(at: str, value: Any) -> ArgumentRule | None:
+    if isinstance(value, str) and (folder := _maybe_absolute_parent(value)) is not None:
+        return ArgumentRule(at=at, kind="below", value=folder)
+    if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+        folders = {_maybe_absolute_parent(one) for one in value}
+        common = folders.pop() if len(folders) == 1 else None
+        return None if common is None else ArgumentRule(at=at, kind="below", value=common, each=True)
+    if _is_number(value) and 0 < value <= INTEGER_MAX:
+        return ArgumentRule(at=at, kind="range", value=[0, value])
+    return None
+
+
+def _maybe_absolute_parent(text: str) -> str | None:
+    return maybe_parent(text) if text.startswith("/") else None
+
+
+def _shown(value: Any) -> str:
+    try:
+        return canonical(value).decode()
+    except NotCanonical:
+        return repr(value)
+
+
+def _cut(text: str) -> str:
+    """With a mark that says how much there is, where that is more."""
+    return text if len(text) <= REASON_CHARS_MAX else f"{text[:REASON_CHARS_MAX]}… ({len(text)} characters)"
+
 
 KIND: Final = "standing_grant"  # what is signed, and the type of the proof that a call under it has
 VERSION: Final = 1

@@ -17,8 +17,7 @@ from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor
 from interlock.config.plan import AnchorPlan
 from interlock.core.clock import Clock
 from interlock.core.start_errors import AnchorInvalid
-from interlock.crypto.jose.jwks import Jwk, thumbprint
-from interlock.crypto.jose.public_key import BadKey, find_pem_label, read_key_untrusted
+from interlock.crypto.jose import BadKey, Jwk, find_pem_label, read_key_untrusted, thumbprint
 from interlock.crypto.webauthn.passkeys import read_passkey_untrusted
 from interlock.net.fetch import Fetcher
 from interlock.wire.refusal import UNAVAILABLE, Refusal

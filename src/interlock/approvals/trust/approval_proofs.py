@@ -16,11 +16,9 @@ from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
 from interlock.approvals.trust.anchors import Anchors
 from interlock.ax.protocol.registration.authority import Anchor
 from interlock.core.clock import Clock, rfc3339
-from interlock.crypto.jose.errors import Invalid
-from interlock.crypto.jose.jwks import Jwk, thumbprint
-from interlock.crypto.jose.jwt import Jwt
+from interlock.crypto.jose import Invalid, Jwk, Jwt, thumbprint
 from interlock.crypto.webauthn.ceremonies import Assertion, is_assertion
-from interlock.crypto.webauthn.party import Party
+from interlock.crypto.webauthn.passkeys import Party
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import (
     Asked,

@@ -7,9 +7,7 @@ from interlock.approvals.trust.anchors import Anchors
 from interlock.ax.protocol.messages import Register
 from interlock.ax.protocol.registration.authority import Proved, judge_proof, replay_refusal
 from interlock.core.clock import Clock
-from interlock.crypto.jose.errors import Invalid
-from interlock.crypto.jose.jwks import Jwk
-from interlock.crypto.jose.jwt import Jwt
+from interlock.crypto.jose import Invalid, Jwk, Jwt
 from interlock.store.ports import Conflict, KeyValue
 from interlock.wire.refusal import Refusal
 

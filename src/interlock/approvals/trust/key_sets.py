@@ -13,9 +13,7 @@ from typing import Final
 
 from interlock.core.clock import Clock
 from interlock.credentials.protocol.resource import BadMetadata, discovery_urls, read_metadata_untrusted
-from interlock.crypto.jose.errors import Invalid, Reason
-from interlock.crypto.jose.jwks import BadKeySet, Jwk, read_jwks_untrusted, select
-from interlock.crypto.jose.jwt import Jwt
+from interlock.crypto.jose import BadKeySet, Invalid, Jwk, Jwt, Reason, read_jwks_untrusted, select
 from interlock.net.fetch import FetchFailed
 
 log = logging.getLogger("interlock.oauth")

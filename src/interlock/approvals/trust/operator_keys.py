@@ -15,8 +15,7 @@ import msgspec
 
 from interlock.approvals.trust.anchors import Anchors
 from interlock.core.clock import Clock
-from interlock.crypto.jose.jwks import thumbprint
-from interlock.crypto.jose.public_key import BadKey, read_key_untrusted
+from interlock.crypto.jose import BadKey, read_key_untrusted, thumbprint
 from interlock.crypto.keys.operator_keys import (
     KEY_NAME,
     PASSPHRASE_CHARS_MIN,

@@ -16,11 +16,9 @@ from interlock.approvals.api import PasskeyCreation, PasskeyRequest
 from interlock.approvals.trust.anchors import Anchors
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
-from interlock.crypto.jose.base64url import encode
-from interlock.crypto.jose.jwks import Jwk, thumbprint
+from interlock.crypto.jose import Jwk, encode, thumbprint
 from interlock.crypto.webauthn.ceremonies import ALGORITHMS, Wrong, read_registration_untrusted
-from interlock.crypto.webauthn.party import Party, find_relying_party
-from interlock.crypto.webauthn.passkeys import written
+from interlock.crypto.webauthn.passkeys import Party, find_relying_party, written
 from interlock.gate.protocol.jws_proof import Asked, invalid
 from interlock.gate.protocol.passkey_proof import ENTROPY_BYTES, challenge, passkeys_for
 from interlock.store.ports import StoreError

@@ -8,7 +8,7 @@ import msgspec
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import Register
 from interlock.ax.protocol.registration.authority import check_certificate, maybe_authority
-from interlock.ax.protocol.registration.sessions import Peer
+from interlock.ax.protocol.registration.registrations import Peer
 from interlock.config.plan import AccessRule, Scope
 from interlock.net.protocol.dns_name import maybe_dns_name
 from interlock.wire.refusal import Refusal

@@ -23,7 +23,7 @@ from interlock.aql.protocol.errors import (
 )
 from interlock.aql.protocol.model import Danger
 from interlock.gate.protocol.held_call import CONFIRMATION
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import (
     BUDGET_EXCEEDED,
@@ -119,7 +119,7 @@ def _first_annotations(content: Raw) -> Raw | None:
     """Of the first block, where that is text."""
     for raw in decode_array(content) or ():
         block = decode_object(raw) or {}
-        return block.get("annotations") if maybe_string(block.get("type")) == "text" else None
+        return block.get("annotations") if find_string(block.get("type")) == "text" else None
     return None
 
 
@@ -129,8 +129,8 @@ def _content(found: _Result, meta: Raw | None) -> Read:
         return Read(failure=internal_error("the server's result cannot be read"), meta=meta)
     if len(blocks) == 1:
         block = decode_object(blocks[0]) or {}
-        if maybe_string(block.get("type")) == "text":
-            text = maybe_string(block.get("text")) or ""
+        if find_string(block.get("type")) == "text":
+            text = find_string(block.get("text")) or ""
             return Read(data=_text_data(text), meta=meta, annotations=block.get("annotations"))
     if not blocks:
         return Read(data=None, meta=meta)
@@ -138,16 +138,16 @@ def _content(found: _Result, meta: Raw | None) -> Read:
     kept: list[Raw] = []
     for raw in blocks:
         block = decode_object(raw) or {}
-        kind = maybe_string(block.get("type")) or "unknown"
+        kind = find_string(block.get("type")) or "unknown"
         if kind == "text":
             noted = {"annotations": block["annotations"]} if "annotations" in block else {}
-            listed.append({"type": "text", "text": maybe_string(block.get("text")) or "", **noted})
+            listed.append({"type": "text", "text": find_string(block.get("text")) or "", **noted})
             continue
         kept.append(raw)
         said: dict[str, Any] = {"type": kind}
-        mime = maybe_string(block.get("mimeType"))
+        mime = find_string(block.get("mimeType"))
         if mime is None and "resource" in block:
-            mime = maybe_string((decode_object(block["resource"]) or {}).get("mimeType"))
+            mime = find_string((decode_object(block["resource"]) or {}).get("mimeType"))
         if mime is not None:
             said["mime_type"] = mime
         listed.append({**said, "content_index": len(kept)})
@@ -158,7 +158,7 @@ def _others(content: Raw) -> tuple[Raw, ...]:
     """Blocks beside text: structured results may carry images too."""
     if b'"type":"text"' in bytes(content) and bytes(content).count(b'"type"') == 1:
         return ()
-    found = [(raw, maybe_string((decode_object(raw) or {}).get("type"))) for raw in decode_array(content) or ()]
+    found = [(raw, find_string((decode_object(raw) or {}).get("type"))) for raw in decode_array(content) or ()]
     return tuple(raw for raw, kind in found if kind != "text")
 
 
@@ -204,9 +204,9 @@ def _tool_failure(found: _Result, tool: str, operation: str, danger: str) -> Fai
 
 def _texts(content: Raw) -> tuple[str, str]:
     texts = [
-        maybe_string(block.get("text")) or ""
+        find_string(block.get("text")) or ""
         for raw in decode_array(content) or ()
-        if maybe_string((block := decode_object(raw) or {}).get("type")) == "text"
+        if find_string((block := decode_object(raw) or {}).get("type")) == "text"
     ]
     return (texts[0].strip() if texts else ""), "\n".join(texts).strip()
 
@@ -260,7 +260,7 @@ def _interlock_error(meta: Raw | None) -> str | None:
     if meta is None or _INTERLOCK_ERROR.encode() not in bytes(meta):
         return None
     said = decode_object((decode_object(meta) or {}).get(_INTERLOCK_ERROR, Raw(b"null")))
-    return maybe_string((said or {}).get("code"))
+    return find_string((said or {}).get("code"))
 
 
 def _confirmation(meta: Raw | None, operation: str, danger: str) -> Failure | None:
@@ -268,12 +268,12 @@ def _confirmation(meta: Raw | None, operation: str, danger: str) -> Failure | No
     if meta is None or CONFIRMATION.encode() not in bytes(meta):
         return None
     held = decode_object((decode_object(meta) or {}).get(CONFIRMATION, Raw(b"null"))) or {}
-    if maybe_string(held.get("status")) == "confirmation_denied":
-        said = maybe_string(held.get("reason"))
+    if find_string(held.get("status")) == "confirmation_denied":
+        said = find_string(held.get("reason"))
         return permission_denied("confirmation_denied", **({"note": said} if said else {}))
     details: dict[str, Any] = {"operation": operation, "danger_level": _shown_danger(danger, held)}
     for key in ("confirmation_id", "approval_url", "expires_at"):
-        value = maybe_string(held.get(key))
+        value = find_string(held.get(key))
         if value is not None:
             details[key] = value
     return failure(Code.CONFIRMATION_REQUIRED, f"This operation requires confirmation by a person. {_HOW}", details)
@@ -292,7 +292,7 @@ def _shown_danger(danger: str, held: Mapping[str, Raw]) -> str:
 def read_error(error: Raw | bytes, *, tool: str, operation: str) -> Failure:
     members = decode_object(error) or {}
     code = _maybe_decoded(members.get("code"))
-    message = (maybe_string(members.get("message")) or "the call failed")[:MESSAGE_CHARS_MAX]
+    message = (find_string(members.get("message")) or "the call failed")[:MESSAGE_CHARS_MAX]
     data = _maybe_decoded(members.get("data"))
     data = data if isinstance(data, Mapping) else {}
     reason = data.get("reason")

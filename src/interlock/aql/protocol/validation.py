@@ -23,7 +23,7 @@ from interlock.aql.protocol.errors import (
 )
 from interlock.aql.protocol.model import Operation, Parameter, TypeDeclaration
 from interlock.aql.protocol.requests import Request, maybe_duplicate, raw_type
-from interlock.aql.protocol.suggestions import did_you_mean
+from interlock.aql.protocol.search import did_you_mean
 from interlock.aql.protocol.tool_operations import json_type
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
 from interlock.wire.schemas.validators import Compiled, compile_schema, rewritten, without_format

@@ -20,17 +20,18 @@ from interlock.fronts.audience import Audience
 from interlock.fronts.legacy import LegacyFront
 from interlock.fronts.modern import EVENTS, Listener, ModernFront
 from interlock.fronts.sessions import CHANGED, Session
-from interlock.mcp.eras import LATEST_LEGACY
-from interlock.mcp.ladder import Climbed, climb, climb_alone
-from interlock.mcp.methods import CANCELLED, INITIALIZE, LISTEN, LOG_MESSAGE, META_VERSION
+from interlock.mcp.methods import CANCELLED, INITIALIZE, LATEST_LEGACY, LISTEN, LOG_MESSAGE, META_VERSION
+from interlock.mcp.request_validation import ValidatedRequest, validate_request, validate_request_without_headers
 from interlock.wire.jsonrpc.codec import (
+    Notification,
+    Request,
+    Response,
     decode_object,
     encode_notification,
     encode_refusal,
     encode_value,
-    maybe_string,
+    find_string,
 )
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.wire.refusal import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Refusal
 
 NAMES: Final[NameForm] = "qualified"
@@ -80,7 +81,7 @@ class UpwardFront:
 
     def take(self, data: bytes) -> bool:
         """Serve an ordinary request of the modern era; False for everything that wants a closer look."""
-        climbed = None if self._closing else climb_alone(data)
+        climbed = None if self._closing else validate_request_without_headers(data)
         if climbed is None or climbed.method.startswith(AX_PREFIX):
             return False
         self._serve_modern(climbed)
@@ -94,7 +95,7 @@ class UpwardFront:
             refusal = Refusal(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]})
             self._refuse(request.id, refusal)
             return
-        climbed = climb(request, None)
+        climbed = validate_request(request, None)
         if not isinstance(climbed, Refusal):
             self._serve_modern(climbed)
         elif self._session is not None:
@@ -111,7 +112,7 @@ class UpwardFront:
             params = decode_object(notification.params) or {}
             running = self._running.pop(bytes(params.get("requestId", b"")), None)
             if running is not None:
-                self._stop(running, maybe_string(params.get("reason")))
+                self._stop(running, find_string(params.get("reason")))
                 return
         session = self._session or self._plain
         if session is not None:
@@ -158,7 +159,7 @@ class UpwardFront:
         opened.attach(self)
         return opened
 
-    def _serve_modern(self, climbed: Climbed) -> None:
+    def _serve_modern(self, climbed: ValidatedRequest) -> None:
         if climbed.id in self._running:
             self._refuse(climbed.id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
             return
@@ -168,7 +169,7 @@ class UpwardFront:
             return
         if is_listen and EVENTS in climbed.meta:  # it is told them anyway, once
             meta = {key: value for key, value in climbed.meta.items() if key != EVENTS}
-            climbed = Climbed(climbed.id, climbed.method, climbed.params, meta)
+            climbed = ValidatedRequest(climbed.id, climbed.method, climbed.params, meta)
         reply = _Reply(self, climbed.id)
         running = self._modern.handle(self.caller, climbed, reply, None, NAMES)
         if running is not None and not reply.is_over:

@@ -5,22 +5,34 @@ node's aggregator_id is its subserver_id, one identity for cycles and for split 
 """
 
 import asyncio
+import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 from msgspec import Raw
 
 from interlock.ax.api import Parent
-from interlock.ax.parents.claims import Held, ParentClaims
 from interlock.ax.parents.front import UpwardFront
 from interlock.ax.protocol.budget import Limits
-from interlock.ax.protocol.messages import DEREGISTER, HEARTBEAT_MS, REGISTER, SUBPROTOCOL, VERSION, Claimed, Register
+from interlock.ax.protocol.messages import (
+    CLAIM,
+    DEREGISTER,
+    HEARTBEAT_MS,
+    REGISTER,
+    SUBPROTOCOL,
+    VERSION,
+    Claimed,
+    Claims,
+    Register,
+    Registered,
+)
 from interlock.ax.protocol.notifications import REFUSED_MAX
 from interlock.ax.protocol.registration.authority import maybe_authority
-from interlock.ax.protocol.registration.codec import read_held_untrusted
+from interlock.ax.protocol.registration.codec import CLAIMS_MAX, encode_claims, read_held_untrusted
+from interlock.ax.protocol.registration.leases import PARENT_ANSWER_S
 from interlock.ax.protocol.registration.registrant import FAREWELL_S, CycleClaimed, Failed, Joined, Left
 from interlock.ax.uplink import Opener, Uplink, display_words
 from interlock.config.plan import ParentPlan, Plan, Scope
@@ -33,8 +45,14 @@ from interlock.guard.api import Spent
 from interlock.guard.budgets import Budgets
 from interlock.net.message_pipe import MessagePipe, MessageSink
 from interlock.net.websocket.dial import HUNG_UP, DialFailed, dial
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, maybe_string
-from interlock.wire.jsonrpc.messages import Notification, Response
+from interlock.wire.jsonrpc.codec import (
+    Notification,
+    Response,
+    decode_array,
+    decode_object,
+    encode_request,
+    find_string,
+)
 from interlock.wire.refusal import (
     AUTHORITY_CONFLICT,
     AUTHORITY_UNVERIFIED,
@@ -49,6 +67,77 @@ from interlock.wire.refusal import (
 
 if TYPE_CHECKING:
     from interlock.crypto.keys.signing import SigningKey
+
+# What one parent is told of who has which subserver below us (MCP-AX 13.4), and what it says against it.
+#
+# Only a parent that takes mcpax/claim is asked. An answer that comes after the time to wait for it counts all the
+# same.
+
+ASKED_MAX: Final = 10_000  # unanswered; a parent that answers none must not make the table grow
+
+Held = Mapping[str, str]  # subserver_id -> the aggregator that has it
+
+
+class ParentClaims:
+    def __init__(self, on_held: Callable[[Held], None]) -> None:
+        """`on_held`: of subservers that were taken before the parent had answered."""
+        self._on_held = on_held
+        self._send: Callable[[bytes], bool] | None = None
+        self._asked: dict[bytes, asyncio.Future[Held] | None] = {}
+        self._ids = itertools.count(1)
+
+    def begin(self, registered: Registered, send: Callable[[bytes], bool], claims: Sequence[Claimed]) -> None:
+        """We are registered: the parent is told what we have."""
+        if registered.claims:
+            self._send = send
+            for start in range(0, len(claims), CLAIMS_MAX):
+                self._ask(Claims(claims=tuple(claims[start : start + CLAIMS_MAX])), None)
+
+    def end(self) -> None:
+        """No parent any more: those who wait go on without."""
+        self._send = None
+        asked, self._asked = self._asked, {}
+        for waiting in asked.values():
+            if waiting is not None and not waiting.done():
+                waiting.set_result({})
+
+    async def claim(self, claims: Sequence[Claimed], released_session: str | None) -> Held:
+        if self._send is None:
+            return {}
+        waiting: asyncio.Future[Held] = asyncio.get_running_loop().create_future()
+        self._ask(Claims(claims=tuple(claims), released_session=released_session), waiting)
+        try:
+            async with asyncio.timeout(PARENT_ANSWER_S):
+                return await waiting
+        except TimeoutError:
+            return {}
+
+    def release(self, subserver_ids: Sequence[str]) -> None:
+        for start in range(0, len(subserver_ids), CLAIMS_MAX):
+            self._ask(Claims(released=tuple(subserver_ids[start : start + CLAIMS_MAX])), None)
+
+    def hear(self, response: Response) -> bool:
+        """False: it answers nothing of ours."""
+        if response.id not in self._asked:
+            return False
+        waiting = self._asked.pop(response.id)
+        read = {} if response.error else read_held_untrusted(response.result)
+        held = {} if isinstance(read, Refusal) else read
+        if waiting is not None and not waiting.done():
+            waiting.set_result(held)
+        elif held:
+            self._on_held(held)
+        return True
+
+    def _ask(self, claims: Claims, waiting: asyncio.Future[Held] | None) -> None:
+        if self._send is None:
+            return
+        if len(self._asked) >= ASKED_MAX:
+            del self._asked[next(iter(self._asked))]
+        request_id = b'"claim-%d"' % next(self._ids)
+        self._asked[request_id] = waiting
+        self._send(encode_request(request_id, CLAIM.encode(), encode_claims(claims)))
+
 
 log = logging.getLogger("interlock.ax")
 
@@ -329,7 +418,7 @@ def _read_refused_untrusted(params: Raw) -> tuple[int, dict[str, int]]:
     reasons: Counter[str] = Counter()
     for each in (decode_array(said.get("tools", Raw(b"[]"))) or [])[:REFUSED_MAX]:
         tool = decode_object(each) or {}
-        reason = maybe_string(tool.get("detail")) or maybe_string(tool.get("reason")) or "it gives no reason"
+        reason = find_string(tool.get("detail")) or find_string(tool.get("reason")) or "it gives no reason"
         reasons[display_words(reason)] += 1
     total = bytes(said.get("total", b""))
     is_count = total.isdigit() and len(total) < TOTAL_DIGITS_MAX
@@ -340,3 +429,56 @@ def _next_step(step: Failed) -> str | None:
     if step.error is not None:
         return _STEPS.get(step.error.code or "")
     return None if step.mendable else _TOKEN
+
+
+# The trees a node belongs to (MCP-AX 3.1): in each it has one parent at a time, and in all of them at once.
+#
+# Parents of one tree are backups of each other. What stands below the node is offered to every tree.
+
+
+class ParentTrees:
+    """The parents of all trees of a node, with the methods of one `Parents`."""
+
+    def __init__(self, plan: Plan, make_parents: Callable[[Plan], Parents]) -> None:
+        """`make_parents` makes those of a plan that knows of one tree only."""
+        self._plans = plan.ax.parents
+        trees: dict[str, list[ParentPlan]] = {}
+        for parent in plan.ax.parents:
+            trees.setdefault(parent.tree or plan.ax.tree, []).append(parent)
+        made = {tree: make_parents(_in_one_tree(plan, tree, tuple(parents))) for tree, parents in trees.items()}
+        self._trees = list(made.values())
+        own = made.get(plan.ax.tree)
+        self.claims = own.claims if own is not None else None  # split brain is a matter of one tree (13.4)
+
+    def start(self) -> None:
+        for parents in self._trees:
+            parents.start()
+
+    def close(self) -> None:
+        for parents in self._trees:
+            parents.close()
+
+    async def leave(self) -> None:
+        await asyncio.gather(*(parents.leave() for parents in self._trees))
+
+    def subtree_changed(self, subtree_ids: tuple[str, ...]) -> None:
+        for parents in self._trees:
+            parents.subtree_changed(subtree_ids)
+
+    @property
+    def above(self) -> frozenset[str]:
+        """The aggregators known to stand above us, in any tree."""
+        return frozenset().union(*(parents.above for parents in self._trees))
+
+    def status(self) -> list[Parent]:
+        """In the order of the configuration."""
+        found = {
+            id(plan): status
+            for parents in self._trees
+            for plan, status in zip(parents.plans, parents.status(), strict=True)
+        }
+        return [found[id(plan)] for plan in self._plans]
+
+
+def _in_one_tree(plan: Plan, tree: str, parents: tuple[ParentPlan, ...]) -> Plan:
+    return msgspec.structs.replace(plan, ax=msgspec.structs.replace(plan.ax, tree=tree, parents=parents))

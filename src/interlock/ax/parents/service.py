@@ -22,8 +22,7 @@ from interlock.fronts.modern import ModernFront
 from interlock.guard.budgets import Budgets
 
 if TYPE_CHECKING:
-    from interlock.ax.parents.parents import Parents
-    from interlock.ax.parents.trees import ParentTrees
+    from interlock.ax.parents.parents import Parents, ParentTrees
     from interlock.crypto.keys.signing import SigningKey
 
 
@@ -109,8 +108,7 @@ class ParentService:
         if not plan.ax.parents:
             return None
         from interlock.ax.parents.front import UpwardFront
-        from interlock.ax.parents.parents import Parents
-        from interlock.ax.parents.trees import ParentTrees
+        from interlock.ax.parents.parents import Parents, ParentTrees
 
         def parents_of(one_tree: Plan) -> "Parents":
             return Parents(

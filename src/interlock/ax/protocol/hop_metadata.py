@@ -6,7 +6,11 @@ latency_class upward and availability to degraded. An operator's word, and doubt
 changed definition, may change more. Wherever one was made, the declared value stays to be seen.
 """
 
+import hashlib
+import hmac
 import math
+import re
+from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
@@ -25,8 +29,85 @@ from interlock.ax.protocol.capability import (
     read_capability,
 )
 from interlock.ax.protocol.transport_classes import NATIVE
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError
+
+# How many tools a node does not list for its parent, and why: numbers in the `_meta` of its tools/list, no names.
+#
+# A parent that does not know the key ignores it, and a child that does not send it has said nothing. Only the two
+# reasons
+# that lie between the two nodes are told: the scope that the parent may use, and the `tools` of an [[access]] entry.
+
+META_UNLISTED: Final = "dev.interlock/unlisted"
+COUNT_MAX: Final = 1_000_000  # more tools than any node lists
+
+
+class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
+    scope: AuthScope  # what the parent may use here
+    beyond_scope: int = 0  # tools that need more
+    beyond_access: int = 0  # of the others, those that an [[access]] entry of the child leaves out
+
+
+def maybe_unlisted_untrusted(page: dict[str, Raw]) -> Unlisted | None:
+    """As a child says it in a page of its list; None where it says nothing that can be read."""
+    meta = decode_object(page["_meta"]) if "_meta" in page else None
+    if meta is None or META_UNLISTED not in meta:
+        return None
+    try:
+        said = msgspec.json.decode(meta[META_UNLISTED], type=Unlisted)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    is_count = all(0 <= number <= COUNT_MAX for number in (said.beyond_scope, said.beyond_access))
+    return said if is_count else None
+
+
+# How long a call took, written into the metadata of its result (MCP-AX 7.2). Every other member keeps its bytes.
+
+LATENCY_MS: Final = "x-mcpax-latency-ms"  # AX-7.2-8
+
+
+def with_latency(result: bytes, milliseconds: int) -> bytes:
+    """The result with the time as this hop saw it; what a hop below wrote is overwritten. One without a place for it
+    (a `_meta` that is no object) stays as it is."""
+    members = decode_object(result)
+    meta = decode_object(members.get("_meta", b"{}")) if members is not None else None
+    if members is None or meta is None:  # AX-7.2-8
+        return result
+    return encode_value({**members, "_meta": {**meta, LATENCY_MS: Raw(b"%d" % max(0, milliseconds))}})
+
+
+# The mark of a caller, `x-mcpax-caller` (ours, for MCP-AX 11.3): by it a hop below tells a parent's callers apart.
+#
+# To a gate, all that comes over the link to a parent comes from that parent. The mark says which of its callers
+# asked, so
+# that an approval is good for that one alone. It is opaque: only the node that made it can tell whose it is, and each
+# node makes its own. Only an authenticated parent's is read.
+
+CALLER: Final = "x-mcpax-caller"
+MARK_BYTES: Final = 16
+SEPARATOR: Final = "#"  # between the name of a parent, which is a URL without a fragment, and the mark
+_match_mark = re.compile(rb'"([A-Za-z0-9_-]{1,43})"').fullmatch
+
+
+def caller_mark(requester: str, key: bytes) -> Raw:
+    """The mark for the hop below, as JSON. `key` is this node's and outlives it, as approvals do."""
+    made = hmac.digest(key, b"caller\0" + requester.encode("utf-8", "surrogatepass"), "sha256")
+    return Raw(b'"%b"' % _text(made))
+
+
+def requester(principal: str, meta: Mapping[str, Raw]) -> str:
+    """Who asks: the parent, and which of its callers where it says so. A mark of another form is known by its hash."""
+    raw = bytes(meta.get(CALLER, b""))
+    if not raw:
+        return principal
+    plain = _match_mark(raw)
+    mark = plain[1] if plain is not None else _text(hashlib.sha256(raw).digest())
+    return f"{principal}{SEPARATOR}{mark.decode()}"
+
+
+def _text(digest: bytes) -> bytes:
+    return urlsafe_b64encode(digest[:MARK_BYTES]).rstrip(b"=")
+
 
 CAPABILITY: Final = "x-mcpax-capability"  # AX-1.1-6
 DECLARED: Final = "x-mcpax-declared"
@@ -80,7 +161,7 @@ def read_below(meta: Mapping[str, Raw], offer: Offer) -> Below:
         capability=meta.get(CAPABILITY),
         declared=_read_declared(meta.get(DECLARED)) if offer.is_aggregator else {},
         hops=_read_hops(meta.get(HOPS)) + 1 if offer.is_aggregator else 1,  # AX-9.2-2
-        flagged=maybe_string(meta.get(SAFETY)) == IRREVERSIBLE,
+        flagged=find_string(meta.get(SAFETY)) == IRREVERSIBLE,
         gated=bytes(meta.get(GATED, b"")) == b"true",
     )
 

@@ -25,7 +25,7 @@ from interlock.mcp.methods import (
     RESOURCES_CHANGED,
     TOOLS_CHANGED,
 )
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 
 ORIGIN: Final = "x-mcpax-origin"  # AX-12-1
 PER_S: Final = 100  # AX-12-3
@@ -185,20 +185,20 @@ def prefix(notice: Notice, segment: str, *, aggregator: bool) -> Notice | None:
     if params is None or not _METHOD.fullmatch(notice.method):
         return None
     meta = (decode_object(params["_meta"]) if "_meta" in params else None) or {}
-    said = maybe_string(meta.get(ORIGIN)) if aggregator else None  # AX-12-1
+    said = find_string(meta.get(ORIGIN)) if aggregator else None  # AX-12-1
     changed: dict[str, object] = {**params, "_meta": {**meta, ORIGIN: _below(segment, said)}}
     if notice.method == LOG_MESSAGE:  # AX-12-1
-        logger = maybe_string(params.get("logger"))
+        logger = find_string(params.get("logger"))
         changed["logger"] = f"{segment}.{logger}" if logger else segment
     elif notice.method == RESOURCE_UPDATED:  # AX-12-1
-        uri = maybe_string(params.get("uri"))
+        uri = find_string(params.get("uri"))
         if uri is None:
             return None
         changed["uri"] = show_uri(segment, uri, aggregator=aggregator)
     elif notice.method in (SUBSERVER_LOST, OVERFLOW):
         if not aggregator:
             return None  # a leaf has no subservers to speak of
-        changed["segment"] = _below(segment, maybe_string(params.get("segment")))  # AX-13.1-1: prefixed at each hop
+        changed["segment"] = _below(segment, find_string(params.get("segment")))  # AX-13.1-1: prefixed at each hop
     return Notice(notice.method, Raw(encode_value(changed)))
 
 

@@ -201,8 +201,7 @@ def _rules(tools: "Sequence[ClassProposal]") -> list[str]:
 def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int | None) -> None:
     """About one tool that is withheld, or was denied: with all that its server says of it."""
     from interlock.approvals.api import Approval, DecideApproval
-    from interlock.approvals.cli.approval_lines import is_folded
-    from interlock.approvals.cli.inbox import CLASSES, draw_preview
+    from interlock.approvals.cli.inbox import CLASSES, draw_preview, is_folded
     from interlock.approvals.cli.signing import prove
     from interlock.cli.terminal.text import one_line
 

@@ -15,9 +15,9 @@ from msgspec import Raw
 from interlock import __version__
 from interlock.cli.client.operator import check_url, http_connection, unreachable
 from interlock.cli.terminal.errors import CommandFailed, Refused
-from interlock.mcp.eras import LATEST_MODERN
 from interlock.mcp.headers import encode_header, mirror_text, mirrored_arguments
 from interlock.mcp.methods import (
+    LATEST_MODERN,
     META_CAPABILITIES,
     META_CLIENT,
     META_VERSION,

@@ -12,8 +12,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from interlock.access.api import IssuedToken, RevokedTokens
-from interlock.access.token_records import token_line
-from interlock.access.tokens import TokenRegistry, issued_token
+from interlock.access.tokens import TokenRegistry, issued_token, token_line
 from interlock.cli.client.operator import Answer
 from interlock.cli.terminal.errors import Refused
 from interlock.config.plan import Plan

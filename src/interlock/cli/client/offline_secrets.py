@@ -13,7 +13,7 @@ from interlock.config.plan import Plan
 from interlock.core.addresses import Addresses
 from interlock.core.clock import SystemClock
 from interlock.credentials.api import RemovedSecret, Secret, Secrets, StoredSecret
-from interlock.credentials.secret_records import secret_line
+from interlock.credentials.secret_references import secret_line
 from interlock.credentials.service import BadSecretName, CredentialService
 from interlock.store.sqlite.secrets import Kind
 

@@ -21,20 +21,24 @@ from interlock.core.calls.charge import Account, Charge
 from interlock.core.calls.check import Admitted, Check, Refuse, Release
 from interlock.core.link_state import Standing
 from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, META_MARK, without_claims
-from interlock.mcp.ax_errors import maybe_for_modern_edge
-from interlock.mcp.eras import MODERN, Era
 from interlock.mcp.meta import PROGRESS_TOKEN
-from interlock.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, NAMED_BY, PROGRESS
-from interlock.mcp.result_facts import LARGE_BYTES, ResultFacts, maybe_facts
+from interlock.mcp.methods import LOG_MESSAGE, LOG_RANK, META_LOG_LEVEL, MODERN, NAMED_BY, PROGRESS, Era
 from interlock.mcp.results import (
+    LARGE_BYTES,
+    ResultFacts,
     error_to_legacy,
     error_to_modern,
+    find_modern_error,
+    find_result_facts,
     large_to_legacy,
     large_to_modern,
     result_to_legacy,
     result_to_modern,
 )
 from interlock.wire.jsonrpc.codec import (
+    Notification,
+    Request,
+    Response,
     decode_object,
     decode_value,
     encode_error,
@@ -43,10 +47,9 @@ from interlock.wire.jsonrpc.codec import (
     encode_result,
     encode_result_pieces,
     encode_value,
-    maybe_string,
+    find_string,
 )
 from interlock.wire.jsonrpc.errors import CodecError, error_body
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.wire.refusal import FORMS, INTERNAL_ERROR, METHOD_NOT_FOUND, Refusal, find_code
 
 
@@ -325,11 +328,11 @@ class Call(msgspec.Struct, eq=False):
                     error = error_to_modern(response.error)
             elif mine is Era.MODERN and self.caller.hop is None:
                 below = self.link is not None and self.link.offer.is_aggregator  # behind which a leaf may be of any era
-                error = error_to_modern(response.error) if below else maybe_for_modern_edge(response.error) or error
+                error = error_to_modern(response.error) if below else find_modern_error(response.error) or error
             self._end(encode_error(self.client_id, error), Outcome.ERROR, _status(error) if mine is Era.MODERN else 200)
             return
         result, text = response.result, response.text or bytes(response.result)
-        facts = maybe_facts(result, response.text) if len(text) > LARGE_BYTES else None
+        facts = find_result_facts(result, response.text) if len(text) > LARGE_BYTES else None
         # `find`, because `in` first takes what it looks for as a number, which costs more than most searches here.
         if facts is None:
             may_claim = (
@@ -467,7 +470,7 @@ class Call(msgspec.Struct, eq=False):
         if self.done:
             return
         # A modern client names its level with each request, a legacy one once for its session; without one, none.
-        level = caller.log_level if caller.era is Era.LEGACY else maybe_string(self.meta.get(META_LOG_LEVEL))
+        level = caller.log_level if caller.era is Era.LEGACY else find_string(self.meta.get(META_LOG_LEVEL))
         if level is None or not passes_level(params, level):
             return
         self.sink.emit(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
@@ -543,7 +546,7 @@ class Inquiry:
 
 def passes_level(params: Raw, level: str | None) -> bool:
     members = decode_object(params)
-    said = maybe_string(members.get("level")) if members is not None else None
+    said = find_string(members.get("level")) if members is not None else None
     return LOG_RANK.get(said or "", 0) >= LOG_RANK.get(level or "debug", 0)
 
 

@@ -11,10 +11,9 @@ from interlock.ax.protocol.budget import Limits
 from interlock.config.plan import AccessRule, NameForm, Scope, Surface
 from interlock.core.calls.incoming_route import Hop
 from interlock.core.recorder import SessionVia
-from interlock.mcp.eras import Era
 from interlock.mcp.meta import stamp_modern
-from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsonrpc.messages import Request
+from interlock.mcp.methods import Era
+from interlock.wire.jsonrpc.codec import Request, encode_value
 
 
 class Principal(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from interlock.ax.protocol.route import (
     follow_uri,
     read_untrusted,
 )
-from interlock.wire.jsonrpc.codec import encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import encode_value, find_string
 from interlock.wire.refusal import SCOPE_DENIED, Refusal, ax_refusal
 
 KNOWN_MAX: Final = 4096  # routes remembered; each is one tool's
@@ -63,7 +63,7 @@ class Hop:
         return followed
 
     def _follow(self, params: dict[str, Any], meta: dict[str, Raw], name: Raw) -> Followed | Refusal | None:
-        text = maybe_string(name)
+        text = find_string(name)
         if text is None:
             return None
         routed = _take_route(params, meta)

@@ -1,7 +1,7 @@
 """A sink that puts notes of the node into the answer: put before a call's own when there is something to say."""
 
 from interlock.core.calls.caller import Sink
-from interlock.mcp.answer_note import with_note
+from interlock.mcp.results import with_note
 
 NOTES_MAX = 3  # in one answer; `interlock links logs` has all
 

@@ -3,15 +3,89 @@
 URLs and documents only; nothing is fetched.
 """
 
+import base64
 import re
-from collections.abc import Sequence
-from typing import Any, Final
-from urllib.parse import SplitResult, urlsplit, urlunsplit
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, Literal
+from urllib.parse import SplitResult, quote_plus, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
+from interlock.crypto.jose import Claims, Invalid, Reason
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.net.protocol.resource_uri import canonical_uri
+
+# Asking the authorization server about a token (RFC 7662): the request's bytes, and the answer read.
+
+_FORM: Final = b"content-type: application/x-www-form-urlencoded\r\naccept: application/json\r\n"
+
+
+class Introspected(Claims, frozen=True, kw_only=True):
+    active: bool
+    token_type: str | None = None
+
+
+class BadIntrospection(Exception):
+    """The answer is not an introspection answer. Raised only by `read_introspection_untrusted`."""
+
+
+def request_headers(client_id: str, client_secret: str) -> bytes:
+    """RFC 6749 2.3.1: both halves are form-encoded before they are joined."""
+    pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}".encode()
+    return _FORM + b"authorization: Basic %b\r\n" % base64.b64encode(pair)
+
+
+def request_body(token: str) -> bytes:
+    return urlencode({"token": token, "token_type_hint": "access_token"}).encode()
+
+
+def read_introspection_untrusted(data: bytes, issuer: str) -> Claims | Invalid:
+    """The claims of an active token. An answer need not repeat who answers, so a missing issuer is filled in."""
+    try:
+        said = msgspec.json.decode(data, type=Introspected)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadIntrospection("the answer is not a token introspection answer") from None
+    if not said.active:
+        return Invalid(Reason.INACTIVE)
+    if said.token_type is not None and said.token_type.lower() not in ("bearer", "access_token"):
+        return Invalid(Reason.BOUND)
+    return said if said.iss is not None else msgspec.structs.replace(said, iss=issuer)
+
+
+# OAuth's scope strings and our three scopes, of which a wider one holds the narrower ones.
+
+OurScope = Literal["read", "write", "admin"]
+RANK: Final[tuple[OurScope, ...]] = ("read", "write", "admin")
+BASIC: Final[tuple[OurScope, ...]] = ("read", "write")  # what a client asks for at first; more when a tool needs it
+
+DEFAULT_SCOPES: Final[Mapping[str, OurScope]] = {
+    "read": "read",
+    "write": "write",
+    "admin": "admin",
+    "interlock:read": "read",
+    "interlock:write": "write",
+    "interlock:admin": "admin",
+}
+
+
+def granted_scope(scopes: Iterable[str], table: Mapping[str, OurScope]) -> OurScope | None:
+    """The widest of ours that the token's scopes stand for; None when they stand for none."""
+    ours = [table[scope] for scope in scopes if scope in table]
+    return max(ours, key=RANK.index, default=None)
+
+
+def scope_to_ask(needed: str, table: Mapping[str, OurScope]) -> str | None:
+    """The scope string a client should ask for: the first that stands for `needed`, else for the next wider one."""
+    for ours in RANK[RANK.index(needed) :]:
+        for scope, stands_for in table.items():
+            if stands_for == ours:
+                return scope
+    return None
+
+
+def basic(table: Mapping[str, OurScope]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(scope for ours in BASIC if (scope := scope_to_ask(ours, table)) is not None))
+
 
 ENDPOINT: Final = "/mcp"
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"

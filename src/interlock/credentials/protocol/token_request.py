@@ -14,11 +14,10 @@ from urllib.parse import quote_plus, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from interlock.credentials.protocol.challenge import TOKEN_BYTES_MAX
 from interlock.credentials.protocol.client import Client
 from interlock.credentials.protocol.discovery import AuthorizationServer
-from interlock.credentials.protocol.www_authenticate import scopes
-from interlock.crypto.jose.base64url import encode
+from interlock.credentials.protocol.www_authenticate import TOKEN_BYTES_MAX, scopes
+from interlock.crypto.jose import encode
 
 VERIFIER_BYTES: Final = 32  # RFC 7636 4.1
 LIFETIME_S_MAX: Final = 10 * 365 * 86_400.0

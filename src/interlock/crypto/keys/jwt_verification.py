@@ -15,10 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey, RSAPubli
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from interlock.crypto.jose.base64url import decode_base64url
-from interlock.crypto.jose.errors import Invalid, Reason
-from interlock.crypto.jose.jwks import Jwk
-from interlock.crypto.jose.jwt import Algorithm, Jwt
+from interlock.crypto.jose import Algorithm, Invalid, Jwk, Jwt, Reason, decode_base64url
 from interlock.crypto.webauthn.ceremonies import Assertion
 from interlock.crypto.webauthn.passkeys import algorithm_of
 

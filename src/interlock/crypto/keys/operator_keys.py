@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Final, Literal
 
-from interlock.crypto.jose.public_key import written
+from interlock.crypto.jose import written
 
 KeyKind = Literal["ed25519", "es256"]
 

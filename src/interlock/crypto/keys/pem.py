@@ -3,8 +3,7 @@
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from interlock.crypto.jose.jwks import Jwk
-from interlock.crypto.jose.public_key import PRIVATE, BadKey, find_pem_label
+from interlock.crypto.jose import PRIVATE, BadKey, Jwk, find_pem_label
 from interlock.crypto.keys.signing import jwk_of
 
 

@@ -16,10 +16,7 @@ import msgspec
 
 from interlock.ax.protocol.messages import Proof
 from interlock.ax.protocol.registration.authority import audience_of, proof_claims
-from interlock.crypto.jose.base64url import encode
-from interlock.crypto.jose.jwks import Jwk
-from interlock.crypto.jose.jwt import Algorithm
-from interlock.crypto.jose.public_key import UNFIT, BadKey, ed25519_key, named
+from interlock.crypto.jose import UNFIT, Algorithm, BadKey, Jwk, ed25519_key, encode, named
 from interlock.store.ports import Damaged, FolderUnusable, StoreRefused
 
 if TYPE_CHECKING:

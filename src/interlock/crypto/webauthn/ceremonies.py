@@ -12,12 +12,9 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.crypto.jose.base64url import decode_base64url, encode
-from interlock.crypto.jose.jwks import Jwk
-from interlock.crypto.jose.public_key import BadKey
+from interlock.crypto.jose import BadKey, Jwk, decode_base64url, encode
 from interlock.crypto.webauthn import cbor
-from interlock.crypto.webauthn.party import Party
-from interlock.crypto.webauthn.passkeys import CREDENTIAL_BYTES_MAX, EXPONENT, passkey
+from interlock.crypto.webauthn.passkeys import CREDENTIAL_BYTES_MAX, EXPONENT, Party, passkey
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
 CREATE: Final = "webauthn.create"

@@ -31,7 +31,7 @@ from interlock.drivers.workspace.host_facts import this_machine
 from interlock.drivers.workspace.scan import DRAFT_FILE, DRIVERS, FoundFolder, Root, mark_of, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor
 from interlock.drivers.workspace.trust_store import Memory
-from interlock.interop.protocol.convert.inventory_text import PENDING
+from interlock.interop.protocol.convert.draft import PENDING
 
 _PENDING_CONTRACT: Final = frontmatter_text(
     {

@@ -18,7 +18,7 @@ from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
 from interlock.drivers.protocol.kinds.server import LocalServer
 from interlock.drivers.protocol.model import Driver
-from interlock.interop.protocol.convert.inventory_text import PENDING
+from interlock.interop.protocol.convert.draft import PENDING
 
 _TEMPLATE: Final = "/workspace"
 

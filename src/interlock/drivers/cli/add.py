@@ -239,9 +239,8 @@ class _Flow:
     def _read_reference(self) -> "DriverRequest":
         from interlock.drivers.add.flow import DriverRequest
         from interlock.drivers.protocol.files.inventory import SECRETS_FILE
-        from interlock.interop.protocol.convert.draft import Wishes, draft_entry
+        from interlock.interop.protocol.convert.draft import Wishes, draft_entry, secrets_text
         from interlock.interop.protocol.convert.entry import Surroundings
-        from interlock.interop.protocol.convert.inventory_text import secrets_text
         from interlock.interop.protocol.model import Note
         from interlock.interop.protocol.read.server_reference import UnknownReference, entry_of
 

@@ -37,14 +37,20 @@ from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.links.failed_requests import LostRefusal
 from interlock.links.server_link import ServerLink
 from interlock.mcp.capabilities import may_be_asked
-from interlock.mcp.eras import MODERN, Era
 from interlock.mcp.headers import mirror_headers
 from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import META_CAPABILITIES
+from interlock.mcp.methods import META_CAPABILITIES, MODERN, Era
 from interlock.mcp.mrtr import read_input_required
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import (
+    Notification,
+    Response,
+    decode_array,
+    decode_object,
+    decode_value,
+    encode_value,
+    find_string,
+)
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Notification, Response
 from interlock.wire.refusal import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -311,7 +317,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             super().on_response(response, era)
             return
         passing = find_code(code) == INTERNAL_ERROR or code in _PASSING_CODES
-        said = maybe_string(members.get("message")) or "unknown"
+        said = find_string(members.get("message")) or "unknown"
         self._on_server_error(
             DriverError(
                 code="upstream_error",

@@ -23,8 +23,7 @@ from interlock.drivers.interfaces import Lease, Provider
 from interlock.drivers.protocol.errors import DriverError
 from interlock.guard.guard import Guard
 from interlock.links.server_link import ServerLink
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import META_CAPABILITIES, NAMED_BY
+from interlock.mcp.methods import META_CAPABILITIES, NAMED_BY, Era
 from interlock.mcp.results import result_to_legacy
 from interlock.mcp.tasks import declares_tasks, without_tasks
 from interlock.wire.jsonrpc.codec import encode_result

@@ -31,9 +31,9 @@ from interlock.links.handshake import modern_head
 from interlock.links.link import Link, ServerFacts
 from interlock.links.link_events import LinkEvents
 from interlock.mcp import methods
-from interlock.mcp.eras import LATEST_MODERN, Era
 from interlock.mcp.headers import encode_header
 from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import LATEST_MODERN, Era
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 _NO_RESOURCE: Final = Refusal(INVALID_PARAMS, "Resource not found", {"reason": "resource_unavailable"})

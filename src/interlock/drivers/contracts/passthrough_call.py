@@ -18,11 +18,9 @@ from interlock.drivers.interfaces import Provider
 from interlock.drivers.protocol.binding.call_result import error_result
 from interlock.drivers.protocol.errors import DriverError
 from interlock.links.server_link import ServerLink
-from interlock.mcp.eras import Era
-from interlock.mcp.methods import TOOLS_CALL
-from interlock.wire.jsonrpc.codec import decode_value
+from interlock.mcp.methods import TOOLS_CALL, Era
+from interlock.wire.jsonrpc.codec import Response, decode_value
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Response
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
 

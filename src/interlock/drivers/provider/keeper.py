@@ -29,7 +29,7 @@ from interlock.links.server_keeper import ServerKeeper
 from interlock.links.server_link import ServerLink
 from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.process.stderr import Redact, StderrRing
-from interlock.wire.jsonrpc.messages import Notification, Request
+from interlock.wire.jsonrpc.codec import Notification, Request
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 FIRST_S: Final = 0.25  # AIP-transport-12

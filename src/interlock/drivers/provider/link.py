@@ -13,9 +13,8 @@ from interlock.drivers.secrets.vault import DriverRevealer
 from interlock.links.link_events import LinkEvents
 from interlock.links.pipes import StdioPipe, Trouble, Undelivered
 from interlock.links.server_link import ServerLink
-from interlock.wire.jsonrpc.codec import decode_untrusted
+from interlock.wire.jsonrpc.codec import Response, decode_untrusted
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Response
 
 _NAMES = {
     Trouble.UNREACHABLE: "tool_unavailable",

@@ -9,7 +9,7 @@ import msgspec
 from interlock.drivers.protocol.model import Driver
 from interlock.links.connector import ConnectorParts, Eras
 from interlock.links.handshake import LEGACY_CAPABILITIES, Manner
-from interlock.mcp.eras import LEGACY_VERSIONS, Era
+from interlock.mcp.methods import LEGACY_VERSIONS, Era
 from interlock.net.tls import trusting_context
 
 HOMES: Final = "homes"

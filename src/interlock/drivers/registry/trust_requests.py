@@ -11,9 +11,8 @@ import msgspec
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
-from interlock.approvals.protocol.approval import Approval, Kind, Source, What
+from interlock.approvals.protocol.approval import Approval, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import UNTRUSTED
-from interlock.approvals.protocol.state import Move, Status
 from interlock.core.feed import AsyncFeed
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.drivers.workspace.declaration import Declaration, Declared

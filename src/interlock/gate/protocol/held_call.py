@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsontext.canonical import NotCanonical, canonical
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
@@ -139,7 +139,7 @@ def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Refusal:
     members = decode_object(params) if params else None
     if members is None:
         return _unreadable("params of mcpax/confirm must be an object with confirmation_id and proof")
-    confirmation_id = maybe_string(members.get("confirmation_id"))
+    confirmation_id = find_string(members.get("confirmation_id"))
     if not confirmation_id or len(confirmation_id) > ID_CHARS_MAX:
         return _unreadable(f"confirmation_id must be a string of 1 to {ID_CHARS_MAX} characters")
     dispatch = _maybe_value(members.get("dispatch", Raw(b"true")))

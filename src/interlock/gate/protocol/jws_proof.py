@@ -16,11 +16,18 @@ from typing import Any, Final, Literal
 import msgspec
 
 from interlock.ax.protocol.registration.authority import WORDS, Anchor
-from interlock.crypto.jose.base64url import decode_base64url
-from interlock.crypto.jose.claims import SKEW_S, Claims
-from interlock.crypto.jose.errors import Invalid, Reason
-from interlock.crypto.jose.jwks import Jwk, select, thumbprint
-from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.crypto.jose import (
+    SKEW_S,
+    Claims,
+    Invalid,
+    Jwk,
+    Jwt,
+    Reason,
+    decode_base64url,
+    read_jwt_untrusted,
+    select,
+    thumbprint,
+)
 from interlock.gate.protocol.held_call import Presented
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 from interlock.wire.refusal import CONFIRMATION_USED, PROOF_INVALID, Refusal, ax_refusal

@@ -14,9 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor
-from interlock.crypto.jose.claims import SKEW_S
-from interlock.crypto.jose.errors import Invalid
-from interlock.crypto.jose.jwks import Jwk, thumbprint
+from interlock.crypto.jose import SKEW_S, Invalid, Jwk, thumbprint
 from interlock.crypto.webauthn.ceremonies import (
     Assertion,
     Wrong,
@@ -24,7 +22,7 @@ from interlock.crypto.webauthn.ceremonies import (
     find_challenge,
     read_assertion_untrusted,
 )
-from interlock.crypto.webauthn.party import Party
+from interlock.crypto.webauthn.passkeys import Party
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import (
     PROOF_S_MAX,

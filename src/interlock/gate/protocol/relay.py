@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.gate.protocol.held_call import CONFIRMATION, ID_CHARS_MAX, REQUIRED
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 
 MARK: Final = b'"%b"' % CONFIRMATION.encode()
 DENIED: Final = "confirmation_denied"
@@ -55,14 +55,14 @@ def maybe_carried(result: Raw | bytes, call: RelayedCall) -> Carried | None:
     demand: dict[str, Any] | None = decode_object(meta[CONFIRMATION]) if meta and CONFIRMATION in meta else None
     if members is None or meta is None or demand is None:
         return None
-    status, confirmation_id = maybe_string(demand.get("status")), maybe_string(demand.get("confirmation_id"))
+    status, confirmation_id = find_string(demand.get("status")), find_string(demand.get("confirmation_id"))
     if status not in (REQUIRED, DENIED) or not confirmation_id or len(confirmation_id) > ID_CHARS_MAX:  # AX-11.3-16
         return None
-    url, holder = demand.pop("approval_url", None), maybe_string(demand.get("aggregator_id"))
+    url, holder = demand.pop("approval_url", None), find_string(demand.get("aggregator_id"))
     url = _maybe_url(url, call.authority) if call.shows_holder else None
     if not call.shows_holder:
         demand = {name: value for name, value in demand.items() if name not in _OF_HOLDER}
-    held_by = _held_by(maybe_string(demand.get(HELD_BY)), call)
+    held_by = _held_by(find_string(demand.get(HELD_BY)), call)
     demand.setdefault(HELD_AS, {name: demand[name] for name in ("tool", "route") if name in demand})
     # AX-11.3-16: in the root's terms
     demand |= {"tool": call.tool, "route": (*call.segments, call.local), HELD_BY: held_by}
@@ -96,7 +96,7 @@ def _held_by(said: str | None, call: RelayedCall) -> str:
 
 
 def _held_text(demand: dict[str, Any], held_by: str, url: str | None) -> str:
-    confirmation_id = maybe_string(demand["confirmation_id"]) or ""
+    confirmation_id = find_string(demand["confirmation_id"]) or ""
     is_plain = _match_id(confirmation_id) is not None
     named = f" (confirmation_id {confirmation_id})" if is_plain else ""
     command = f"`interlock approve {confirmation_id}`" if is_plain else "its inbox"
@@ -110,7 +110,7 @@ def _held_text(demand: dict[str, Any], held_by: str, url: str | None) -> str:
 
 
 def _refused_text(demand: dict[str, Any], held_by: str) -> str:
-    reason = maybe_string(demand.get("reason"))
+    reason = find_string(demand.get("reason"))
     why = f" The reason given: {reason[:REASON_CHARS_MAX].rstrip('.')}." if reason else ""
     return (
         f"Nothing was executed. At {held_by}, a node below the one you called, a person was asked about this call of "
@@ -119,7 +119,7 @@ def _refused_text(demand: dict[str, Any], held_by: str) -> str:
 
 
 def _maybe_url(raw: Raw | None, authority: str | None) -> str | None:
-    url = maybe_string(raw)
+    url = find_string(raw)
     found = _match_page(url) if url is not None and len(url) <= URL_CHARS_MAX else None
     host = found[1].lower() if found is not None else ""
     return url if authority is not None and f".{host}".endswith(f".{authority}") else None

@@ -1,17 +1,91 @@
 """interlock export client | driver"""
 
+import json
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Refused
+from interlock.mcp.methods import LATEST_MODERN, META_CAPABILITIES, META_VERSION, TOOLS_LIST
 
 if TYPE_CHECKING:
     from interlock.drivers.protocol.model import Driver, Secrets
     from interlock.interop.client_discovery import Machine
     from interlock.interop.protocol.clients import Client
+
+# How a client is connected to a node, as text to copy. Pure but for asking how this program was started.
+
+INSPECTOR: Final = "npx @modelcontextprotocol/inspector"
+# Under Node.js 20, npx takes a release that knows no --header: this brings the Node.js that the newer one wants.
+INSPECTOR_2: Final = "npx -y -p node@22 -p @modelcontextprotocol/inspector@2 mcp-inspector"
+
+
+def ways_to_connect(
+    url: str, *, config: str | None, data: str | None, token_command: str | None
+) -> list[tuple[str, str]]:
+    """(title, text) for each client; the text can be copied whole. `token_command`: what makes the token it needs."""
+    needs_token = token_command is not None
+    ways = []
+    header, inspector = "", INSPECTOR
+    if needs_token:
+        inspector = INSPECTOR_2
+        ways.append(("A token first", f"export INTERLOCK_TOKEN=$({token_command})"))
+        header = ' --header "Authorization: Bearer $INTERLOCK_TOKEN"'
+    where = shlex.quote(url)
+    ways += [
+        (
+            "Inspector",
+            f"{inspector} --cli {where} \\\n  --transport http --method {TOOLS_LIST}{header}",
+        ),
+        ("Claude Code", f"claude mcp add --transport http interlock {where}{header}"),
+        ("Claude Desktop (claude_desktop_config.json)", _desktop_entry(config, data)),
+        ("curl", _curl(where, needs_token)),
+    ]
+    return ways
+
+
+def stdio_command(config: str | None, data: str | None, *, only: str | None = None) -> list[str]:
+    """What a client starts. It does so in a folder of its own, with a short PATH and none of this environment."""
+    command = [*_program(), "serve", "--stdio"]
+    if config is not None:
+        command += ["--config", str(Path(config).absolute())]
+    if data is not None:
+        command += ["--data", str(Path(data).absolute())]
+    return command if only is None else [*command, "--only", only]
+
+
+def _desktop_entry(config: str | None, data: str | None) -> str:
+    program, *arguments = stdio_command(config, data)
+    return json.dumps({"mcpServers": {"interlock": {"command": program, "args": arguments}}}, indent=2)
+
+
+def _program() -> list[str]:
+    started = Path(sys.argv[0])
+    if started.name == "__main__.py":
+        return [sys.executable, "-m", "interlock"]
+    found = shutil.which(str(started))
+    return [str(Path(found).absolute())] if found else ["interlock"]
+
+
+def _curl(where: str, needs_token: bool) -> str:
+    token = '  -H "Authorization: Bearer $INTERLOCK_TOKEN" \\\n' if needs_token else ""
+    return (
+        f"curl -s {where} \\\n"
+        "  -H 'Content-Type: application/json' \\\n"
+        "  -H 'Accept: application/json, text/event-stream' \\\n"
+        f"  -H 'MCP-Protocol-Version: {LATEST_MODERN}' -H 'Mcp-Method: {TOOLS_LIST}' \\\n"
+        f"{token}"
+        f'  -d \'{{"jsonrpc": "2.0", "id": 1, "method": "{TOOLS_LIST}", "params": {{"_meta": {{\n'
+        f'    "{META_VERSION}": "{LATEST_MODERN}",\n'
+        f'    "{META_CAPABILITIES}": {{}}}}}}}}\''
+    )
+
 
 NAME = "interlock"
 TOKEN = "INTERLOCK_TOKEN"  # noqa: S105  (the name of a variable)
@@ -53,7 +127,7 @@ def export_client(
     needed for that, and none is written.
     """
     from interlock.cli.terminal.text import mcp_url
-    from interlock.interop.cli.client_snippets import stdio_command
+    from interlock.interop.cli.export import stdio_command
     from interlock.interop.protocol.write.client_entry import http_entry, stdio_entry
 
     client = _client(for_client)
@@ -164,8 +238,7 @@ def _beside(invocation: Invocation, client: "Client", machine: "Machine") -> lis
 
 def _give(invocation: Invocation, client: "Client", name: str, entry: dict[str, Any], *, write: bool) -> None:
     from interlock.cli.terminal.text import one_line
-    from interlock.interop.client_discovery import Machine
-    from interlock.interop.client_file import client_file, put_entry
+    from interlock.interop.client_discovery import Machine, client_file, put_entry
     from interlock.interop.protocol.write.text_edits import CannotEdit, snippet
 
     out = invocation.out
@@ -242,7 +315,7 @@ def _upstream(invocation: Invocation, data: dict[str, Any]) -> None:
 
 def _server_json(invocation: Invocation, driver: "Driver", data: dict[str, Any], name: str | None) -> None:
     from interlock.drivers.protocol.server_name import exposed_segment
-    from interlock.interop.protocol.write.registry_description import registry_description
+    from interlock.interop.protocol.write.client_entry import registry_description
 
     found = registry_description(driver, data, name)
     if found is None:
@@ -260,9 +333,8 @@ def _for_client(
     invocation: Invocation, driver: "Driver", secrets: "Secrets | None", client: "Client", *, write: bool
 ) -> None:
     from interlock.drivers.protocol.server_name import exposed_segment
-    from interlock.interop.cli.client_snippets import stdio_command
-    from interlock.interop.protocol.write.client_entry import stdio_entry
-    from interlock.interop.protocol.write.driver_entry import driver_entry
+    from interlock.interop.cli.export import stdio_command
+    from interlock.interop.protocol.write.client_entry import driver_entry, stdio_entry
 
     name = driver.id.removesuffix("-mcp") or driver.id
     found = driver_entry(driver, secrets, client, name)

@@ -19,7 +19,7 @@ from interlock.links.listing import Listing
 from interlock.links.pipes import Undelivered
 from interlock.links.server_keeper import ServerKeeper
 from interlock.links.server_link import ServerLink
-from interlock.wire.jsonrpc.messages import Notification
+from interlock.wire.jsonrpc.codec import Notification
 
 OPEN_S: Final = 15.0  # how long a call waits for its link
 TELL_S: Final = 0.05  # several changes are told as one

@@ -39,9 +39,8 @@ from interlock.links.process_room import SETTLED_S, RoomFull
 from interlock.links.server_keeper import ServerKeeper
 from interlock.links.server_link import ServerLink
 from interlock.mcp.capabilities import common_capabilities
-from interlock.mcp.eras import Era
 from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import EXTENSION
+from interlock.mcp.methods import EXTENSION, Era
 from interlock.wire.jsonrpc.codec import decode_object, encode_value
 
 SWEEP_S: Final = 60.0

@@ -23,9 +23,8 @@ from interlock.links.own.asking_memory import AskingMemory
 from interlock.links.own.pool import OwnLinks
 from interlock.links.own.stateful_servers import maybe_stateful
 from interlock.links.server_link import ServerLink
-from interlock.mcp.eras import Era
 from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import ASKED_OF_CLIENT, EXTENSION
+from interlock.mcp.methods import ASKED_OF_CLIENT, EXTENSION, Era
 from interlock.mcp.tasks import offers_tasks
 from interlock.wire.jsonrpc.codec import decode_object
 

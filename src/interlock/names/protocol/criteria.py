@@ -33,7 +33,7 @@ from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.jsontext.pointer import pointer_step
 from interlock.wire.schemas import digest
-from interlock.wire.schemas.effort import Effort, EffortSpent
+from interlock.wire.schemas.inclusion import Effort, EffortSpent
 from interlock.wire.schemas.validators import compile_schema
 
 PLACES_MAX: Final = 20  # named of one schema

@@ -23,8 +23,7 @@ from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import INVALID_PARAMS
 from interlock.wire.schemas.digest import normalised, normalised_digest
-from interlock.wire.schemas.effort import Effort, EffortSpent
-from interlock.wire.schemas.inclusion import TOO_MUCH, InclusionOutcome, InclusionVerdict, includes
+from interlock.wire.schemas.inclusion import TOO_MUCH, Effort, EffortSpent, InclusionOutcome, InclusionVerdict, includes
 from interlock.wire.schemas.shapes import Side
 
 # The claim of a server which revision its tool follows is compared with the schemas of the tool (REG-8.2-2).

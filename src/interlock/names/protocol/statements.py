@@ -10,12 +10,16 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.crypto.jose.base64url import decode_base64url
-from interlock.crypto.jose.claims import SKEW_S
-from interlock.crypto.jose.errors import Invalid
-from interlock.crypto.jose.jwks import Jwk
-from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
-from interlock.crypto.jose.public_key import BadKey, read_key_untrusted
+from interlock.crypto.jose import (
+    SKEW_S,
+    BadKey,
+    Invalid,
+    Jwk,
+    Jwt,
+    decode_base64url,
+    read_jwt_untrusted,
+    read_key_untrusted,
+)
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
 TYP: Final = "names-statement+jwt"

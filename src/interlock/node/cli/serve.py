@@ -228,7 +228,7 @@ def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: b
     from rich.text import Text
 
     from interlock.cli.terminal.program import command_line
-    from interlock.interop.cli.client_snippets import ways_to_connect
+    from interlock.interop.cli.export import ways_to_connect
     from interlock.node.cli.tree import tree_lines
 
     out = invocation.out

@@ -15,7 +15,7 @@ from interlock.fronts.modern import ModernFront
 from interlock.gate.protocol.held_call import CONFIRMATION, REQUIRED
 from interlock.mcp.meta import PROGRESS_TOKEN, stamp_modern
 from interlock.mcp.methods import PROGRESS
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 
 _ids = itertools.count(1)
 
@@ -73,7 +73,7 @@ class _Progress:
     def take_progress(self) -> CallProgress | None:
         newest, self._newest = self._newest, None
         said = decode_object(newest) if newest is not None else None
-        if said is None or maybe_string(said.get("method")) != PROGRESS:
+        if said is None or find_string(said.get("method")) != PROGRESS:
             return None
         try:
             return msgspec.json.decode(said.get("params", b"{}"), type=CallProgress)
@@ -88,7 +88,7 @@ def _answer(message: bytes) -> CallEvent:
     result = said["result"]
     meta = decode_object((decode_object(result) or {}).get("_meta", b"{}")) or {}
     held = decode_object(meta.get(CONFIRMATION, b"{}")) or {}
-    if maybe_string(held.get("status")) != REQUIRED:
+    if find_string(held.get("status")) != REQUIRED:
         return CallEvent(result=result)
-    id, url = maybe_string(held.get("confirmation_id")), maybe_string(held.get("approval_url"))
+    id, url = find_string(held.get("confirmation_id")), find_string(held.get("approval_url"))
     return CallEvent(result=result, held=CallHeld(approval_id=id or "", url=url))

@@ -10,14 +10,16 @@ from interlock.approvals.api import PasskeyRequest
 from interlock.approvals.grants_api import DraftGrant, Grant, GrantDraft, Grants, GrantTerms
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.approvals.protocol.argument_rules import (
+from interlock.approvals.protocol.standing_grant import (
     ArgumentRule,
     BadRules,
+    StandingGrant,
+    check_grant,
     completed_rules,
+    grant_digest,
     proposed_rules,
     rule_text,
 )
-from interlock.approvals.protocol.standing_grant import StandingGrant, check_grant, grant_digest
 from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant
 from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
 from interlock.approvals.trust.passkeys import PasskeyService

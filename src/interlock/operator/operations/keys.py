@@ -1,7 +1,7 @@
 """The keys of people, taken back by an operator."""
 
 from interlock.approvals.api import RevokedKeys
-from interlock.approvals.revocation import KeyRevocation
+from interlock.approvals.enrolments import KeyRevocation
 from interlock.approvals.trust.anchors import Anchors
 from interlock.core.operator_errors import NotFound
 

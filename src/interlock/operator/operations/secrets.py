@@ -7,7 +7,7 @@ from interlock.core.clock import Clock
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.core.recorder import Recorder
 from interlock.credentials.api import RemovedSecret, Secret, Secrets, StoredSecret
-from interlock.credentials.secret_records import secret_line
+from interlock.credentials.secret_references import secret_line
 from interlock.credentials.service import BadSecretName, CredentialService, referenced_secrets
 from interlock.drivers.registry.service import Drivers
 from interlock.links.own.pool import OwnLinks

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from interlock.access.api import IssuedToken, RevokedTokens, Tokens
-from interlock.access.token_records import token_line
-from interlock.access.tokens import TokenRegistry, issued_token
+from interlock.access.tokens import TokenRegistry, issued_token, token_line
 from interlock.core.clock import Clock
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.core.recorder import Recorder

@@ -33,8 +33,8 @@ from interlock.drivers.api import Skill, Skills
 from interlock.drivers.contracts.lazy import LazyContracts
 from interlock.links.link import Link
 from interlock.links.registered import RegisteredLink
-from interlock.mcp.eras import Era
 from interlock.mcp.items import maybe_value
+from interlock.mcp.methods import Era
 from interlock.names.protocol.entry import Lookup
 from interlock.names.protocol.grammar import SiblingAdvice, sibling_advice
 from interlock.names.protocol.judgement import SurfaceVerdict

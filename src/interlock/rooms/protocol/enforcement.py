@@ -17,7 +17,7 @@ from interlock.rooms.protocol.envelope import PROTOCOLS, Envelope
 from interlock.rooms.protocol.errors import VIOLATION_MESSAGE, EnvelopeRefusal
 from interlock.rooms.protocol.participants import Privilege
 from interlock.rooms.protocol.settings import Rates, RoomSettings
-from interlock.wire.jsonrpc.surrogates import hide
+from interlock.wire.jsonrpc.codec import hide
 
 MCP: Final = "mcp"
 PROPOSAL: Final = "mcp/proposal"

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.rooms.protocol.errors import Code, EnvelopeRefusal
-from interlock.wire.jsonrpc.surrogates import hide
+from interlock.wire.jsonrpc.codec import hide
 
 V01: Final = "mcpx/v0.1"
 V0: Final = "mcp-x/v0"
@@ -93,7 +93,7 @@ def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelo
             kind=fields.kind(kind),
             payload=fields.payload(),
             protocol=fields.protocol(),
-            sender=fields.maybe_string("from"),
+            sender=fields.find_string("from"),
             to=fields.recipients(),
             ts=fields.stamp(),
             correlation_id=fields.correlation_id(),
@@ -208,7 +208,7 @@ class _Fields:
             raise self._wrong("'payload' is an object")
         return payload
 
-    def maybe_string(self, name: str) -> str | None:
+    def find_string(self, name: str) -> str | None:
         raw = self._members.get(name)
         if raw is None:
             return None
@@ -218,7 +218,7 @@ class _Fields:
         return text
 
     def correlation_id(self) -> str | None:
-        text = self.maybe_string("correlation_id")
+        text = self.find_string("correlation_id")
         if text is not None and len(text) > ID_CHARS_MAX:
             raise self._wrong(f"'correlation_id' has at most {ID_CHARS_MAX} characters")
         return text
@@ -236,7 +236,7 @@ class _Fields:
         return tuple(ids)
 
     def stamp(self) -> str | None:
-        text = self.maybe_string("ts")
+        text = self.find_string("ts")
         if text is None:
             return None
         if _STAMP.fullmatch(text) is None or not _is_date(text):

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.approvals.protocol.state import Move, Status
+from interlock.approvals.protocol.approval import Move, Status
 from interlock.wire.jsontext.canonical import NotCanonical, canonical
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 

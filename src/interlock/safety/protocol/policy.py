@@ -1,10 +1,122 @@
 """What an agent may do by itself: the step limit, the tolerance, the patterns and the stages that are on (8.7.4)."""
 
+import re
 from typing import Final, Literal
 
 import msgspec
 
-from interlock.safety.protocol.patterns import Pattern
+from interlock.safety.protocol.hint import normalise
+
+# Glob patterns over hints and names (8.7.2, stage 3): `*`, `?` and `[...]`, in time linear in the text.
+#
+# A pattern of deny or requiresApproval is looked for from every word start, because hints are prose; without a star at
+# its end it ends where a word ends. One of autoApprove has to be the whole text. Words are parted by anything that is
+# neither letter nor digit: `drop_*` finds "calling drop_table", and `force` finds "force_push" and not "enforcement".
+
+PATTERN_CHARS_MAX: Final = 200
+
+_WORD_START: Final = r"(?<![^\W_])"
+_WORD_END: Final = r"(?![^\W_])"
+
+
+class Pattern:
+    """A compiled glob. The parts between its stars have a fixed length, so that each is looked for without return."""
+
+    __slots__ = ("_anchored", "_ended", "_parts", "text")
+
+    def __init__(self, text: str) -> None:
+        """Raises ValueError with what is wrong with it."""
+        self.text = text
+        written = _parts(text)
+        parts = [_fixed(part) for part in written]
+        head = _WORD_START if written[0][:1].isalnum() else ""
+        tail = _WORD_END if written[-1][-1:].isalnum() else ""
+        self._anchored = tuple(re.compile(part, re.DOTALL) for part in parts)
+        self._ended = re.compile(f"(?:{parts[-1]})\\Z", re.DOTALL)
+        last = len(parts) - 1
+        self._parts = tuple(
+            re.compile((head if at == 0 else "") + part + (tail if at == last else ""), re.DOTALL)
+            for at, part in enumerate(parts)
+        )
+
+    def is_found_in(self, text: str) -> bool:
+        """Whether it stands anywhere in a normal text, from a word start on."""
+        position = 0
+        for part in self._parts:
+            found = part.search(text, position)
+            if found is None:
+                return False
+            position = found.end()
+        return True
+
+    def is_whole(self, text: str) -> bool:
+        """Whether a normal text as a whole is as it says."""
+        first = self._anchored[0].match(text)
+        if first is None:
+            return False
+        if len(self._anchored) == 1:
+            return first.end() == len(text)
+        position = first.end()
+        for part in self._anchored[1:-1]:
+            found = part.search(text, position)
+            if found is None:
+                return False
+            position = found.end()
+        return self._ended.search(text, position) is not None
+
+
+def _parts(text: str) -> list[str]:
+    if not text.strip():
+        raise ValueError("a pattern must not be empty")
+    if len(text) > PATTERN_CHARS_MAX:
+        raise ValueError(f"a pattern has at most {PATTERN_CHARS_MAX} characters")
+    lead, trail = text[0] == " ", text[-1] == " "
+    text = f"{' ' if lead else ''}{normalise(text)}{' ' if trail else ''}"
+    parts, start, depth = [], 0, False
+    for at, character in enumerate(text):
+        if character == "[":
+            depth = True
+        elif character == "]":
+            depth = False
+        elif character == "*" and not depth:
+            parts.append(text[start:at])
+            start = at + 1
+    if depth:
+        raise ValueError("a '[' in a pattern needs its ']'")
+    parts.append(text[start:])
+    # Neighbouring stars are one; a pattern keeps its first and last part, which may be empty.
+    return [parts[0], *(part for part in parts[1:-1] if part), *parts[1:][-1:]]
+
+
+def _fixed(part: str) -> str:
+    made: list[str] = []
+    at = 0
+    while at < len(part):
+        character = part[at]
+        if character == "?":
+            made.append(".")
+        elif character == "[":
+            end = part.index("]", at)
+            made.append(_set(part[at + 1 : end]))
+            at = end
+        else:
+            made.append(re.escape(character))
+        at += 1
+    return "".join(made)
+
+
+def _set(members: str) -> str:
+    negated = members[:1] in ("!", "^")
+    members = members[1:] if negated else members
+    if not members:
+        raise ValueError("'[]' in a pattern names no character")
+    escaped = "".join(re.escape(each) if each in "\\]^[" else each for each in members)
+    try:
+        re.compile(f"[{escaped}]")
+    except re.error:
+        raise ValueError(f"[{members}] in a pattern is no set of characters") from None
+    return f"[{'^' if negated else ''}{escaped}]"
+
 
 Mode = Literal["disabled", "logging", "monitoring", "enforcing"]
 Tolerance = Literal["conservative", "moderate", "aggressive"]

@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final, TypeVar, overload
 from interlock.aql.protocol.classification import category_of_request
 from interlock.aql.protocol.execution import ExecutionStatus
 from interlock.aql.protocol.families import MODES, PREFIX, PROFILES, Endpoints, Mode, Profile
-from interlock.aql.protocol.limits import Limits
 from interlock.aql.protocol.model import (
     DEFAULT_DANGER,
     Category,
@@ -26,6 +25,7 @@ from interlock.aql.protocol.model import (
     TypeDeclaration,
     check_operation,
 )
+from interlock.aql.protocol.requests import Limits
 from interlock.sdk.aql.executions import Executions
 from interlock.sdk.aql.operations import (
     CONCURRENCIES,

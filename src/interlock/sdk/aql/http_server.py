@@ -15,16 +15,22 @@ from urllib.parse import urlsplit
 
 from msgspec import Raw
 
-from interlock.mcp.ladder import climb
 from interlock.mcp.methods import CANCELLED, INITIALIZE
-from interlock.mcp.sse import encode_event
+from interlock.mcp.request_validation import validate_request
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.sdk.aql.server import REQUEST_BYTES_MAX, answer_unreadable, cancel_executions, make_offer
 from interlock.sdk.subserver.mcp_server import McpServer, is_modern
-from interlock.wire.jsonrpc.codec import decode_object, decode_untrusted, encode_refusal, encode_value
+from interlock.wire.jsonrpc.codec import (
+    Notification,
+    Request,
+    decode_object,
+    decode_untrusted,
+    encode_refusal,
+    encode_value,
+)
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Notification, Request
 from interlock.wire.refusal import INVALID_REQUEST, Refusal
+from interlock.wire.sse import encode_event
 
 if TYPE_CHECKING:
     from interlock.sdk.aql.adapter import Adapter
@@ -147,7 +153,7 @@ class HttpApplication:
         head: list[tuple[bytes, bytes]] = []
         modern = is_modern(request)
         if modern:
-            climbed = climb(request, headers)
+            climbed = validate_request(request, headers)
             if isinstance(climbed, Refusal):
                 await _reply(send, climbed.mcp_status, encode_refusal(request.id, climbed))
                 return

@@ -16,9 +16,8 @@ from interlock.sdk.aql.values import Context
 from interlock.sdk.subserver import tools
 from interlock.sdk.subserver.mcp_server import McpServer, Offer
 from interlock.sdk.subserver.stdio import open_standard
-from interlock.wire.jsonrpc.codec import decode_untrusted, encode_refusal
+from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode_untrusted, encode_refusal
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized, message_too_large
 
 if TYPE_CHECKING:

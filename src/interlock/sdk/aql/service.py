@@ -14,7 +14,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.protocol.endpoint_tools import discovery, input_schema, primary_categories
 from interlock.aql.protocol.envelope import Halted, Warn, batch, failed, success
 from interlock.aql.protocol.errors import (
     Code,
@@ -26,7 +25,7 @@ from interlock.aql.protocol.errors import (
     too_large,
     unknown_operation,
 )
-from interlock.aql.protocol.families import EndpointTool
+from interlock.aql.protocol.families import EndpointTool, discovery, input_schema, primary_categories
 from interlock.aql.protocol.introspection import (
     DECLARATION,
     PAGE,
@@ -34,19 +33,18 @@ from interlock.aql.protocol.introspection import (
     Query,
     operation_details,
     operation_info,
+    protocol_types,
     read_query,
 )
 from interlock.aql.protocol.model import PERMISSIONS, SPEC_VERSION, Category, Danger, Operation, Permissions
-from interlock.aql.protocol.protocol_types import protocol_types
 from interlock.aql.protocol.requests import Batch, Request, read_item, read_request
-from interlock.aql.protocol.search import SearchIndex, term_weights
-from interlock.aql.protocol.suggestions import nearest
+from interlock.aql.protocol.search import SearchIndex, nearest, term_weights
 from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives, TokenNote, digest_of
 from interlock.aql.protocol.validation import Arguments
 from interlock.sdk.aql.adapter import Adapter
 from interlock.sdk.aql.operations import CONFIRMATION, NativeOperation, Schedule
 from interlock.sdk.aql.values import Context
-from interlock.wire.jsonrpc.codec import maybe_string
+from interlock.wire.jsonrpc.codec import find_string
 
 log = logging.getLogger("interlock.aql")
 
@@ -320,7 +318,7 @@ class Service:
 def _texts(value: Any) -> list[str]:
     """A token as it came: JSON text, or decoded."""
     if isinstance(value, Raw):
-        value = maybe_string(value) or ""
+        value = find_string(value) or ""
     return [] if value is None else [str(value)]
 
 

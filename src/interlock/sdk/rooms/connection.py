@@ -18,7 +18,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from interlock.mcp.eras import LATEST_LEGACY
+from interlock.mcp.methods import LATEST_LEGACY
 from interlock.net.message_pipe import GOING_AWAY, NORMAL, POLICY, TOO_BIG, MessagePipe
 from interlock.net.websocket.dial import DialFailed, dial
 from interlock.rooms.protocol.envelope import V01, Envelope, decode_untrusted

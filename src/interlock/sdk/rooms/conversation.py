@@ -20,8 +20,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.mcp.eras import LATEST_LEGACY
-from interlock.mcp.methods import CANCELLED, INITIALIZE, INITIALIZED
+from interlock.mcp.methods import CANCELLED, INITIALIZE, INITIALIZED, LATEST_LEGACY
 from interlock.rooms.protocol.enforcement import MCP, PRESENCE, PROPOSAL
 from interlock.rooms.protocol.envelope import Envelope, encode
 from interlock.sdk.rooms.connection import Connection, Place
@@ -29,6 +28,9 @@ from interlock.sdk.rooms.model import Answer, CallFailed, Heard, NoAnswer, Peer,
 from interlock.sdk.rooms.proposals import Proposals
 from interlock.sdk.subserver.mcp_server import McpServer, Offer
 from interlock.wire.jsonrpc.codec import (
+    Notification,
+    Request,
+    Response,
     decode_object,
     decode_untrusted,
     decode_value,
@@ -36,7 +38,6 @@ from interlock.wire.jsonrpc.codec import (
     encode_value,
 )
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
 
 HEARD_MAX: Final = 1000  # that wait to be read
 

@@ -11,7 +11,7 @@ import msgspec
 
 from interlock.rooms.protocol.envelope import Envelope
 from interlock.sdk.rooms.model import Proposal, ProposalEnded, Status
-from interlock.wire.jsonrpc.messages import Response
+from interlock.wire.jsonrpc.codec import Response
 
 KEPT_MAX: Final = 1000  # the newest
 ANSWERS_MAX: Final = 100  # of those whose proposal may still be told

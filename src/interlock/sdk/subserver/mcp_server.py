@@ -14,34 +14,38 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol import route
-from interlock.mcp.eras import LEGACY_VERSIONS, MODERN_VERSIONS, negotiate_legacy
-from interlock.mcp.ladder import Climbed, climb
 from interlock.mcp.methods import (
     ACKNOWLEDGED,
     CANCELLED,
     DISCOVER,
     INITIALIZE,
+    LEGACY_VERSIONS,
     LISTEN,
     META_SERVER,
     META_SUBSCRIPTION,
     META_VERSION,
+    MODERN_VERSIONS,
     PING,
     PROGRESS,
     TOOLS_CALL,
     TOOLS_CHANGED,
     TOOLS_LIST,
+    negotiate_legacy,
 )
+from interlock.mcp.request_validation import ValidatedRequest, validate_request
 from interlock.sdk.subserver.tools import Context, ServedTool, ToolFailed, failure
 from interlock.wire.jsonrpc.codec import (
+    Notification,
+    Request,
+    Response,
     decode_object,
     decode_params_untrusted,
     encode_notification,
     encode_refusal,
     encode_result,
     encode_value,
-    maybe_string,
+    find_string,
 )
-from interlock.wire.jsonrpc.messages import Notification, Request, Response
 from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, TOOL_DEGRADED, Refusal
 
 log = logging.getLogger("interlock.subserver")
@@ -130,9 +134,9 @@ class McpServer:
         else:
             self._refuse(request.id, Refusal(METHOD_NOT_FOUND, "Method not found"))
 
-    def _revision(self, climbed: Climbed) -> str:
+    def _revision(self, climbed: ValidatedRequest) -> str:
         said = climbed.meta.get(META_VERSION)
-        return self.agreed if said is None else maybe_string(said) or MODERN_VERSIONS[0]
+        return self.agreed if said is None else find_string(said) or MODERN_VERSIONS[0]
 
     def _discover_result(self) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -141,8 +145,8 @@ class McpServer:
         }
         return found if self._offer.instructions is None else {**found, "instructions": self._offer.instructions}
 
-    def _initialize_result(self, climbed: Climbed) -> dict[str, Any]:
-        self.agreed = negotiate_legacy(maybe_string(climbed.params.get("protocolVersion")) or "")
+    def _initialize_result(self, climbed: ValidatedRequest) -> dict[str, Any]:
+        self.agreed = negotiate_legacy(find_string(climbed.params.get("protocolVersion")) or "")
         found: dict[str, Any] = {
             "protocolVersion": self.agreed,
             "capabilities": {"tools": {"listChanged": True}},
@@ -150,11 +154,11 @@ class McpServer:
         }
         return found if self._offer.instructions is None else {**found, "instructions": self._offer.instructions}
 
-    def _list(self, climbed: Climbed) -> None:
+    def _list(self, climbed: ValidatedRequest) -> None:
         tools = [tool.listed for tool in self._offer.tools.values()]
         self._answer(climbed, {"tools": tools}, cached=True)
 
-    def _listen(self, climbed: Climbed) -> None:
+    def _listen(self, climbed: ValidatedRequest) -> None:
         if len(self._listens) >= LISTENS_MAX:
             self._refuse(climbed.id, Refusal(INVALID_REQUEST, f"at most {LISTENS_MAX} subscriptions/listen at once"))
             return
@@ -165,8 +169,8 @@ class McpServer:
         body = {"_meta": {META_SUBSCRIPTION: Raw(climbed.id)}, "notifications": honoured}
         self.notify(ACKNOWLEDGED, encode_value(body))
 
-    def _call(self, climbed: Climbed) -> None:
-        name = maybe_string(climbed.params.get("name"))
+    def _call(self, climbed: ValidatedRequest) -> None:
+        name = find_string(climbed.params.get("name"))
         if name is None:
             self._refuse(climbed.id, Refusal(INVALID_PARAMS, "params.name must be a string"))
             return
@@ -197,7 +201,7 @@ class McpServer:
         self._offer.calls.add(task)
         task.add_done_callback(self._offer.calls.discard)
 
-    async def _work(self, climbed: Climbed, tool: ServedTool, context: Context) -> None:
+    async def _work(self, climbed: ValidatedRequest, tool: ServedTool, context: Context) -> None:
         try:
             done = await self._outcome(climbed, tool, context)
         except asyncio.CancelledError:
@@ -209,7 +213,7 @@ class McpServer:
         if not context.cancelled:  # a cancelled request gets no answer
             self._answer(climbed, done)
 
-    async def _outcome(self, climbed: Climbed, tool: ServedTool, context: Context) -> dict[str, Any]:
+    async def _outcome(self, climbed: ValidatedRequest, tool: ServedTool, context: Context) -> dict[str, Any]:
         try:
             arguments = climbed.params.get("arguments", Raw(b"{}"))
             done = await tool.answer(arguments, context, revision=self._revision(climbed))
@@ -239,7 +243,7 @@ class McpServer:
 
         return report
 
-    def _answer(self, climbed: Climbed, members: dict[str, Any], *, cached: bool = False) -> None:
+    def _answer(self, climbed: ValidatedRequest, members: dict[str, Any], *, cached: bool = False) -> None:
         if _is_modern(climbed):
             members = {"resultType": "complete", **members}
             if cached:
@@ -253,7 +257,7 @@ class McpServer:
             self._send(encode_refusal(message_id, refusal, draft=True))
 
 
-def _read(request: Request) -> Climbed | Refusal:
+def _read(request: Request) -> ValidatedRequest | Refusal:
     """Which era a request is of, it says itself: the modern one carries its version in `_meta`."""
     params = decode_params_untrusted(request.params) if request.params else {}
     if params is None:
@@ -262,11 +266,11 @@ def _read(request: Request) -> Climbed | Refusal:
     if meta is None:
         return Refusal(INVALID_PARAMS, "params._meta must be an object")
     if META_VERSION in meta or request.method == DISCOVER:
-        return climb(request, None)
-    return Climbed(request.id, request.method, dict(params), meta)
+        return validate_request(request, None)
+    return ValidatedRequest(request.id, request.method, dict(params), meta)
 
 
-def _is_modern(climbed: Climbed) -> bool:
+def _is_modern(climbed: ValidatedRequest) -> bool:
     return META_VERSION in climbed.meta
 
 

@@ -14,10 +14,9 @@ from nats.aio.msg import Msg
 
 from interlock.store.audit_chain import ORIGIN, ChainedRecord, Mark, chain
 from interlock.store.nats.connection import Connection, Headers
-from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Stored, WrongSequence
+from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Names, Stored, WrongSequence, token
 from interlock.store.nats.reader import Reader, RunningReader
 from interlock.store.nats.servers import SharedPlace
-from interlock.store.nats.subjects import Names, token
 from interlock.store.ports import Conflict, Damaged, NamedRecord, StoreRefused
 
 SEVERAL = "_several"  # the last token of a message about more than one name, or none; no name begins so

@@ -7,12 +7,10 @@ is `Unavailable`, and so is everything, at once, while there is no connection.
 from collections.abc import Sequence
 
 from interlock.store.nats.connection import Connection
-from interlock.store.nats.jetstream import JetStream
-from interlock.store.nats.key_value import NatsKeyValue
+from interlock.store.nats.jetstream import JetStream, Names
+from interlock.store.nats.key_value import NatsKeyValue, NatsWatch, Watches
 from interlock.store.nats.servers import SharedPlace
 from interlock.store.nats.streams import NatsFollowing, NatsStreams
-from interlock.store.nats.subjects import Names
-from interlock.store.nats.watches import NatsWatch, Watches
 
 
 class NatsStore:

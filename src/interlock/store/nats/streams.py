@@ -11,9 +11,8 @@ from typing import Self, TypeVar
 
 from nats.aio.msg import Msg
 
-from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, NoStream
+from interlock.store.nats.jetstream import BATCH_MAX, HEADERS_MAX, JetStream, Names, NoStream
 from interlock.store.nats.reader import Reader, RunningReader
-from interlock.store.nats.subjects import Names
 from interlock.store.ports import Record, StoreRefused
 
 DUPLICATES_S = 120  # `Replication.append_new`: who appended an id within the last two minutes

@@ -4,22 +4,230 @@
 re-encode a payload.
 """
 
-from typing import Any, Literal
+import re
+from collections.abc import Callable
+from functools import cache
+from sys import getrecursionlimit, setrecursionlimit
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.deep import DEPTH_MAX, decode_deep
 from interlock.wire.jsonrpc.errors import CodecError, error_body
-from interlock.wire.jsonrpc.messages import ABSENT, Message, Notification, Request, Response
-from interlock.wire.jsonrpc.outline import HOLE, maybe_outline
-from interlock.wire.jsonrpc.pieces import LargeParams
-from interlock.wire.jsonrpc.surrogates import hide
 from interlock.wire.refusal import INVALID_REQUEST, PARSE_ERROR, Refusal
+
+# The three JSON-RPC messages. What routing does not need stays `msgspec.Raw`: bytes in, the same bytes out.
+
+ABSENT = Raw(b"")
+
+
+class Request(msgspec.Struct, frozen=True):
+    id: bytes  # the JSON text of the id: a string or an integer
+    method: str
+    params: Raw  # ABSENT when there are none
+    text: bytes = b""  # the whole message as it came, where it came from outside
+
+
+class Notification(msgspec.Struct, frozen=True):
+    method: str
+    params: Raw
+
+
+class Response(msgspec.Struct, frozen=True):
+    """Either `result` or `error` is present, never both."""
+
+    id: bytes
+    result: Raw
+    error: Raw
+    text: bytes = b""  # the whole message as it came, where it came from outside
+
+
+Message = Request | Notification | Response
+
+
+# Reading around nesting that is deeper than Python lets C code go by itself.
+#
+# The decoder takes 32 bytes of the stack for each level that it only skips over (measured, msgspec 0.22 on x86-64),
+# but
+# CPython 3.11 counts every level against the limit that protects Python's own recursion: 1,000, less what is on the
+# stack
+# already. JavaScript reads what is nested any deeper, and so must what stands between. Values are skipped here, never
+# made: what makes objects of them (`decode_value`) keeps the usual limit.
+
+DEPTH_MAX: Final = 10_000  # levels of a message from outside; as many as CPython 3.12 and newer let C code go
+_ROOM: Final = DEPTH_MAX + 1000  # of what is inside one: no part of a message that was read may be too deep later
+
+_T = TypeVar("_T")
+
+
+def decode_deep(decode: Callable[[Any], _T], data: Raw | bytes, depth: int = _ROOM) -> _T:
+    """Run `decode(data)` with a higher recursion limit. It raises what `decode` raises.
+
+    `decode` must be C code that calls no Python code of ours: nothing else may recurse that deep.
+    """
+    usual = getrecursionlimit()
+    setrecursionlimit(usual + depth)
+    try:
+        return decode(data)
+    finally:
+        setrecursionlimit(usual)
+
+
+# Reading around half a surrogate pair.
+#
+# `"\ud83d"` is legal JSON (RFC 8259 8.2) and what JavaScript writes for a text that was cut inside an emoji, but it is
+# no text, so the parser refuses the whole message. `hide` turns each half into a harmless escape of the same length
+# and
+# `Hidden.show` turns it back, in bytes that need not be understood here.
+
+HALVES_MAX: Final = 1000  # cut texts have a few; a message of nothing else costs time
+
+# An escape after another backslash is left alone: then it is mostly text, and at worst the message is refused.
+_ALONE: Final = rb"(?<!\\\\u.)(?=[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB]..\\u.)[c-fC-F])"
+_LOWER: Final = re.compile(rb"\\ud" + _ALONE, re.DOTALL)
+_UPPER: Final = re.compile(rb"\\uD" + _ALONE, re.DOTALL)
+
+
+class Hidden(msgspec.Struct, frozen=True):
+    data: bytes
+    digit: bytes  # what stands for the d of \ud800 to \udfff; before, no escape of the message began with it
+
+    def show(self, raw: Raw) -> Raw:
+        shown = re.sub(rb"\\u%b(?=[89a-fA-F])" % self.digit, rb"\\ud", bytes(raw))
+        return Raw(re.sub(rb"\\u%b(?=[89a-fA-F])" % self.digit.upper(), rb"\\uD", shown))
+
+    def may_be_in(self, text: str) -> bool:
+        """Return whether a decoded text could contain a surrogate half that was hidden."""
+        first = int(self.digit, 16) << 12
+        return any(first + 0x800 <= ord(character) < first + 0x1000 for character in text)
+
+
+def hide(data: bytes) -> Hidden | None:
+    """Replace lone surrogate halves by characters that can be decoded. Return None if there are none, or too many."""
+    for digit in (b"e", b"c", b"b", b"a"):
+        if re.search(rb"\\u[%b%b][89a-fA-F]" % (digit, digit.upper()), data) is None:
+            hidden, lower = _LOWER.subn(rb"\\u%b" % digit, data, HALVES_MAX + 1)
+            hidden, upper = _UPPER.subn(rb"\\u%b" % digit.upper(), hidden, HALVES_MAX + 1)
+            return Hidden(hidden, digit) if 0 < lower + upper <= HALVES_MAX else None
+    return None
+
+
+# The outline of a large message: the message without what is in its longest string.
+#
+# Large messages are mostly one long string: a file, an image, a page. What else stands in one that was read before
+# is read a second time in its outline, which costs nothing, and what the outline holds is found in the message again.
+
+OUTLINED_BYTES_MIN: Final = 64 * 1024
+OUTLINE_BYTES_MAX: Final = 64 * 1024
+HOLE: Final = "<\x7fhole\x7f>"
+_HOLE: Final = HOLE.encode()
+_BACKSLASH: Final = ord("\\")
+
+
+class Outline:
+    __slots__ = ("_data", "_end", "_start", "text")
+
+    def __init__(self, data: bytes, start: int, end: int) -> None:
+        self._data, self._start, self._end = data, start, end
+        self.text = data[:start] + _HOLE + data[end:]
+
+    def whole(self, raw: Raw) -> Raw:
+        """Return the value of the original message for a value of the outline, as a view if the hole is in that
+        value.
+        """
+        at = bytes(raw).find(_HOLE)
+        if at < 0:
+            return raw
+        after = len(raw) - at - len(_HOLE)
+        return Raw(memoryview(self._data)[self._start - at : self._end + after])
+
+
+def find_outline(data: bytes) -> Outline | None:
+    """Return the outline of a JSON text, or None if no single string makes up nearly all of the text.
+
+    The cut reaches from one quote to the next quote that is not escaped. If that is not the inside of a string, the
+    hole lies between values, and no JSON reader accepts the outline.
+    """
+    size = len(data)
+    if size < OUTLINED_BYTES_MIN + OUTLINE_BYTES_MAX:
+        return None
+    middle = size // 2
+    start, end = data.rfind(b'"', 0, middle) + 1, data.find(b'"', middle)
+    if not 0 < start < end or size - (end - start) > OUTLINE_BYTES_MAX or data[end - 1] == _BACKSLASH:
+        return None
+    outline = Outline(data, start, end)
+    return outline if outline.text.count(_HOLE) == 1 else None
+
+
+# A message in pieces that are written one after the other: what is large in it is sent from where it was read.
+
+LARGE_VALUE_BYTES: Final = 64 * 1024  # from here on a copy costs more than another piece
+
+_encode = msgspec.json.Encoder().encode
+
+
+class LargeParams(dict[str, Any]):
+    """The params of a large message: worth sending in pieces."""
+
+
+def call_pieces(message_id: int, method: str, params: LargeParams) -> tuple[bytes | memoryview, ...]:
+    """Encode a request in pieces, without copying large values. The bytes are those of `encode_call`."""
+    parts: list[bytes | memoryview] = []
+    text = b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":{' % (message_id, _encode(method))
+    for name, value in params.items():
+        text += b"%b:" % _encode(name)
+        if isinstance(value, msgspec.Raw) and len(value) > LARGE_VALUE_BYTES:
+            parts += text, memoryview(value)
+            text = b","
+        else:
+            text += b"%b," % _encode(value)
+    return *parts, b"%b}}" % text.removesuffix(b",")
+
+
+# Batches: several JSON-RPC messages in one array, as MCP 2025-03-26 alone has them.
+#
+# `split_batch_untrusted` takes the array apart and reads no message: each part is for `decode_untrusted`.
+
+PARTS_MAX: Final = 10_000
+
+_BEGIN: Final = re.compile(rb"[ \t\r\n]*\[")
+
+
+def is_batch(data: bytes) -> bool:
+    return _BEGIN.match(data) is not None
+
+
+def split_batch_untrusted(data: bytes) -> list[bytes]:
+    """Split a batch into its messages, byte for byte. Raise CodecError if it is malformed, too large or empty."""
+    try:
+        if not data.isascii():
+            data.decode()
+        parts = [bytes(part) for part in msgspec.structs.astuple(decode_deep(_decoder(), data, DEPTH_MAX)) if part]
+    except UnicodeDecodeError:
+        raise CodecError(PARSE_ERROR, "the batch is not valid UTF-8") from None
+    except msgspec.ValidationError:
+        raise CodecError(INVALID_REQUEST, f"a batch has at most {PARTS_MAX} messages") from None
+    except RecursionError:
+        raise CodecError(PARSE_ERROR, "the batch is nested too deeply") from None
+    except msgspec.DecodeError:
+        raise CodecError(PARSE_ERROR, "the batch is not valid JSON") from None
+    if not parts:
+        raise CodecError(INVALID_REQUEST, "an empty batch asks for nothing")  # JSON-RPC 2.0, 6
+    return parts
+
+
+@cache
+def _decoder() -> Any:
+    """Made when the first batch comes. A structure and not a list, because it ends at the first part too many: a list
+    of sixteen million bytes is five million objects."""
+    fields: Any = [(f"part_{number}", Raw, ABSENT) for number in range(PARTS_MAX)]
+    return msgspec.json.Decoder(
+        msgspec.defstruct("Batch", fields, array_like=True, forbid_unknown_fields=True, gc=False)
+    ).decode
 
 
 class _Strict(msgspec.Struct):
-    """What a well-formed message looks like; whatever fails this is looked at again to say what is wrong."""
+    """A well-formed message. A message that does not decode to it is read again to find out what is wrong."""
 
     jsonrpc: Literal["2.0"]
     id: Raw = ABSENT
@@ -51,7 +259,7 @@ class _Bulk(msgspec.Struct):
 
 
 class _Large(msgspec.Struct):
-    """What may be large in a request: the rest is judged before an object is made of each of its members."""
+    """The part of a request that may be large. The rest is measured before its members become objects."""
 
     params: _Bulk
 
@@ -82,7 +290,6 @@ _decode_array = msgspec.json.Decoder(list[Raw]).decode
 _decode_string = msgspec.json.Decoder(str).decode
 _decode_any = msgspec.json.Decoder().decode
 _decode_raw = msgspec.json.Decoder(Raw).decode
-_encode = msgspec.json.Encoder().encode
 
 _UNKNOWN_ID = b"null"
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what msgspec raises
@@ -96,8 +303,11 @@ PARAMS_REST_BYTES_MAX = 256 * 1024  # of params beside what may be large: each m
 
 
 def _check_utf8(data: bytes) -> None:
-    """Raises UnicodeDecodeError. msgspec passes over raw strings without decoding them, so without this, invalid UTF-8
-    would reach the other side. A large text is decoded piece by piece, because the whole takes room."""
+    """Raise UnicodeDecodeError if the bytes are not UTF-8.
+
+    msgspec does not decode the strings that it skips, so that without this check invalid UTF-8 would reach the other
+    side. A large text is decoded in pieces to save memory.
+    """
     if len(data) <= _UTF8_PIECE_BYTES:
         data.decode()
         return
@@ -116,7 +326,7 @@ def _bulk_size(params: dict[str, Raw]) -> int:
 
 
 def _has_few_strings(data: bytes) -> bool:
-    """Whether a large message is large because of what is in its strings: then it has few members."""
+    """Return whether a large message has few strings, and therefore few members."""
     at = 0
     for _ in range(_QUOTES_FEW):
         at = data.find(b'"', at) + 1
@@ -126,7 +336,9 @@ def _has_few_strings(data: bytes) -> bool:
 
 
 def decode_untrusted(data: bytes) -> Message:
-    """One message. An array is refused: where batches are allowed, `batch` takes them apart first."""
+    """Decode one message. Raise CodecError for an array: where batches are allowed, `split_batch_untrusted` splits them
+    first.
+    """
     try:
         if not data.isascii():
             _check_utf8(data)
@@ -144,13 +356,13 @@ def decode_untrusted(data: bytes) -> Message:
     return _decode_carefully(data)
 
 
-def maybe_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None:
-    """The id, method and params of an ordinary request; None for everything that wants a closer look."""
+def find_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None:
+    """Return the id, method and params of an ordinary request, or None if the message needs a closer look."""
     try:
         if not data.isascii():
             _check_utf8(data)
         if len(data) > PARAMS_REST_BYTES_MAX:
-            whole = _maybe_whole_large(data)
+            whole = _find_large_request(data)
             if whole is None:
                 return None
         else:
@@ -163,8 +375,10 @@ def maybe_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None
     return None
 
 
-def _maybe_whole_large(data: bytes) -> _Whole | None:
-    """None where it has too much beside what may be large. Raises what msgspec raises."""
+def _find_large_request(data: bytes) -> _Whole | None:
+    """Decode a large request, or return None if too much of it is outside of what may be large. Raise what msgspec
+    raises.
+    """
     size = len(data)
     if not _has_few_strings(data) and size - _decode_large(data).params.size > PARAMS_REST_BYTES_MAX:
         return None
@@ -176,7 +390,7 @@ def _maybe_whole_large(data: bytes) -> _Whole | None:
 
 
 def _decode_carefully(data: bytes) -> Message:
-    """The slow way, which knows what is wrong."""
+    """Decode a message slowly, and raise a CodecError that says what is wrong with it."""
     try:
         if not data.isascii():
             _check_utf8(data)
@@ -188,7 +402,7 @@ def _decode_carefully(data: bytes) -> Message:
     except msgspec.DecodeError:
         raise CodecError(PARSE_ERROR, "the message is not valid JSON") from None
     message_id = bytes(envelope.id)
-    if maybe_string(envelope.jsonrpc) != "2.0":
+    if find_string(envelope.jsonrpc) != "2.0":
         raise CodecError(INVALID_REQUEST, 'the member "jsonrpc" must be "2.0"', _echo(message_id))
     method = _method(envelope.method, message_id)
     # An error about a message whose id could not be read has the id null (JSON-RPC 5) or none (MCP 2025-11-25).
@@ -210,7 +424,9 @@ def _decode_carefully(data: bytes) -> Message:
 
 
 def _read_envelope(data: bytes) -> _Envelope:
-    """Raises what msgspec raises for text that is not JSON, and CodecError for JSON that is not an object."""
+    """Decode the envelope of a message. Raise what msgspec raises for text that is not JSON, and CodecError for JSON
+    that is not an object.
+    """
     try:
         return _envelope(data)
     except msgspec.ValidationError:
@@ -221,8 +437,8 @@ def _read_envelope(data: bytes) -> _Envelope:
         hidden = hide(data)
         if hidden is None:
             raise
-        found = _envelope(hidden.data)
-        return _Envelope(*(hidden.show(getattr(found, name)) for name in _Envelope.__struct_fields__))
+        envelope = _envelope(hidden.data)
+        return _Envelope(*(hidden.show(getattr(envelope, name)) for name in _Envelope.__struct_fields__))
 
 
 def _envelope(data: bytes) -> _Envelope:
@@ -244,15 +460,15 @@ def _echo(message_id: bytes) -> bytes:
 
 
 def _method(raw: Raw, message_id: bytes) -> str:
-    """An empty name is no method."""
-    method = maybe_string(raw) if raw else ""
+    """Return the method of a message. An empty name counts as no method."""
+    method = find_string(raw) if raw else ""
     if method is None:
         raise CodecError(INVALID_REQUEST, 'the member "method" must be a string', _echo(message_id))
     return method
 
 
 def decode_object(raw: Raw | bytes) -> dict[str, Raw] | None:
-    """A JSON object with its values kept raw and its keys in order, or None if it is not an object."""
+    """Decode a JSON object, with raw values and its keys in order. Return None if it is not an object."""
     try:
         return _decode_object(raw)
     except msgspec.ValidationError:
@@ -264,7 +480,7 @@ def decode_object(raw: Raw | bytes) -> dict[str, Raw] | None:
 
 
 def is_deep(raw: Raw | bytes) -> bool:
-    """Whether it is nested too deeply to be made into a value."""
+    """Return whether a JSON text is nested too deeply to be decoded to a value."""
     try:
         _decode_raw(raw)
     except RecursionError:
@@ -294,11 +510,13 @@ def _object_around_halves(raw: bytes) -> dict[str, Raw] | None:
 
 
 def decode_params_untrusted(raw: Raw | bytes, message: bytes = b"") -> dict[str, Raw] | None:
-    """The members of params, or None if it is no object or has too much beside its arguments. `message`: the whole one,
-    where it is large, which spares a second reading."""
+    """Return the members of params, or None if params is not an object or too much of it is outside of the arguments.
+
+    `message` is the whole message if it is large; it spares a second reading.
+    """
     size = len(raw)
     if size > PARAMS_REST_BYTES_MAX:
-        members = _maybe_outlined_params(message)
+        members = _find_outlined_params(message)
         if members is not None:
             return members if size - _bulk_size(members) <= PARAMS_REST_BYTES_MAX else None
         try:
@@ -310,10 +528,13 @@ def decode_params_untrusted(raw: Raw | bytes, message: bytes = b"") -> dict[str,
     return decode_object(raw)
 
 
-def _maybe_outlined_params(message: bytes) -> dict[str, Raw] | None:
-    """None where the message has no outline, or its outline is no JSON, because it was cut between strings, or the name
-    of a member was cut out."""
-    outline = maybe_outline(message)
+def _find_outlined_params(message: bytes) -> dict[str, Raw] | None:
+    """Return the params read from the outline of a message.
+
+    Return None if the message has no outline, the outline is not JSON because the cut was between strings, or the cut
+    removed the name of a member.
+    """
+    outline = find_outline(message)
     if outline is None:
         return None
     try:
@@ -346,20 +567,20 @@ def _deep_array(raw: bytes) -> list[Raw] | None:
 def _array_around_halves(raw: bytes) -> list[Raw] | None:
     hidden = hide(raw)
     try:
-        return [hidden.show(one) for one in decode_deep(_decode_array, hidden.data)] if hidden is not None else None
+        return [hidden.show(item) for item in decode_deep(_decode_array, hidden.data)] if hidden is not None else None
     except _UNREADABLE:
         return None
 
 
 def decode_string(raw: Raw | bytes) -> str:
-    """Raises CodecError: the caller has already seen that it begins like a string."""
+    """Decode a JSON string. Raise CodecError if it is not a string."""
     try:
         return _decode_string(raw)
     except _UNREADABLE:
         raise CodecError(INVALID_REQUEST, "a string was expected") from None
 
 
-def maybe_string(raw: Raw | bytes | None) -> str | None:
+def find_string(raw: Raw | bytes | None) -> str | None:
     if raw is None:
         return None
     try:
@@ -369,7 +590,7 @@ def maybe_string(raw: Raw | bytes | None) -> str | None:
 
 
 def decode_value(raw: Raw | bytes) -> Any:
-    """The value itself, for the few places that look inside. Big integers stay integers."""
+    """Decode a JSON value, for the few places that look inside. Large integers stay integers."""
     try:
         return _decode_any(raw)
     except _UNREADABLE:
@@ -388,7 +609,7 @@ def encode_request(message_id: bytes, method: bytes, params: bytes) -> bytes:
 
 
 def encode_call(message_id: int, method: str, params: dict[str, Any]) -> bytes:
-    """A request of ours with these params, whose raw values are copied once."""
+    """Encode a request with these params. Raw values are copied once."""
     return _encode(_Outgoing("2.0", message_id, method, params))
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.wire.jsonrpc.codec import ID_BYTES_MAX, is_id, maybe_string
+from interlock.wire.jsonrpc.codec import ID_BYTES_MAX, find_string, is_id
 from interlock.wire.refusal import INVALID_REQUEST, RESULT_TOO_LARGE, Refusal
 
 PIECE_BYTES_MIN: Final = 32  # of a container that is looked at as a whole; doubled while the container goes on
@@ -47,7 +47,7 @@ class Oversized(msgspec.Struct, frozen=True):
 
 
 def result_too_large(limit: int) -> Refusal:
-    """The server has answered, and nothing of its answer can be passed on."""
+    """Return the refusal for an answer of a server that is too large to be passed on."""
     data = {
         "reason": "result_too_large",
         "limit_bytes": limit,
@@ -58,7 +58,7 @@ def result_too_large(limit: int) -> Refusal:
 
 
 def message_too_large(limit: int) -> Refusal:
-    """A request, or another message that somebody sent us, was not read."""
+    """Return the refusal for a request or another incoming message that was too large to be read."""
     data = {
         "reason": "message_too_large",
         "limit_bytes": limit,
@@ -110,7 +110,7 @@ class OversizedScanner:
 
     @property
     def is_settled(self) -> bool:
-        """Whether what follows cannot change what was found."""
+        """Return whether nothing that follows can change the result of the scan."""
         return self._state is _State.END or bool(self._id and (self._has_method or self._has_outcome))
 
     @property
@@ -167,7 +167,7 @@ class OversizedScanner:
         return at + 1
 
     def _stop(self, at: int) -> int:
-        """The end of the object, or no JSON."""
+        """End the scan at the end of the object, or where the text is not JSON."""
         self._state = _State.END
         return at + 1
 
@@ -182,7 +182,7 @@ class OversizedScanner:
         return at
 
     def _pass_piece(self, piece: bytes | bytearray) -> bool:
-        """False, and nothing is changed: the container ends within the piece."""
+        """Skip a whole piece of a container. Return False and change nothing if the container ends within the piece."""
         text = piece[1:] if self._is_escaped else piece
         if _BACKSLASH in text:
             text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
@@ -211,7 +211,7 @@ class OversizedScanner:
         return at
 
     def _pass_string(self, data: bytes | bytearray, at: int) -> int:
-        """A key, or a value that is a string."""
+        """Skip a key, or a value that is a string."""
         stop = _skip_string(data, at + self._is_escaped).end()  # type: ignore[union-attr]
         has_ended = stop < len(data) and data[stop] == _QUOTE
         self._is_escaped = stop < len(data) and not has_ended
@@ -223,22 +223,22 @@ class OversizedScanner:
         return stop + 1
 
     def _keep(self, piece: bytes | bytearray) -> None:
-        kept = self._kept
-        if kept is not None:
-            if len(kept) + len(piece) > ID_BYTES_MAX:
+        buffer = self._kept
+        if buffer is not None:
+            if len(buffer) + len(piece) > ID_BYTES_MAX:
                 self._kept = None
             else:
-                kept += piece
+                buffer += piece
 
     def _end_key(self) -> None:
-        kept, self._kept = self._kept, None
-        self._key = (maybe_string(bytes(kept)) or "") if kept is not None else ""
+        buffer, self._kept = self._kept, None
+        self._key = (find_string(bytes(buffer)) or "") if buffer is not None else ""
         self._has_method = self._has_method or self._key == "method"
         self._has_outcome = self._has_outcome or self._key in ("result", "error")
         self._state = _State.COLON
 
     def _end_value(self) -> None:
-        kept, self._kept = self._kept, None
-        if kept and is_id(bytes(kept)):
-            self._id = bytes(kept)
+        buffer, self._kept = self._kept, None
+        if buffer and is_id(bytes(buffer)):
+            self._id = bytes(buffer)
         self._state = _State.KEY

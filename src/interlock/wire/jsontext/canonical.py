@@ -27,7 +27,7 @@ class NotCanonical(ValueError):
 
 
 def canonical(value: Any) -> bytes:
-    """The one text of a decoded JSON value. Raises NotCanonical."""
+    """Return the canonical text of a decoded JSON value (RFC 8785). Raise NotCanonical if it has none."""
     return _encode(value, exact=False)
 
 
@@ -48,7 +48,7 @@ def tool_digest(item: Mapping[str, Raw], *, downstream_name: str, declared: obje
 
 
 def _whole(value: object) -> bytes:
-    """The text of the value, if it has one; otherwise of what stands for it."""
+    """Return the canonical text of a value, or an object with the hash of the value if it has no canonical text."""
     try:
         return _encode(decode_value(value) if isinstance(value, Raw) else value, exact=True)
     except (CodecError, NotCanonical):
@@ -81,9 +81,9 @@ def _write(value: Any, parts: list[str], exact: bool) -> None:
     elif isinstance(value, Mapping):
         _write_object(value, parts, exact)
     elif isinstance(value, list | tuple):
-        for position, one in enumerate(value):
+        for position, item in enumerate(value):
             parts.append("," if position else "[")
-            _write(one, parts, exact)
+            _write(item, parts, exact)
         parts.append("]" if value else "[]")
     else:
         raise NotCanonical("it holds something that is not JSON")
@@ -115,7 +115,7 @@ def _integer(value: int, exact: bool) -> str:
 
 
 def _double(value: float) -> str:
-    """ECMAScript's Number::toString, as RFC 8785 3.2.2.3 asks."""
+    """Format a number as ECMAScript's Number::toString does (RFC 8785 3.2.2.3)."""
     if not math.isfinite(value):
         raise NotCanonical("a number is not finite")
     if value == 0:

@@ -2,10 +2,10 @@
 
 
 def pointer_step(key: str) -> str:
-    """One step of a JSON pointer."""
+    """Escape a key for use as a step of a JSON pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
 def quoted(key: str) -> str:
-    """A key inside a message: quoted, control characters escaped, cut when long."""
+    """Quote a key for a message: control characters are escaped, and a long key is cut."""
     return repr(key if len(key) <= 60 else key[:59] + "…")

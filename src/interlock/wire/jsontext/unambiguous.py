@@ -28,7 +28,11 @@ class AmbiguousJson(ValueError):
 
 
 def read_untrusted(data: bytes, *, exact: bool = True) -> Any:
-    """The value. Without `exact`, numbers may lose digits: for dates, which are not compared by their last digit."""
+    """Decode JSON that every reader understands the same way. Raise AmbiguousJson for any other JSON.
+
+    Without `exact`, numbers may lose digits. Dates are read this way, because they are not compared to their last
+    digit.
+    """
     reading = _Reading(exact)
     try:
         value = json.loads(
@@ -91,7 +95,7 @@ class _Reading:
 
 
 def _check_spelling(text: str, value: float) -> None:
-    """Of all decimals that round to one double, only the one that RFC 8785 writes for it is taken, however spelled.
+    """Reject a decimal that rounds to a double but is not the number that RFC 8785 writes for that double.
 
     1, 1.0 and 10e-1 are one number. 0.1 and 0.1000000000000000055 are two, and canonical JSON has one text for both.
     """
@@ -112,14 +116,14 @@ def _look_over(value: Any) -> None:
         if left < 0:
             raise _too_many()
         inner: list[Any] = []
-        for one in level:
-            if isinstance(one, str):
-                _check_texts((one,))
-            elif isinstance(one, dict):
-                _check_texts(one)
-                inner.extend(one.values())
-            elif isinstance(one, list):
-                inner.extend(one)
+        for item in level:
+            if isinstance(item, str):
+                _check_texts((item,))
+            elif isinstance(item, dict):
+                _check_texts(item)
+                inner.extend(item.values())
+            elif isinstance(item, list):
+                inner.extend(item)
         if not inner:
             return
         level = inner

@@ -43,9 +43,9 @@ def is_bounded(schema: Any) -> bool:
             waiting.extend((each, depth + 1) for each in value)
     if len(patterns) > PATTERNS_MAX or any(len(each) > PATTERN_CHARS_MAX for each in patterns):
         return False
-    known: dict[int, int] = {}
+    weights: dict[int, int] = {}
     try:
-        return all(_weight(schema, each, known) <= WEIGHT_MAX for each in schemas)
+        return all(_weight(schema, each, weights) <= WEIGHT_MAX for each in schemas)
     except RecursionError:
         return False
 
@@ -58,36 +58,40 @@ def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def reference_target(root: Any, reference: str) -> tuple[Any] | None:
-    """Where a reference inside this schema leads, in a tuple; None: elsewhere or nowhere."""
+    """Return the target of a reference inside this schema, in a tuple. Return None if the reference leads elsewhere
+    or nowhere.
+    """
     if reference == "#":
         return (root,)
     if not reference.startswith("#/"):
         return None
-    found = root
+    target = root
     for step in unquote(reference[2:]).split("/"):
         name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping) and name in found:
-            found = found[name]
-        elif isinstance(found, list) and name.isdecimal() and len(name) < 6 and int(name) < len(found):
-            found = found[int(name)]
+        if isinstance(target, Mapping) and name in target:
+            target = target[name]
+        elif isinstance(target, list) and name.isdecimal() and len(name) < 6 and int(name) < len(target):
+            target = target[int(name)]
         else:
             return None
-    return (found,)
+    return (target,)
 
 
-def _weight(root: Any, schema: Any, known: dict[int, int]) -> int:
-    """How many schemas one value meets here. One that leads back to itself is met once: validators stop there."""
+def _weight(root: Any, schema: Any, weights: dict[int, int]) -> int:
+    """Count the schemas that one value is checked against here. A schema that leads back to itself counts once,
+    because validators stop there.
+    """
     if not isinstance(schema, Mapping):
         return 1
-    if id(schema) not in known:
-        known[id(schema)] = 1
+    if id(schema) not in weights:
+        weights[id(schema)] = 1
         inner = 1
         for each in _here(root, schema):
-            inner += _weight(root, each, known)
+            inner += _weight(root, each, weights)
             if inner > WEIGHT_MAX:
                 break
-        known[id(schema)] = inner
-    return known[id(schema)]
+        weights[id(schema)] = inner
+    return weights[id(schema)]
 
 
 def _here(root: Any, schema: Mapping[str, Any]) -> Iterator[Any]:

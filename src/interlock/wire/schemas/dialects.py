@@ -50,7 +50,7 @@ _SINCE_2020: Final = ("$dynamicAnchor", "$dynamicRef", "prefixItems")
 
 
 def to_2020_12(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema without its $schema, and in the words of 2020-12."""
+    """Rewrite a schema of an older draft for 2020-12, without its $schema."""
     dialect = schema.get("$schema")
     if dialect is None and "$schema" not in schema:
         return dict(schema)
@@ -73,12 +73,12 @@ class _Rewriting:
         if not isinstance(schema, Mapping) or depth > DEPTH_MAX:
             return schema
         alone = isinstance(schema.get("$ref"), str) and not self._is_2019
-        found: dict[str, Any] = {}
+        rewritten: dict[str, Any] = {}
         for key, value in schema.items():
             if key in self._ignored or (alone and key not in _BESIDE_REF):
                 continue
-            found |= self._keyword(schema, key, value, depth + 1)
-        return found
+            rewritten |= self._keyword(schema, key, value, depth + 1)
+        return rewritten
 
     def _keyword(self, schema: Mapping[str, Any], key: str, value: Any, depth: int) -> dict[str, Any]:
         tuples = isinstance(schema.get("items"), list)
@@ -107,18 +107,19 @@ class _Rewriting:
         return {key: value}
 
     def _definition_key(self, schema: Mapping[str, Any], key: str) -> str:
-        """definitions move to $defs where that is free; under their old name 2020-12 finds them too."""
+        """Return where definitions move: to $defs if it is free. 2020-12 also finds them under their old name."""
         return "$defs" if key == "definitions" and "$defs" not in schema else key
 
     def _dependencies(self, value: Mapping[str, Any], depth: int) -> dict[str, Any]:
         required = {name: each for name, each in value.items() if isinstance(each, list)}
         schemas = {name: self.schema(each, depth) for name, each in value.items() if not isinstance(each, list)}
-        found: dict[str, Any] = {"dependentRequired": required} if required else {}
-        return found | ({"dependentSchemas": schemas} if schemas else {})
+        rewritten: dict[str, Any] = {"dependentRequired": required} if required else {}
+        return rewritten | ({"dependentSchemas": schemas} if schemas else {})
 
     def _moved_pointer(self, reference: str) -> str:
-        """A pointer into this document, along the way its target took. A step may be a keyword, or a name that only
-        looks like one."""
+        """Rewrite a pointer into this document to where its target moved. A step may be a keyword, or a name that
+        only looks like one.
+        """
         if not reference.startswith("#/"):
             return reference
         written = reference[2:].split("/")

@@ -16,7 +16,7 @@ import msgspec
 from interlock.wire.jsontext.canonical import NotCanonical, canonical
 from interlock.wire.schemas.bounds import DEPTH_MAX, VALUES_MAX, reference_target
 from interlock.wire.schemas.dialects import to_2020_12
-from interlock.wire.schemas.effort import Effort
+from interlock.wire.schemas.inclusion import Effort
 
 _DESCRIBES: Final = frozenset(["title", "description", "$comment", "examples", "deprecated", "$id", "$schema"])
 _ONE: Final = frozenset(
@@ -48,20 +48,22 @@ class _TooLarge(Exception):
 
 
 def schema_digest(schema: Any) -> str:
-    """`sha256:` and the hash of the canonical JSON of its normalised form."""
+    """Return `sha256:` and the hash of the canonical JSON of the normalised schema."""
     return normalised_digest(normalised(schema))
 
 
-def normalised_digest(made: Any) -> str:
-    text = _TEXT.encode(made)
+def normalised_digest(schema: Any) -> str:
+    text = _TEXT.encode(schema)
     if not text.isascii() or _NUMBERS.search(text):  # for all others it is the canonical form already
         with contextlib.suppress(NotCanonical):  # a schema has a digest whatever is in it
-            text = canonical(made)
+            text = canonical(schema)
     return f"sha256:{hashlib.sha256(text).hexdigest()}"
 
 
 def normalised(schema: Any, effort: Effort | None = None) -> Any:
-    """In the words of 2020-12, with nothing in it that does not count. Raises EffortSpent, where an effort is given."""
+    """Rewrite a schema for 2020-12 without anything that does not change its meaning. Raise EffortSpent if the given
+    effort is used up.
+    """
     if not isinstance(schema, Mapping):
         return schema
     root = to_2020_12(schema)
@@ -87,19 +89,19 @@ class _Normalising:
         self._kept: dict[str, Any] = {}  # definitions that references still lead to, by the reference
 
     def whole(self) -> Any:
-        made = self._schema(self._root, 0)
+        result = self._schema(self._root, 0)
         waiting = list(self._kept)
-        kept: dict[str, Any] = {}
+        definitions: dict[str, Any] = {}
         while waiting:
             reference = waiting.pop()
-            if reference == "#" or reference in kept:
+            if reference == "#" or reference in definitions:
                 continue
             target = reference_target(self._root, reference)
             if target is not None:
                 self._following = [reference]
-                kept[reference] = self._schema(target[0], 0)
-                waiting.extend(each for each in self._kept if each not in kept)
-        return {**made, "$defs": kept} if kept and isinstance(made, dict) else made
+                definitions[reference] = self._schema(target[0], 0)
+                waiting.extend(each for each in self._kept if each not in definitions)
+        return {**result, "$defs": definitions} if definitions and isinstance(result, dict) else result
 
     def _schema(self, schema: Any, depth: int) -> Any:
         self.values += 1
@@ -107,29 +109,29 @@ class _Normalising:
             raise _TooLarge
         if type(schema) is not dict and not isinstance(schema, Mapping):
             return schema
-        made: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for key, value in schema.items():
             if key in _WITHOUT_SCHEMAS or (key == "type" and type(value) is str):  # most; they stay as they are
-                made[key] = value
+                result[key] = value
             elif key not in _DROPPED and not (key == "required" and value == []):
-                made[key] = self._keyword(key, value, depth + 1)
-        reference = made.get("$ref")
-        return made if reference is None else self._replaced(made, reference, depth)
+                result[key] = self._keyword(key, value, depth + 1)
+        reference = result.get("$ref")
+        return result if reference is None else self._replaced(result, reference, depth)
 
-    def _replaced(self, made: dict[str, Any], reference: Any, depth: int) -> Any:
+    def _replaced(self, schema: dict[str, Any], reference: Any, depth: int) -> Any:
         target = reference_target(self._root, reference) if isinstance(reference, str) else None
         if target is None:
-            return made
+            return schema
         if not self._resolves or reference in self._following or reference == "#":
             self._kept[reference] = True
-            return made
+            return schema
         self._following.append(reference)
-        found = self._schema(target[0], depth + 1)
+        resolved = self._schema(target[0], depth + 1)
         self._following.pop()
-        rest = {key: value for key, value in made.items() if key != "$ref"}
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
         if not rest:
-            return found
-        return {**rest, "allOf": [*rest.get("allOf", ()), found]}
+            return resolved
+        return {**rest, "allOf": [*rest.get("allOf", ()), resolved]}
 
     def _keyword(self, key: str, value: Any, depth: int) -> Any:
         if key in _ONE:
@@ -140,8 +142,8 @@ class _Normalising:
             return {name: self._schema(each, depth) for name, each in value.items()}
         if key in _SETS and isinstance(value, list):
             self.values += len(value)
-            made = _sorted_set(value)
-            return made[0] if key == "type" and len(made) == 1 else made
+            items = _sorted_set(value)
+            return items[0] if key == "type" and len(items) == 1 else items
         return value
 
 

@@ -8,6 +8,7 @@ accepted where they are the same. Everything else is undecided. A missing additi
 narrow side; on the wide side the caller says what a property is that is neither named nor excluded.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
 from typing import Any, Final
@@ -15,10 +16,120 @@ from typing import Any, Final
 import msgspec
 
 from interlock.wire.jsontext.pointer import pointer_step
-from interlock.wire.schemas.effort import Effort, EffortSpent
-from interlock.wire.schemas.plain import is_plain_object, is_plain_type
-from interlock.wire.schemas.ranges import LOWER, UPPER, limits_of
 from interlock.wire.schemas.shapes import DEPTH_MAX, Shape, Side, alternatives, types_of, types_shown
+
+# Schemas that say so little that they are compared at once: a type, or an object of named properties.
+
+NAMES_MAX: Final = 16  # of required properties, each of which is looked for
+
+_DESCRIBES: Final = frozenset(["title", "description", "default", "examples", "deprecated", "$comment"])
+_TYPE: Final = _DESCRIBES | {"type"}
+_OBJECT: Final = _TYPE | {"properties", "required", "additionalProperties"}
+_OF_MANY_VALUES: Final = ("string", "integer", "number")  # the values of the others can be listed, or nested
+
+
+def is_plain_type(schema: Any) -> bool:
+    return type(schema) is dict and schema.get("type") in _OF_MANY_VALUES and schema.keys() <= _TYPE
+
+
+def is_plain_object(schema: Any) -> bool:
+    """Return whether a schema describes an object with only the named properties, read as the narrower side."""
+    if type(schema) is not dict or schema.get("type") != "object" or not schema.keys() <= _OBJECT:
+        return False
+    properties, required = schema.get("properties"), schema.get("required", [])
+    if type(properties) is not dict or not properties or schema.get("additionalProperties", False) is not False:
+        return False
+    return type(required) is list and len(required) <= NAMES_MAX and all(type(name) is str for name in required)
+
+
+# The range that lengths and bounds of a JSON Schema leave: of numbers, of lengths, of counts.
+#
+# Whole numbers are counted in whole steps: an integer above 0.5 is one from 1 on.
+
+LOWER: Final = ("minLength", "minItems", "minProperties", "minimum", "exclusiveMinimum")
+UPPER: Final = ("maxLength", "maxItems", "maxProperties", "maximum", "exclusiveMaximum")
+_KINDS: Final = {
+    **dict.fromkeys(("minLength", "maxLength"), ("length", "minLength", "maxLength")),
+    **dict.fromkeys(("minItems", "maxItems"), ("items", "minItems", "maxItems")),
+    **dict.fromkeys(("minProperties", "maxProperties"), ("properties", "minProperties", "maxProperties")),
+}
+_NUMBER: Final = ("number", "minimum", "maximum")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """`is_open`: the end itself is not among the values."""
+
+    kind: str
+    low: float = -math.inf
+    is_low_open: bool = False
+    high: float = math.inf
+    is_high_open: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        return self.low > self.high or (self.low == self.high and (self.is_low_open or self.is_high_open))
+
+    def is_within(self, other: "Limits", lower: bool) -> bool:
+        """Return whether this range does not extend beyond the other range at the given end."""
+        if lower:
+            return self.low > other.low or (self.low == other.low and (self.is_low_open or not other.is_low_open))
+        return self.high < other.high or (self.high == other.high and (self.is_high_open or not other.is_high_open))
+
+
+def limits_of(parts: Iterable[Mapping[str, Any]], key: str, types: frozenset[str]) -> Limits | None:
+    """Return the range that all parts together allow for the kind of value that `key` limits. Return None if a limit
+    is not a number.
+    """
+    kind, least, most = _KINDS.get(key, _NUMBER)
+    is_whole = kind != "number" or "fraction" not in types
+    lows: list[tuple[float, bool]] = [(-math.inf if kind == "number" else 0, False)]
+    highs: list[tuple[float, bool]] = [(math.inf, False)]
+    for part in parts:
+        for name, bounds in ((least, lows), (most, highs)):
+            if name in part:
+                bounds.append((part[name], False))
+        if kind == "number":
+            for name, bounds in (("exclusiveMinimum", lows), ("exclusiveMaximum", highs)):
+                if name in part:
+                    bounds.append((part[name], True))
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value, _ in (*lows, *highs)):
+        return None
+    if is_whole:
+        lows = [(_whole(value, is_open), False) for value, is_open in lows]
+        highs = [(-_whole(-value, is_open), False) for value, is_open in highs]
+    low, is_low_open = max(lows)
+    high, is_high_open = min(highs, key=lambda each: (each[0], not each[1]))
+    return Limits(kind=kind, low=low, is_low_open=is_low_open, high=high, is_high_open=is_high_open)
+
+
+def _whole(value: float, is_open: bool) -> float:
+    """Round a value up to an integer; if `is_open`, to the next integer above the value."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return value
+    whole = math.ceil(value)
+    return whole + 1 if is_open and whole == value else whole
+
+
+# The effort that comparing schemas may take, in steps. Many pairs of one peer share one effort.
+#
+# A step is a few microseconds. What is charged grows with the schemas, so a hostile pair ends as soon as a large one.
+
+PAIR_STEPS_MAX: Final = 5_000  # of one pair of schemas; alternatives multiply
+
+
+class EffortSpent(Exception):
+    """Too much to compare."""
+
+
+class Effort:
+    def __init__(self, steps: int = PAIR_STEPS_MAX) -> None:
+        self.left = steps
+
+    def spend(self, steps: int) -> None:
+        self.left -= steps
+        if self.left < 0:
+            raise EffortSpent
+
 
 NAMES_PER_STEP: Final = 16
 VALUES_MAX: Final = 1000  # of one list of values that a validator is asked about
@@ -62,7 +173,7 @@ _MAKES_FEW: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class InclusionVerdict(IntEnum):
-    """In the order in which one outweighs another where all have to hold."""
+    """Verdict of a comparison. A higher value outweighs a lower one where several comparisons have to hold."""
 
     ACCEPTS = 0
     UNDECIDED = 1
@@ -70,7 +181,7 @@ class InclusionVerdict(IntEnum):
 
 
 class SchemaDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """What the narrow side has at a place and what the wide one has. Items of an array stand under `*`."""
+    """Difference of two schemas at one place. The path of the items of an array ends in `*`."""
 
     path: str  # a JSON pointer; empty: the whole value
     narrow: str
@@ -86,19 +197,19 @@ ACCEPTED: Final = InclusionOutcome()
 
 
 def together(outcomes: Iterable[InclusionOutcome]) -> InclusionOutcome:
-    """Of things that all have to hold."""
+    """Combine the outcomes of comparisons that all have to hold."""
     worst = InclusionVerdict.ACCEPTS
-    kept: list[SchemaDifference] = []
+    differences: list[SchemaDifference] = []
     for each in outcomes:
         if each is ACCEPTED:
             continue
         if each.verdict > worst:
-            worst, kept = each.verdict, []
+            worst, differences = each.verdict, []
         if each.verdict is worst:
-            kept.extend(each.differences)
+            differences.extend(each.differences)
     if worst is InclusionVerdict.ACCEPTS:
         return ACCEPTED
-    return InclusionOutcome(verdict=worst, differences=tuple(dict.fromkeys(kept))[:DIFFERENCES_MAX])
+    return InclusionOutcome(verdict=worst, differences=tuple(dict.fromkeys(differences))[:DIFFERENCES_MAX])
 
 
 def differs(verdict: InclusionVerdict, path: str, narrow: str, wide: str) -> InclusionOutcome:
@@ -115,9 +226,11 @@ def includes(
     tighter: InclusionVerdict = InclusionVerdict.UNDECIDED,
     effort: Effort | None = None,
 ) -> InclusionOutcome:
-    """Is every value for which all of `narrow` hold one that `wide` allows? `unnamed`: what a property is that the wide
-    side neither names nor excludes; one that is sent may be lost, one that is received does no harm. `tighter`: what it
-    is when the wide side has the tighter length or bound."""
+    """Compare two schemas: does `wide` allow every value for which all of `narrow` hold?
+
+    `unnamed` is the verdict on a property that the wide side neither names nor excludes: a property that is sent may be
+    lost, one that is received does no harm. `tighter` is the verdict if the wide side has the tighter length or bound.
+    """
     if not (narrow_side.is_bounded and wide_side.is_bounded):
         return differs(InclusionVerdict.UNDECIDED, path, TOO_MUCH, TOO_MUCH)
     comparison = _Comparison(narrow_side, wide_side, unnamed, tighter, effort or Effort())
@@ -165,30 +278,30 @@ class _Comparison:
         split = self._alternatives(ours, wide, path, depth)
         if split is not None:
             return split
-        found = [self._part(ours, narrow, part, path, depth) for part in theirs.parts]
+        outcomes = [self._part(ours, narrow, part, path, depth) for part in theirs.parts]
         if not theirs.is_followed:
-            found.append(
+            outcomes.append(
                 differs(InclusionVerdict.UNDECIDED, path, types_shown(ours.types), "a reference that is not followed")
             )
-        return together(found)
+        return together(outcomes)
 
     def _plain_object(
         self, narrow: Mapping[str, Any], wide: Mapping[str, Any], path: str, depth: int
     ) -> Iterator[InclusionOutcome]:
-        """What `_object` finds where both are objects of named properties and nothing else."""
-        mine, known, always = narrow["properties"], wide["properties"], narrow.get("required", ())
+        """Compare two objects that have named properties only. The result is that of `_object`."""
+        mine, theirs, always = narrow["properties"], wide["properties"], narrow.get("required", ())
         self._effort.spend(1 + (len(mine) + len(always)) // NAMES_PER_STEP)
         for name in wide.get("required", ()):
             if name not in always:
                 place = f"{path}/{pointer_step(str(name))}"
                 yield differs(InclusionVerdict.REJECTS, place, "not always there", "required")
         for name, schema in mine.items():
-            if name in known and self._is_same(schema, known[name]):
+            if name in theirs and self._is_same(schema, theirs[name]):
                 self._effort.spend(1)
                 continue
             place = f"{path}/{pointer_step(name)}"
-            if name in known:
-                yield self.compare((schema,), known[name], place, depth + 1)
+            if name in theirs:
+                yield self.compare((schema,), theirs[name], place, depth + 1)
             else:
                 yield self._compare_unlisted((schema,), wide, place, depth)
 
@@ -197,10 +310,10 @@ class _Comparison:
         cost = self._narrow.cost(*narrow) + self._wide.cost(wide)
         for value in values[:VALUES_MAX]:
             self._effort.spend(cost)
-            given, accepted = self._narrow.accepts(value, *narrow), self._wide.accepts(value, wide)
-            if given is False or accepted is True:
+            is_narrow, accepted = self._narrow.accepts(value, *narrow), self._wide.accepts(value, wide)
+            if is_narrow is False or accepted is True:
                 continue
-            if given is None or accepted is None:
+            if is_narrow is None or accepted is None:
                 unsure = True
             else:
                 refused.append(value)
@@ -213,7 +326,9 @@ class _Comparison:
         )
 
     def _alternatives(self, ours: Shape, wide: Any, path: str, depth: int) -> InclusionOutcome | None:
-        """A value of the narrow side satisfies one of these, so each is compared; None: there are none."""
+        """Compare each alternative of the narrow side, because a value satisfies one of them. Return None if there
+        are none.
+        """
         for branches in alternatives(ours):
             outcome = together(self.compare(branch, wide, path, depth + 1) for branch in branches)
             if outcome.verdict is InclusionVerdict.REJECTS and not ours.is_clear:
@@ -227,24 +342,24 @@ class _Comparison:
         for each in ours.parts:
             if self._is_same(each, part):
                 return ACCEPTED
-        found = [self._keywords(ours, part, path)]
+        outcomes = [self._keywords(ours, part, path)]
         if "const" in part or isinstance(part.get("enum"), list):
             listed = [part["const"]] if "const" in part else part["enum"]
             few = not ours.is_clear or any(ours.all_of(limit) for limit in _LIMITS)
             verdict = InclusionVerdict.UNDECIDED if few else InclusionVerdict.REJECTS
-            found.append(differs(verdict, path, types_shown(ours.types), f"only {_join_names(listed)}"))
+            outcomes.append(differs(verdict, path, types_shown(ours.types), f"only {_join_names(listed)}"))
         for key in ("anyOf", "oneOf"):
             if isinstance(part.get(key), list):
-                found.append(self._choice(ours, narrow, part[key], key, path, depth))
+                outcomes.append(self._choice(ours, narrow, part[key], key, path, depth))
         if "object" in ours.types:
-            found.extend(self._object(ours, part, path, depth))
+            outcomes.extend(self._object(ours, part, path, depth))
         if "array" in ours.types and isinstance(part.get("items"), Mapping | bool) and 0 not in ours.all_of("maxItems"):
             items = tuple(each for each in ours.all_of("items") if isinstance(each, Mapping | bool))
-            found.append(self.compare(items, part["items"], f"{path}/*", depth + 1))
-        return together(found)
+            outcomes.append(self.compare(items, part["items"], f"{path}/*", depth + 1))
+        return together(outcomes)
 
     def _keywords(self, ours: Shape, part: Mapping[str, Any], path: str) -> InclusionOutcome:
-        found = []
+        outcomes = []
         for key in part:
             if key not in _COMPARED or not ours.types & _OF_TYPE.get(key, ours.types):
                 continue
@@ -255,14 +370,14 @@ class _Comparison:
             else:
                 holds = any(self._is_same(each, part[key]) for each in mine)
             if not holds and not _is_nothing(key, part[key]):
-                told = f"{key} {_join_names(mine)}" if mine else f"no {key}"
-                found.append(differs(verdict, path, told, f"{key} {_join_names([part[key]])}"))
+                description = f"{key} {_join_names(mine)}" if mine else f"no {key}"
+                outcomes.append(differs(verdict, path, description, f"{key} {_join_names([part[key]])}"))
         if isinstance(part.get("items"), list) and "array" in ours.types and part["items"] not in ours.all_of("items"):
-            found.append(differs(InclusionVerdict.UNDECIDED, path, "an array", "items one by one"))
-        return together(found)
+            outcomes.append(differs(InclusionVerdict.UNDECIDED, path, "an array", "items one by one"))
+        return together(outcomes)
 
     def _limit(self, ours: Shape, part: Mapping[str, Any], key: str) -> tuple[bool, InclusionVerdict]:
-        """Whether the narrow side keeps to this limit, and what it is when it does not."""
+        """Return whether the narrow side keeps within this limit, and the verdict if it does not."""
         mine, theirs = limits_of(ours.parts, key, ours.types), limits_of((part,), key, ours.types)
         if mine is None or theirs is None:
             return any(self._is_same(each, part[key]) for each in ours.all_of(key)), InclusionVerdict.UNDECIDED
@@ -274,21 +389,25 @@ class _Comparison:
     def _choice(
         self, ours: Shape, narrow: tuple[Any, ...], branches: list[Any], key: str, path: str, depth: int
     ) -> InclusionOutcome:
-        """Each type of the narrow side has to find a branch of its own."""
-        found = []
+        """Find a branch for each type of the narrow side."""
+        outcomes_by_type = []
         self._effort.spend(len(branches))
         for types in _group_types(ours.types):
             fitting = [branch for branch in branches if types & self._wide.shape(branch).types]
-            one = ({"type": _word(types)},)
-            outcomes = [self.compare((*narrow, *one), branch, path, depth + 1) for branch in fitting]
+            restriction = ({"type": _word(types)},)
+            outcomes = [self.compare((*narrow, *restriction), branch, path, depth + 1) for branch in fitting]
             best = min(outcomes, key=lambda each: each.verdict, default=None)
             if best is None:
-                found.append(differs(InclusionVerdict.REJECTS, path, types_shown(types), "none of the alternatives"))
+                outcomes_by_type.append(
+                    differs(InclusionVerdict.REJECTS, path, types_shown(types), "none of the alternatives")
+                )
             elif len(outcomes) == 1:
-                found.append(best)
+                outcomes_by_type.append(best)
             elif best.verdict is not InclusionVerdict.ACCEPTS or key == "oneOf":
-                found.append(differs(InclusionVerdict.UNDECIDED, path, types_shown(types), f"{key} of {len(branches)}"))
-        return together(found)
+                outcomes_by_type.append(
+                    differs(InclusionVerdict.UNDECIDED, path, types_shown(types), f"{key} of {len(branches)}")
+                )
+        return together(outcomes_by_type)
 
     def _object(self, ours: Shape, part: Mapping[str, Any], path: str, depth: int) -> Iterable[InclusionOutcome]:
         mine, always = ours.names(), frozenset(ours.required())
@@ -298,23 +417,23 @@ class _Comparison:
             if name not in always:
                 verdict = InclusionVerdict.REJECTS if ours.is_clear else InclusionVerdict.UNDECIDED
                 yield differs(verdict, f"{path}/{pointer_step(str(name))}", "not always there", "required")
-        known = part.get("properties")
-        known = known if isinstance(known, Mapping) else {}
+        properties = part.get("properties")
+        properties = properties if isinstance(properties, Mapping) else {}
         for name, schemas in mine.items():
-            if name in known and len(schemas) == 1 and self._is_same(schemas[0], known[name]):
+            if name in properties and len(schemas) == 1 and self._is_same(schemas[0], properties[name]):
                 self._effort.spend(1)
                 continue
             place = f"{path}/{pointer_step(name)}"
-            if name in known:
-                yield self.compare(schemas, known[name], place, depth + 1)
+            if name in properties:
+                yield self.compare(schemas, properties[name], place, depth + 1)
             else:
                 yield self._compare_unlisted(schemas, part, place, depth)
-        yield self._more(ours, part, known, path, depth)
+        yield self._more(ours, part, properties, path, depth)
 
     def _compare_unlisted(
         self, schemas: tuple[Any, ...], part: Mapping[str, Any], place: str, depth: int
     ) -> InclusionOutcome:
-        """A property of the narrow side that the wide one does not name."""
+        """Compare a property of the narrow side that the wide side does not name."""
         if part.get("patternProperties"):
             return ACCEPTED  # told once, as a keyword
         rest = part.get("additionalProperties")
@@ -328,23 +447,25 @@ class _Comparison:
         return ACCEPTED
 
     def _more(
-        self, ours: Shape, part: Mapping[str, Any], known: Mapping[str, Any], path: str, depth: int
+        self, ours: Shape, part: Mapping[str, Any], properties: Mapping[str, Any], path: str, depth: int
     ) -> InclusionOutcome:
-        """Properties that the narrow side allows without naming them."""
+        """Compare the properties that the narrow side allows without naming them."""
         mine, theirs = ours.all_of("additionalProperties"), part.get("additionalProperties")
         if False in mine or (not mine and ours.all_of("properties")):
             return ACCEPTED
-        if theirs in (None, True) and not known:
+        if theirs in (None, True) and not properties:
             return ACCEPTED
         if mine and theirs is False:
             verdict = InclusionVerdict.REJECTS if ours.is_clear else InclusionVerdict.UNDECIDED
             return differs(verdict, path, "further properties", "no further properties")
-        if mine and isinstance(theirs, Mapping) and not known:
+        if mine and isinstance(theirs, Mapping) and not properties:
             return self.compare(mine, theirs, f"{path}/*", depth + 1)
         return differs(InclusionVerdict.UNDECIDED, path, "further properties", "properties of its own")
 
     def _is_same(self, mine: Any, theirs: Any) -> bool:
-        """The same words, and nothing in them that may mean different things on the two sides."""
+        """Return whether two schemas are equal and contain no reference, which could mean something else on each
+        side.
+        """
         if mine != theirs or (self._may_refer and self._refers(mine)):
             return False
         return not self._may_confuse or _text(mine) == _text(theirs)
@@ -352,12 +473,12 @@ class _Comparison:
     def _refers(self, value: Any) -> bool:
         if not isinstance(value, Mapping | list):
             return False
-        kept = self._referring.get(id(value))
-        if kept is None:
+        entry = self._referring.get(id(value))
+        if entry is None:
             inner = value.values() if isinstance(value, Mapping) else value
             refers = isinstance(value, Mapping) and ("$ref" in value or "$dynamicRef" in value)
-            kept = self._referring[id(value)] = (value, refers or any(self._refers(each) for each in inner))
-        return kept[1]
+            entry = self._referring[id(value)] = (value, refers or any(self._refers(each) for each in inner))
+        return entry[1]
 
 
 def _compare_types(ours: frozenset[str], theirs: frozenset[str], path: str) -> InclusionOutcome:
@@ -376,7 +497,7 @@ def _word(types: frozenset[str]) -> str:
 
 
 def _is_nothing(key: str, value: Any) -> bool:
-    """A rule that every value keeps."""
+    """Return whether a rule holds for every value."""
     if key in {"minLength", "minItems", "minProperties"}:
         return bool(value == 0)
     return (key == "uniqueItems" and value is False) or value == {} or (key.startswith("unevaluated") and value is True)

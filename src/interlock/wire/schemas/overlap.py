@@ -8,13 +8,14 @@ the member would pass: a binding that only ever works for nothing is a mistake.
 from typing import Any
 
 from interlock.wire.jsontext.pointer import pointer_step
-from interlock.wire.schemas.effort import Effort, EffortSpent
-from interlock.wire.schemas.inclusion import VALUES_MAX, SchemaDifference
+from interlock.wire.schemas.inclusion import VALUES_MAX, Effort, EffortSpent, SchemaDifference
 from interlock.wire.schemas.shapes import DEPTH_MAX, Shape, Side, alternatives, types_shown
 
 
 def exclusions(ours: Side, our_schema: Any, theirs: Side, their_schema: Any) -> tuple[SchemaDifference, ...]:
-    """`narrow` of a Difference is our side, `wide` theirs."""
+    """Return the places where no value satisfies both schemas. `narrow` of a difference is our side, `wide` is
+    theirs.
+    """
     if not (ours.is_bounded and theirs.is_bounded):
         return ()
     try:
@@ -40,13 +41,13 @@ class _Meeting:
         if self._values_apart(ours, self._theirs, their) or self._values_apart(theirs, self._ours, our):
             return [SchemaDifference(path=path, narrow="its values", wide="none of them")]
         for branches in alternatives(ours):
-            found = [self.apart(branch, their, path, depth + 1) for branch in branches]
-            if found and all(found):
-                return found[0]
+            differences = [self.apart(branch, their, path, depth + 1) for branch in branches]
+            if differences and all(differences):
+                return differences[0]
         for branches in alternatives(theirs):
-            found = [self.apart(our, branch, path, depth + 1) for branch in branches]
-            if found and all(found):
-                return found[0]
+            differences = [self.apart(our, branch, path, depth + 1) for branch in branches]
+            if differences and all(differences):
+                return differences[0]
         if common == {"object"}:
             return self._objects(ours, theirs, path, depth)
         if common == {"array"}:
@@ -64,19 +65,19 @@ class _Meeting:
         return all(other.accepts(value, *their) is False for value in values)
 
     def _objects(self, ours: Shape, theirs: Shape, path: str, depth: int) -> list[SchemaDifference]:
-        found = []
+        differences = []
         mine, wanted = ours.names(), theirs.names()
         for name in theirs.required():
             if ours.shuts_out(name):
-                found.append(
+                differences.append(
                     SchemaDifference(path=f"{path}/{pointer_step(name)}", narrow="never there", wide="required")
                 )
         for name in ours.required():
             if theirs.shuts_out(name):
-                found.append(
+                differences.append(
                     SchemaDifference(path=f"{path}/{pointer_step(name)}", narrow="always there", wide="not allowed")
                 )
         for name, schemas in mine.items():
             if name in wanted:
-                found += self.apart(schemas, wanted[name], f"{path}/{pointer_step(name)}", depth + 1)
-        return found
+                differences += self.apart(schemas, wanted[name], f"{path}/{pointer_step(name)}", depth + 1)
+        return differences

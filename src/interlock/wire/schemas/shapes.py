@@ -46,7 +46,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> tuple[Any, ...] | None:
-        """Every value it can have, before the other rules; None: they are not listed."""
+        """Return every possible value before the other rules are applied, or None if the values are not listed."""
         for part in self.parts:
             if "const" in part:
                 return (part["const"],)
@@ -59,7 +59,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> int:
-        """What looking at all it lists takes."""
+        """Return the effort of looking at all listed values, in steps."""
         if all(map(_LISTS.isdisjoint, self.parts)):
             return 0
         listed = (part.get(key) for part in self.parts for key in _LISTS)
@@ -69,20 +69,22 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(part[key] for part in self.parts if key in part)
 
     def names(self) -> dict[str, tuple[Any, ...]]:
-        """The schemas of each property."""
-        found: dict[str, tuple[Any, ...]] = {}
+        """Return the schemas of each property."""
+        schemas: dict[str, tuple[Any, ...]] = {}
         for each in self.all_of("properties"):
             if isinstance(each, Mapping):
                 for name, schema in each.items():
-                    found[name] = (*found.get(name, ()), schema)
-        return found
+                    schemas[name] = (*schemas.get(name, ()), schema)
+        return schemas
 
     def required(self) -> list[str]:
         listed = [name for each in self.all_of("required") if isinstance(each, list) for name in each]
         return list(dict.fromkeys(name for name in listed if isinstance(name, str)))
 
     def shuts_out(self, name: str) -> bool:
-        """A property of this name is refused: properties are closed and it is not among them."""
+        """Return whether a property of this name is refused: additional properties are forbidden and it is not
+        listed.
+        """
         return any(
             part.get("additionalProperties") is False
             and name not in part.get("properties", {})
@@ -95,12 +97,13 @@ class Side:
     """One whole schema, in which references are followed; contract or server."""
 
     def __init__(self, root: Any, *, is_small: bool = False, has_booleans: bool = True) -> None:
-        """`is_small`: it is known to need no counting (`bounds.is_bounded`), and to refer to nothing. Without
-        `has_booleans`, true and false are nowhere in it."""
+        """Create a side of a comparison. `is_small` says that the schema needs no counting (`bounds.is_bounded`) and
+        has no references. Without `has_booleans`, true and false occur nowhere in it.
+        """
         self.root = root
-        said = root.get("$schema") if isinstance(root, Mapping) else None
+        dialect = root.get("$schema") if isinstance(root, Mapping) else None
         # Up to draft-07 what stands beside a $ref is not read.
-        self._ref_alone = isinstance(said, str) and any(each in said for each in _OLD)
+        self._ref_alone = isinstance(dialect, str) and any(each in dialect for each in _OLD)
         self._compiled: dict[int, tuple[Any, Compiled | None]] = {}
         # By its id, with the branch itself, so that the id is its own. One that leads back to itself can be anything.
         self._known_types: dict[int, tuple[Any, frozenset[str]]] = {}
@@ -110,7 +113,7 @@ class Side:
         self.is_bounded = is_small or is_bounded(root)
 
     def shape(self, *schemas: Any) -> Shape:
-        """Of a value for which all these schemas hold."""
+        """Return the shape of a value for which all these schemas hold."""
         if len(schemas) == 1 and type(schemas[0]) is dict and _TOGETHER.isdisjoint(schemas[0]):
             return Shape(parts=schemas, types=self._types(schemas, 0), is_clear=not _is_veiled(schemas))
         parts: list[Mapping[str, Any]] = []
@@ -141,23 +144,23 @@ class Side:
         return Shape(parts=tuple(parts), types=types, is_clear=clear and not _is_veiled(parts), is_followed=clear)
 
     def accepts(self, value: Any, *schemas: Any) -> bool | None:
-        """None: one of the schemas cannot be applied alone."""
+        """Return whether all schemas accept a value. Return None if one of the schemas cannot be applied alone."""
         unsure = False
         for schema in schemas:
             if isinstance(schema, Mapping) and schema.keys() <= _PLAIN:
                 if not _is_plainly(value, schema):
                     return False
                 continue
-            found = self._alone(schema)
-            if found is None:
+            compiled = self._alone(schema)
+            if compiled is None:
                 return None
-            if not found.accepts(value):
+            if not compiled.accepts(value):
                 return False
-            unsure = unsure or not found.is_whole
+            unsure = unsure or not compiled.is_whole
         return None if unsure else True
 
     def cost(self, *schemas: Any) -> int:
-        """Steps that `accepts` takes for one value."""
+        """Return the effort of one call of `accepts`, in steps."""
         if all(isinstance(schema, Mapping) and schema.keys() <= _PLAIN for schema in schemas):
             listed = (schema.get("enum") for schema in schemas)
             return 1 + sum(len(each) for each in listed if isinstance(each, list)) // LISTED_PER_STEP
@@ -166,15 +169,15 @@ class Side:
         return PATTERN_COST if self._has_patterns else 1
 
     def _alone(self, schema: Any) -> Compiled | None:
-        kept = self._compiled.get(id(schema))
-        if kept is None:
+        entry = self._compiled.get(id(schema))
+        if entry is None:
             if len(self._compiled) >= COMPILED_MAX:
                 return None
             around = self.root if isinstance(self.root, Mapping) else {}
             shared = {key: around[key] for key in ("$schema", "$defs", "definitions") if key in around}
             # The schema is kept beside its validator: its id is its own as long as it lives.
-            kept = self._compiled[id(schema)] = (schema, compile_schema({**shared, "allOf": [schema]}))
-        return kept[1]
+            entry = self._compiled[id(schema)] = (schema, compile_schema({**shared, "allOf": [schema]}))
+        return entry[1]
 
     def _types(self, parts: Iterable[Mapping[str, Any]], depth: int) -> frozenset[str]:
         left = EVERYTHING
@@ -193,18 +196,18 @@ class Side:
             return frozenset()
         if not isinstance(branch, Mapping):
             return EVERYTHING
-        kept = self._known_types.get(id(branch))
-        if kept is None:
+        entry = self._known_types.get(id(branch))
+        if entry is None:
             self._known_types[id(branch)] = (branch, EVERYTHING)
-            kept = self._known_types[id(branch)] = (branch, self._mapping_types(branch, depth))
-        return kept[1]
+            entry = self._known_types[id(branch)] = (branch, self._mapping_types(branch, depth))
+        return entry[1]
 
     def _mapping_types(self, branch: Mapping[str, Any], depth: int) -> frozenset[str]:
         reference = branch.get("$ref")
         if isinstance(reference, str):
             target = reference_target(self.root, reference)
-            found = EVERYTHING if target is None or depth > DEPTH_MAX else self._branch_types(target[0], depth + 1)
-            return found if self._ref_alone else found & self._types([branch], depth)
+            types = EVERYTHING if target is None or depth > DEPTH_MAX else self._branch_types(target[0], depth + 1)
+            return types if self._ref_alone else types & self._types([branch], depth)
         left = self._types([branch], depth)
         together = branch.get("allOf")
         if isinstance(together, list) and depth < DEPTH_MAX:
@@ -214,7 +217,7 @@ class Side:
 
 
 def alternatives(shape: Shape) -> Iterator[list[tuple[Any, ...]]]:
-    """For each anyOf and oneOf: the schemas that hold in each of its branches, the rest of the shape among them."""
+    """Yield, for each anyOf and oneOf, the schemas that hold in each of its branches, with the rest of the shape."""
     for chosen in shape.parts:
         for key in ("anyOf", "oneOf"):
             branches = chosen.get(key)
@@ -224,7 +227,7 @@ def alternatives(shape: Shape) -> Iterator[list[tuple[Any, ...]]]:
 
 
 def _bare(part: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Without the key, and without what stands among the parts already."""
+    """Return a part without the key, and without the keywords whose schemas are parts already."""
     return {name: value for name, value in part.items() if name not in {key, "$ref", "allOf"}}
 
 
@@ -251,7 +254,7 @@ def types_of(name: str) -> frozenset[str]:
 
 
 def _is_plainly(value: Any, schema: Mapping[str, Any]) -> bool:
-    """What a validator would say of a schema with nothing but a type and listed values."""
+    """Return whether a value satisfies a schema that has only a type and listed values."""
     kind = kind_of(value)
     if "const" in schema and not _is_equal(value, kind, schema["const"]):
         return False
@@ -264,7 +267,7 @@ def _is_plainly(value: Any, schema: Mapping[str, Any]) -> bool:
 
 
 def _is_equal(value: Any, kind: str, other: Any) -> bool:
-    """As JSON Schema has it: 1 is 1.0, and is not true."""
+    """Compare two values as JSON Schema does: 1 equals 1.0, and does not equal true."""
     if kind != kind_of(other):
         return False
     if kind == "array":
@@ -274,8 +277,8 @@ def _is_equal(value: Any, kind: str, other: Any) -> bool:
     return bool(value == other)
 
 
-def _is_alike(one: Any, other: Any) -> bool:
-    return _is_equal(one, kind_of(one), other)
+def _is_alike(value: Any, other: Any) -> bool:
+    return _is_equal(value, kind_of(value), other)
 
 
 def kind_of(value: Any) -> str:
@@ -300,7 +303,7 @@ def _is_veiled(parts: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def types_shown(types: frozenset[str]) -> str:
-    """`string or null`; a number is told as one word."""
+    """Return the types as text, such as `string or null`. Integers and fractions are shown as `number`."""
     if types == EVERYTHING:
         return "any type"
     names = ["number" if name == "fraction" else name for name in sorted(types)]

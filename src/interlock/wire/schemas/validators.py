@@ -46,7 +46,7 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
             return False
 
     def maybe_fault(self, value: Any) -> SchemaFault | None:
-        """The first thing wrong with the value; None when it is as the schema has it."""
+        """Return the first violation of the schema, or None if the value satisfies it."""
         import jsonschema_rs
 
         try:
@@ -62,7 +62,7 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compile_schema(schema: Any) -> Compiled | None:
-    """None: this is no JSON Schema that stands by itself, or it is too large to be applied."""
+    """Compile a schema. Return None if it is not a self-contained JSON Schema, or too large to be applied."""
     if not isinstance(schema, Mapping | bool) or not is_bounded(schema):
         return None
     validator = _validator(schema)
@@ -89,20 +89,20 @@ def _is_elsewhere(reference: Any) -> bool:
 
 
 def _without_elsewhere(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What allows everything in place of a reference to another place."""
+    """Replace a schema that refers to another document by a schema that allows everything."""
     return {} if _is_elsewhere(schema.get("$ref")) or _is_elsewhere(schema.get("$dynamicRef")) else schema
 
 
 def without_format(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """For `rewritten`: formats are then annotations, not refusals."""
+    """Remove `format`, so that formats are annotations and refuse nothing. Used with `rewritten`."""
     return {key: value for key, value in schema.items() if key != "format"} if "format" in schema else schema
 
 
 def rewritten(schema: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
-    """The schema with the change made to it and to every schema in it, from the outside in."""
+    """Apply a change to a schema and to every schema inside it, from the outside in."""
     if not isinstance(schema, Mapping):
         return schema
-    made = {}
+    result = {}
     for key, value in change(schema).items():
         if key in _OF_MANY and isinstance(value, list):
             value = [rewritten(each, change) for each in value]
@@ -110,8 +110,8 @@ def rewritten(schema: Any, change: Callable[[Mapping[str, Any]], Mapping[str, An
             value = {name: rewritten(each, change) for name, each in value.items()}
         elif key in _OF_ONE:
             value = rewritten(value, change)
-        made[key] = value
-    return made
+        result[key] = value
+    return result
 
 
 def _fault(pointer: str, kind: Any) -> SchemaFault:

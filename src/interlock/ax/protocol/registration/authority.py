@@ -12,10 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from interlock.ax.protocol.messages import Proof
-from interlock.crypto.jose.claims import SKEW_S, Claims
-from interlock.crypto.jose.errors import Invalid, Reason
-from interlock.crypto.jose.jwks import Jwk, select
-from interlock.crypto.jose.jwt import Jwt, read_jwt_untrusted
+from interlock.crypto.jose import SKEW_S, Claims, Invalid, Jwk, Jwt, Reason, read_jwt_untrusted, select
 from interlock.net.protocol.dns_name import maybe_dns_name
 from interlock.net.protocol.resource_uri import same_resource
 from interlock.wire.refusal import AUTHORITY_UNVERIFIED, Refusal, ax_refusal

@@ -32,8 +32,8 @@ from interlock.ax.protocol.messages import (
 from interlock.ax.protocol.names import describe_malformed, is_segment
 from interlock.ax.protocol.registration.authority import SCHEME, maybe_authority
 from interlock.ax.protocol.transport_classes import NATIVE, TRANSPORT_CLASSES, is_private_class
-from interlock.credentials.protocol.challenge import TOKEN_BYTES_MAX
-from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_value, maybe_string
+from interlock.credentials.protocol.www_authenticate import TOKEN_BYTES_MAX
+from interlock.wire.jsonrpc.codec import decode_array, decode_object, encode_value, find_string
 from interlock.wire.refusal import INVALID_PARAMS, NAMESPACE_INVALID, Refusal, ax_refusal
 
 MESSAGE_BYTES_MAX: Final = 1024 * 1024  # SUBTREE_IDS_MAX ids and plenty beside them
@@ -237,7 +237,7 @@ def _members_of_own(params: Raw, own: str | None) -> dict[str, Raw]:
 
 
 def _string(members: Mapping[str, Raw], name: str, must: str) -> str:
-    text = maybe_string(members.get(name))
+    text = find_string(members.get(name))
     if text is None:  # AX-6.1-1: missing or mistyped
         _refuse(name, must)
     return text
@@ -313,7 +313,7 @@ def _maybe_whole(raw: Raw | None) -> int | None:
 
 def _one_of(kind: type[_Member], members: Mapping[str, Raw], name: str) -> _Member:
     known = [member.value for member in kind]
-    text = maybe_string(members[name])
+    text = find_string(members[name])
     if text not in known:
         _refuse(name, f"one of {', '.join(known)}", known=known)
     return kind(text)
@@ -321,7 +321,7 @@ def _one_of(kind: type[_Member], members: Mapping[str, Raw], name: str) -> _Memb
 
 def _transport_class(members: Mapping[str, Raw]) -> str:
     """A private one may be any that can be one: the registrar knows those of its configuration."""
-    text = maybe_string(members["transport_class"])
+    text = find_string(members["transport_class"])
     known = [one.id for one in TRANSPORT_CLASSES]
     if text is None or (text not in known and not is_private_class(text)):  # AX-6.1-6
         _refuse("transport_class", f"one of {', '.join(known)}", known=known)
@@ -351,9 +351,9 @@ def _proof(members: Mapping[str, Raw], authority: str | None) -> Proof:
         _refuse("authority_proof", "an object")
     if authority is None:
         _refuse("authority_proof", "sent together with the authority it proves")
-    if maybe_string(said.get("type")) != "jwt":  # AX-4.2-10: any other type
+    if find_string(said.get("type")) != "jwt":  # AX-4.2-10: any other type
         _refuse("authority_proof.type", "jwt", known=["jwt"])
-    token = maybe_string(said.get("token"))
+    token = find_string(said.get("token"))
     if token is None or len(token) > TOKEN_BYTES_MAX:  # AX-4.2-10
         _refuse("authority_proof.token", f"a JWT of at most {TOKEN_BYTES_MAX} characters")
     return Proof(type="jwt", token=token)
@@ -390,7 +390,7 @@ def _subtree_ids(members: Mapping[str, Raw]) -> tuple[str, ...] | None:
         if ids is None or len(ids) > SUBTREE_IDS_MAX:  # AX-5.3-5
             _refuse(SUBTREE_IDS, must)
         for one in ids:
-            text = maybe_string(one)
+            text = find_string(one)
             if text is None or not _UUID.fullmatch(text):  # AX-5.3-5
                 _refuse(SUBTREE_IDS, must)
             found[text.lower()] = None
@@ -410,7 +410,7 @@ def _claimed(raw: Raw) -> Claimed:
     members = decode_object(raw)
     if members is None:
         _refuse("claims", "an array of objects")
-    session_hash = maybe_string(members.get("session_hash")) or ""
+    session_hash = find_string(members.get("session_hash")) or ""
     if not _HASH.fullmatch(session_hash):
         _refuse("session_hash", "SHA-256 in hex")
     return Claimed(
@@ -421,7 +421,7 @@ def _claimed(raw: Raw) -> Claimed:
 
 
 def _status(members: Mapping[str, Raw], status: str) -> None:
-    if maybe_string(members.get("status")) != status:
+    if find_string(members.get("status")) != status:
         _refuse("status", f'"{status}"')
 
 

@@ -6,36 +6,25 @@ also keeps the ownership records and the leases (`leases`), and calls `on_deadli
 operation first does what was due before it, so a late heartbeat is late whatever operation is called first.
 """
 
+import enum
 import heapq
 import itertools
-from collections.abc import Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from interlock.ax.protocol.messages import Deregister, Heartbeat, Register, Registered
+from interlock.ax.protocol.capability import AuthScope
+from interlock.ax.protocol.messages import (
+    HEARTBEAT_MS,
+    HEARTBEATS_MISSED_MAX,
+    Deregister,
+    Heartbeat,
+    Register,
+    Registered,
+)
 from interlock.ax.protocol.names import check_segment, is_segment
 from interlock.ax.protocol.registration.codec import SUBTREE_IDS, SUBTREE_IDS_MAX
-from interlock.ax.protocol.registration.liveness import Liveness, LivenessInput, LivenessState
-from interlock.ax.protocol.registration.sessions import (
-    CycleClaimed,
-    Ended,
-    EndReason,
-    Event,
-    Joined,
-    LossReason,
-    Lost,
-    Owner,
-    Peer,
-    Policy,
-    Recovered,
-    RegistrationState,
-    Session,
-    Step,
-    SubtreeChanged,
-    Suspected,
-    Vanished,
-)
 from interlock.wire.refusal import (
     AUTHORITY_CONFLICT,
     AUTHORITY_UNVERIFIED,
@@ -50,6 +39,236 @@ from interlock.wire.refusal import (
     RefusalCode,
     ax_refusal,
 )
+
+# The life of one registration, from its first beat to the end of its grace (MCP-AX 6.3, 13.2, 13.3).
+#
+#     LIVE      beats come
+#     SUSPECT   two were missed: its session lasts, and it is asked whether it is there
+#     LOST      the third was missed or the link is gone: the session is over, its names may stay listed as degraded
+#     ENDED     its names are gone
+#
+# A miss is an interval without a beat, counted from the last one or from the registration. With an interval of 0 only
+# the
+# link can be lost.
+
+SUSPECT_AFTER: Final = 2  # misses. With the third the three intervals of 13.3 would be used up already
+
+
+class LivenessState(enum.Enum):
+    LIVE = "live"
+    SUSPECT = "suspect"
+    LOST = "lost"
+    ENDED = "ended"
+
+
+class LivenessInput(enum.Enum):
+    BEAT = "beat"
+    SECOND_MISS = "second miss"
+    THIRD_MISS = "third miss"
+    LINK_CLOSED = "link closed"
+    GRACE_OVER = "grace over"
+    END = "end"  # deregistered, superseded, refused later, released
+
+
+TABLE: Final[Mapping[tuple[LivenessState, LivenessInput], LivenessState]] = {
+    (LivenessState.LIVE, LivenessInput.BEAT): LivenessState.LIVE,
+    (LivenessState.LIVE, LivenessInput.SECOND_MISS): LivenessState.SUSPECT,
+    (LivenessState.LIVE, LivenessInput.LINK_CLOSED): LivenessState.LOST,
+    (LivenessState.LIVE, LivenessInput.END): LivenessState.ENDED,
+    (LivenessState.SUSPECT, LivenessInput.BEAT): LivenessState.LIVE,
+    (LivenessState.SUSPECT, LivenessInput.THIRD_MISS): LivenessState.LOST,
+    (LivenessState.SUSPECT, LivenessInput.LINK_CLOSED): LivenessState.LOST,
+    (LivenessState.SUSPECT, LivenessInput.END): LivenessState.ENDED,
+    (LivenessState.LOST, LivenessInput.GRACE_OVER): LivenessState.ENDED,
+    (LivenessState.LOST, LivenessInput.END): LivenessState.ENDED,
+}
+
+_DUE: Final = {
+    LivenessState.LIVE: LivenessInput.SECOND_MISS,
+    LivenessState.SUSPECT: LivenessInput.THIRD_MISS,
+    LivenessState.LOST: LivenessInput.GRACE_OVER,
+}
+
+
+class Violation(Exception):
+    """The table has no such row: the caller's mistake, never a peer's."""
+
+
+class Liveness:
+    """`due` is when the next input comes by itself; None: never."""
+
+    def __init__(self, interval_ms: int, now: float) -> None:
+        self.interval_ms = interval_ms
+        self.state = LivenessState.LIVE
+        self.since = now  # when this state began
+        self._heard_at = now
+        self.due = self._when_due(0.0)
+
+    @property
+    def has_session(self) -> bool:
+        return self.state in (LivenessState.LIVE, LivenessState.SUSPECT)
+
+    @property
+    def deadline_ms(self) -> int:
+        return HEARTBEATS_MISSED_MAX * self.interval_ms
+
+    @property
+    def retry_after_ms(self) -> int:
+        return self.interval_ms or HEARTBEAT_MS  # 13.2; AX-13.2-2
+
+    def step(self, what: LivenessInput, now: float, grace_s: float = 0.0) -> LivenessState:
+        """`grace_s` counts where the step is a loss. Returns the state there was."""
+        before = self.state
+        try:
+            self.state = TABLE[before, what]
+        except KeyError:
+            raise Violation(f"{what.value} does not happen to a registration that is {before.value}") from None
+        if self.state is not before:
+            self.since = now
+        if what is LivenessInput.BEAT:
+            self._heard_at = now  # AX-6.3-2: resets the count
+        self.due = self._when_due(grace_s)
+        return before
+
+    def step_due(self, grace_s: float = 0.0) -> LivenessState:
+        """What was due happens, at the time it was due."""
+        if self.due is None:
+            raise Violation(f"nothing is due for a registration that is {self.state.value}")
+        return self.step(_DUE[self.state], self.due, grace_s)
+
+    def _when_due(self, grace_s: float) -> float | None:
+        match self.state:
+            case LivenessState.LOST:
+                return self.since + grace_s  # AX-13.2-4
+            case LivenessState.LIVE | LivenessState.SUSPECT if self.interval_ms:  # AX-6.3-3
+                misses = SUSPECT_AFTER if self.state is LivenessState.LIVE else HEARTBEATS_MISSED_MAX
+                return self._heard_at + misses * self.interval_ms / 1000  # AX-6.3-2
+            case _:
+                return None
+
+
+# The values around a registration session at an aggregator: who asks, what was granted, what happened.
+
+EndReason = Literal[
+    "deregistered", "superseded", "registration_cycle", "link_insecure", "split_brain", "namespace_invalid", "removed"
+]
+LossReason = Literal["heartbeat_timeout", "connection_lost"]  # 13.1
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    require_proof: Literal["mutable", "always", "never"] = "mutable"
+    degraded: bool = True  # names of a lost registrant stay listed
+    grace_s: float = 300.0  # 13.2: for so long; AX-13.2-4
+    registrations_max: int = 10_000
+
+
+class Peer(msgspec.Struct, frozen=True, kw_only=True):
+    """What the aggregator knows of a registrant by itself.
+
+    `link` tells apart what comes over different connections, also of one principal; requests that come one by one share
+    the empty one. `scope` is the most its policy entry gives. `proved` says that the authority it claims is proved, or
+    that the operator's configuration vouches for it. `secure`: TLS 1.3 or what counts as equal (10.4).
+    """
+
+    principal: str
+    link: str = ""
+    scope: AuthScope = AuthScope.READ
+    proved: bool = False
+    secure: bool = True
+    budget: Mapping[str, Any] = {}
+
+
+class Owner(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment that belongs to a proved authority beyond any session (4.2). The store adds the time."""
+
+    segment: str
+    authority: str
+    subserver_id: str
+
+
+class Session(msgspec.Struct, frozen=True, kw_only=True):
+    session_id: str
+    register: Register  # without its proof, which is not needed any more
+    peer: Peer
+    auth_scope: AuthScope  # granted
+    registered_at: float
+
+    @property
+    def segment(self) -> str:
+        return self.register.segment
+
+
+class RegistrationState(msgspec.Struct, frozen=True, kw_only=True):
+    """How a registration is doing. Calls of one that is SUSPECT are refused only where it does not answer."""
+
+    session: Session
+    state: LivenessState
+    since: float
+    retry_after_ms: int
+    subtree_ids: tuple[str, ...] | None  # as last said
+
+
+class Joined(msgspec.Struct, frozen=True, kw_only=True):
+    """A session began. `replaces`: an earlier one whose names may still be listed; they must not outlive this event."""
+
+    session: Session
+    replaces: str | None = None
+    owner: Owner | None = None  # to be stored
+
+
+class Suspected(msgspec.Struct, frozen=True, kw_only=True):
+    session: Session
+    since: float
+
+
+class Recovered(msgspec.Struct, frozen=True, kw_only=True):
+    session: Session
+
+
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    """The session is over; the names stay, degraded, until Vanished or another Joined."""
+
+    session: Session
+    reason: LossReason
+    since: float
+
+
+class Ended(msgspec.Struct, frozen=True, kw_only=True):
+    """The session is over, and not by failure. The names go with Vanished, unless a Joined takes them over."""
+
+    session: Session
+    reason: EndReason
+
+
+class Vanished(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing is listed under the segment any more."""
+
+    segment: str
+
+
+class SubtreeChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """To be told to our own parents with the next heartbeat (5.3)."""
+
+    subtree_ids: tuple[str, ...]
+
+
+class CycleClaimed(msgspec.Struct, frozen=True, kw_only=True):
+    """A registrant says that one above us is below it. It has an interval to find out who told it so (5.3)."""
+
+    session: Session
+
+
+Event = Joined | Suspected | Recovered | Lost | Ended | Vanished | SubtreeChanged | CycleClaimed
+
+Answer = TypeVar("Answer")
+
+
+class Step(msgspec.Struct, Generic[Answer], frozen=True):
+    """What to answer, and what happened. Things may happen although the answer is a refusal."""
+
+    answer: Answer | Refusal
+    events: tuple[Event, ...] = ()
+
 
 DEADLINES_SPARE: Final = 64  # of seats that are gone, before they are cleared away; they hold what a peer has sent
 

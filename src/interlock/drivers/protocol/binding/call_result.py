@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.drivers.protocol.errors import DriverError
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 
 ERROR_KEY: Final = "dev.interlock/error"
 _HEAD: Final = b'{"resultType":"complete",'
@@ -46,4 +46,4 @@ def error_result(error: DriverError, ref: str, content: Sequence[Raw] = ()) -> b
 
 def _maybe_text(block: Raw) -> str | None:
     members = decode_object(block) or {}
-    return maybe_string(members.get("text")) if maybe_string(members.get("type")) == "text" else None
+    return find_string(members.get("text")) if find_string(members.get("type")) == "text" else None

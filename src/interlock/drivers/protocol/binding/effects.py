@@ -10,8 +10,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from interlock.ax.protocol.capability import ToolClass
-from interlock.ax.protocol.tool_verbs import maybe_changing_argument, maybe_changing_verb, maybe_class
+from interlock.ax.protocol.capability import ToolClass, maybe_changing_argument, maybe_changing_verb, maybe_class
 from interlock.wire.jsontext.pointer import quoted
 
 GATE: Final = "policy:gate"  # the class and gate.mode decide; AIP-author-5

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from interlock.drivers.protocol.result_path import Each, Index, Name, Path, Step, Where
-from interlock.wire.schemas.effort import Effort, EffortSpent
+from interlock.wire.schemas.inclusion import Effort, EffortSpent
 from interlock.wire.schemas.shapes import DEPTH_MAX, Side, alternatives
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.wire.jsonrpc.codec import decode_object, encode_value, maybe_string
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 
 PREFIX: Final = "ild1."
 _END: Final = " "  # in no driver's key
@@ -17,7 +17,7 @@ _END: Final = " "  # in no driver's key
 def seal(result: Raw, driver: str) -> Raw:
     """An input_required whose state, if only for us, says who asked."""
     members: dict[str, Any] = decode_object(result) or {}
-    state = maybe_string(members.get("requestState"))
+    state = find_string(members.get("requestState"))
     members["requestState"] = f"{PREFIX}{driver}{_END}{'' if state is None else '=' + state}"
     return Raw(encode_value(members))
 
@@ -29,7 +29,7 @@ def pin(driver: str) -> str:
 
 def open_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
     """The driver that asked, and its state; None: this is no state of ours."""
-    said = maybe_string(raw)
+    said = find_string(raw)
     if said is None or not said.startswith(PREFIX):
         return None
     driver, end, state = said.removeprefix(PREFIX).partition(_END)

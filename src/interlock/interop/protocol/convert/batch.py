@@ -9,7 +9,7 @@ from interlock.drivers.protocol.kinds import SERVERS
 from interlock.interop.protocol.convert.draft import Wishes, draft_entry, refusal
 from interlock.interop.protocol.convert.entry import Surroundings
 from interlock.interop.protocol.model import DriverDraft, Entry, Note
-from interlock.interop.protocol.read.self_reference import is_own
+from interlock.interop.protocol.read.launchers import is_own
 
 _SUFFIX = "-mcp"
 

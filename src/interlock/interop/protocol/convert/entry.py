@@ -7,7 +7,7 @@ an address) may not, so there a variable is filled in now or the entry is refuse
 import base64
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import SplitResult, unquote, unquote_plus, urlsplit, urlunsplit
 
 import msgspec
@@ -22,9 +22,173 @@ from interlock.drivers.protocol.files.credential_scan import (
     names_secret,
     short_flag_may_be_secret,
 )
-from interlock.interop.protocol.convert.placeholders import Part, Placeholder, split_parts
-from interlock.interop.protocol.convert.secret_names import SecretNames, place_name
-from interlock.interop.protocol.model import Entry, Note
+from interlock.interop.protocol.model import Entry, Finding, Note, Style
+from interlock.wire.jsontext.pointer import quoted
+
+# Placeholders of other programs inside a text: what each asks for (AIP-import-7).
+#
+# `split_parts` cuts a text into literals and `Placeholder`s. What becomes of one depends on where the text stands: see
+# `draft`.
+
+Kind = Literal["env", "input", "home", "workspace", "folder", "unknown"]
+
+_NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
+_BRACED: Final = r"\$\{(?P<braced>[^{}]{1,300})\}"
+_FORMS: Final[dict[Style, re.Pattern[str]]] = {
+    "common": re.compile(_BRACED),
+    "gemini": re.compile(rf"{_BRACED}|\$(?P<bare>{_NAME})"),
+    "opencode": re.compile(rf"{_BRACED}|\{{(?P<curly>(?:env|file):[^{{}}]{{1,300}})\}}"),
+    "continue": re.compile(rf"\$\{{\{{(?P<double>[^{{}}]{{1,300}})\}}\}}|{_BRACED}"),
+    "registry": re.compile(r"\{(?P<curly>[A-Za-z0-9_.-]{1,100})\}"),
+    "bundle": re.compile(_BRACED),
+    "docker": re.compile(r"\{\{(?P<template>[^{}]{1,300})\}\}"),
+    "driver": re.compile(r"\$\{secrets\.(?P<ours>[A-Z][A-Z0-9_]*)\}", re.ASCII),
+}
+_VARIABLE: Final = re.compile(rf"(?:env:)?(?P<name>{_NAME})(?::-(?P<default>.*))?", re.DOTALL | re.ASCII)
+_BUNDLE_FOLDERS: Final = {"DESKTOP": "Desktop", "DOCUMENTS": "Documents", "DOWNLOADS": "Downloads"}
+
+
+class Placeholder(msgspec.Struct, frozen=True, kw_only=True):
+    kind: Kind
+    name: str = ""
+    default: str | None = None
+
+
+Part = str | Placeholder
+
+
+def split_parts(text: str, style: Style) -> list[Part]:
+    parts: list[Part] = []
+    end = 0
+    for found in _FORMS[style].finditer(text):
+        parts += [text[end : found.start()], _ref(found, style)]
+        end = found.end()
+    parts.append(text[end:])
+    return [each for each in parts if each != ""]
+
+
+def _ref(found: re.Match[str], style: Style) -> Part:
+    groups = found.groupdict()
+    body = next(value for value in groups.values() if value is not None)
+    if groups.get("double") is not None:
+        body = body.strip()
+    if groups.get("bare") is not None:
+        return Placeholder(kind="env", name=body)
+    if style == "bundle":
+        return _of_bundle(body)
+    if style in {"registry", "driver"}:
+        return Placeholder(kind="input", name=body)
+    if style == "docker":  # {{server.parameter|volume|into}}
+        return Placeholder(kind="input", name=body.partition("|")[0].strip())
+    if groups.get("double") is not None:  # ${{ secrets.NAME }}, ${{ inputs.NAME }}
+        place, dot, name = body.partition(".")
+        return (
+            Placeholder(kind="input", name=name)
+            if dot and place in {"secrets", "inputs"}
+            else Placeholder(kind="unknown", name=body)
+        )
+    if body.startswith("input:"):
+        return Placeholder(kind="input", name=body.removeprefix("input:"))
+    if body in {"workspaceFolder", "workspaceRoot"}:
+        return Placeholder(kind="workspace")
+    if body == "userHome":
+        return Placeholder(kind="home")
+    if body in {"pathSeparator", "/"}:
+        return "/"
+    variable = _VARIABLE.fullmatch(body)
+    if variable is None:
+        return Placeholder(kind="unknown", name=body)
+    if variable["name"] in {"HOME", "USERPROFILE"}:
+        return Placeholder(kind="home")  # a server's own HOME is a private folder, and this means the person's
+    return Placeholder(kind="env", name=variable["name"], default=variable["default"])
+
+
+def _of_bundle(body: str) -> Part:
+    if body == "__dirname":
+        return Placeholder(kind="folder")
+    if body in {"/", "pathSeparator"}:
+        return "/"
+    if body == "HOME":
+        return Placeholder(kind="home")
+    if body in _BUNDLE_FOLDERS:
+        return Placeholder(kind="home", name=_BUNDLE_FOLDERS[body])
+    if body.startswith("user_config."):
+        return Placeholder(kind="input", name=body.removeprefix("user_config."))
+    variable = _VARIABLE.fullmatch(body)
+    return (
+        Placeholder(kind="env", name=variable["name"])
+        if variable is not None
+        else Placeholder(kind="unknown", name=body)
+    )
+
+
+# The secrets of one driver while it is drafted: each gets a name, a slug and a place; values go no further.
+
+_NOT_NAME: Final = re.compile(r"[^A-Z0-9]+")
+NAME_CHARS_MAX: Final = 30
+DESCRIPTION_CHARS_MAX: Final = 300
+
+
+class SecretNames:
+    def __init__(self, driver_id: str) -> None:
+        self._namespace = driver_id.replace(".", "-")
+        self.found: list[Finding] = []
+
+    def keep(self, place: str, wanted: str, description: str, value: str) -> str:
+        """The placeholder for a value that goes to the store. The same value is kept once."""
+        known = next((each for each in self.found if each.value == value), None)
+        return _placeholder(known or self._add(place, wanted, description, value=value))
+
+    def ask(self, place: str, wanted: str, description: str) -> str:
+        """The placeholder for a value that somebody has still to give."""
+        known = next(
+            (each for each in self.found if each.name == _name(wanted) and each.value is None and each.backend is None),
+            None,
+        )
+        return _placeholder(known or self._add(place, wanted, description))
+
+    def from_environment(self, place: str, wanted: str, variable: str) -> str:
+        backend = f"env://{variable}"
+        known = next((each for each in self.found if each.backend == backend), None)
+        described = f"The environment variable {variable}, for {place}."
+        return _placeholder(known or self._add(place, wanted, described, backend=backend))
+
+    def _add(
+        self, place: str, wanted: str, description: str, *, value: str | None = None, backend: str | None = None
+    ) -> Finding:
+        name = base = _name(wanted)
+        number = 2
+        taken = {each.name for each in self.found}
+        while name in taken:
+            name, number = f"{base}_{number}", number + 1
+        finding = Finding(
+            place=place,
+            name=name,
+            slug=f"{self._namespace}/{name.lower().replace('_', '-')}",
+            description=description[:DESCRIPTION_CHARS_MAX] or f"For {place}.",
+            value=value,
+            backend=backend,
+        )
+        self.found.append(finding)
+        return finding
+
+
+def _placeholder(finding: Finding) -> str:
+    return f"${{secrets.{finding.name}}}"
+
+
+def _name(wanted: str) -> str:
+    """A NAME whose slug is one (AIP-19): capitals, digits and single underscores, two characters or more."""
+    name = _NOT_NAME.sub("_", wanted.upper()).strip("_")[:NAME_CHARS_MAX].strip("_")
+    if not name or not name[0].isalpha():
+        name = f"VALUE_{name}".strip("_")
+    return name if len(name) > 1 else f"{name}_VALUE"
+
+
+def place_name(place: str, key: str) -> str:
+    """env.GITHUB_TOKEN; a key with odd characters is quoted."""
+    return f"{place}.{key}" if re.fullmatch(r"[\w.-]{1,60}", key, re.ASCII) else f"{place}.{quoted(key)}"
+
 
 _SCHEME: Final = re.compile(r"(?P<scheme>(?:Bearer|Basic|Token|ApiKey|Digest)\s+)(?P<value>\S.*)", re.I | re.DOTALL)
 _ASSIGNED: Final = re.compile(r"(?P<head>(?P<name>-{0,2}[A-Za-z][\w-]{0,100})=)(?P<value>.*)", re.DOTALL)

@@ -9,7 +9,7 @@ import msgspec
 from interlock.interop.protocol.clients import System
 from interlock.interop.protocol.formats import Unreadable, read_data
 from interlock.interop.protocol.model import Entry, FileReading, Note, PersonInput
-from interlock.interop.protocol.read.fields import names, text, texts
+from interlock.interop.protocol.read.client_files import names, text, texts
 
 MANIFEST: Final = "manifest.json"
 VERSIONS: Final = ("0.1", "0.2", "0.3", "0.4")

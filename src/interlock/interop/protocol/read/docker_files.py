@@ -11,8 +11,7 @@ import msgspec
 
 from interlock.interop.protocol.formats import Unreadable, read_data
 from interlock.interop.protocol.model import ENTRIES_MAX, Entry, FileReading, Note, PersonInput
-from interlock.interop.protocol.read.client_files import HELPERS, host_names
-from interlock.interop.protocol.read.fields import names, text, texts
+from interlock.interop.protocol.read.client_files import HELPERS, host_names, names, text, texts
 
 
 def is_docker_data(data: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.placeholders import SECRET
 from interlock.interop.protocol.model import Entry, FileReading, Note, PersonInput
-from interlock.interop.protocol.read.fields import names, text, texts
+from interlock.interop.protocol.read.client_files import names, text, texts
 from interlock.interop.protocol.read.server_reference import PACKAGED
 
 

@@ -4,13 +4,274 @@ What cannot be told for certain stays `binary`: a package name that was guessed 
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
-from interlock.interop.protocol.model import Note
-from interlock.interop.protocol.read.docker_run import docker_run
+from interlock.interop.protocol.model import Entry, Note, Transport
+from interlock.net.protocol.address_scope import LOCALHOST, LOOPBACK_ADDRESSES
+
+# The command line of `docker run` (and podman's): the image, what it is given, and options with no place in a driver.
+#
+# Returns None where an option is not known: whether it takes a value decides which word is the image.
+
+_IMAGE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:-]*(?:@sha256:[0-9a-f]{64})?", re.ASCII)
+
+OURS: Final = frozenset({"-i", "--interactive", "--rm", "-t", "--tty", "--init", "-it", "-ti", "--quiet", "-q"})
+FLAGS: Final = frozenset(
+    {"-d", "--detach", "--privileged", "--read-only", "-P", "--publish-all", "--no-healthcheck", "--oom-kill-disable"}
+    | {"--disable-content-trust", "--sig-proxy", "--replace", "--tls-verify"}
+)
+WITH_VALUE: Final = frozenset(
+    re.findall(
+        r"\S+",
+        """-p --publish --name --network --net -u --user -w --workdir -h --hostname --add-host --cap-add --cap-drop
+        --security-opt --device --gpus --memory -m --cpus -c --cpu-shares --restart --entrypoint -l --label --label-file
+        --log-driver --log-opt --dns --dns-search --dns-option --platform --pull --tmpfs --ulimit --shm-size --pid --ipc
+        --uts --userns --cgroupns --group-add --link --expose --env-file --ip --ip6 --mac-address --network-alias
+        --runtime --stop-signal --stop-timeout --sysctl --volumes-from --volume-driver --cidfile --isolation
+        --memory-swap --pids-limit --health-cmd --domainname -a --attach --annotation --mount -v --volume -e --env""",
+    )
+)
+HARMLESS: Final = frozenset({"--name", "--pull", "-l", "--label"})  # say nothing about what the server may do
+
+
+class DockerRun(msgspec.Struct, frozen=True, kw_only=True):
+    image: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    passed: tuple[str, ...] = ()
+    volumes: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+
+def docker_run(args: list[str]) -> DockerRun | None:
+    env: dict[str, str] = {}
+    passed: list[str] = []
+    volumes: list[str] = []
+    dropped: list[str] = []
+    at = 0
+    while at < len(args) and args[at].startswith("-"):
+        flag, equals, value = args[at].partition("=")
+        at += 1
+        if flag in OURS or _all_ours(flag):
+            continue
+        if flag in FLAGS:
+            dropped.append(flag)
+            continue
+        if flag not in WITH_VALUE and flag[:2] in {"-e", "-v", "-p", "-u", "-w"} and len(flag) > 2:
+            flag, equals, value = args[at - 1][:2], "=", args[at - 1][2:]  # -eKEY, -v/a:/b
+        if flag not in WITH_VALUE:
+            return None
+        if not equals:
+            if at >= len(args):
+                return None
+            value = args[at]
+            at += 1
+        if flag in {"-e", "--env"}:
+            name, assigned, setting = value.partition("=")
+            if assigned:
+                env[name] = setting
+            else:
+                passed.append(name)
+        elif flag in {"-v", "--volume"}:
+            volumes.append(value)
+        elif flag == "--mount" and (volume := _bind(value)) is not None:
+            volumes.append(volume)
+        elif flag not in HARMLESS:
+            # Names of networks and limits say what was meant; a label or an entry point may hold anything.
+            dropped.append(f"{flag} {value}" if flag in {"--network", "--net", "--pid", "--ipc", "--userns"} else flag)
+    if at >= len(args) or not _IMAGE.fullmatch(args[at]):
+        return None
+    return DockerRun(
+        image=args[at],
+        args=tuple(args[at + 1 :]),
+        env=env,
+        passed=tuple(dict.fromkeys(passed)),
+        volumes=tuple(volumes),
+        dropped=tuple(dict.fromkeys(dropped)),
+    )
+
+
+def _all_ours(flag: str) -> bool:
+    return re.fullmatch(r"-[itd]+", flag) is not None and "d" not in flag
+
+
+def _bind(value: str) -> str | None:
+    """type=bind,src=/a,dst=/b,readonly as /a:/b:ro."""
+    parts = dict(each.partition("=")[::2] for each in value.split(","))
+    source = parts.get("src", parts.get("source"))
+    target = parts.get("dst", parts.get("target", parts.get("destination")))
+    if parts.get("type") != "bind" or not source or not target:
+        return None
+    return f"{source}:{target}" + (":ro" if "readonly" in parts or "ro" in parts else "")
+
+
+# Programs that only carry MCP to a remote server, seen through: mcp-remote, supergateway, mcp-proxy (AIP-import-5).
+#
+# In comes the server block of the carrier, out the address and headers it would dial; None leaves it a program,
+# because
+# it is no carrier, serves instead of dialling, or has an option whose meaning is not known here.
+
+_ADDRESS: Final = re.compile(r"https?://\S+", re.I)
+_HEADER: Final = re.compile(r"\s*(?P<name>[!#$%&'*+.^_`|~0-9A-Za-z-]+)\s*:\s*(?P<value>.*)", re.DOTALL)
+_PIN: Final = re.compile(r"(?:==|(?<=.)@)[^/]*$")
+
+_REMOTE_SILENT = {"--debug", "--allow-http", "--enable-proxy", "--silent"}
+_REMOTE_VALUED = {"--host", "--auth-timeout", "--resource", "--static-oauth-client-metadata", "--protocol"}
+_REMOTE_TRANSPORTS: dict[str, Transport] = {
+    "http-only": "http",
+    "http-first": "http",
+    "sse-only": "sse",
+    "sse-first": "sse",
+}
+_GATEWAY_VALUED = {"--outputTransport", "--logLevel", "--healthEndpoint"}
+
+
+class Unwrapped(msgspec.Struct, frozen=True, kw_only=True):
+    url: str
+    transport: Transport = "http"
+    headers: Mapping[str, str] = {}
+    used_env: frozenset[str] = frozenset()  # the carrier's own variables, now in headers
+    notes: tuple[Note, ...] = ()
+
+
+class _Unknown(Exception):
+    """An option that is not known here."""
+
+
+def unwrap_bridge(server: Mapping[str, Any], env: Mapping[str, str]) -> Unwrapped | Note | None:
+    """A Note: it is a carrier, and why it stays one."""
+    carrier = {"mcp-remote": _mcp_remote, "supergateway": _supergateway, "mcp-proxy": _mcp_proxy}.get(
+        _PIN.sub("", str(server.get("package", "")))
+    )
+    if carrier is None or server.get("kind") not in {"npm", "pypi"}:
+        return None
+    try:
+        return carrier(list(server.get("args", ())), env)
+    except _Unknown as unknown:
+        return Note(code="carrier_kept", text=f"it carries another server, and {unknown} is not known here")
+
+
+def _mcp_remote(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
+    if not args or not _ADDRESS.fullmatch(args[0]):
+        return None
+    headers: dict[str, str] = {}
+    transport: Transport = "http"
+    rest = args[1:]
+    if rest and rest[0].isdigit():  # the port of its callback
+        rest = rest[1:]
+    while rest:
+        flag = rest.pop(0)
+        if flag == "--header":
+            _add_header(headers, _value(flag, rest))
+        elif flag == "--transport":
+            chosen = _REMOTE_TRANSPORTS.get(_value(flag, rest))
+            if chosen is None:
+                raise _Unknown("its --transport")
+            transport = chosen
+        elif flag in _REMOTE_VALUED:
+            _value(flag, rest)
+        elif flag not in _REMOTE_SILENT:
+            raise _Unknown(_describe(flag))
+    return _with_variables(args[0], transport, headers, env)
+
+
+def _supergateway(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
+    headers: dict[str, str] = {}
+    found: tuple[str, Transport] | None = None
+    rest = list(args)
+    while rest:
+        flag = rest.pop(0)
+        if flag in {"--sse", "--streamableHttp"}:
+            found = (_value(flag, rest), "sse" if flag == "--sse" else "http")
+        elif flag == "--header":
+            _add_header(headers, _value(flag, rest))
+        elif flag == "--oauth2Bearer":
+            headers["Authorization"] = f"Bearer {_value(flag, rest)}"
+        elif flag == "--stdio":
+            return None  # serves a program to others
+        elif flag in _GATEWAY_VALUED:
+            if _value(flag, rest) != "stdio" and flag == "--outputTransport":
+                return None
+        else:
+            raise _Unknown(_describe(flag))
+    if found is None or not _ADDRESS.fullmatch(found[0]):
+        return None
+    return _with_variables(found[0], found[1], headers, env)
+
+
+def _mcp_proxy(args: list[str], env: Mapping[str, str]) -> Unwrapped | None:
+    headers: dict[str, str] = {}
+    transport: Transport = "sse"  # its default
+    url = None
+    rest = list(args)
+    while rest:
+        flag = rest.pop(0)
+        if flag in {"-H", "--headers"}:
+            name = _value(flag, rest)
+            headers[name] = _value(flag, rest)
+        elif flag == "--transport":
+            chosen = _value(flag, rest)
+            if chosen not in {"sse", "streamablehttp"}:
+                raise _Unknown("its --transport")
+            transport = "sse" if chosen == "sse" else "http"
+        elif flag in {"--debug", "--no-debug"}:
+            continue
+        elif flag in {"--client-id", "--client-secret", "--token-url"} or flag.startswith("-"):
+            raise _Unknown(_describe(flag))
+        elif url is None and _ADDRESS.fullmatch(flag):
+            url = flag
+        else:
+            return None  # a program to serve
+    if url is None:
+        return None
+    used = frozenset({"API_ACCESS_TOKEN"} & set(env))
+    if used:
+        headers.setdefault("Authorization", f"Bearer {env['API_ACCESS_TOKEN']}")
+    found = _with_variables(url, transport, headers, env)
+    return msgspec.structs.replace(found, used_env=found.used_env | used)
+
+
+def _value(flag: str, rest: list[str]) -> str:
+    if not rest:
+        raise _Unknown(_describe(flag))
+    return rest.pop(0)
+
+
+def _describe(flag: str) -> str:
+    return flag.partition("=")[0][:40] if flag.startswith("-") else "an argument"
+
+
+def _add_header(headers: dict[str, str], written: str) -> None:
+    found = _HEADER.fullmatch(written)
+    if found is None:
+        raise _Unknown("a header without a colon")
+    headers[found["name"]] = found["value"]
+
+
+def _with_variables(url: str, transport: Transport, headers: Mapping[str, str], env: Mapping[str, str]) -> Unwrapped:
+    """`Authorization:${AUTH}` with AUTH in env: a way around clients that cut arguments at blanks."""
+    used: set[str] = set()
+
+    def filled(text: str) -> str:
+        def value(found: re.Match[str]) -> str:
+            if found[1] not in env:
+                return found[0]
+            used.add(found[1])
+            return env[found[1]]
+
+        return re.sub(r"\$\{([A-Za-z_]\w*)\}", value, text)
+
+    return Unwrapped(
+        url=filled(url),
+        transport=transport,
+        headers={name: filled(value) for name, value in headers.items()},
+        used_env=frozenset(used),
+    )
+
 
 _NPM: Final = re.compile(r"(?:@[a-z0-9~][\w.~-]*/)?[a-z0-9~][\w.~-]*(?:@[A-Za-z0-9^~][\w.+-]*)?", re.ASCII | re.I)
 _PYPI: Final = re.compile(
@@ -214,3 +475,44 @@ def _docker(args: list[str]) -> Classified | None:
     said = f"docker options without a place in a driver: {', '.join(run.dropped)}"
     note = Note(code="docker_flag_dropped", text=said)
     return Classified(server=server, env=run.env, passed=run.passed, notes=(note,) if run.dropped else ())
+
+
+# Is an entry Interlock itself? A client that was pointed at a node must not be imported into it (AIP-export-1).
+
+PROGRAM = "interlock"
+
+
+def is_own(entry: Entry, addresses: Collection[str]) -> bool:
+    """`addresses`: the URLs under which nodes of ours are known, without paths."""
+    if entry.url is not None:
+        return _same(entry.url, addresses)
+    if entry.server is not None or not entry.command:
+        return False
+    if "serve" in entry.command and _starts_us(entry.command):
+        return True
+    carried = unwrap_bridge(classify_command(entry.command).server, entry.env)
+    return isinstance(carried, Unwrapped) and _same(carried.url, addresses)
+
+
+def _starts_us(command: tuple[str, ...]) -> bool:
+    server = classify_command(command).server
+    if program_name(command[0]) == PROGRAM or server.get("package", "").partition("==")[0] == PROGRAM:
+        return True
+    module = [index for index, each in enumerate(command[:-1]) if each == "-m"]
+    return any(command[index + 1] == PROGRAM for index in module)
+
+
+def _same(url: str, addresses: Collection[str]) -> bool:
+    try:
+        asked = urlsplit(url)
+        known = [urlsplit(each) for each in addresses]
+        return any(
+            _host(each.hostname) == _host(asked.hostname) and each.port == asked.port and each.scheme == asked.scheme
+            for each in known
+        )
+    except ValueError:
+        return False
+
+
+def _host(name: str | None) -> str | None:
+    return LOCALHOST if name in LOOPBACK_ADDRESSES else name

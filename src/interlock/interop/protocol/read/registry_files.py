@@ -13,7 +13,7 @@ import msgspec
 
 from interlock.interop.protocol.formats import Unreadable, read_data
 from interlock.interop.protocol.model import ENTRIES_MAX, Entry, FileReading, Note, PersonInput, Transport
-from interlock.interop.protocol.read.fields import text
+from interlock.interop.protocol.read.client_files import text
 
 _REMOTES: Final[dict[str, Transport]] = {"streamable-http": "http", "streamable": "http", "http": "http", "sse": "sse"}
 _USUAL_HOSTS: Final = {"npm": "npmjs", "pypi": "pypi"}  # the name before the last dot of each registry's host

@@ -1,9 +1,97 @@
 """How each client of `protocol.interop.clients` spells an entry: what import reads, written (AIP-export-1)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlencode
 
+import msgspec
+
+from interlock.drivers.protocol.files.inventory import secret_for
+from interlock.drivers.protocol.files.placeholders import SECRET
+from interlock.drivers.protocol.kinds.remote import Remote
+from interlock.drivers.protocol.kinds.server import LocalServer
+from interlock.drivers.protocol.model import Driver, Secrets
 from interlock.interop.protocol.clients import Client
+
+# A driver as an MCP registry describes servers: server.json of 2025-12-11 (AIP-export-3).
+#
+# Every setting that the format has no word for is told. A secret is an input of the person who installs it.
+
+SCHEMA: Final = "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json"
+DESCRIPTION_CHARS_MAX: Final = 100
+NAMESPACE: Final = "local.interlock"  # of a server that is not published
+
+_TRANSPORTS: Final = {"http": "streamable-http", "sse": "sse"}
+_KEPT: Final = ("name", "id", "description", "version", "server", "transport", "implements")
+
+
+class Described(msgspec.Struct, frozen=True, kw_only=True):
+    data: Mapping[str, Any]
+    lost: tuple[str, ...]  # dotted keys with no place in the format
+
+
+def registry_description(driver: Driver, written: Mapping[str, Any], name: str | None = None) -> Described | None:
+    """`written`: the frontmatter, for what is lost. None: a program of this machine is in no registry."""
+    server = driver.server
+    package = server.registry_package() if isinstance(server, LocalServer) else None
+    if package is None and not isinstance(server, Remote):
+        return None
+    text = " ".join(driver.description.split())
+    data: dict[str, Any] = {
+        "$schema": SCHEMA,
+        "name": name or f"{NAMESPACE}/{driver.id.removesuffix('-mcp') or driver.id}",
+        "title": driver.name[:100],
+        "description": text if len(text) <= DESCRIPTION_CHARS_MAX else text[: DESCRIPTION_CHARS_MAX - 1] + "…",
+        "version": driver.version,
+    }
+    if isinstance(server, Remote):
+        data["remotes"] = [_remote(server, driver.transport)]
+    elif isinstance(server, LocalServer) and package is not None:
+        data["packages"] = [_package(server, package)]
+    lost = [key for key in written if key not in _KEPT and key != "auth"]
+    block = written.get("server", {})
+    lost += [f"server.{key}" for key in ("cwd", "entry", "runner", "port", "path", "auth") if key in block]
+    return Described(data=data, lost=(*lost, *(["implements"] if driver.implements else [])))
+
+
+def _remote(server: Remote, transport: str) -> dict[str, Any]:
+    url = server.url
+    variables: dict[str, Any] = {}
+    for key, value in server.query.items():
+        filled, asked = _template(value)
+        url += ("&" if "?" in url else "?") + f"{key}={filled}"
+        variables |= asked
+    found: dict[str, Any] = {"type": _TRANSPORTS[transport], "url": url}
+    found |= {"variables": variables} if variables else {}
+    headers = [_setting(name, value) for name, value in server.headers.items()]
+    return found | ({"headers": headers} if headers else {})
+
+
+def _package(server: LocalServer, package: dict[str, Any]) -> dict[str, Any]:
+    arguments = [_argument(each) for each in server.args]
+    variables = [_setting(name, value) for name, value in server.env.items()]
+    package |= {"packageArguments": arguments} if arguments else {}
+    return package | ({"environmentVariables": variables} if variables else {})
+
+
+def _argument(text: str) -> dict[str, Any]:
+    filled, variables = _template(text)
+    return {"type": "positional", "value": filled} | ({"variables": variables} if variables else {})
+
+
+def _setting(name: str, text: str) -> dict[str, Any]:
+    whole = SECRET.fullmatch(text)
+    if whole is not None and whole[1] == name:
+        return {"name": name, "isRequired": True, "isSecret": True}
+    filled, variables = _template(text)
+    return {"name": name, "value": filled} | ({"variables": variables} if variables else {})
+
+
+def _template(text: str) -> tuple[str, dict[str, Any]]:
+    """{NAME} in place of ${secrets.NAME}, and what is to be asked for."""
+    asked = {name: {"isRequired": True, "isSecret": True} for name in SECRET.findall(text)}
+    return SECRET.sub(lambda found: f"{{{found[1]}}}", text), asked
+
 
 GOOSE_TIMEOUT_S = 300  # its own default, which its files carry
 
@@ -58,3 +146,58 @@ def _some(key: str, values: Mapping[str, str]) -> dict[str, Any]:
 
 def _tools(client: Client) -> dict[str, Any]:
     return {"tools": ["*"]} if client.name == "copilot-cli" else {}
+
+
+# A driver as a client would start or dial it by itself, without Interlock in between (AIP-export-2).
+#
+# Secrets are variables of the client's environment, in the client's own spelling; for a client that expands none there
+# is no such entry, and it runs the driver through Interlock instead.
+
+_ENVIRONMENT = "env://"
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    entry: Mapping[str, Any]
+    variables: tuple[str, ...] = ()  # what the client's environment has to hold
+
+
+def driver_entry(driver: Driver, secrets: Secrets | None, client: Client, name: str) -> Exported | None:
+    """None: this client cannot have it without a secret in its file, or cannot dial."""
+    if driver.secret_names and client.expands is None:  # AIP-export-2
+        return None
+    if isinstance(driver.server, Remote) and (client.stdio_only or driver.server.auth is not None):
+        return None
+    if driver.sandbox is not None and driver.sandbox.env is not None and driver.sandbox.env.set:
+        return None  # defaults have no place there
+    variables = {each: _variable(each, driver, secrets) for each in driver.secret_names}
+    spelling = client.expands or ""
+
+    def filled(text: str) -> str:
+        return SECRET.sub(lambda found: spelling.replace("VAR", variables[found[1]]), text)
+
+    entry = _entry(driver, client, name, filled)
+    return Exported(entry=entry, variables=tuple(dict.fromkeys(variables.values())))
+
+
+def _variable(name: str, driver: Driver, secrets: Secrets | None) -> str:
+    entry = secret_for(name, driver.id, secrets, ())
+    if entry is not None and entry.backend is not None and entry.backend.startswith(_ENVIRONMENT):
+        return entry.backend.removeprefix(_ENVIRONMENT)
+    return name
+
+
+def _entry(driver: Driver, client: Client, name: str, filled: Callable[[str], str]) -> dict[str, Any]:
+    server = driver.server
+    if isinstance(server, Remote):
+        url = server.url
+        if server.query:
+            # A placeholder is for the client to fill in and stays as it is written.
+            pairs = "&".join(f"{urlencode({key: ''})}{filled(value)}" for key, value in server.query.items())
+            url += ("&" if "?" in url else "?") + pairs
+        headers = {key: filled(value) for key, value in server.headers.items()}
+        return http_entry(client, name, url, headers, sse=driver.transport == "sse")
+    if not isinstance(server, LocalServer):
+        raise TypeError(f"a server of kind {server.kind} is neither dialled nor started")
+    env = {key: filled(value) for key, value in server.env.items()}
+    command = server.client_command([filled(each) for each in server.args], list(env))
+    return stdio_entry(client, name, command, env)

@@ -1,16 +1,21 @@
-"""The event stream of Server-Sent Events, both ways (WHATWG HTML 9.2.5 and 9.2.6).
-
-In: bytes of a stream, cut anywhere. Out: events whose data stays the bytes that came in. By the standard no stream is
-malformed: unknown fields are ignored, and an event that the stream does not finish is dropped. Of an event larger than
-the limit only whose message it is, is reported, and the stream is read on. Beyond the standard, an event without a data
-field is reported if it carries an id or a retry: MCP 2025-11-25 primes a client with such events so that it can resume.
-"""
+"""The event stream of Server-Sent Events, both ways (WHATWG HTML 9.2.5 and 9.2.6)."""
 
 import re
 
 import msgspec
 
 from interlock.wire.jsonrpc.oversized import Oversized, OversizedScanner
+
+# The event stream of Server-Sent Events, both ways (WHATWG HTML 9.2.5 and 9.2.6).
+#
+# In: bytes of a stream, cut anywhere. Out: events whose data stays the bytes that came in. By the standard no stream
+# is
+# malformed: unknown fields are ignored, and an event that the stream does not finish is dropped. Of an event larger
+# than
+# the limit only whose message it is, is reported, and the stream is read on. Beyond the standard, an event without a
+# data
+# field is reported if it carries an id or a retry: MCP 2025-11-25 primes a client with such events so that it can
+# resume.
 
 RETRY_DIGITS_MAX = 15  # more than 30,000 years in milliseconds; longer values are ignored
 
@@ -74,7 +79,7 @@ class SseParser:
 
     def feed(self, data: bytes) -> list[SseEvent]:
         if self._between_events and not self._partial and len(data) <= self._max_event_bytes:
-            event = _maybe_plain_event(data)
+            event = _find_plain_event(data)
             if event is not None:
                 self._at_start = self._after_cr = False
                 return [event]
@@ -202,7 +207,7 @@ class SseParser:
 def encode_event(
     data: bytes, *, event: bytes | None = None, id: bytes | None = None, retry_ms: int | None = None
 ) -> bytes:
-    """One event. Line endings inside `data` arrive as LF: the format has no other way to carry them."""
+    """Encode one event. Line endings inside `data` become LF, because the format cannot carry any other."""
     head = b""
     if event is not None:
         head = b"event: %b\n" % _one_line(event)
@@ -220,7 +225,7 @@ def encode_event(
 
 
 def event_pieces(data: bytes, *, event: bytes, id: bytes | None = None) -> tuple[bytes, ...]:
-    """The same in pieces that make no copy of large data."""
+    """Encode one event in pieces, without copying large data."""
     if len(data) <= _LARGE_LINE_BYTES or _LF in data or _CR in data:
         return (encode_event(data, event=event, id=id),)
     return encode_event(b"", event=event, id=id)[:-2], data, b"\n\n"
@@ -232,8 +237,8 @@ def _one_line(value: bytes) -> bytes:
     return value
 
 
-def _maybe_plain_event(data: bytes) -> SseEvent | None:
-    """An event whose bytes are exactly one of the plain forms with one line of data."""
+def _find_plain_event(data: bytes) -> SseEvent | None:
+    """Return an event whose bytes have exactly one of the common forms with one line of data, or None."""
     for prefix, end in _PLAIN_EVENTS:
         if data.startswith(prefix) and data.endswith(end):
             payload = data[len(prefix) : -len(end)]

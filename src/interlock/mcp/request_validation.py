@@ -14,11 +14,15 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from interlock.mcp.eras import LATEST_MODERN, MODERN_VERSIONS
 from interlock.mcp.headers import decode_header_untrusted
-from interlock.mcp.methods import META_CAPABILITIES, META_VERSION, NAMED_BY
-from interlock.wire.jsonrpc.codec import decode_object, decode_params_untrusted, maybe_plain_request, maybe_string
-from interlock.wire.jsonrpc.messages import Request
+from interlock.mcp.methods import LATEST_MODERN, META_CAPABILITIES, META_VERSION, MODERN_VERSIONS, NAMED_BY
+from interlock.wire.jsonrpc.codec import (
+    Request,
+    decode_object,
+    decode_params_untrusted,
+    find_plain_request,
+    find_string,
+)
 from interlock.wire.refusal import (
     HEADER_MISMATCH,
     INVALID_PARAMS,
@@ -35,7 +39,7 @@ _LATEST_RAW: Final = b'"%b"' % LATEST_MODERN.encode()
 
 
 class Routing(msgspec.Struct, frozen=True):
-    """What a request's routing headers say, as it must stand in the body letter for letter."""
+    """Values of the routing headers of a request. The body must contain the same bytes."""
 
     method: str
     version: bytes  # one that we serve
@@ -43,7 +47,7 @@ class Routing(msgspec.Struct, frozen=True):
     named_by: str  # the member of params that says the name too
 
 
-class Climbed(msgspec.Struct):
+class ValidatedRequest(msgspec.Struct):
     """A request that passed: its params, ready to be rewritten, and its `_meta`, which others may share."""
 
     id: bytes
@@ -52,12 +56,14 @@ class Climbed(msgspec.Struct):
     meta: dict[str, Raw]
 
 
-def climb(
+def validate_request(
     request: Request,
     headers: Mapping[bytes, bytes] | None,
     doubled: bytes | None = None,
-) -> Climbed | Refusal:
-    """`headers` is None where there are none (stdio). `doubled` names a routing header that was sent twice."""
+) -> ValidatedRequest | Refusal:
+    """Validate a 2026-07-28 request. `headers` is None on a pipe without headers (stdio). `doubled` names a routing
+    header that was sent twice.
+    """
     params = decode_params_untrusted(request.params, request.text) if request.params else None
     if params is None:
         return Refusal(INVALID_PARAMS, "params must be an object with _meta, small but for its arguments (2026-07-28)")
@@ -72,12 +78,12 @@ def climb(
             return Refusal(HEADER_MISMATCH, mismatch)
     if version not in MODERN_VERSIONS:
         return unsupported_version(version)
-    return Climbed(request.id, request.method, params, meta)
+    return ValidatedRequest(request.id, request.method, params, meta)
 
 
-def climb_plain(data: bytes, routing: Routing) -> Climbed | None:
-    """The whole ladder for the bytes of an ordinary request; None for everything that `climb` must look at."""
-    plain = maybe_plain_request(data)
+def validate_plain_request(data: bytes, routing: Routing) -> ValidatedRequest | None:
+    """Validate the bytes of an ordinary request at once. Return None if `validate_request` must look at it."""
+    plain = find_plain_request(data)
     if plain is None:
         return None
     message_id, method, params = plain
@@ -90,13 +96,15 @@ def climb_plain(data: bytes, routing: Routing) -> Climbed | None:
         and read[1] == routing.version
         and bytes(params.get(routing.named_by, b"")) == routing.name
     ):
-        return Climbed(message_id, method, params, read[0])
+        return ValidatedRequest(message_id, method, params, read[0])
     return None
 
 
-def climb_alone(data: bytes) -> Climbed | None:
-    """The same on a pipe that has no headers."""
-    plain = maybe_plain_request(data)
+def validate_request_without_headers(data: bytes) -> ValidatedRequest | None:
+    """Validate the bytes of an ordinary request on a pipe that has no headers. Return None if `validate_request`
+    must look at it.
+    """
+    plain = find_plain_request(data)
     if plain is None:
         return None
     message_id, method, params = plain
@@ -104,11 +112,11 @@ def climb_alone(data: bytes) -> Climbed | None:
     read = _known_meta(raw_meta) if len(raw_meta) <= KNOWN_META_BYTES_MAX else _read_meta(raw_meta)
     if type(read) is not tuple or read[2] not in MODERN_VERSIONS:
         return None
-    return Climbed(message_id, method, params, read[0])
+    return ValidatedRequest(message_id, method, params, read[0])
 
 
 def _read_meta(raw_meta: bytes) -> tuple[dict[str, Raw], bytes, str] | Refusal:
-    """`_meta`, and its version as it is written and as it reads."""
+    """Return `_meta`, and its version as raw bytes and as text."""
     meta = decode_object(raw_meta) if raw_meta else None
     if meta is None:
         return Refusal(INVALID_PARAMS, "params._meta must be an object", {"missing": [META_VERSION, META_CAPABILITIES]})
@@ -118,7 +126,7 @@ def _read_meta(raw_meta: bytes) -> tuple[dict[str, Raw], bytes, str] | Refusal:
     if bytes(meta[META_CAPABILITIES])[:1] != b"{":
         return Refusal(INVALID_PARAMS, f"params._meta[{META_CAPABILITIES!r}] must be an object")
     raw_version = bytes(meta[META_VERSION])
-    version = LATEST_MODERN if raw_version == _LATEST_RAW else maybe_string(raw_version)
+    version = LATEST_MODERN if raw_version == _LATEST_RAW else find_string(raw_version)
     if version is None:
         return Refusal(INVALID_PARAMS, f"params._meta[{META_VERSION!r}] must be a string")
     return meta, raw_version, version
@@ -138,16 +146,16 @@ def unsupported_version(version: str) -> Refusal:
 
 
 def plain_routing(headers: Mapping[bytes, bytes], doubled: bytes | None) -> Routing | None:
-    """The headers of the common case, which need no decoding; None for every other."""
+    """Return the routing headers of the common case, which need no decoding, or None for any other case."""
     method, version, name = headers.get(H_METHOD), headers.get(H_VERSION), headers.get(H_NAME)
     if doubled is not None or method is None or version is None or name is None:
         return None
     if not (method + version + name).isascii() or b"\\" in name or b'"' in name or name.startswith(b"=?"):
         return None
-    said = method.decode()
-    if said not in NAMED_BY or version.decode() not in MODERN_VERSIONS:
+    method_name = method.decode()
+    if method_name not in NAMED_BY or version.decode() not in MODERN_VERSIONS:
         return None
-    return Routing(said, b'"%b"' % version, b'"%b"' % name, NAMED_BY[said])
+    return Routing(method_name, b'"%b"' % version, b'"%b"' % name, NAMED_BY[method_name])
 
 
 def _header_mismatch(
@@ -171,7 +179,7 @@ def _header_mismatch(
         return "the header Mcp-Name is missing"
     if raw[:1] == b'"' and raw[1:-1] == sent and raw.isascii() and b"\\" not in raw and not sent.startswith(b"=?"):
         return None
-    said = decode_header_untrusted(sent)
-    if said is None or said != maybe_string(raw):
+    decoded = decode_header_untrusted(sent)
+    if decoded is None or decoded != find_string(raw):
         return f"the header Mcp-Name does not equal params.{member}"
     return None

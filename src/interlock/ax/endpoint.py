@@ -1,15 +1,10 @@
-"""The endpoint for subservers: WS /ax, and POST /ax for those that are dialled back (MCP-AX 3.1, 10.1).
-
-An ASGI application. The registrant is verified before anything is accepted: by a subserver token, a client certificate
-that an [[access]] entry names, the user that one names (at ax.socket), or as this machine where clients need no
-credential either. No client token is admitted,
-and no peer from elsewhere without a credential, whatever auth.anonymous says: `local` may be entitled to more than any
-client. Refusals are recorded. The messages of a connection are handled by `runtime.ax.connection`.
-"""
+"""The endpoint for subservers (MCP-AX 4): WebSocket and POST at `/ax`, and the local socket `ax.socket`."""
 
 import asyncio
 import logging
 import secrets
+import socket
+import struct
 from collections.abc import Callable, Coroutine, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,26 +23,35 @@ from interlock.ax.connection import SubserverConnection
 from interlock.ax.dial_back import DialBack, check_endpoint
 from interlock.ax.protocol.messages import REGISTER, SUBPROTOCOL
 from interlock.ax.protocol.registration.codec import MESSAGE_BYTES_MAX, encode_registered, read_register_untrusted
-from interlock.ax.protocol.registration.sessions import Peer
+from interlock.ax.protocol.registration.registrations import Peer
 from interlock.ax.registrar import Registrar
 from interlock.config.plan import Plan
 from interlock.core.calls.call import internal
 from interlock.core.refusal_log import Refusals
 from interlock.fronts.exchange import Head
-from interlock.fronts.http_protocol import UPGRADED
+from interlock.fronts.http_protocol import UPGRADED, McpProtocol
 from interlock.fronts.public import PROXY_HEADERS
 from interlock.fronts.request_head import HeadInspector
 from interlock.fronts.shown_certificate import maybe_shown
 from interlock.fronts.trusted_proxies import TrustedProxies, address_of
 from interlock.net.message_pipe import GOING_AWAY
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.wire.jsonrpc.codec import decode_untrusted, encode_refusal, encode_result
+from interlock.wire.jsonrpc.codec import Request, Response, decode_untrusted, encode_refusal, encode_result
 from interlock.wire.jsonrpc.errors import CodecError
-from interlock.wire.jsonrpc.messages import Request, Response
 from interlock.wire.refusal import INVALID_REQUEST, HttpRefusal, Refusal
 
 if TYPE_CHECKING:
     from interlock.approvals.trust.client_certificates import Certificates
+
+# The endpoint for subservers: WS /ax, and POST /ax for those that are dialled back (MCP-AX 3.1, 10.1).
+#
+# An ASGI application. The registrant is verified before anything is accepted: by a subserver token, a client
+# certificate
+# that an [[access]] entry names, the user that one names (at ax.socket), or as this machine where clients need no
+# credential either. No client token is admitted,
+# and no peer from elsewhere without a credential, whatever auth.anonymous says: `local` may be entitled to more than
+# any
+# client. Refusals are recorded. The messages of a connection are handled by `runtime.ax.connection`.
 
 log = logging.getLogger("interlock.ax")
 
@@ -278,3 +282,43 @@ _NO_SUBPROTOCOL: Final = HttpRefusal(
 _ONLY_SOCKETS: Final = HttpRefusal(
     "upgrade_required", f"open a WebSocket with the subprotocol {SUBPROTOCOL}", headers=b"upgrade: websocket\r\n"
 )
+
+
+# Connections at `ax.socket`: subservers of this machine, whose user the kernel tells (AX-4.2-10).
+#
+# Only /ax is served there, as a WebSocket or by POST. Nothing else of the public endpoint is, so that no client is
+# taken
+# for somebody by the way it came.
+
+UID: Final = "uid"  # where the state of a connection has its user
+_CREDENTIALS: Final = "3i"  # pid, uid, gid (unix(7))
+
+
+class UserProtocol(McpProtocol):
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        sock: Any = transport.get_extra_info("socket")
+        said = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_CREDENTIALS))
+        self.app_state = {**self.app_state, UID: struct.unpack(_CREDENTIALS, said)[1]}
+        super().connection_made(transport)
+
+    def _takes(self) -> bool:
+        return False
+
+    def _should_upgrade(self) -> bool:
+        return super()._should_upgrade() and self._path() == PATH.encode()
+
+
+class UserApp:
+    """The ASGI application of `ax.socket`."""
+
+    def __init__(self, subservers: AxEndpoint) -> None:
+        self._subservers = subservers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == PATH:
+            await self._subservers(scope, receive, send)
+            return
+        body = b'{"error":"not_found","message":"subservers register at /ax","details":{}}'
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        await send({"type": "http.response.start", "status": 404, "headers": headers})
+        await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,382 @@
+"""JOSE: base64url, JSON Web Keys and key sets (RFC 7517), JSON Web Tokens (RFC 7519) and the claims of a token."""
+
+import base64
+import binascii
+import enum
+import hashlib
+import re
+from collections.abc import Sequence, Set
+from typing import Any, Final, Literal, get_args
+from urllib.parse import quote
+
+import msgspec
+
+from interlock.net.protocol.resource_uri import same_resource
+
+# Base64url without padding, the one spelling of it (RFC 7515 2). Python's own decoder skips what it does not know.
+
+_ALPHABET = re.compile(r"[A-Za-z0-9_-]*", re.ASCII)
+
+
+def decode_base64url(text: str) -> bytes | None:
+    """Decode base64url, or return None if the text is invalid or not the canonical spelling of its bytes."""
+    if not _ALPHABET.fullmatch(text) or len(text) % 4 == 1:
+        return None
+    data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    return data if encode(data) == text else None
+
+
+def encode(data: bytes) -> str:
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+# Why a bearer token opens nothing here, as values.
+#
+#     Invalid(reason)   the client's fault; it gets another token from its authorization server
+#
+# Every reason is answered alike: HTTP 401 and `error="invalid_token"` (RFC 6750 3.1). The text is the same for
+# everybody
+# and holds nothing of the token.
+
+
+class Reason(enum.Enum):
+    """The value is the `error_description`; RFC 6750 3 allows it neither quotation marks nor backslashes."""
+
+    UNKNOWN = "the token is unknown, has expired or was revoked"
+    MALFORMED = "the token cannot be read"
+    UNSUPPORTED = "the token asks for something this resource does not support"
+    ALGORITHM = "the token is signed with an algorithm that is not accepted"
+    TYPE = "the token is not an access token"
+    ISSUER = "the token comes from an authorization server that is not accepted"
+    AUDIENCE = "the token was issued for another resource"
+    EXPIRED = "the token has expired"
+    NOT_YET = "the token is not valid yet"
+    SUBJECT = "the token does not say who it is for"
+    BOUND = "the token is bound to a key or certificate and is no bearer token"
+    KEY_UNKNOWN = "the token is signed with an unknown key"
+    KEY_UNFIT = "the key of the token must not be used like this"
+    SIGNATURE = "the signature of the token is wrong"
+    INACTIVE = "the token is not active"
+    UNCLEAR = "the authorization server gives no clear answer about the token"
+
+
+class Invalid(msgspec.Struct, frozen=True):
+    reason: Reason
+
+
+# What a token says about itself, whether its own JWT says it or its authorization server, and what must be true of it.
+#
+# The signature, or the authorization server's word, is somebody else's business; here it is taken as given.
+
+SKEW_S: Final = 30.0  # how far the clocks of two machines may be apart
+SUBJECT_MAX: Final = 255  # OpenID Connect Core 2
+CLIENT_ID_MAX: Final = 2048  # it may be a URL (OAuth Client ID Metadata Document)
+# "@" parts the two halves of a principal's name, so neither half may hold one; "%" escapes.
+_NAME_SAFE: Final = "!$&'()*+,-./:;=?[]_|~#"
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """RFC 9068 2.2, RFC 7662 2.2. Claims that nothing here needs are not read."""
+
+    iss: str | None = None
+    sub: str | None = None
+    aud: str | tuple[str, ...] = ()
+    exp: float | None = None
+    nbf: float | None = None
+    iat: float | None = None
+    client_id: str | None = None
+    azp: str | None = None  # what OpenID Connect calls the client
+    scope: str | tuple[str, ...] | None = None
+    scp: str | tuple[str, ...] = ()  # what some authorization servers call the scope
+    roles: Any = ()  # RFC 9068 2.2.3.1; elsewhere it may be anything
+    cnf: Any = None  # RFC 7800
+    jti: Any = None  # RFC 7519 4.1.7; what it is matters only where a token is used once
+
+    @property
+    def scopes(self) -> Sequence[str]:
+        scope = self.scp if self.scope is None else self.scope
+        return scope.split(" ") if isinstance(scope, str) else scope
+
+    @property
+    def role_names(self) -> tuple[str, ...]:
+        roles = self.roles if isinstance(self.roles, list) else ()
+        return tuple(role for role in roles if isinstance(role, str))
+
+
+def check(claims: Claims, *, issuer: str, audience: str, now: float) -> Invalid | None:
+    """Return why a token with these claims cannot be used here now (RFC 9068 4), or None if it can."""
+    if claims.iss != issuer:  # RFC 3986 6.2.1: as strings
+        return Invalid(Reason.ISSUER)
+    audiences = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
+    if not any(same_resource(resource, audience) for resource in audiences):
+        return Invalid(Reason.AUDIENCE)
+    if claims.exp is None or now >= claims.exp + SKEW_S:
+        return Invalid(Reason.EXPIRED)
+    if any(begun is not None and begun > now + SKEW_S for begun in (claims.nbf, claims.iat)):
+        return Invalid(Reason.NOT_YET)
+    if not claims.sub or len(claims.sub) > SUBJECT_MAX or len(_client(claims)) > CLIENT_ID_MAX:
+        return Invalid(Reason.SUBJECT)
+    if claims.cnf is not None:  # RFC 9449 7.2: a bound token presented as a bearer token is a stolen one
+        return Invalid(Reason.BOUND)
+    return None
+
+
+def principal_name(issuer_name: str, claims: Claims) -> str:
+    """Return `client:ISS/SUB@CLIENT_ID`. Different pairs of subject and client never share a name."""
+    subject, client = (quote(part, safe=_NAME_SAFE) for part in (claims.sub or "", _client(claims)))
+    return f"client:{issuer_name}/{subject}@{client}"
+
+
+def role_principals(issuer_name: str, claims: Claims) -> tuple[str, ...]:
+    """Return a principal `role:ISS/ROLE` for each role, which [[access]] entries can name."""
+    return tuple(f"role:{issuer_name}/{quote(role, safe=_NAME_SAFE)}" for role in claims.role_names)
+
+
+def _client(claims: Claims) -> str:
+    return claims.client_id or claims.azp or ""
+
+
+# A JWT, such as a client's access token: bytes that may be anything -> a header we accept, claims, what was signed.
+#
+# Nothing it says is true before its signature is verified. Keys that the token itself brings (jwk, jku, x5c, x5u) are
+# not
+# even read.
+
+# RFC 8725 3.1: a closed list. Nothing unsigned, nothing symmetric: a public key must never serve as a secret.
+Algorithm = Literal["EdDSA", "ES256", "RS256", "PS256"]
+ALGORITHMS: Final[frozenset[str]] = frozenset(get_args(Algorithm))
+TYPES: Final = frozenset(("at+jwt", "application/at+jwt", "jwt"))  # RFC 9068 4; "JWT" from servers that are older
+
+
+class Jwt(msgspec.Struct, frozen=True, kw_only=True):
+    alg: Algorithm
+    kid: str | None
+    claims: Claims
+    signed: bytes
+    signature: bytes
+
+
+class _Header(msgspec.Struct, frozen=True):
+    alg: str
+    typ: str | None = None
+    kid: str | None = None
+    crit: Any = None
+
+
+_decode_header = msgspec.json.Decoder(_Header).decode
+_decode_claims = msgspec.json.Decoder(Claims).decode
+
+
+def is_jose(token: str) -> bool:
+    """Return whether a token has the form of a signed or encrypted token (RFC 7515 7.1, RFC 7516 7.1)."""
+    return token.count(".") in (2, 4)
+
+
+def read_jwt_untrusted(token: str, types: Set[str] = TYPES) -> Jwt | Invalid:
+    """Parse a signed token without checking its signature. `types` are the accepted values of `typ` in lower case;
+    "" accepts a missing one.
+    """
+    parts = token.split(".")
+    if len(parts) != 3:  # five would be an encrypted one
+        return Invalid(Reason.MALFORMED)
+    header, payload, signature = (decode_base64url(part) for part in parts)
+    if header is None or payload is None or signature is None:
+        return Invalid(Reason.MALFORMED)
+    try:
+        jose_header, claims = _decode_header(header), _decode_claims(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Invalid(Reason.MALFORMED)
+    if jose_header.alg not in ALGORITHMS or not signature:
+        return Invalid(Reason.ALGORITHM)
+    if jose_header.crit is not None:  # RFC 7515 4.1.11: we understand no extension
+        return Invalid(Reason.UNSUPPORTED)
+    if (jose_header.typ or "").lower() not in types:
+        return Invalid(Reason.TYPE)
+    signed = token.rpartition(".")[0].encode("ascii")
+    alg: Algorithm = jose_header.alg  # type: ignore[assignment]  # one of ALGORITHMS
+    return Jwt(alg=alg, kid=jose_header.kid, claims=claims, signed=signed, signature=signature)
+
+
+# An authorization server's key set (RFC 7517), and which of its keys, if any, verifies a token.
+
+KEYS_MAX: Final = 100  # of one set
+KEY_TYPES: Final[dict[Algorithm, tuple[str, str | None]]] = {  # RFC 7518 3.1, RFC 8037 3.1
+    "EdDSA": ("OKP", "Ed25519"),
+    "ES256": ("EC", "P-256"),
+    "RS256": ("RSA", None),
+    "PS256": ("RSA", None),
+}
+
+
+class Jwk(msgspec.Struct, frozen=True, kw_only=True):
+    """A public key as it was published. Whether its numbers are a key at all is found out when it is used."""
+
+    kty: str
+    kid: str | None = None
+    use: str | None = None
+    key_ops: tuple[str, ...] | None = None
+    alg: str | None = None
+    crv: str | None = None
+    n: str = ""
+    e: str = ""
+    x: str = ""
+    y: str = ""
+    d: str | None = None
+
+    def fits(self, alg: Algorithm) -> bool:
+        return (
+            (self.kty, self.crv) == KEY_TYPES[alg]
+            and self.use in (None, "sig")
+            and (self.key_ops is None or "verify" in self.key_ops)
+            and self.alg in (None, alg)
+            and self.d is None  # a private key that was published is everybody's
+        )
+
+
+_REQUIRED: Final = {
+    "OKP": ("crv", "kty", "x"),
+    "EC": ("crv", "kty", "x", "y"),
+    "RSA": ("e", "kty", "n"),
+}  # RFC 7638 3.2
+
+
+def thumbprint(key: Jwk) -> str:
+    """RFC 7638: what the key is called when it was given no name. Only for the kinds of KEY_TYPES."""
+    members = {name: getattr(key, name) for name in _REQUIRED[key.kty]}
+    return encode(hashlib.sha256(msgspec.json.encode(members)).digest())
+
+
+class BadKeySet(Exception):
+    """The document is not a key set. Raised only by `read_jwks_untrusted`."""
+
+
+class _KeySet(msgspec.Struct):
+    keys: list[Any]
+
+
+def read_jwks_untrusted(data: bytes) -> tuple[Jwk, ...]:
+    """Read a key set. Keys of an unknown form are left out (RFC 7517 5)."""
+    try:
+        keys = msgspec.json.decode(data, type=_KeySet).keys
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadKeySet("the answer is not a JSON Web Key Set") from None
+    if len(keys) > KEYS_MAX:
+        raise BadKeySet(f"the key set has more than {KEYS_MAX} keys")
+    return tuple(key for each in keys if (key := _read_key(each)) is not None)
+
+
+def _read_key(each: object) -> Jwk | None:
+    try:
+        return msgspec.convert(each, Jwk)
+    except msgspec.ValidationError:
+        return None
+
+
+def select(keys: Sequence[Jwk], alg: Algorithm, kid: str | None) -> Jwk | Invalid:
+    """Return the key with that id, or without an id the only key that fits. Several candidates are refused.
+
+    KEY_UNKNOWN means that a newer key set may contain the key.
+    """
+    if kid is None:
+        fitting = [key for key in keys if key.fits(alg)]
+        if not fitting:
+            return Invalid(Reason.KEY_UNKNOWN)
+        return fitting[0] if len(fitting) == 1 else Invalid(Reason.KEY_UNFIT)
+    named = [key for key in keys if key.kid == kid]
+    if not named:
+        return Invalid(Reason.KEY_UNKNOWN)
+    return named[0] if len(named) == 1 and named[0].fits(alg) else Invalid(Reason.KEY_UNFIT)
+
+
+# A public key as a person writes it into a configuration or a file: `ed25519:BASE64`, a JWK, or a set of JWKs.
+#
+# PEM is only recognised here; `keys.pem` reads it. A key without a name of
+# its own is named by its thumbprint (RFC 7638), so that a signer can always say which key it used.
+
+ED25519: Final = "ed25519:"
+ED25519_BYTES: Final = 32
+_PEM: Final = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----")
+
+
+class BadKey(Exception):
+    """The text is no public key that signatures can be verified with. The message does not repeat it."""
+
+
+def find_pem_label(text: str) -> str | None:
+    """Return the label of a PEM block, such as PUBLIC KEY, or None if the text is not PEM."""
+    match = _PEM.search(text)
+    return match[1] if match is not None else None
+
+
+def is_key_text(text: str) -> bool:
+    """Return whether the text is a key itself rather than the name of a file that contains one."""
+    return text.startswith((ED25519, "{")) or find_pem_label(text) is not None
+
+
+def read_key_untrusted(text: str) -> tuple[Jwk, ...]:
+    """Read one key or a key set with at least one usable key. Raise BadKey otherwise."""
+    text = text.strip()
+    if text.startswith(ED25519):
+        return (_ed25519(text.removeprefix(ED25519)),)
+    try:
+        members = msgspec.json.decode(text)
+    except (msgspec.DecodeError, RecursionError):
+        members = None
+    if not isinstance(members, dict):
+        raise BadKey("it is neither ed25519:BASE64 nor a JWK nor PEM")
+    if "keys" not in members:
+        return (named(_jwk(members)),)
+    try:
+        keys = read_jwks_untrusted(text.encode())
+    except BadKeySet as bad:
+        raise BadKey(str(bad)) from None
+    if any(key.d is not None for key in keys):
+        raise BadKey(PRIVATE)
+    fitting = tuple(named(key) for key in keys if (key.kty, key.crv) in KEY_TYPES.values())
+    if not fitting:
+        raise BadKey(UNFIT)
+    return fitting
+
+
+PRIVATE: Final = "it is a private key; give the public one, and take the private one for known to others"
+UNFIT: Final = "only Ed25519, P-256 and RSA keys verify signatures here"
+
+
+def named(key: Jwk) -> Jwk:
+    return key if key.kid is not None else msgspec.structs.replace(key, kid=thumbprint(key))
+
+
+def ed25519_key(public: bytes) -> Jwk:
+    return named(Jwk(kty="OKP", crv="Ed25519", x=encode(public)))
+
+
+def written(key: Jwk) -> str:
+    """Format a key as it is written in a configuration file."""
+    public = decode_base64url(key.x) if key.crv == "Ed25519" else None
+    if public is not None:
+        return ED25519 + base64.b64encode(public).decode("ascii")
+    members = {name: value for name, value in msgspec.to_builtins(key).items() if value}
+    return msgspec.json.encode(members).decode()
+
+
+def _ed25519(text: str) -> Jwk:
+    standard = text.replace("-", "+").replace("_", "/").rstrip("=")
+    try:
+        public = base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise BadKey("what stands behind ed25519: is not base64") from None
+    if len(public) != ED25519_BYTES:
+        raise BadKey(f"behind ed25519: stand {ED25519_BYTES} bytes in base64, not {len(public)}")
+    return ed25519_key(public)
+
+
+def _jwk(members: dict[str, Any]) -> Jwk:
+    try:
+        key = msgspec.convert(members, Jwk)
+    except msgspec.ValidationError:
+        raise BadKey("it is JSON, and not a JWK") from None
+    if key.d is not None or key.kty == "oct":
+        raise BadKey(PRIVATE)
+    if (key.kty, key.crv) not in KEY_TYPES.values():
+        raise BadKey(UNFIT)
+    return key

@@ -1,1 +1,0 @@
-"""JOSE: JWT, JWKS, public keys, claims and base64url, with their one error."""
