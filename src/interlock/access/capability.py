@@ -5,6 +5,7 @@ from interlock.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="access",
     sections=("auth", "access"),
+    operations=("interlock.access.api:OPERATIONS",),
     commands={
         "access": Command("interlock.access.cli:app", "accesses"),
     },

@@ -5,6 +5,7 @@ from interlock.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="catalog",
     sections=("tool",),
+    operations=("interlock.catalog.api:OPERATIONS",),
     commands={
         "tools": Command("interlock.catalog.cli.tools:app", "tool"),
     },

@@ -6,7 +6,7 @@ commands read it to start, so it names what is heavy as "module:attribute" and n
     CAPABILITY = Capability(
         name="rooms",
         sections=("rooms", "room"),
-        operations="interlock.rooms.api:OPERATIONS",
+        operations=("interlock.rooms.api:OPERATIONS",),
         commands={"rooms": Command("interlock.rooms.cli.rooms:app", "room")},
         parts="interlock.rooms.parts:RoomParts",
     )
@@ -44,6 +44,6 @@ class Capability(NamedTuple):
     name: str
     sections: tuple[str, ...] = ()  # of interlock.toml, declared as fields of Plan
     section: ConfigurationSection | None = None  # declared here
-    operations: str | None = None  # reference to the declarations of its operations
+    operations: tuple[str, ...] = ()  # references to declarations of operations
     commands: Mapping[str, Command] = {}
     parts: str | None = None  # reference to a subclass of CapabilityParts: links, checks, metrics, open and close

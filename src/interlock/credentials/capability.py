@@ -4,6 +4,7 @@ from interlock.core.capability import Capability, Command
 
 CAPABILITY = Capability(
     name="credentials",
+    operations=("interlock.credentials.api:OPERATIONS",),
     commands={
         "secrets": Command("interlock.credentials.cli:app", "secret"),
     },

@@ -5,6 +5,7 @@ from interlock.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="drivers",
     sections=("drivers",),
+    operations=("interlock.drivers.api:OPERATIONS",),
     commands={
         "add": Command("interlock.drivers.cli.add:app"),
         "discover": Command("interlock.drivers.cli.discover:app"),

@@ -5,6 +5,7 @@ from interlock.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="links",
     sections=("servers",),
+    operations=("interlock.links.api:OPERATIONS",),
     commands={
         "links": Command("interlock.links.cli.links:app", "link"),
     },

@@ -5,6 +5,7 @@ from interlock.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="names",
     sections=("registry",),
+    operations=("interlock.names.api:OPERATIONS",),
     commands={
         "names": Command("interlock.names.cli.names:app", "name"),
     },

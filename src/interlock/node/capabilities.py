@@ -13,8 +13,8 @@ CAPABILITIES: Final = (
     "interlock.node.capability:CAPABILITY",
     "interlock.store.capability:CAPABILITY",
     "interlock.access.capability:CAPABILITY",
-    "interlock.credentials.capability:CAPABILITY",
     "interlock.links.capability:CAPABILITY",
+    "interlock.credentials.capability:CAPABILITY",
     "interlock.catalog.capability:CAPABILITY",
     "interlock.approvals.capability:CAPABILITY",
     "interlock.safety.capability:CAPABILITY",
@@ -25,6 +25,7 @@ CAPABILITIES: Final = (
     "interlock.devices.capability:CAPABILITY",
     "interlock.drivers.capability:CAPABILITY",
     "interlock.interop.capability:CAPABILITY",
+    "interlock.operator.capability:CAPABILITY",
 )
 
 

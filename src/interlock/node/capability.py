@@ -5,6 +5,7 @@ from interlock.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="node",
     sections=("node", "mcp", "limits"),
+    operations=("interlock.operator.api:OPERATIONS",),
     commands={
         "init": Command("interlock.node.cli.init:app"),
         "serve": Command("interlock.node.cli.serve:app"),

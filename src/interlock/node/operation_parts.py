@@ -129,4 +129,5 @@ def make_operations(
             calls.aql.classified,
             approvals.names.state,
         ),
+        more=tuple(service for capability in node.capabilities.values() for service in capability.services()),
     )

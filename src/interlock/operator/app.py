@@ -106,7 +106,7 @@ def operator_app(
 
 def _services(operations: Operations) -> list[object]:
     names = getattr(operations, "__struct_fields__", None) or vars(operations)
-    return [getattr(operations, name) for name in names]
+    return [*(getattr(operations, name) for name in names if name != "more"), *getattr(operations, "more", ())]
 
 
 class _OperatorMiddleware:

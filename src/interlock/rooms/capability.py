@@ -5,6 +5,7 @@ from interlock.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="rooms",
     sections=("rooms", "room"),
+    operations=("interlock.rooms.api:OPERATIONS",),
     commands={
         "rooms": Command("interlock.rooms.cli.rooms:app", "room"),
     },

@@ -5,6 +5,7 @@ from interlock.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="safety",
     sections=("safety",),
+    operations=("interlock.safety.api:OPERATIONS",),
     commands={
         "agents": Command("interlock.safety.cli:app", "agent"),
     },

@@ -5,6 +5,7 @@ from interlock.core.capability import Capability, Command
 CAPABILITY = Capability(
     name="store",
     sections=("store",),
+    operations=("interlock.store.api:OPERATIONS",),
     commands={
         "audit": Command("interlock.store.cli:app", "audits"),
     },

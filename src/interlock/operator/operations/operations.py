@@ -47,3 +47,4 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     secrets: SecretOperations
     tokens: TokenOperations
     tools: ToolOperations
+    more: tuple[object, ...] = ()  # handlers of operations that capabilities declare
