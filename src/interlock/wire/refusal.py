@@ -94,6 +94,7 @@ class Forms(NamedTuple):
     mcp_status: int = 200  # of an HTTP response to a 2026-07-28 request
     draft_number: int | None = None  # of a JSON-RPC error to a legacy client or over an MCP-AX link
     http_status: int = 409  # of any other HTTP response
+    aql: str = "INTERNAL_ERROR"  # in the envelope of an MCP-AQL operation
 
 
 # Our own numbers are positive, because -32000..-32019 is closed to new codes. The MCP-AX draft names some of its errors
@@ -101,8 +102,8 @@ class Forms(NamedTuple):
 _CALL_FORMS: Final[Mapping[RefusalCode, Forms]] = {
     PARSE_ERROR: Forms(-32700, 400),
     INVALID_REQUEST: Forms(-32600, 400),
-    METHOD_NOT_FOUND: Forms(-32601, 404),
-    INVALID_PARAMS: Forms(-32602, 400),
+    METHOD_NOT_FOUND: Forms(-32601, 404, aql="NOT_FOUND_OPERATION"),
+    INVALID_PARAMS: Forms(-32602, 400, aql="VALIDATION_INVALID_TYPE"),
     INTERNAL_ERROR: Forms(-32603),
     RESOURCE_NOT_FOUND: Forms(-32002),  # legacy MCP only; 2026-07-28 says INVALID_PARAMS
     URL_ELICITATION_REQUIRED: Forms(-32042),  # 2025-11-25 only
@@ -110,7 +111,7 @@ _CALL_FORMS: Final[Mapping[RefusalCode, Forms]] = {
     MISSING_CAPABILITY: Forms(-32021, 400),
     UNSUPPORTED_VERSION: Forms(-32022, 400),
     TOOL_DEGRADED: Forms(32002, draft_number=-32002),  # AX-13.2-3
-    BUDGET_EXCEEDED: Forms(32003, draft_number=-32003),  # AX-13.2-3, AX-11.4-3
+    BUDGET_EXCEEDED: Forms(32003, draft_number=-32003, aql="RATE_LIMIT_EXCEEDED"),  # AX-13.2-3, AX-11.4-3
     NAMESPACE_CONFLICT: Forms(32110),  # AX-4.2-2
     NAMESPACE_INVALID: Forms(32111),  # AX-4.1-2
     REGISTRATION_CYCLE: Forms(32112),  # AX-5.3-3
@@ -118,7 +119,7 @@ _CALL_FORMS: Final[Mapping[RefusalCode, Forms]] = {
     AUTHORITY_UNVERIFIED: Forms(32114),  # AX-4.2-6, AX-4.2-8
     AUTHORITY_CONFLICT: Forms(32115),  # AX-4.2-5
     SESSION_UNKNOWN: Forms(32116, http_status=404),  # AX-6.2-2
-    SCOPE_DENIED: Forms(32117, http_status=403),  # AX-10.2-2
+    SCOPE_DENIED: Forms(32117, http_status=403, aql="PERMISSION_DENIED"),  # AX-10.2-2
     ROUTE_MISMATCH: Forms(32118),  # AX-7.2-1
     LINK_INSECURE: Forms(32119),  # AX-10.4-1
     CONFIRMATION_UNKNOWN: Forms(32120),  # AX-11.3-3
@@ -130,9 +131,9 @@ _CALL_FORMS: Final[Mapping[RefusalCode, Forms]] = {
     CALL_TIMEOUT: Forms(32130),  # AX-7.3-1
     UNAVAILABLE: Forms(32131, http_status=503),
     RESULT_TOO_LARGE: Forms(32132),
-    SURFACE_MISMATCH: Forms(32140),  # by the registry of names
-    SPECIFICATION_DRIFT: Forms(32141),
-    EXECUTION_REFUSED: Forms(32150),  # by the safety loop of MCP-AQL
+    SURFACE_MISMATCH: Forms(32140, aql="PERMISSION_DENIED"),  # by the registry of names
+    SPECIFICATION_DRIFT: Forms(32141, aql="PERMISSION_DENIED"),
+    EXECUTION_REFUSED: Forms(32150, aql="PERMISSION_DENIED"),  # by the safety loop of MCP-AQL
 }
 
 # Codes that are answered outside MCP. 409 is the status of a code without a row.
@@ -168,7 +169,7 @@ _HTTP_FORMS: Final[Mapping[str, Forms]] = {
     "unknown_kind": Forms(http_status=400),
     "one_recipient": Forms(http_status=400),
     "target_absent": Forms(http_status=400),
-    "input_invalid": Forms(http_status=400),
+    "input_invalid": Forms(http_status=400, aql="VALIDATION_INVALID_TYPE"),
     "secret_found": Forms(http_status=400),
     "wrong_topic": Forms(http_status=403),
     "history_hidden": Forms(http_status=403),
@@ -184,7 +185,14 @@ _HTTP_FORMS: Final[Mapping[str, Forms]] = {
     "unknown_proposal": Forms(http_status=404),
     "history_gap": Forms(http_status=404),
     "envelope_too_large": Forms(http_status=413),
-    "rate_limited": Forms(http_status=429),
+    "rate_limited": Forms(http_status=429, aql="RATE_LIMIT_EXCEEDED"),
+    # drivers
+    "input_unsupported": Forms(aql="VALIDATION_INVALID_TYPE"),
+    "auth_required": Forms(aql="PERMISSION_DENIED"),
+    "auth_failed": Forms(aql="PERMISSION_DENIED"),
+    "access_denied": Forms(aql="PERMISSION_DENIED"),
+    "policy_violation": Forms(aql="PERMISSION_DENIED"),
+    "egress_denied": Forms(aql="PERMISSION_DENIED"),
     # the registry of names
     "statement_invalid": Forms(http_status=400),
     "not_change_controller": Forms(http_status=403),

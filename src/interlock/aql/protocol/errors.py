@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.wire.refusal import Refusal
+
 AVAILABLE_MAX: Final = 10  # names offered for one that is unknown
 VALUE_CHARS_MAX: Final = 200  # of a value that is repeated in an error
 
@@ -60,13 +62,11 @@ UNITS: Final[Mapping[str, str]] = {
 HELP: Final = 'introspect tells more: {"operation":"introspect","params":{"query":"operations"}}'
 
 
-class Failure(msgspec.Struct, frozen=True):
-    """`code` is one of `Code`, or one that a native operation declared in one of the same categories."""
+class Failure(Refusal, frozen=True, kw_only=True):
+    """The refusal of an operation. Its code is one of `Code`, or one of the same categories that a native operation
+    declared."""
 
-    code: str
-    message: str
-    details: dict[str, Any] | None = None
-    confirmation: dict[str, Any] | None = None  # stands beside `error` (C.token-3)
+    confirmation: dict[str, Any] | None = None  # beside `error` in the envelope (C.token-3)
 
     @property
     def is_error(self) -> bool:
@@ -234,7 +234,9 @@ def confirmation_required(
     if reasons:
         details["reasons"] = confirmation["reasons"] = list(reasons)
     details |= {"confirmation_message": message, "confirmation_token": token, "expires_at": expires_at}
-    return Failure(Code.CONFIRMATION_REQUIRED.value, "This operation requires confirmation", details, confirmation)
+    return Failure(
+        Code.CONFIRMATION_REQUIRED.value, "This operation requires confirmation", details, confirmation=confirmation
+    )
 
 
 def confirmation_by_person(operation: str, danger: str, id: str, reasons: Sequence[str] = ()) -> Failure:

@@ -28,21 +28,17 @@ from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import (
     BUDGET_EXCEEDED,
     CALL_TIMEOUT,
-    EXECUTION_REFUSED,
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
     MISSING_CAPABILITY,
-    SCOPE_DENIED,
-    SPECIFICATION_DRIFT,
-    SURFACE_MISMATCH,
     TOOL_DEGRADED,
     URL_ELICITATION_REQUIRED,
     find_code,
+    forms_of,
 )
 
 UPSTREAM_CHARS_MAX: Final = 4096
 MESSAGE_CHARS_MAX: Final = 300
-_PERMISSION: Final = frozenset({SCOPE_DENIED, EXECUTION_REFUSED, SURFACE_MISMATCH, SPECIFICATION_DRIFT})
 _TOLD: Final = ("detail", "url", "verification_id", "element_name", "autonomy")
 _HOW: Final = "Nothing was executed. When the person has agreed, send exactly the same call again."
 _INTERLOCK_ERROR: Final = "dev.interlock/error"
@@ -56,16 +52,6 @@ _OS_CODES: Final[Mapping[str, Code]] = {
     "EEXIST": Code.CONFLICT_ALREADY_EXISTS,
     "EACCES": Code.PERMISSION_DENIED,
     "EPERM": Code.PERMISSION_DENIED,
-}
-_DRIVER_CODES: Final[Mapping[str, Code]] = {
-    "input_invalid": Code.VALIDATION_INVALID_TYPE,
-    "input_unsupported": Code.VALIDATION_INVALID_TYPE,
-    "auth_required": Code.PERMISSION_DENIED,
-    "auth_failed": Code.PERMISSION_DENIED,
-    "access_denied": Code.PERMISSION_DENIED,
-    "policy_violation": Code.PERMISSION_DENIED,
-    "egress_denied": Code.PERMISSION_DENIED,
-    "rate_limited": Code.RATE_LIMIT_EXCEEDED,
 }
 
 
@@ -194,7 +180,7 @@ def _tool_failure(found: _Result, tool: str, operation: str, danger: str) -> Fai
     said = _interlock_error(found.meta)
     if said is not None:
         details["reason"] = said
-        return failure(_DRIVER_CODES.get(said, Code.INTERNAL_ERROR), line, details)
+        return failure(Code(forms_of(said).aql), line, details)
     named = _OS_ERROR.search(line)
     if named is not None:
         errno = named[1] or _ERRNO[named[2]]
@@ -304,7 +290,7 @@ def read_error(error: Raw | bytes, *, tool: str, operation: str) -> Failure:
         return unknown_operation(operation)
     if known == BUDGET_EXCEEDED:
         return _over_budget(data)
-    if known in _PERMISSION or said == "auth_required":
+    if said == "auth_required" or (known is not None and forms_of(known).aql == Code.PERMISSION_DENIED.value):
         return permission_denied(said, **{key: data[key] for key in _TOLD if key in data})
     if known in (MISSING_CAPABILITY, URL_ELICITATION_REQUIRED):
         return internal_error(

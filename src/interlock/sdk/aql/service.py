@@ -235,7 +235,7 @@ class Service:
     def _failed(self, found: Failure, in_batch: bool, request: Request | None = None) -> Outcome:
         if request is not None and request.request_id is not None:
             details = {**(found.details or {}), "request_id": request.request_id}
-            found = Failure(found.code, found.message, details, found.confirmation)
+            found = Failure(found.code, found.message, details, confirmation=found.confirmation)
         alone = Failure(found.code, found.message, found.details) if in_batch else found
         return Outcome(failed(alone), found)
 
