@@ -21,7 +21,7 @@ from interlock.drivers.contracts.table import ContractTable
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.parts import DriverParts
 from interlock.drivers.protocol.binding.match import Bound, match
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Contract, Driver
 from interlock.links.server_link import ServerLink
 from interlock.node.node import Node
@@ -89,7 +89,7 @@ class Lending:
         self.lent = 0
         self.asleep = False
         self.woken = 0
-        self.refusal: DriverError | None = None
+        self.refusal: DriverRefusal | None = None
 
     async def look(self) -> str | None:
         self.looked += 1
@@ -98,7 +98,7 @@ class Lending:
     def maybe_ready(self, caller: Caller) -> Lent | None:
         return None if self.asleep or self.refusal is not None else Lent(self, self.link)
 
-    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lent | DriverError:
+    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lent | DriverRefusal:
         self.woken += 1
         await asyncio.sleep(0)
         return self.refusal if self.refusal is not None else Lent(self, self.link)

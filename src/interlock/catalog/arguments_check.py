@@ -18,7 +18,7 @@ from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refuse, Verdict
 from interlock.drivers.protocol.binding.call_result import error_result
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import Era
 from interlock.mcp.results import result_to_legacy
@@ -75,7 +75,7 @@ def _schema_refusal(call: Call, route: Route) -> Refuse | None:
         return None
     ref = secrets.token_hex(6)
     log.debug("%s (ref %s): %s: %s", call.target, ref, INPUT_INVALID, refusal)
-    said = DriverError(code=INPUT_INVALID, message=f"{refusal}; no person was asked to approve the call")
+    said = DriverRefusal(code=INPUT_INVALID, message=f"{refusal}; no person was asked to approve the call")
     result = error_result(said, ref)
     if call.caller.era is not Era.MODERN:
         brought = result_to_legacy(Raw(result))

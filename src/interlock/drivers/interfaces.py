@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from interlock.core.calls.caller import Caller
 from interlock.drivers.protocol.binding.match import Bound
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Binding, Driver
 from interlock.drivers.protocol.problems import Problem
 from interlock.links.listing import Listing
@@ -50,13 +50,13 @@ class Hooks(Protocol):
 
     async def arguments(
         self, bound: Bound, given: Mapping[str, Any], context: Mapping[str, Any]
-    ) -> dict[str, Any] | DriverError:
+    ) -> dict[str, Any] | DriverRefusal:
         """What the server is sent; `bound.check_arguments` has taken it."""
 
     def reads_results(self, bound: Bound) -> bool: ...
 
     async def value(self, bound: Bound, result: Mapping[str, Any]) -> Any:
-        """The contract's value, which `bound.satisfying` has taken, or a DriverError."""
+        """The contract's value, which `bound.satisfying` has taken, or a DriverRefusal."""
 
 
 class Provider(Protocol):
@@ -85,7 +85,7 @@ class Provider(Protocol):
     def maybe_ready(self, caller: Caller) -> Lease | None:
         """The link of this caller's process where it can be used at once; None: `acquire` it."""
 
-    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lease | DriverError:
+    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lease | DriverRefusal:
         """The link of this caller's process, started where it sleeps. Nothing has been sent when it fails.
 
         `timeout_s`: how long to wait where all processes are taken by others.

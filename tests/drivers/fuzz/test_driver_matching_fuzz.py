@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.drivers.driver_bindings import bound, entry, giving, matched, promising, takes
 
 from interlock.drivers.protocol.binding.match import Bound
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 
 WORDS = st.sampled_from(
     [
@@ -63,4 +63,4 @@ RESULTS = st.fixed_dictionaries(
 @given(st.sampled_from(READERS), RESULTS)
 def test_whatever_is_answered_gives_an_array_or_an_error(reader: Bound, result: dict[str, Any]) -> None:
     value = reader.value(result)
-    assert isinstance(value, list | DriverError)
+    assert isinstance(value, list | DriverRefusal)

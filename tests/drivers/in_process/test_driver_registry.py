@@ -14,7 +14,7 @@ from interlock.core.clock import SystemClock
 from interlock.core.store_backends import build_store
 from interlock.drivers.contracts.table import ContractTable
 from interlock.drivers.interfaces import DriverState, Lease
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Binding
 from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.registry.registry import Registry
@@ -52,7 +52,7 @@ class Fake:
     def maybe_ready(self, caller: Caller) -> Lease | None:
         return None
 
-    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lease | DriverError:
+    async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lease | DriverRefusal:
         raise AssertionError("nobody calls here")
 
     def start(self) -> None:

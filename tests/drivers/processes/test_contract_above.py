@@ -9,7 +9,7 @@ import pytest_asyncio
 from tests.drivers.contract_node import OPEN, ContractPlace, contract, contract_place
 from tests.support.frozen_node import House
 
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,7 +36,7 @@ async def test_a_node_above_lists_and_calls_contracts_as_any_tool(here: Contract
 
     assert (await called({"path": "x"}))["result"]["structuredContent"] == {"got": {"path": "x"}}
     assert (await called({"path": 7}))["result"]["_meta"]["dev.interlock/error"]["code"] == "input_invalid"
-    lending.refusal = DriverError(code="tool_unavailable", message="away", retryable=True)
+    lending.refusal = DriverRefusal(code="tool_unavailable", message="away", retryable=True)
     assert (await called({}))["error"]["code"] == -32002
 
 
@@ -44,10 +44,10 @@ async def test_only_calls_that_left_are_charged(here: ContractPlace) -> None:
     lending = await here.serve("new", contract("test.dear", inputs=PATH), "keep")
     for _ in range(3):
         assert (await here.call("test__dear", {"path": 7}).result())["isError"] is True
-    lending.refusal = DriverError(code="auth_required", message="log in")
+    lending.refusal = DriverRefusal(code="auth_required", message="log in")
     for _ in range(3):
         assert (await here.call("test__dear").result())["isError"] is True
-    lending.refusal = DriverError(code="tool_unavailable", message="away", retryable=True)
+    lending.refusal = DriverRefusal(code="tool_unavailable", message="away", retryable=True)
     for _ in range(3):
         assert (await here.call("test__dear").error())["code"] == 32002
     lending.refusal = None

@@ -18,7 +18,7 @@ from interlock.approvals.protocol.standing_grant import ArgumentRule, StandingGr
 from interlock.approvals.standing_grants import StoredGrant
 from interlock.core.operator_errors import Refused
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.gate.protocol.held_call import Presented
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -133,7 +133,7 @@ async def test_it_is_asked_whichever_driver_is_chosen(here: Holding) -> None:
     await here.offer([made], *lending)
     for at in range(2):
         assert (await here.demand({"label": f"whoever {at}"}))["status"] == "confirmation_required"
-        lending[0].refusal = DriverError(code="tool_unavailable", message="gone", retryable=True)
+        lending[0].refusal = DriverRefusal(code="tool_unavailable", message="gone", retryable=True)
     assert await here.played("whoever 0") == await here.played("whoever 1") == 0
 
 
@@ -193,7 +193,7 @@ async def test_a_released_call_whose_first_driver_cannot_be_reached_goes_to_the_
     other = driver("two-mcp", binding("test.play", "play", cost_override={"cost_units_per_call": 2}))
     lending = Lending(here.node, "new", first, [made]), Lending(here.node, "old", other, [made])
     await here.offer([made], *lending)
-    lending[0].refusal = DriverError(code="tool_unavailable", message="gone", retryable=True)
+    lending[0].refusal = DriverRefusal(code="tool_unavailable", message="gone", retryable=True)
     arguments = {"label": "elsewhere"}
     await here.approved(await here.demand(arguments))
     assert (await here.call("test__play", arguments).result())["structuredContent"]["done"] == "elsewhere"

@@ -15,7 +15,7 @@ from interlock.cli.codes import codes_for
 from interlock.core.calls.caller import Principal
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.parts import DriverParts
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.links.pipes import StdioPipe
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -300,12 +300,12 @@ async def test_every_failure_of_a_driver_but_an_unreachable_server_is_an_isError
     lending = await playing(here, "new")
     for code in ("auth_required", "auth_failed", "rate_limited", "contract_mismatch", "input_unsupported", "internal"):
         for retryable in (False, True):
-            lending.refusal = DriverError(code=code, message="because", retryable=retryable)
+            lending.refusal = DriverRefusal(code=code, message="because", retryable=retryable)
             result = await here.call("test__play", {"act": {}}).result()
             assert error_of(result) == (code, "because")
             assert codes_for(code), code
             assert result["_meta"]["dev.interlock/error"]["retryable"] is retryable
-    lending.refusal = DriverError(code="tool_unavailable", message="because", retryable=True)
+    lending.refusal = DriverRefusal(code="tool_unavailable", message="because", retryable=True)
     error = await here.call("test__play", {"act": {}}).error()
     assert (error["code"], error["message"], error["data"]["outcome"]) == (32002, "tool_degraded", "not_sent")
     assert lending.lent == 0
@@ -313,7 +313,9 @@ async def test_every_failure_of_a_driver_but_an_unreachable_server_is_an_isError
 
 async def test_a_driver_that_cannot_be_reached_is_a_degraded_tool(here: ContractPlace) -> None:
     lending = await playing(here, "new")
-    lending.refusal = DriverError(code="tool_unavailable", message="/usr/bin/secret-path did not start", retryable=True)
+    lending.refusal = DriverRefusal(
+        code="tool_unavailable", message="/usr/bin/secret-path did not start", retryable=True
+    )
     error = await here.call("test__play", {"act": {}}).error()
     assert (error["code"], error["data"]["reason"], error["data"]["outcome"]) == (
         32002,

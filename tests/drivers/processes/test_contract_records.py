@@ -9,7 +9,7 @@ import pytest_asyncio
 from tests.drivers.contract_node import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
 
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -144,7 +144,7 @@ async def test_no_route_tells_the_operator_every_candidate_and_the_client_none(
 
 async def test_a_driver_that_never_took_the_call_leaves_no_row_of_having_been_invoked(here: ContractPlace) -> None:
     lending = await here.serve("new", contract("test.keep", inputs=KEEP), "keep")
-    lending.refusal = DriverError(code="auth_required", message="log in")
+    lending.refusal = DriverRefusal(code="auth_required", message="log in")
 
     async def asked() -> None:
         await here.call("test__keep", {}).result()

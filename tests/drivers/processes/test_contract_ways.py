@@ -13,7 +13,7 @@ from tests.support.local_node import LegacyClient
 
 from interlock.drivers.contracts.call import ContractCall
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -214,7 +214,7 @@ async def test_a_first_choice_that_cannot_be_started_is_skipped_within_the_call(
     first, second = await two(here, play())
     assert (await here.call("test__play", {"label": "first"}).result())["structuredContent"]["done"] == "first"
     assert await played(here, "new", "first") == 1
-    first.refusal = DriverError(code="tool_unavailable", message="it does not start", retryable=True)
+    first.refusal = DriverRefusal(code="tool_unavailable", message="it does not start", retryable=True)
     assert (await here.call("test__play", {"label": "second"}).result())["structuredContent"]["done"] == "second"
     assert await played(here, "old", "second") == 1
     assert (first.lent, second.lent) == (0, 0)
@@ -237,7 +237,7 @@ async def test_after_it_was_sent_only_an_idempotent_call_goes_on_to_the_next_dri
 async def test_a_pinned_call_never_falls_back(here: ContractPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(here.node.stores.current.plan.drivers.pins, "test.play", "one-mcp")
     first, second = await two(here, play(idempotent=True))
-    first.refusal = DriverError(code="tool_unavailable", message="it does not start", retryable=True)
+    first.refusal = DriverRefusal(code="tool_unavailable", message="it does not start", retryable=True)
     assert (await here.call("test__play", {"label": "pin"}).error())["data"]["reason"] == "subserver_unreachable"
     first.state = DriverState.UNAVAILABLE
     assert code_of(await here.call("test__play", {"label": "pin"}).result()) == "pinned_provider_unavailable"
@@ -327,7 +327,7 @@ async def test_a_drivers_own_functions_make_arguments_and_read_results(here: Con
     assert result["structuredContent"] == {"read": True}
     assert hooks.saw[0][0] == {"label": "given"}
     assert hooks.saw[1]["structuredContent"]["done"] == "made"
-    lending.hooks = Hooking(value=DriverError(code="shop:sold_out", message="none left"))
+    lending.hooks = Hooking(value=DriverRefusal(code="shop:sold_out", message="none left"))
     assert code_of(await here.call("test__play").result()) == "shop:sold_out"
     assert lending.lent == 0
 

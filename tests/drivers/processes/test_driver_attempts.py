@@ -14,7 +14,7 @@ from tests.drivers.driver_stage import AheadClock, Stage, asked, caller, lent, s
 
 from interlock.drivers.install.installation import Attempt, InstallFailed
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.provider import keeper as keeping
 from interlock.drivers.provider import provider as provider_module
 from interlock.links import connector
@@ -54,7 +54,7 @@ async def test_a_server_that_ends_at_once_is_tried_once_and_max_retries_more_tim
 async def test_a_call_for_it_makes_one_more_series_and_ends_as_retryable(stage: Stage) -> None:
     provider = await settled(stage.provider("--exit", "3", connection_options={"max_retries": 0}))
     error = await provider.acquire(caller())
-    assert isinstance(error, DriverError)
+    assert isinstance(error, DriverRefusal)
     assert (error.code, error.retryable) == ("tool_unavailable", True)
     assert "exited with code 3" in error.cause["reason"]
     assert "exited" not in error.message
@@ -70,7 +70,7 @@ async def test_five_exits_within_a_minute_leave_it_alone_for_a_minute(
     assert provider.state is DriverState.UNAVAILABLE
     assert len(stage.log.starts) == 5
     error = await provider.acquire(caller())
-    assert isinstance(error, DriverError)
+    assert isinstance(error, DriverRefusal)
     assert error.retryable
     assert len(stage.log.starts) == 5
     clock.ahead += keeping.BARRED_S + 1
@@ -148,7 +148,7 @@ async def test_what_cannot_be_installed_is_unavailable_with_every_reason_and_tri
     assert (provider.state, provider.code) == (DriverState.UNAVAILABLE, "install_failed")
     assert provider.reason == "npm: no registry; pip: no index"
     error = await provider.acquire(caller())
-    assert isinstance(error, DriverError)
+    assert isinstance(error, DriverRefusal)
     assert error.code == "tool_unavailable"
     assert stage.installs == 1  # no call installs anything
     await provider.stop()

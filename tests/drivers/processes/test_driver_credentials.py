@@ -22,7 +22,7 @@ from interlock.config.plan import Spawn
 from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.kinds import kind_of
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.provider.provider import DriverProvider
 from interlock.drivers.provider.tenant_processes import InstanceLease
 
@@ -87,7 +87,7 @@ async def test_an_unknown_name_leaves_the_driver_unauthed_and_names_the_slug(sta
     provider = await settled(stage.provider(server=server, transport="http", secrets=KEPT, **ONCE))
     assert provider.state is DriverState.UNAUTHED
     refused = await provider.acquire(caller())
-    assert isinstance(refused, DriverError)
+    assert isinstance(refused, DriverRefusal)
     assert refused.code == "auth_required"
     assert "no-such-key" in refused.message
 
@@ -212,7 +212,7 @@ async def test_an_expired_login_is_noticed_once_kept_and_over_with_another_secre
         lease.release()
         assert provider.state is DriverState.UNAUTHED
         refused = await provider.acquire(caller())
-        assert isinstance(refused, DriverError)
+        assert isinstance(refused, DriverRefusal)
         assert refused.code == "auth_required"
         assert there.calls == 1
         await until(lambda: provider.state is DriverState.UNAUTHED and not provider._login_tasks)
@@ -220,7 +220,7 @@ async def test_an_expired_login_is_noticed_once_kept_and_over_with_another_secre
         before = len(there.requests)
         again = await settled(dialled(stage, there.url, **EXPIRES))  # the node was started anew
         assert again.state is DriverState.UNAUTHED
-        assert isinstance(await again.acquire(caller()), DriverError)
+        assert isinstance(await again.acquire(caller()), DriverRefusal)
         assert len(there.requests) == before
         there.refusal = None
         await stage.node.links.credentials.set_secret("acme-api-key", "another-key-of-acme")
@@ -245,7 +245,7 @@ async def test_one_users_expired_login_is_nobody_elses(stage: Stage) -> None:
             await asked(lease)
         lease.release()
         there.refusal = None
-        assert isinstance(await provider.acquire(caller("ada")), DriverError)
+        assert isinstance(await provider.acquire(caller("ada")), DriverRefusal)
         assert provider.state is DriverState.READY
         lease = await lent(provider, "bob")
         assert await asked(lease) == {"path": "/mcp"}
@@ -261,7 +261,7 @@ async def test_a_secret_that_is_granted_to_others_reaches_no_process(stage: Stag
         options: dict[str, Any] = {**ONCE, "metadata": {"isolation": isolation}}
         provider = await settled(stage.provider(server=server, transport="http", secrets=kept, **options))
         assert provider.state is DriverState.UNAUTHED
-        assert isinstance(await provider.acquire(caller("ada")), DriverError)
+        assert isinstance(await provider.acquire(caller("ada")), DriverRefusal)
         assert there.requests == []
 
 
@@ -279,7 +279,7 @@ async def test_a_users_own_secret_reaches_that_users_process_alone(stage: Stage)
         lease.release()
         before = len(there.requests)
         refused = await provider.acquire(caller("bob"))
-        assert isinstance(refused, DriverError)
+        assert isinstance(refused, DriverRefusal)
         assert refused.code == "auth_required"
         assert len(there.requests) == before
 

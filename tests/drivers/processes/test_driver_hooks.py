@@ -13,7 +13,7 @@ from tests.drivers.driver_texts import as_contract, as_driver, binding, contract
 from tests.servers.caging import needs_sandbox
 
 from interlock.drivers.protocol.binding.match import Bound, match
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.provider.hook_process import HookFailed, HookPlan, HookProcess
 from interlock.drivers.provider.hooks import DriverHooks, load_hooks
 
@@ -96,9 +96,9 @@ async def test_transforms_come_before_build_arguments(hooked: Hooked) -> None:
 @pytest.mark.req("AIP-define-2")
 async def test_what_the_server_would_not_take_is_not_sent(hooked: Hooked) -> None:
     refused = await hooked.hooks.arguments(hooked.bound, {"n": "4"}, {})
-    assert isinstance(refused, DriverError) and refused.code == "contract_mismatch"
+    assert isinstance(refused, DriverRefusal) and refused.code == "contract_mismatch"
     listed = await hooked.hooks.arguments(hooked.bound, {"n": -1}, {})
-    assert isinstance(listed, DriverError) and (listed.code, "a dict" in listed.cause["reason"]) == ("internal", True)
+    assert isinstance(listed, DriverRefusal) and (listed.code, "a dict" in listed.cause["reason"]) == ("internal", True)
 
 
 @pytest.mark.req("AIP-define-2")
@@ -110,7 +110,7 @@ async def test_a_process_that_answers_something_else_is_not_believed(
 
     monkeypatch.setattr(hooked.hooks.process, "ask", ask)
     refused = await hooked.hooks.arguments(hooked.bound, {}, {})
-    assert isinstance(refused, DriverError)
+    assert isinstance(refused, DriverRefusal)
     assert (refused.code, refused.cause["reason"]) == ("internal", "it returns no dict")
 
 

@@ -16,7 +16,7 @@ from tests.drivers.scripted_server import Scripted
 
 from interlock.core.link_state import LinkState
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.provider import provider as provider_module
 
 KEY = "driven-mcp@1"
@@ -192,7 +192,7 @@ async def test_a_lazy_driver_is_checked_again_before_its_first_call_is_dispatche
     again = await settled(stage.provider(*options, plan={"registration": "lazy"}))
     assert again.state is DriverState.READY
     error = await again.acquire(caller())
-    assert isinstance(error, DriverError)
+    assert isinstance(error, DriverRefusal)
     assert error.code == "contract_mismatch"
     assert again.state is DriverState.REJECTED
     assert "tools/call" not in stage.log.methods
@@ -225,7 +225,7 @@ async def test_a_tool_that_goes_away_rejects_the_driver_before_its_next_call(sta
     keeper = stage.node.calls.keepers[KEY]
     await until(lambda: keeper._relists)
     error = await provider.acquire(caller())
-    assert isinstance(error, DriverError)
+    assert isinstance(error, DriverRefusal)
     assert error.code == "contract_mismatch"
     assert provider.code == "mcp_tool_missing"
     stage.tools({"name": "echo"})
@@ -265,7 +265,7 @@ async def test_bindings_are_checked_again_when_a_modern_list_has_had_its_time(st
     clock.ahead += 31
     assert provider.maybe_ready(caller()) is None
     error = await provider.acquire(caller())
-    assert isinstance(error, DriverError)
+    assert isinstance(error, DriverRefusal)
     assert error.code == "contract_mismatch"
 
 
@@ -352,7 +352,7 @@ async def test_a_driver_that_ended_starts_nothing_and_keeps_nobody_waiting(stage
     await until(lambda: (instance := provider._instances.maybe(None)) and instance.leases)  # type: ignore[union-attr]
     await provider.stop(at_once=True)
     for error in (await waiting, await provider.acquire(caller())):
-        assert isinstance(error, DriverError)
+        assert isinstance(error, DriverRefusal)
         assert (error.code, error.retryable) == ("tool_unavailable", True)
     assert provider.maybe_ready(caller()) is None
     assert not any(map(alive, stage.log.pids))

@@ -10,7 +10,7 @@ from tests.drivers.driver_stage import Stage, alive, asked, caller, lent, settle
 from interlock.core.link_state import LinkState
 from interlock.core.operator_errors import NotFound
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 
 
 @pytest_asyncio.fixture
@@ -71,7 +71,7 @@ async def test_a_tool_that_does_not_fit_rejects_the_driver_before_anything_is_ca
     provider = await settled(stage.provider(*stage.tools({"name": "echo", "inputSchema": needs_more})))
     assert (provider.state, provider.code) == (DriverState.REJECTED, "contract_mismatch")
     assert provider.contract_ids == frozenset()
-    assert isinstance(await provider.acquire(caller()), DriverError)
+    assert isinstance(await provider.acquire(caller()), DriverRefusal)
     assert "tools/call" not in stage.log.methods
 
 
@@ -83,6 +83,6 @@ async def test_a_tool_the_server_does_not_list_rejects_the_driver_and_the_neares
     assert "echo" in provider.problems[0].hint
     assert provider.contract_ids == frozenset()
     refused = await provider.acquire(caller())
-    assert isinstance(refused, DriverError)
+    assert isinstance(refused, DriverRefusal)
     assert refused.code == "contract_mismatch"
     assert "tools/call" not in stage.log.methods

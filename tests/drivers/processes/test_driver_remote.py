@@ -15,7 +15,7 @@ from tests.drivers.driver_stage import Stage, asked, caller, lent, settled, stag
 from tests.servers.start import raw, serving
 
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.provider.provider import DriverProvider
 
 KEY = "driven-mcp@1"
@@ -125,7 +125,7 @@ async def test_a_refused_credential_is_no_reason_to_try_the_other_transport(stag
             assert provider.state is DriverState.UNAUTHED
             assert b"GET " not in bytes(wire.sent)
             error = await provider.acquire(caller())
-            assert isinstance(error, DriverError)
+            assert isinstance(error, DriverRefusal)
             assert error.code == "auth_required"
 
 

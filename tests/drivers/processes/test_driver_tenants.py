@@ -13,7 +13,7 @@ from interlock.config.plan import Spawn
 from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.kinds import kind_of
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.provider import tenant_processes
 
 KEY = "driven-mcp@1"
@@ -87,7 +87,7 @@ async def test_a_tenant_for_whom_there_is_no_room_waits_and_is_then_refused(stag
     loop = asyncio.get_running_loop()
     began = loop.time()
     error = await provider.acquire(caller("cyd"), 0.2)
-    assert isinstance(error, DriverError)
+    assert isinstance(error, DriverRefusal)
     assert (error.code, error.retryable) == ("rate_limited", True)
     assert 0.2 <= loop.time() - began < 5
     waiting = asyncio.create_task(lent(provider, "cyd"))
@@ -107,7 +107,7 @@ async def test_the_room_of_the_node_holds_for_tenants_of_all_drivers(
     provider = await settled(stage.provider(metadata={"isolation": "tenant", "max_processes": 8}))
     ada = await pid_of(stage, provider, "ada")
     error = await provider.acquire(caller("bob"), 0.2)
-    assert isinstance(error, DriverError)
+    assert isinstance(error, DriverRefusal)
     assert error.code == "rate_limited"
     monkeypatch.setattr(tenant_processes, "SETTLED_S", 0.0)  # as if the minute were over
     await pid_of(stage, provider, "bob")
@@ -129,7 +129,7 @@ async def test_what_one_tenants_server_lacks_is_that_tenants_trouble_alone(stage
     (await lent(provider, "ada")).release()
     stage.tools({"name": "other"})
     error = await provider.acquire(caller("bob"))
-    assert isinstance(error, DriverError)
+    assert isinstance(error, DriverRefusal)
     assert error.code == "contract_mismatch"
     assert provider.state is DriverState.READY
     lease = provider.maybe_ready(caller("ada"))

@@ -14,7 +14,7 @@ from tests.drivers.driver_stage import AheadClock, Stage, asked, caller, lent, s
 
 from interlock.core.link_state import LinkState
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.provider import health_schedule as checkup
 
 KEY = "driven-mcp@1"
@@ -148,7 +148,7 @@ async def test_a_server_that_may_ask_callers_serves_one_call_at_a_time(stage: St
     first = await lent(provider, "ada")
     assert provider.maybe_ready(caller("bob")) is None
     error = await provider.acquire(caller("bob"), 0.1)
-    assert isinstance(error, DriverError)
+    assert isinstance(error, DriverRefusal)
     assert error.code == "rate_limited"
     waiting = asyncio.create_task(lent(provider, "bob"))
     assert (await asked(first, n=1))["n"] == 1

@@ -9,7 +9,7 @@ from tests.drivers.driver_texts import as_driver, binding, driver, told
 from interlock import define_driver
 from interlock.drivers.hooks import DriverHandle, DriverRefused, defineDriver
 from interlock.drivers.protocol.binding.hook_entry import STANDARD, Entry, HookInvalid, check_entry, read_driver_result
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Driver
 
 
@@ -131,8 +131,8 @@ def test_what_a_hook_makes_is_not_compared_ahead_and_checked_at_the_call() -> No
     }
     both = bound(entry("$.t"), promise, tool, entry=Entry(builds=True, parses=True))
     assert {each.code for each in both.warnings} == {"contract_unverified"}
-    assert isinstance(both.check_arguments({"a": "1"}), DriverError)
-    assert isinstance(both.satisfying({"x": "no"}), DriverError)
+    assert isinstance(both.check_arguments({"a": "1"}), DriverRefusal)
+    assert isinstance(both.satisfying({"x": "no"}), DriverRefusal)
     assert both.satisfying({"x": 1}) == {"x": 1}
 
 
@@ -143,7 +143,7 @@ def test_what_a_hook_makes_is_not_compared_ahead_and_checked_at_the_call() -> No
 def test_an_error_code_without_prefix_that_is_no_standard_code_gets_the_drivers_id() -> None:
     def code(written: str) -> str:
         made = read_driver_result(read(), {"ok": False, "error": {"code": written, "message": "m"}})
-        assert isinstance(made, DriverError)
+        assert isinstance(made, DriverRefusal)
         return made.code
 
     assert code("card_declined") == "filesystem-mcp:card_declined"

@@ -13,7 +13,7 @@ from interlock.drivers.protocol.binding.checks import check_binding
 from interlock.drivers.protocol.binding.contract_fit import unfit
 from interlock.drivers.protocol.binding.hook_entry import Entry
 from interlock.drivers.protocol.binding.match import Bound
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
 
 ANY: dict[str, Any] = {}
@@ -29,9 +29,9 @@ def sent(bound: Bound, given: dict[str, Any], context: dict[str, Any] | None = N
     return made
 
 
-def fails(bound: Bound, given: dict[str, Any], context: dict[str, Any] | None = None) -> DriverError:
+def fails(bound: Bound, given: dict[str, Any], context: dict[str, Any] | None = None) -> DriverRefusal:
     made = bound.arguments(given, context or {})
-    assert isinstance(made, DriverError), made
+    assert isinstance(made, DriverRefusal), made
     return made
 
 

@@ -25,7 +25,7 @@ from tests.drivers.driver_texts import contract
 
 from interlock.drivers.protocol.binding.hook_entry import Entry
 from interlock.drivers.protocol.binding.match import Bound, digest_of, match
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.wire.schemas.validators import compile_schema
 
 PATH = takes("path", path=STRING)
@@ -322,7 +322,7 @@ def test_what_cannot_be_decided_is_a_warning_and_is_checked_at_the_call(schema: 
     found = bound(entry(), promising({}, PATH), giving({}, arguments))
     assert len(unverified(found)) >= 1
     failed = found.arguments({"path": wrong}, {})
-    assert isinstance(failed, DriverError)
+    assert isinstance(failed, DriverRefusal)
     assert (failed.code, failed.cause) == ("contract_mismatch", {"pointer": "/path"})
     assert wrong not in failed.message
 
@@ -342,7 +342,7 @@ def test_a_schema_is_read_by_its_own_draft(draft: dict[str, Any]) -> None:
         pair = {"type": "array", "prefixItems": [STRING, {"type": "integer"}]}
     found = bound(entry(), promising({}, takes("p", p={"type": "array"})), giving({}, {**draft, **takes("p", p=pair)}))
     assert found.arguments({"p": ["a", 1]}, {}) == {"p": ["a", 1]}
-    assert isinstance(found.arguments({"p": [1, 1]}, {}), DriverError)
+    assert isinstance(found.arguments({"p": [1, 1]}, {}), DriverRefusal)
 
 
 @pytest.mark.req("AIP-tools-11")
@@ -470,7 +470,7 @@ def test_a_text_falls_back_only_in_results_that_are_text_shaped() -> None:
         {"content": [], "structuredContent": {"content": "a"}},
     ):
         failed = found.value(result)
-        assert isinstance(failed, DriverError) and failed.code == "output_parse_failed"
+        assert isinstance(failed, DriverRefusal) and failed.code == "output_parse_failed"
 
 
 def test_problems_say_the_line_of_the_binding() -> None:

@@ -10,13 +10,13 @@ from interlock.drivers.protocol.model import Contract
 from interlock.drivers.protocol.selection.resolver import (
     HEALTH_EVERY_S,
     Candidate,
-    DriverFault,
     DriverResolution,
     SelectionPolicy,
     SelectionRequest,
     resolve,
     resolved_row,
 )
+from interlock.wire.refusal import Refusal
 
 NOW = 10_000.0
 
@@ -100,8 +100,8 @@ def test_a_call_with_an_input_that_every_driver_dropped_is_refused_by_its_name()
 @pytest.mark.parametrize(
     ("standing", "code"),
     [
-        ({"fault": DriverFault(code="install_failed", reason="npm is not there")}, "install_failed"),
-        ({"fault": DriverFault(code="version_mismatch", reason="0.4 is not >=0.5")}, "version_mismatch"),
+        ({"refusal": Refusal(code="install_failed", message="npm is not there")}, "install_failed"),
+        ({"refusal": Refusal(code="version_mismatch", message="0.4 is not >=0.5")}, "version_mismatch"),
         ({"auth": "unauthed"}, "auth_required"),
         ({"failed_at": NOW - 1}, "health_check_failed"),
         ({"failed_at": NOW - 1, "passed_at": NOW - 2}, "health_check_failed"),
@@ -309,7 +309,7 @@ def test_the_order_in_which_drivers_are_found_changes_nothing() -> None:
 @pytest.mark.req("AIP-30.resolve-5")
 @pytest.mark.parametrize("named", [None, "absent-mcp"])
 def test_a_default_that_did_not_survive_leaves_the_choice_to_the_rest(named: str | None) -> None:
-    out = candidate("default-mcp", standing={"fault": DriverFault(code="install_failed", reason="no npm")})
+    out = candidate("default-mcp", standing={"refusal": Refusal(code="install_failed", message="no npm")})
     found = ask(out, candidate("a-mcp"), of=the_contract(default_implementation=named or "default-mcp"))
     assert winner(found) == "a-mcp"
 
@@ -318,7 +318,7 @@ def test_a_default_that_did_not_survive_leaves_the_choice_to_the_rest(named: str
 def test_nobody_left_is_no_route_with_everybody_in_its_cause_and_nobody_in_its_message() -> None:
     found = ask(
         candidate("narrow-mcp", entry={"schema_narrowing": {"drop_inputs": ["head"]}}),
-        candidate("broken-mcp", standing={"fault": DriverFault(code="install_failed", reason="no npm")}),
+        candidate("broken-mcp", standing={"refusal": Refusal(code="install_failed", message="no npm")}),
         inputs=("head",),
     )
     assert found.error is not None
@@ -345,7 +345,7 @@ def test_a_contract_without_drivers_has_no_route() -> None:
         (candidate(region=["US"]), SelectionPolicy(), "EU", "region_mismatch"),
         (candidate(standing={"auth": "unauthed"}), SelectionPolicy(), None, "auth_required"),
         (
-            candidate(standing={"fault": DriverFault(code="install_failed", reason="r")}),
+            candidate(standing={"refusal": Refusal(code="install_failed", message="r")}),
             SelectionPolicy(),
             None,
             "no_route",

@@ -26,7 +26,7 @@ from tests.drivers.driver_texts import as_driver, driver
 from interlock.drivers.protocol import result_pattern as patterns
 from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.binding.python_literal import NotPlain, read_literal
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.wire.jsonrpc.codec import decode_value
 
 PATH = takes("path", path=STRING)
@@ -34,9 +34,9 @@ LISTED = r"^\[(?P<type>DIR|FILE)\] (?P<name>.*)$"
 IMAGE = {"type": "image", "data": "iVBORw0KGgo=", "mimeType": "image/png"}
 
 
-def failed(found: Bound, result: dict[str, Any]) -> DriverError:
+def failed(found: Bound, result: dict[str, Any]) -> DriverRefusal:
     value = found.value(result)
-    assert isinstance(value, DriverError), value
+    assert isinstance(value, DriverRefusal), value
     assert value.code == "output_parse_failed"
     assert value.retryable is False
     return value
@@ -318,10 +318,10 @@ def test_an_output_that_the_contract_promises_is_not_dropped() -> None:
 def test_what_driver_py_makes_is_checked_as_everything_else_is() -> None:
     found = bound(entry(), promising(takes("a", a=STRING), PATH), giving({}, PATH))
     assert found.satisfying({"a": "x"}) == {"a": "x"}
-    assert isinstance(found.satisfying({"a": 1}), DriverError)
+    assert isinstance(found.satisfying({"a": 1}), DriverRefusal)
     assert found.check_arguments({"path": "/a"}) == {"path": "/a"}
     refused = found.check_arguments({"path": 1})
-    assert isinstance(refused, DriverError) and refused.code == "contract_mismatch"
+    assert isinstance(refused, DriverRefusal) and refused.code == "contract_mismatch"
 
 
 @pytest.mark.req("AIP-tools-13")
@@ -338,7 +338,7 @@ def test_what_driver_py_makes_is_checked_as_everything_else_is() -> None:
 def test_an_error_of_the_server_is_passed_on_and_nothing_is_extracted(content: Any, message: str) -> None:
     found = reading("$.rows", {"type": "array"})
     error = found.value({"content": content, "isError": True, "structuredContent": {"rows": []}})
-    assert isinstance(error, DriverError)
+    assert isinstance(error, DriverRefusal)
     assert (error.code, error.message) == ("upstream_error", message)
 
 
@@ -356,7 +356,7 @@ def test_an_error_of_the_server_is_passed_on_and_nothing_is_extracted(content: A
 def test_a_result_of_any_shape_gives_a_value_or_an_error(result: dict[str, Any]) -> None:
     for found in (reading(), reading("$.a.b", {}), reading(result_parse={"as": "json"})):
         found.value(result)
-    assert isinstance(reading("$.a.b", {"type": "array"}).value(result), DriverError)
+    assert isinstance(reading("$.a.b", {"type": "array"}).value(result), DriverRefusal)
 
 
 def test_a_value_nested_too_deeply_is_an_error_and_not_a_crash() -> None:
@@ -365,7 +365,7 @@ def test_a_value_nested_too_deeply_is_an_error_and_not_a_crash() -> None:
         deep = [deep]
     recursive = {"$defs": {"l": {"type": "array", "items": {"$ref": "#/$defs/l"}}}, "$ref": "#/$defs/l"}
     value = reading(outputs=recursive, tool=giving({})).value({"structuredContent": deep})
-    assert isinstance(value, DriverError) or value == deep
+    assert isinstance(value, DriverRefusal) or value == deep
 
 
 PLAIN = st.recursive(

@@ -16,7 +16,7 @@ from interlock.drivers.protocol.binding.resource_refs import (
     register,
     uri_text,
 )
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Driver
 
 FILES = {
@@ -35,7 +35,7 @@ def having(*ids: str, id: str = "filesystem-mcp", template: str = "file:///{path
 
 def refused(text: str, kinds: dict[str, ResourceKind]) -> str:
     found = parse(text, kinds)
-    assert isinstance(found, DriverError)
+    assert isinstance(found, DriverRefusal)
     return found.code
 
 
@@ -108,7 +108,7 @@ def test_what_is_printed_is_parsed_again(body: str, tail: str, sha256: str | Non
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_reference_or_refused(text: str) -> None:
-    assert isinstance(parse(f"mcp_any:{text}", ANY), ResourceRef | DriverError)
+    assert isinstance(parse(f"mcp_any:{text}", ANY), ResourceRef | DriverRefusal)
 
 
 @pytest.mark.req("AIP-resources-2")

@@ -28,7 +28,7 @@ from tests.support.node_with_clock import ELICIT, FILLED, Asked, filled
 
 from interlock.core.link_state import LinkState
 from interlock.core.recorder import Recorder
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 
 GATED = '[gate]\nmode = "open"\nalso = ["*.words", "*.play"]\n[approvals]\nmax_pending = 10000\n' + anchor(
     "ada", ADA, "*"
@@ -338,7 +338,7 @@ async def test_no_way_of_a_call_ends_in_a_circle(here: Leaving, way: str) -> Non
     read, gone = contract("fs.read", inputs=PATH), contract("fs.gone", inputs=PATH)
     lending = Lending(here.node, "new", driver("read-mcp", binding(read.id, "keep")), [read])
     refusing = Lending(here.node, "new", driver("gone-mcp", binding(gone.id, "keep")), [gone])
-    refusing.refusal = DriverError(code="auth_failed", message="no")
+    refusing.refusal = DriverRefusal(code="auth_failed", message="no")
     ask, old, new = (
         contract("fs.ask", inputs=PLAY, approval="always"),
         contract("fs.old", inputs=PLAY),

@@ -22,14 +22,13 @@ from interlock.drivers.contracts.leased_call import (
     MESSAGE_CHARS_MAX,
     UNREACHABLE,
     LeasedCall,
-    as_fault,
     unreachable,
 )
 from interlock.drivers.contracts.uri_check import maybe_denied
 from interlock.drivers.interfaces import Hooks, Provider
 from interlock.drivers.protocol.binding import request_state as round_state
 from interlock.drivers.protocol.binding.call_result import error_result, value_result, with_structured
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.selection.resolver import SelectionChoice
 from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.provider.context import context_of
@@ -93,15 +92,14 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             if opened is None:
                 return _STATE_INVALID
             self.pinned, self.state = opened
-        error = self.served.maybe_fault(self.given, self.caller)
-        return None if error is None else as_fault(error)
+        return self.served.maybe_fault(self.given, self.caller)
 
     def availability_refusal(self) -> Refusal | None:
         decision = self.served.decide(self.given, self.pinned, self.services.clock)
         if decision.resolution.error is None:
             return None
         self._record(decision)
-        return as_fault(decision.resolution.error)
+        return decision.resolution.error
 
     def _record(self, decision: Decision) -> None:
         services, caller, error = self.services, self.caller, decision.resolution.error
@@ -160,7 +158,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             cause = {"reason": why}
             self.on_lease_failed(
                 provider,
-                DriverError(code="tool_unavailable", message="its health check fails", retryable=True, cause=cause),
+                DriverRefusal(code="tool_unavailable", message="its health check fails", retryable=True, cause=cause),
             )
 
     def on_leased(self, provider: Provider, link: ServerLink) -> None:
@@ -194,9 +192,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self._on_arguments(prepared, link, arguments)
 
     def _on_arguments(
-        self, prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any] | DriverError
+        self, prepared: PreparedBinding, link: ServerLink, arguments: dict[str, Any] | DriverRefusal
     ) -> None:
-        if isinstance(arguments, DriverError):
+        if isinstance(arguments, DriverRefusal):
             self.fail(arguments)
             return
         named = prepared.uris(self.given, arguments)
@@ -233,11 +231,11 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.sent_at = None
             self._go_on_unsent(_GONE)
 
-    def on_lease_failed(self, provider: Provider, error: DriverError) -> None:
+    def on_lease_failed(self, provider: Provider, error: DriverRefusal) -> None:
         log.info("%s: %s cannot take a call: %s %s", self.target, provider.driver.segment, error.code, error.message)
         self._go_on_unsent(error)
 
-    def _go_on_unsent(self, error: DriverError) -> None:
+    def _go_on_unsent(self, error: DriverRefusal) -> None:
         if self._try_next_driver():
             return
         if error.retryable and error.code in UNREACHABLE:
@@ -294,7 +292,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self._on_value(value, response, era, keeps=False, result=result)
 
     def _on_value(self, value: Any, response: Response, era: Era, *, keeps: bool, result: dict[str, Any]) -> None:
-        if isinstance(value, DriverError):
+        if isinstance(value, DriverRefusal):
             self.fail(value, _blocks(response.result) if value.code == "upstream_error" else ())
             return
         self._record_invocation(None)
@@ -319,7 +317,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         passing = find_code(code) == INTERNAL_ERROR or code in _PASSING_CODES
         said = find_string(members.get("message")) or "unknown"
         self._on_server_error(
-            DriverError(
+            DriverRefusal(
                 code="upstream_error",
                 message=said[:MESSAGE_CHARS_MAX],
                 retryable=passing,
@@ -330,7 +328,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     def _on_other_kind(self, kind: object, response: Response, era: Era) -> None:
         """AIP-proto-7."""
         if kind != "input_required":  # AIP-proto-7: an unknown one
-            self.fail(DriverError(code="upstream_error", message="the server's result is of a kind not known here"))
+            self.fail(DriverRefusal(code="upstream_error", message="the server's result is of a kind not known here"))
             return
         if self.caller.era is not MODERN:
             if not self.handler.interview_client(self, response.result):
@@ -366,14 +364,14 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.fail(_AUTH_FAILED)
         elif refusal.code == RESULT_TOO_LARGE:
             limit = f"the server's answer is larger than {data.get('limit_bytes')} bytes, the limit of this driver"
-            self.fail(DriverError(code="result_too_large", message=f"{limit}; ask for less at a time"))
+            self.fail(DriverRefusal(code="result_too_large", message=f"{limit}; ask for less at a time"))
         elif outcome is Outcome.ERROR:
             asked = data.get("reason") in ("input_required", "input_refused")
             self._on_server_error(_UNANSWERABLE if asked else _MALFORMED)
         elif not self._retry(sent=sent):
             self._lose(refusal, data, outcome)
 
-    def _on_server_error(self, error: DriverError) -> None:
+    def _on_server_error(self, error: DriverRefusal) -> None:
         if not error.retryable or not self._retry(sent=True):
             self.fail(error)
 
@@ -415,7 +413,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
 
     # The end
 
-    def fail(self, error: DriverError, content: Sequence[Raw] = ()) -> None:
+    def fail(self, error: DriverRefusal, content: Sequence[Raw] = ()) -> None:
         ref = self._log_ref(error)
         self._record_invocation(error.code)
         self.reason = error.code
@@ -426,15 +424,15 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     def _lose(self, refusal: Refusal, data: dict[str, Any], outcome: Outcome) -> None:
         """AIP-transport-13: what is on record under the ref is more than the client is told."""
         detail = refusal.detail if isinstance(refusal, LostRefusal) else refusal.message
-        ref = self._log_ref(DriverError(code="upstream_error", message=detail))
+        ref = self._log_ref(DriverRefusal(code="upstream_error", message=detail))
         self._record_invocation("upstream_error")
         # AIP-transport-13
         super().on_failed(Refusal(refusal.code, refusal.message, {**data, "ref": ref}), outcome)
 
-    def _degrade(self, error: DriverError) -> None:
+    def _degrade(self, error: DriverRefusal) -> None:
         super().on_failed(unreachable(self._log_ref(error)), Outcome.LOST)
 
-    def _log_ref(self, error: DriverError) -> str:
+    def _log_ref(self, error: DriverRefusal) -> str:
         return self.log_failure(
             server_name(self.choices[self.at].candidate.key) if self.choices else "no driver", error
         )
@@ -469,12 +467,12 @@ _STATE_INVALID: Final = Refusal(
     INVALID_PARAMS, "this requestState was not made here, or was changed", {"reason": "state_invalid"}
 )
 _ARGUMENTS_UNREADABLE: Final = Refusal(INVALID_PARAMS, "params.arguments cannot be read")
-_MISMATCH: Final = DriverError(code="contract_mismatch", message="the server behind this tool no longer fits it")
-_UNREADABLE: Final = DriverError(code="output_parse_failed", message="the server's result cannot be read")
-_NO_OBJECT: Final = DriverError(code="upstream_error", message="the server's result is no object")
-_GONE: Final = DriverError(code="tool_unavailable", message="the server went away", retryable=True)
-_AUTH_FAILED: Final = DriverError(code="auth_failed", message="the server behind this tool refuses our credential")
-_MALFORMED: Final = DriverError(code="upstream_error", message="the server's answer cannot be read", retryable=True)
-_UNANSWERABLE: Final = DriverError(
+_MISMATCH: Final = DriverRefusal(code="contract_mismatch", message="the server behind this tool no longer fits it")
+_UNREADABLE: Final = DriverRefusal(code="output_parse_failed", message="the server's result cannot be read")
+_NO_OBJECT: Final = DriverRefusal(code="upstream_error", message="the server's result is no object")
+_GONE: Final = DriverRefusal(code="tool_unavailable", message="the server went away", retryable=True)
+_AUTH_FAILED: Final = DriverRefusal(code="auth_failed", message="the server behind this tool refuses our credential")
+_MALFORMED: Final = DriverRefusal(code="upstream_error", message="the server's answer cannot be read", retryable=True)
+_UNANSWERABLE: Final = DriverRefusal(
     code="upstream_error", message="input_required: the server asks something that this client cannot answer"
 )

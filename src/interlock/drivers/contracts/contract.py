@@ -19,11 +19,10 @@ from interlock.drivers.interfaces import UNHEALTHY, DriverState, Provider
 from interlock.drivers.protocol.binding.arguments import Feeding
 from interlock.drivers.protocol.binding.listed_tool import Offered
 from interlock.drivers.protocol.binding.uri_access import Watch
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Binding, Contract, Retry
 from interlock.drivers.protocol.selection.resolver import (
     Candidate,
-    DriverFault,
     DriverResolution,
     SelectionPolicy,
     SelectionRequest,
@@ -37,6 +36,7 @@ from interlock.mcp.headers import Mirrored, encode_header, mirrored_arguments
 from interlock.mcp.items import maybe_value
 from interlock.mcp.methods import TOOLS_CALL
 from interlock.wire.jsonrpc.codec import encode_value
+from interlock.wire.refusal import Refusal
 from interlock.wire.schemas.validators import Compiled, compile_schema
 
 _NOTHING: Final[frozenset[str]] = frozenset()
@@ -124,15 +124,15 @@ class CompiledContract:
 
     # Check 7 of the guard
 
-    def maybe_fault(self, given: Any, caller: Caller) -> DriverError | None:
+    def maybe_fault(self, given: Any, caller: Caller) -> DriverRefusal | None:
         """AIP-14.rules-4: the host checks input and context before anything is chosen."""
         if not self._inputs.accepts(given):  # AIP-tools-12, AIP-30.resolve-6
             refusal = self._inputs.maybe_fault(given)
-            return DriverError(code="input_invalid", message=str(refusal))
+            return DriverRefusal(code="input_invalid", message=str(refusal))
         if self._context is not None:
             refusal = self._context.maybe_fault(context_of(caller, self.workspace))
             if refusal is not None:  # AIP-14.rules-4
-                return DriverError(code="input_invalid", message=f"{CONTEXT}: {refusal}")
+                return DriverRefusal(code="input_invalid", message=f"{CONTEXT}: {refusal}")
         return None
 
     # Check 8 of the guard
@@ -209,18 +209,18 @@ class CompiledContract:
         binding = provider.bindings.get(self.contract.id)
         if binding is None:
             return None
-        fault = None
+        refusal = None
         if provider.state in _UNUSABLE and provider.code != UNHEALTHY:  # how long that counts is the resolver's
-            fault = DriverFault(
-                code=provider.code or provider.state.value, reason=provider.reason or provider.state.value
+            refusal = Refusal(
+                code=provider.code or provider.state.value, message=provider.reason or provider.state.value
             )
         elif provider.state is DriverState.PARTIAL and self.contract.id not in provider.contract_ids:
-            fault = DriverFault(code="contract_mismatch", reason="its server does not fit this contract")
+            refusal = Refusal(code="contract_mismatch", message="its server does not fit this contract")
         unauthed = provider.state is DriverState.UNAUTHED
         return Candidate(
             driver=provider.driver,
             binding=binding,
-            fault=fault,
+            refusal=refusal,
             auth="unauthed" if unauthed else "unknown",
             login=provider.login if unauthed else None,
             passed_at=provider.passed_at,

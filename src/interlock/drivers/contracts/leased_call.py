@@ -20,14 +20,14 @@ from interlock.core.clock import Clock
 from interlock.core.link_state import RETRY_AFTER_MS
 from interlock.core.recorder import Recorder
 from interlock.drivers.interfaces import Lease, Provider
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.guard.guard import Guard
 from interlock.links.server_link import ServerLink
 from interlock.mcp.methods import META_CAPABILITIES, NAMED_BY, Era
 from interlock.mcp.results import result_to_legacy
 from interlock.mcp.tasks import declares_tasks, without_tasks
 from interlock.wire.jsonrpc.codec import encode_result
-from interlock.wire.refusal import INVALID_PARAMS, TOOL_DEGRADED, Refusal
+from interlock.wire.refusal import TOOL_DEGRADED, Refusal
 
 log = logging.getLogger("interlock.drivers")
 
@@ -37,17 +37,7 @@ MESSAGE_CHARS_MAX: Final = 4096  # of a server's own words
 UNREACHABLE: Final = frozenset(("tool_unavailable", "upstream_error"))  # where they may pass: at the edge a lost link
 
 
-INTERNAL: Final = DriverError(code="internal", message="something failed inside the node; its log says more")
-
-
-class DriverFault(Refusal, frozen=True, kw_only=True):
-    """A refusal that a tool's result says, as every other error of a driver."""
-
-    error: DriverError
-
-
-def as_fault(error: DriverError) -> DriverFault:
-    return DriverFault(INVALID_PARAMS, error.code, {"reason": error.code}, error=error)
+INTERNAL: Final = DriverRefusal(code="internal", message="something failed inside the node; its log says more")
 
 
 class CallServices(Protocol):
@@ -82,17 +72,17 @@ class LeasedCall(Call, eq=False, kw_only=True):
         """Send the call over this link, which is leased until the call ends or releases it."""
         raise NotImplementedError
 
-    def on_lease_failed(self, provider: Provider, error: DriverError) -> None:
+    def on_lease_failed(self, provider: Provider, error: DriverRefusal) -> None:
         """End the call or try another provider: there is no link. Nothing was sent."""
         raise NotImplementedError
 
-    def fail(self, error: DriverError) -> None:
+    def fail(self, error: DriverRefusal) -> None:
         """End the call with this error."""
         raise NotImplementedError
 
     def refuse(self, refusal: Refusal, status: int) -> None:
-        if isinstance(refusal, DriverFault):
-            self.fail(refusal.error)
+        if isinstance(refusal, DriverRefusal):
+            self.fail(refusal)
         else:
             super().refuse(refusal, status)
 
@@ -121,7 +111,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
 
     async def _acquire_lease(self, provider: Provider) -> None:
         found = await provider.acquire(self.caller, self.timeout_s or 0.0)
-        if isinstance(found, DriverError):
+        if isinstance(found, DriverRefusal):
             if not self.done:
                 self.on_lease_failed(provider, found)
         elif self.done:  # its client left meanwhile; what was started for it stays
@@ -184,7 +174,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
         if self.timeout_s is not None:
             self.deadline = self.since + self.timeout_s
 
-    def log_failure(self, driver: str, error: DriverError) -> str:
+    def log_failure(self, driver: str, error: DriverRefusal) -> str:
         """Log the failure. Returns the ref under which the log says more than the client is told."""
         ref = secrets.token_hex(6)
         said = error.message[:MESSAGE_CHARS_MAX]

@@ -25,7 +25,7 @@ from interlock.drivers.contracts.passthrough_call import PassthroughCall
 from interlock.drivers.contracts.unbound_items import ExposedItems
 from interlock.drivers.interfaces import Provider
 from interlock.drivers.protocol.binding import resource_refs as refs
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.guard.guard import Guard
 from interlock.links.handshake import modern_head
 from interlock.links.link import Link, ServerFacts
@@ -120,7 +120,7 @@ class ContractLink(Link):
         sha256 = None
         if uri.startswith(refs.PREFIX):
             ref = refs.parse(uri, self.kinds)
-            if isinstance(ref, DriverError):
+            if isinstance(ref, DriverRefusal):
                 refusal = Refusal(INVALID_PARAMS, f"{ref.code}: {ref.message}", {"reason": ref.code})
                 return _refuse(Call(*fields), refusal)
             provider = self.providers.get(self.kinds[ref.kind].driver)
@@ -136,7 +136,7 @@ class ContractLink(Link):
         call.uri, call.sha256 = uri, sha256
         call.head = modern_head(methods.RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(uri)
         if provider.listing is not None and not provider.listing.resources.digest:
-            call.fail(DriverError(code="resource_unavailable", message="the server has no resources"))
+            call.fail(DriverRefusal(code="resource_unavailable", message="the server has no resources"))
         return call
 
     def _new_raw_call(self, provider: Provider, says: dict[str, Any], *fields: Any) -> PassthroughCall:

@@ -16,7 +16,7 @@ from interlock.drivers.contracts.leased_call import UNREACHABLE, LeasedCall, unr
 from interlock.drivers.contracts.uri_check import maybe_denied
 from interlock.drivers.interfaces import Provider
 from interlock.drivers.protocol.binding.call_result import error_result
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.links.server_link import ServerLink
 from interlock.mcp.methods import TOOLS_CALL, Era
 from interlock.wire.jsonrpc.codec import Response, decode_value
@@ -52,18 +52,18 @@ class PassthroughCall(LeasedCall, eq=False, kw_only=True):
         if refused is not None:
             self.on_failed(refused.refusal, Outcome.REFUSED)
 
-    def on_lease_failed(self, provider: Provider, error: DriverError) -> None:
+    def on_lease_failed(self, provider: Provider, error: DriverRefusal) -> None:
         self.fail(error)
 
     def on_response(self, response: Response, era: Era) -> None:
         if self.done:
             return
         if self.sha256 is not None and not response.error and not _hashes_to(response, self.sha256):
-            self.fail(DriverError(code="ref_invalid", message="the content is not what the reference says"))
+            self.fail(DriverRefusal(code="ref_invalid", message="the content is not what the reference says"))
             return
         super().on_response(response, era)
 
-    def fail(self, error: DriverError) -> None:
+    def fail(self, error: DriverRefusal) -> None:
         """A tool's result says so; a prompt or a resource has none that could: a JSON-RPC error."""
         ref = self.log_failure(self.provider.driver.segment, error)
         if error.retryable and error.code in UNREACHABLE:

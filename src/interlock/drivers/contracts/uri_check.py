@@ -10,13 +10,13 @@ from urllib.parse import urlsplit
 
 from interlock.config.plan import Dial, ServerPlan
 from interlock.drivers.protocol.binding.uri_access import Reach, denial, schemes_of
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Driver
 
 ANYWHERE = ("/",)
 
 
-def maybe_denied(uris: Iterable[str], plan: ServerPlan, driver: Driver) -> DriverError | None:
+def maybe_denied(uris: Iterable[str], plan: ServerPlan, driver: Driver) -> DriverRefusal | None:
     reach = reach_of(plan, driver)
     found = (denial(each, reach, os.path.realpath) for each in uris)
     return next((each for each in found if each is not None), None)

@@ -9,13 +9,14 @@ again; internal - ours.
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
+from interlock.wire.refusal import Refusal
 
 
-class DriverError(msgspec.Struct, frozen=True, kw_only=True):
-    """`message` and `retryable` reach the client; `cause` is for the operator alone and holds no secret."""
+class DriverRefusal(Refusal, frozen=True, kw_only=True):
+    """The failure of a call through a driver.
 
-    code: str
-    message: str
+    The client gets `message` and `retryable`; `cause` is for the operator alone and holds no secret.
+    """
+
     retryable: bool = False
     cause: Mapping[str, Any] = {}

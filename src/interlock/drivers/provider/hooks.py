@@ -1,4 +1,4 @@
-"""Hooks of one driver (interfaces.Hooks): arguments and values, or a DriverError, after which nothing is sent.
+"""Hooks of one driver (interfaces.Hooks): arguments and values, or a DriverRefusal, after which nothing is sent.
 
 Whatever goes wrong in a hook is `internal` towards the caller, who can do nothing about it; the log and the record say
 which hook and why.
@@ -13,7 +13,7 @@ from typing import Any, Final
 from interlock.drivers.protocol.binding.hook_entry import Entry, HookInvalid, check_entry, read_driver_result
 from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.binding.results import upstream_error
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.model import Driver
@@ -41,15 +41,15 @@ class DriverHooks:
 
     async def arguments(
         self, bound: Bound, given: Mapping[str, Any], context: Mapping[str, Any]
-    ) -> dict[str, Any] | DriverError:
+    ) -> dict[str, Any] | DriverRefusal:
         try:
             transformed = await self._transform(bound, given)
             mapped = bound.feeding.arguments(given, context, transformed)
-            if self.entry.builds and not isinstance(mapped, DriverError):
+            if self.entry.builds and not isinstance(mapped, DriverRefusal):
                 mapped = await self._build_arguments(bound, given, mapped, context)
         except HookFailed as failed:
             return self._internal(bound, BUILD, str(failed))
-        return mapped if isinstance(mapped, DriverError) else bound.check_arguments(mapped)
+        return mapped if isinstance(mapped, DriverRefusal) else bound.check_arguments(mapped)
 
     def reads_results(self, bound: Bound) -> bool:
         return self.entry.parses
@@ -62,7 +62,7 @@ class DriverHooks:
         except (HookFailed, HookInvalid) as failed:
             error = self._internal(bound, PARSE, str(failed))
             return upstream_error(result) if is_error else error
-        if isinstance(made, DriverError):
+        if isinstance(made, DriverRefusal):
             return made
         # AIP-tools-13: a hook may name the failure of a server, and not make a success of it.
         return upstream_error(result) if is_error else bound.satisfying(made)
@@ -98,11 +98,11 @@ class DriverHooks:
             raise HookFailed("it returns no dict")
         return made
 
-    def _internal(self, bound: Bound, hook: str, why: str) -> DriverError:
+    def _internal(self, bound: Bound, hook: str, why: str) -> DriverRefusal:
         log.warning("driver %s: %s for %s: %s", self._driver.segment, hook, bound.contract.id, why)
         cause = {"driver": self._driver.key, "hook": hook, "reason": why}
         # AIP-define-2, AIP-define-5
-        return DriverError(code="internal", message="a hook of this tool's driver failed", cause=cause)
+        return DriverRefusal(code="internal", message="a hook of this tool's driver failed", cause=cause)
 
 
 async def load_hooks(driver: Driver, contracts: Collection[str], folder: Path, process: HookProcess) -> DriverHooks:

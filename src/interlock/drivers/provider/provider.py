@@ -20,7 +20,7 @@ from interlock.drivers.install.installation import Installed
 from interlock.drivers.interfaces import UNHEALTHY, DriverState, Hooks, Provider
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.binding.match import Bound
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import Binding, Contract, Driver, Secret
 from interlock.drivers.protocol.problems import Problem
@@ -459,7 +459,7 @@ class DriverProvider:
         instance = instances.maybe(self._who(caller))
         return None if instance is None or not self._is_ready(instance) else instances.maybe_lend(instance)
 
-    async def acquire(self, caller: Caller, timeout_s: float = ACQUIRE_S) -> InstanceLease | DriverError:
+    async def acquire(self, caller: Caller, timeout_s: float = ACQUIRE_S) -> InstanceLease | DriverRefusal:
         instances = self._instances
         if instances is None or self.state is DriverState.REJECTED:
             return self._refusal()
@@ -477,7 +477,7 @@ class DriverProvider:
             await self._login_refresh.refresh()
         lease = await instances.borrow(who, timeout_s)
         if lease is None:
-            return DriverError(
+            return DriverRefusal(
                 code="rate_limited",
                 message="all processes of this tool's server are busy; try again later",
                 retryable=True,
@@ -512,28 +512,28 @@ class DriverProvider:
     def _is_fit(self, instance: Instance) -> bool:
         return instance.verdict is not None and instance.verdict.state in _SERVES
 
-    def _refusal(self, verdict: Verdict | None = None) -> DriverError:
+    def _refusal(self, verdict: Verdict | None = None) -> DriverRefusal:
         reason = self.reason if verdict is None else verdict.reason
         cause = {"driver": self.driver.key, "code": self.code, "reason": reason}
         if verdict is None and self.state is not DriverState.REJECTED:
             message = "the server of this tool is not ready"
-            return DriverError(code="tool_unavailable", message=message, retryable=True, cause=cause)
+            return DriverRefusal(code="tool_unavailable", message=message, retryable=True, cause=cause)
         message = "the server of this tool does not keep its contract"
-        return DriverError(code="contract_mismatch", message=message, cause=cause)
+        return DriverRefusal(code="contract_mismatch", message=message, cause=cause)
 
-    def _away(self, keeper: DriverKeeper) -> DriverError:
+    def _away(self, keeper: DriverKeeper) -> DriverRefusal:
         reason = keeper.link.standing.reason
         if keeper.failure is not None and keeper.failure.unauthorised:
             return self._unauthed_error(reason)
-        return DriverError(
+        return DriverRefusal(
             code="tool_unavailable",
             message="the server of this tool could not be reached",
             retryable=True,
             cause={"driver": self.driver.key, "reason": reason},
         )
 
-    def _unauthed_error(self, reason: str | None) -> DriverError:
-        return DriverError(
+    def _unauthed_error(self, reason: str | None) -> DriverRefusal:
+        return DriverRefusal(
             code="auth_required",
             message=login_text(self.driver, reason),
             cause={"driver": self.driver.key, "reason": reason},

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Binding, Contract, Driver, Mapped
 from interlock.drivers.protocol.problems import Problem
 from interlock.wire.jsontext.pointer import pointer_step, quoted
@@ -51,7 +51,7 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
 
     def arguments(
         self, given: Mapping[str, Any], context: Mapping[str, Any], transformed: Mapping[str, Any]
-    ) -> dict[str, Any] | DriverError:
+    ) -> dict[str, Any] | DriverRefusal:
         """`transformed`: by argument_mapping's input name, the values a driver.py made of those with a transform."""
         used = [name for name in given if name in self.dropped]
         if used:  # AIP-30.implements-4
@@ -84,8 +84,8 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
         return made
 
 
-def _refusal(code: str, message: str, **cause: Any) -> DriverError:
-    return DriverError(code=code, message=message, cause=cause)
+def _refusal(code: str, message: str, **cause: Any) -> DriverRefusal:
+    return DriverRefusal(code=code, message=message, cause=cause)
 
 
 def _join_names(names: Collection[str]) -> str:

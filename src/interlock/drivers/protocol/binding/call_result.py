@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 
 ERROR_KEY: Final = "dev.interlock/error"
@@ -31,7 +31,7 @@ def with_structured(result: Raw, value: Any) -> bytes:
     return encode_value({**(decode_object(result) or {}), "structuredContent": value})
 
 
-def error_result(error: DriverError, ref: str, content: Sequence[Raw] = ()) -> bytes:
+def error_result(error: DriverRefusal, ref: str, content: Sequence[Raw] = ()) -> bytes:
     """AIP-tools-13: the text begins with the code. `content` are the blocks of a server that reports the error itself:
     they are kept, the first that has a text in front and with the code before it, so that nothing is said twice. The
     cause stays here."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import Problem
@@ -73,7 +73,7 @@ def check_entry(
 
 
 def read_driver_result(driver: Driver, returned: Mapping[str, Any]) -> Any:
-    """The value of {ok: true, value}, or the DriverError of {ok: false, error} (AIP-define-3). Raises HookInvalid."""
+    """The value of {ok: true, value}, or the DriverRefusal of {ok: false, error} (AIP-define-3). Raises HookInvalid."""
     if returned.get("ok") is True:  # AIP-define-3
         if "value" not in returned:
             raise HookInvalid("returns ok without a value")
@@ -88,7 +88,7 @@ def read_driver_result(driver: Driver, returned: Mapping[str, Any]) -> Any:
         raise HookInvalid("returns an error whose message is no text or whose retryable is neither true nor false")
     if ":" not in code and code not in STANDARD:  # AIP-define-3
         code = f"{driver.id}:{code}"
-    return DriverError(code=code, message=message[:MESSAGE_CHARS_MAX], retryable=retryable)
+    return DriverRefusal(code=code, message=message[:MESSAGE_CHARS_MAX], retryable=retryable)
 
 
 def _join_names(names: Collection[str]) -> str:

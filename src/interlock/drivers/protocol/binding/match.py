@@ -17,7 +17,7 @@ from interlock.drivers.protocol.binding.contract_fit import unfit
 from interlock.drivers.protocol.binding.hook_entry import Entry
 from interlock.drivers.protocol.binding.outputs import UNLISTED, settle
 from interlock.drivers.protocol.binding.results import Mode, Reader
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Binding, Contract, Driver
 from interlock.drivers.protocol.problems import Problem, Severity
 from interlock.drivers.protocol.result_path import Path, read_path
@@ -64,26 +64,26 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
     def arguments(
         self, given: Mapping[str, Any], context: Mapping[str, Any], transformed: Mapping[str, Any] | None = None
-    ) -> dict[str, Any] | DriverError:
+    ) -> dict[str, Any] | DriverRefusal:
         """What the server is sent for an input that satisfies the contract. `transformed`: by the contract's input,
         what driver.py made of those with a transform."""
         made = self.feeding.arguments(given, context, transformed or {})
-        return made if isinstance(made, DriverError) else self.check_arguments(made)
+        return made if isinstance(made, DriverRefusal) else self.check_arguments(made)
 
-    def check_arguments(self, arguments: dict[str, Any]) -> dict[str, Any] | DriverError:
+    def check_arguments(self, arguments: dict[str, Any]) -> dict[str, Any] | DriverRefusal:
         """The arguments themselves where the server's inputSchema takes them (AIP-tools-8)."""
         fault = self.accepted.maybe_fault(arguments)
         if fault is None:  # AIP-tools-8
             return arguments
         message = f"the server's {self.tool_name} does not take these arguments: {fault}"
-        return DriverError(code=MISMATCH, message=message, cause={"pointer": fault.pointer})
+        return DriverRefusal(code=MISMATCH, message=message, cause={"pointer": fault.pointer})
 
     def value(self, result: Mapping[str, Any]) -> Any:
-        """The contract's value of a decoded CallToolResult, or a DriverError."""
+        """The contract's value of a decoded CallToolResult, or a DriverRefusal."""
         return self.reader.value(result)
 
     def satisfying(self, value: Any) -> Any:
-        """The value itself where it satisfies the contract's outputs, else a DriverError."""
+        """The value itself where it satisfies the contract's outputs, else a DriverRefusal."""
         return self.reader.satisfying(value)
 
 

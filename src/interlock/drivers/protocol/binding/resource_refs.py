@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import Problem
 from interlock.mcp import uri_templates as templates
@@ -80,7 +80,7 @@ def register(drivers: Iterable[Driver]) -> Kinds:
     return Kinds(kinds=kinds, problems=tuple(problems))
 
 
-def parse(text_untrusted: str, kinds: Mapping[str, ResourceKind]) -> ResourceRef | DriverError:
+def parse(text_untrusted: str, kinds: Mapping[str, ResourceKind]) -> ResourceRef | DriverRefusal:
     if len(text_untrusted) > REF_CHARS_MAX:
         return _invalid(f"the reference has more than {REF_CHARS_MAX} characters")
     found = _REF.fullmatch(text_untrusted)
@@ -113,5 +113,5 @@ def matches(uri_template: str, uri: str) -> bool:
     return templates.matches(_LAST_SIMPLE.sub(r"{+\1}", uri_template), uri)
 
 
-def _invalid(message: str) -> DriverError:
-    return DriverError(code="ref_invalid", message=message)
+def _invalid(message: str) -> DriverRefusal:
+    return DriverRefusal(code="ref_invalid", message=message)

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from interlock.drivers.protocol.binding.python_literal import NotPlain, read_literal
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import ResultParse
 from interlock.drivers.protocol.result_path import Miss, Path
 from interlock.drivers.protocol.result_pattern import Pattern
@@ -37,11 +37,11 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
     outputs: Compiled
 
     def value(self, result: Mapping[str, Any]) -> Any:
-        """The contract's value, or a DriverError."""
+        """The contract's value, or a DriverRefusal."""
         if result.get("isError") is True:  # AIP-tools-13
             return upstream_error(result)
         base = self._base(result)
-        if isinstance(base, DriverError):
+        if isinstance(base, DriverRefusal):
             return base
         found = self.path.find(base)
         if isinstance(found, Miss):  # AIP-extract-6
@@ -56,7 +56,7 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
         return self.satisfying(found)
 
     def satisfying(self, value: Any) -> Any:
-        """The value itself where it is what the contract promises, else a DriverError."""
+        """The value itself where it is what the contract promises, else a DriverRefusal."""
         fault = self.outputs.maybe_fault(value)  # AIP-tools-14
         if fault is None:
             return value
@@ -78,14 +78,14 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
 
     def _parse(self, result: Mapping[str, Any], parse: ResultParse) -> Any:
         value = _source(result, parse)
-        if isinstance(value, DriverError):
+        if isinstance(value, DriverRefusal):
             return value
         if parse.form is not None:
             text = value if isinstance(value, str) else _member_text(value)
             if text is None:
                 return _failure(f"result_parse reads text, and {parse.source} of the result is none")
             value = self._read(text, parse.form)
-            if isinstance(value, DriverError):
+            if isinstance(value, DriverRefusal):
                 return value
         return value if parse.into is None else {parse.into: value}
 
@@ -116,14 +116,14 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
         return made
 
 
-def upstream_error(result: Mapping[str, Any]) -> DriverError:
+def upstream_error(result: Mapping[str, Any]) -> DriverRefusal:
     """AIP-tools-13."""
     texts = [text for block in _blocks(result) if (text := _text(block)) is not None]
-    return DriverError(code="upstream_error", message="\n".join(texts) or UNKNOWN)  # AIP-tools-13
+    return DriverRefusal(code="upstream_error", message="\n".join(texts) or UNKNOWN)  # AIP-tools-13
 
 
-def _failure(message: str, **cause: Any) -> DriverError:
-    return DriverError(code="output_parse_failed", message=message, cause=cause)  # AIP-extract-6
+def _failure(message: str, **cause: Any) -> DriverRefusal:
+    return DriverRefusal(code="output_parse_failed", message=message, cause=cause)  # AIP-extract-6
 
 
 def _json(text: str) -> Any:

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.net.protocol.address_scope import Scope, maybe_scope
 from interlock.net.protocol.egress import Permit, permits, port_of
 from interlock.net.protocol.file_uri import Unreadable, is_within, read_file_path, without_dots
@@ -47,12 +47,12 @@ def schemes_of(templates: Iterable[str]) -> frozenset[str]:
     return frozenset(each[1].lower() for each in found if each is not None)
 
 
-def denial(uri_untrusted: str, reach: Reach, resolve: Resolve) -> DriverError | None:
+def denial(uri_untrusted: str, reach: Reach, resolve: Resolve) -> DriverRefusal | None:
     """None: it may be forwarded as it is. The reason goes to the operator; the URI itself is not shown."""
     reason = _reason(uri_untrusted, reach, resolve)
     if reason is None:
         return None
-    return DriverError(
+    return DriverRefusal(
         # AIP-security-6
         code="resource_uri_denied",
         message="the server may not be given this URI",

@@ -11,9 +11,10 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from interlock.drivers.protocol.errors import DriverError
+from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.files.versions import satisfies
 from interlock.drivers.protocol.model import Binding, Contract, Driver
+from interlock.wire.refusal import Refusal
 
 KINDS: Final = ("builtin", "sdk", "http", "mcp", "cli")  # the order of preference, AIP-30.resolve-5
 COST_OF_CLASS: Final = {"trivial": 0.0, "metered": 100.0, "expensive": 1000.0}  # millicents, AIP-30.resolve-5
@@ -33,20 +34,13 @@ _MESSAGES: Final = {
 }
 
 
-class DriverFault(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a driver cannot be used: install_failed, version_mismatch, requirement_unmet, contract_mismatch, …"""
-
-    code: str
-    reason: str
-
-
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A driver that names the contract, and how it stands now."""
 
     driver: Driver
     binding: Binding
     kind: str = "mcp"
-    fault: DriverFault | None = None
+    refusal: Refusal | None = None
     auth: Literal["unknown", "unauthed", "authed"] = "unknown"
     login: str | None = None  # what an unauthed driver waits for, in words the client may read: slugs, a login URL
     passed_at: float | None = None  # the last health check that passed, and the last that failed, in the time of
@@ -99,7 +93,7 @@ class SelectionChoice(msgspec.Struct, frozen=True, kw_only=True):
 class DriverResolution(msgspec.Struct, frozen=True, kw_only=True):
     ranked: tuple[SelectionChoice, ...] = ()  # a pinned call has one: it never falls back
     rejected: tuple[RejectedDriver, ...] = ()
-    error: DriverError | None = None
+    error: DriverRefusal | None = None
     total: int = 0
     passed_capability: int = 0
     passed_policy: int = 0
@@ -169,45 +163,45 @@ def _keep(
     candidates: Sequence[Candidate],
     rejected: list[RejectedDriver],
     phase: int,
-    fault: Callable[[Candidate], DriverFault | None],
+    find_refusal: Callable[[Candidate], Refusal | None],
 ) -> list[Candidate]:
     kept, dropped = [], []
     for each in candidates:
-        found = fault(each)
-        if found is None:
+        refusal = find_refusal(each)
+        if refusal is None:
             kept.append(each)
         else:
-            dropped.append(RejectedDriver(each.key, phase, found.code, found.reason))
+            dropped.append(RejectedDriver(each.key, phase, refusal.code, refusal.message))
     rejected += sorted(dropped)
     return kept
 
 
-def _check_fit(request: SelectionRequest, candidate: Candidate) -> DriverFault | None:
+def _check_fit(request: SelectionRequest, candidate: Candidate) -> Refusal | None:
     """Phase 1."""
     contract, binding = request.contract, candidate.binding
     if not satisfies(contract.version, binding.version):  # AIP-30.resolve-1
-        return DriverFault(
-            code="version_unsupported", reason=f"it implements {binding.version}, the contract is {contract.version}"
+        return Refusal(
+            code="version_unsupported", message=f"it implements {binding.version}, the contract is {contract.version}"
         )
     constraints = contract.driver_constraints
     if candidate.kind in constraints.forbid:  # AIP-30.resolve-1
-        return DriverFault(code="kind_forbidden", reason=f"driver_constraints.forbid has {candidate.kind}")
+        return Refusal(code="kind_forbidden", message=f"driver_constraints.forbid has {candidate.kind}")
     if constraints.require_kind and candidate.kind not in constraints.require_kind:  # AIP-30.resolve-1
-        return DriverFault(code="kind_forbidden", reason=f"driver_constraints.require_kind has no {candidate.kind}")
+        return Refusal(code="kind_forbidden", message=f"driver_constraints.require_kind has no {candidate.kind}")
     dropped = sorted(set(binding.schema_narrowing.drop_inputs).intersection(request.inputs))
     if dropped:  # AIP-30.resolve-1, AIP-30.implements-4
-        return DriverFault(code="input_unsupported", reason=f"it does not take {', '.join(dropped)}")
+        return Refusal(code="input_unsupported", message=f"it does not take {', '.join(dropped)}")
     return None
 
 
-def _unable(request: SelectionRequest, candidate: Candidate) -> DriverFault | None:
+def _unable(request: SelectionRequest, candidate: Candidate) -> Refusal | None:
     """Phase 2."""
-    if candidate.fault is not None:  # AIP-30.resolve-2
-        return candidate.fault
+    if candidate.refusal is not None:  # AIP-30.resolve-2
+        return candidate.refusal
     if candidate.auth == "unauthed" and not request.login_only:  # AIP-30.resolve-2
-        return DriverFault(code="auth_required", reason=candidate.login or "it is not logged in")
+        return Refusal(code="auth_required", message=candidate.login or "it is not logged in")
     if candidate.is_failing and not _is_to_be_checked(request, candidate):  # AIP-30.resolve-2
-        return DriverFault(code="health_check_failed", reason="its last health check failed")
+        return Refusal(code="health_check_failed", message="its last health check failed")
     return None
 
 
@@ -218,17 +212,17 @@ def _is_to_be_checked(request: SelectionRequest, candidate: Candidate) -> bool:
     )
 
 
-def _check_policy(request: SelectionRequest, candidate: Candidate, policy: SelectionPolicy) -> DriverFault | None:
+def _check_policy(request: SelectionRequest, candidate: Candidate, policy: SelectionPolicy) -> Refusal | None:
     """Phase 3."""
     tags = candidate.driver.policy_tags
     denied = [each for each in tags if each in policy.deny]
     if denied:  # AIP-30.resolve-3
-        return DriverFault(code="policy_violation", reason=f"policy.deny has {', '.join(denied)}")
+        return Refusal(code="policy_violation", message=f"policy.deny has {', '.join(denied)}")
     if policy.allow and not set(tags).intersection(policy.allow):  # AIP-30.resolve-3
-        return DriverFault(code="policy_violation", reason="it has no tag of policy.allow")
+        return Refusal(code="policy_violation", message="it has no tag of policy.allow")
     if request.region is not None and not _serves(candidate.driver.region, request.region, policy):  # AIP-30.resolve-3
-        return DriverFault(
-            code="region_mismatch", reason=f"it serves {', '.join(candidate.driver.region)}, not {request.region}"
+        return Refusal(
+            code="region_mismatch", message=f"it serves {', '.join(candidate.driver.region)}, not {request.region}"
         )
     return None
 
@@ -283,7 +277,7 @@ def _is_named(candidate: Candidate, name: str) -> bool:
     return name in (candidate.driver.id, candidate.key)
 
 
-def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[RejectedDriver]) -> DriverError:
+def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[RejectedDriver]) -> DriverRefusal:
     """Phase 4: the cause says what removed the pinned driver."""
     keys = {each.key for each in candidates if _is_named(each, pinned)}
     removed = [each for each in rejected if each.driver in keys]
@@ -299,7 +293,7 @@ def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[R
 
 def _no_candidate_error(
     request: SelectionRequest, candidates: Sequence[Candidate], rejected: Sequence[RejectedDriver]
-) -> DriverError:
+) -> DriverRefusal:
     """The error of phase 6 where no candidate is left."""
     cause = {"candidates": _rows(rejected)}  # AIP-30.resolve-6
     codes = {each.code for each in rejected}
@@ -307,16 +301,16 @@ def _no_candidate_error(
     if code == "input_unsupported":
         used = sorted({name for each in candidates for name in each.binding.schema_narrowing.drop_inputs})
         named = ", ".join(name for name in used if name in request.inputs)
-        return DriverError(code=code, message=f"no driver of this tool takes {named}", cause=cause)
+        return DriverRefusal(code=code, message=f"no driver of this tool takes {named}", cause=cause)
     if code == "auth_required":
         logins = sorted({each.login for each in candidates if each.login is not None})
         if logins:
-            return DriverError(code=code, message="; ".join(logins), cause=cause)
+            return DriverRefusal(code=code, message="; ".join(logins), cause=cause)
     return _error(code if code in _TELLING else "no_route", cause)  # AIP-30.resolve-6
 
 
-def _error(code: str, cause: dict[str, Any]) -> DriverError:
-    return DriverError(code=code, message=_MESSAGES[code], cause=cause)
+def _error(code: str, cause: dict[str, Any]) -> DriverRefusal:
+    return DriverRefusal(code=code, message=_MESSAGES[code], cause=cause)
 
 
 def _rows(rejected: Sequence[RejectedDriver]) -> list[dict[str, Any]]:
