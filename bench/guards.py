@@ -158,7 +158,7 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
         availability=availability,
         budget=BudgetCheck(budgets),
         gate=GateCheck(gate, gate, CurrentPlan(node_plan)),
-        commit=CommitCheck(gate, budgets, on_committed=agent.use),
+        commit=CommitCheck(budgets, on_committed=agent.use),
         send=SendCheck(),
         is_agent_checked=False,
     )
@@ -179,7 +179,7 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
             availability=availability,
             budgets=budgets,
             gate=gate,
-            deciding=gate,
+            decisions=gate,
             arrivals=gate,
         )
     )

@@ -51,10 +51,10 @@ def watch_the_grants(when: str) -> None:
 
 def watch_the_link() -> None:
     from interlock.core.calls.call import Call
-    from interlock.dispatch import sender
+    from interlock.dispatch import dispatch
 
     if STEP == "sent":
-        sender.forbid_resending = lambda call, link: die()
+        dispatch.forbid_resending = lambda call, link: die()
     else:
         heard = Call.on_response
 

@@ -11,12 +11,12 @@ from interlock.aql.operation_index import Entry
 from interlock.aql.protocol.errors import Failure, confirmation_by_person, confirmation_required
 from interlock.aql.protocol.tokens import ConfirmationTokens
 from interlock.core.calls.call import Call, Outcome
-from interlock.core.calls.check import CheckNumber, Refuse, Release
+from interlock.core.calls.check import CheckNumber, Refused, Release
 from interlock.safety.executions import Execution, HeldOperation
 from interlock.safety.loop import SafetyLoop
 from interlock.wire.refusal import UNAVAILABLE, Refusal
 
-_REFUSED: Final = Refuse(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": "acknowledgement_required"}))
+_REFUSED: Final = Refused(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": "acknowledgement_required"}))
 
 
 class DangerHold:
@@ -28,10 +28,10 @@ class DangerHold:
     def identify(self, call: Call) -> Refusal | None:
         return None
 
-    def refusal(self, call: Call) -> Refuse:
+    def find_refusal(self, call: Call) -> Refused | None:
         return _REFUSED
 
-    async def approval(self, call: Call) -> Release | Refuse:
+    async def find_release(self, call: Call) -> Release | Refused:
         return _REFUSED
 
     def on_sent(self, call: Call) -> None:
@@ -56,7 +56,7 @@ class PersonHold(DangerHold):
     def is_asked_first(self) -> bool:
         return not self._is_agreed
 
-    def acknowledge(self, call: Call | None = None) -> Refuse | None:
+    def acknowledge(self, call: Call | None = None) -> Refused | None:
         """Once: a call that waits for its server is asked about again."""
         if self._is_agreed:
             if not self._is_used:
@@ -95,7 +95,7 @@ class Acknowledgement(DangerHold):
     def is_asked_first(self) -> bool:
         return self._token is None and not self._is_given
 
-    def acknowledge(self, call: Call | None = None) -> Refuse | None:
+    def acknowledge(self, call: Call | None = None) -> Refused | None:
         """Once: a call that waits for its server is asked about again."""
         if self._is_given:
             return None

@@ -22,7 +22,7 @@ from interlock.catalog.catalog import EVERYTHING, LiveNamespace, Namespace
 from interlock.catalog.routes import Route
 from interlock.config.plan import Plan, ToolRule
 from interlock.core.calls.call import Call
-from interlock.core.calls.check import Refuse
+from interlock.core.calls.check import Refused
 from interlock.core.current_plan import CurrentPlan
 from interlock.mcp.methods import MODERN
 
@@ -114,7 +114,7 @@ class LiveOperationNames:
         taken = self.names().taken
         return {each: self.lifted.name(route, each, taken) for each in self.lifted.operations(route) or ()}
 
-    def find_refusal(self, call: Call, route: Route) -> Refuse | None:
+    def find_refusal(self, call: Call, route: Route) -> Refused | None:
         """Return what the AQL server behind a tool would refuse, so that no person is asked about such a call."""
         operations = self.lifted.operations(route)
         if operations is None:

@@ -16,7 +16,7 @@ from msgspec import Raw
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CheckNumber, Refuse, Verdict
+from interlock.core.calls.check import CheckNumber, Refused, Verdict
 from interlock.drivers.protocol.binding.call_result import error_result
 from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.mcp.meta import RAW_EMPTY
@@ -31,7 +31,7 @@ log = logging.getLogger("interlock.calls")
 INPUT_INVALID: Final = "input_invalid"
 WRONG_INPUT: Final = Refusal(INVALID_PARAMS, INPUT_INVALID, {"reason": INPUT_INVALID})
 
-OperationRefusal = Callable[[Call, Route], Refuse | None]  # what an AQL server below would refuse, where that is known
+OperationRefusal = Callable[[Call, Route], Refused | None]  # what an AQL server below would refuse, where that is known
 
 
 class ArgumentsCheck:
@@ -45,14 +45,14 @@ class ArgumentsCheck:
     def applies_to(self, route: Route) -> bool:
         return route.gate is not None or route.link.checks_input
 
-    def check(self, call: Call, link: CallLink) -> Refuse | None:
+    def check(self, call: Call, link: CallLink) -> Refused | None:
         refusal = call.argument_refusal()
         if refusal is None and call.hold is not None:
             refusal = call.hold.identify(call)
             route = call.route
             if refusal is None and isinstance(route, Route) and route.is_held and not route.link.checks_input:
                 return _schema_refusal(call, route) or self._operation_refusal(call, route)
-        return None if refusal is None else Refuse(self.number, refusal)
+        return None if refusal is None else Refused(self.number, refusal)
 
     def explain(self, route: Route, caller: Principal) -> Verdict:
         strict = route.is_held  # for `Hold.identify` names the call, whatever it waits for
@@ -67,7 +67,7 @@ class ArgumentsCheck:
         )
 
 
-def _schema_refusal(call: Call, route: Route) -> Refuse | None:
+def _schema_refusal(call: Call, route: Route) -> Refused | None:
     """The arguments were read, and found to mean one thing, when the call was named."""
     compiled = _compiled(bytes(route.item.get("inputSchema", b"")))
     refusal = compiled.maybe_fault(decode_value(call.params.get("arguments") or RAW_EMPTY)) if compiled else None
@@ -83,10 +83,10 @@ def _schema_refusal(call: Call, route: Route) -> Refuse | None:
     return refuse_input(call, result)
 
 
-def refuse_input(call: Call, result: bytes) -> Refuse:
+def refuse_input(call: Call, result: bytes) -> Refused:
     """`result`: which says what is wrong with the arguments."""
     call.reason = INPUT_INVALID
-    return Refuse(CheckNumber.ARGUMENTS, WRONG_INPUT, result)
+    return Refused(CheckNumber.ARGUMENTS, WRONG_INPUT, result)
 
 
 @lru_cache(maxsize=256)

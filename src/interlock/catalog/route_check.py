@@ -11,12 +11,12 @@ from interlock.catalog.catalog import SCOPES, LiveNamespace
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink, CallRoute
 from interlock.core.calls.caller import Caller, Principal, ViewKey, view_key
-from interlock.core.calls.check import CheckNumber, Refuse, Said, Verdict
+from interlock.core.calls.check import CheckNumber, Refused, Said, Verdict
 from interlock.core.calls.incoming_route import OUT_OF_SCOPE
 from interlock.core.calls.refusals import NOT_FOUND, RELISTED, not_found_refusal
 from interlock.wire.refusal import SCOPE_DENIED, Refusal, ax_refusal
 
-_NO_PERSON_TO_ASK: Final = Refuse(
+_NO_PERSON_TO_ASK: Final = Refused(
     CheckNumber.ROUTE,
     ax_refusal(SCOPE_DENIED, "a person confirms calls of this tool; an unknown caller has no person to ask"),
 )
@@ -34,7 +34,7 @@ class RouteCheck:
         """Being listed is decided by the caller's view, before there is a call. What is left: unknown callers."""
         return route.gated
 
-    def check(self, call: Call, link: CallLink) -> Refuse | None:
+    def check(self, call: Call, link: CallLink) -> Refused | None:
         """A gate here, or of a hop below, would take us for the caller."""
         return _NO_PERSON_TO_ASK if _has_no_person_to_ask(call.route, call.caller.principal) else None
 
@@ -51,7 +51,7 @@ class RouteCheck:
         wider = msgspec.structs.replace(caller.key, scope="admin")
         return OUT_OF_SCOPE if beyond or self.maybe_route(wider, name) is not None else NOT_FOUND
 
-    def maybe_relisted(self, call: Call) -> Refuse | None:
+    def maybe_relisted(self, call: Call) -> Refused | None:
         """A server may come back with other tools: what is held, withheld or gone by now is not called as it was."""
         was = call.route
         if was is None:
@@ -59,7 +59,7 @@ class RouteCheck:
         route = self.maybe_route(call.caller.key, call.target)
         if route is not None and (route.digest == was.digest if was.is_held else not route.is_held):
             return None
-        return Refuse(CheckNumber.ROUTE, RELISTED)
+        return Refused(CheckNumber.ROUTE, RELISTED)
 
     def explain(self, route: Route, caller: Principal) -> Verdict:
         key = view_key(caller, only=None, names="auto", declares_extension=False)

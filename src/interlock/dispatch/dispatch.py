@@ -16,7 +16,10 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
+from interlock.approvals.decisions import DecisionService
+from interlock.approvals.protocol.approval import Approval
 from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
+from interlock.ax.protocol.messages import CONFIRM
 from interlock.ax.protocol.route import ROUTE
 from interlock.catalog.catalog import EVERYTHING, Catalog, View
 from interlock.catalog.route_check import RouteCheck
@@ -24,10 +27,10 @@ from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallHold, Outcome
 from interlock.core.calls.caller import Caller, Sink, ViewKey
-from interlock.core.calls.check import Admitted, CheckNumber, Refuse
+from interlock.core.calls.check import HELD, Admitted, CheckNumber, Held, Refused
 from interlock.core.calls.failures import answer_failures
 from interlock.core.calls.incoming_route import Followed
-from interlock.core.calls.refusals import BUSY, HELD, is_not_found, own_links_full
+from interlock.core.calls.refusals import BUSY, is_not_found, own_links_full
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.core.recorder import Recorder
@@ -38,9 +41,11 @@ from interlock.dispatch.call_queue import CallQueue, Place
 from interlock.dispatch.calls_under_way import CallsUnderWay
 from interlock.dispatch.link_checks import AvailabilityCheck, forbid_resending
 from interlock.dispatch.task_table import Tasks
-from interlock.gate.confirm import Confirmations, Deciding
+from interlock.gate.confirm import Confirmations, ConfirmCall, HeldHere
 from interlock.gate.gate import Gate
-from interlock.gate.hold import Back, GateHold
+from interlock.gate.hold import GateHold
+from interlock.gate.responses import Back
+from interlock.gate.rounds import Relayed
 from interlock.guard.budgets import READING, Budgets
 from interlock.guard.guard import Guard
 from interlock.links.handshake import modern_head
@@ -73,7 +78,7 @@ RESPAWN_WAIT_S: Final = 5.0  # how long a call waits for a server that is being 
 REF_PREFIX: Final = "mcp_"  # of every kind of reference to a driver's resource (AIP-resources-2)
 
 _OBJECT: Final = ord("{")
-_NO_PLACE: Final = Refuse(CheckNumber.AVAILABILITY, BUSY)
+_NO_PLACE: Final = Refused(CheckNumber.AVAILABILITY, BUSY)
 
 
 class DispatchParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,7 +93,7 @@ class DispatchParts(msgspec.Struct, frozen=True, kw_only=True):
     availability: AvailabilityCheck
     budgets: Budgets
     gate: Gate
-    deciding: Deciding  # takes the proofs that clients bring
+    decisions: DecisionService  # takes the proofs that clients bring
     arrivals: Arrivals
     latency_meta: bool = False
 
@@ -116,9 +121,10 @@ class Dispatch:
         )
         self.tasks = Tasks(parts.clock)
         find_route = partial(parts.route_check.maybe_route, EVERYTHING)
-        self.confirmations = Confirmations(parts.gate, parts.deciding, self, parts.clock, find_route)
+        self._confirmations = Confirmations(parts.gate, parts.decisions, find_route)
         self._queue = CallQueue(parts.availability.is_full)
         self._delayed = BackgroundTasks()
+        self._confirming = BackgroundTasks()
 
     def view(self, key: ViewKey) -> View:
         """Return the names and routes that a caller with this key sees now."""
@@ -216,7 +222,7 @@ class Dispatch:
 
     def _take_back(self, call: Call, hold: GateHold, back: Back) -> Call:
         """The client's person does not want it: nothing will be sent, so that nothing beyond the arguments counts."""
-        refused = self.guard.maybe_refusal(call, hold.route.link, CheckNumber.AVAILABILITY)
+        refused = self.guard.find_refusal(call, hold.route.link, CheckNumber.AVAILABILITY)
         if refused is not None:
             return self.refuse(call, refused.refusal)
         self._gate.take_back(call, hold, back)
@@ -354,8 +360,47 @@ class Dispatch:
     def confirm(
         self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
     ) -> Call:
-        """mcpax/confirm, from anybody."""
-        return self.confirmations.confirm(caller, client_id, params, meta, sink)
+        """Take a proof (mcpax/confirm), from anybody, and make the call that it releases."""
+        call = ConfirmCall(caller, client_id, CONFIRM, params, meta, sink, self._clock.now(), self.under_way)
+        held = self._confirmations.find_held_call(call)
+        if isinstance(held, Refusal):
+            return self.refuse(call, held)
+        if isinstance(held, Relayed):
+            return self.send(call, self._confirmations.prepare_relay(call, held))
+        if held.confirm.redeem:
+            redeemed = self._confirmations.redeem(call, held.approval)
+            if isinstance(redeemed, Refusal):
+                return self.refuse(call, redeemed)
+            self._answer_confirm(call, redeemed, Outcome.REFUSED)
+            return call
+        if caller.calls is not None:
+            caller.calls[client_id] = call
+        self._confirming.begin(answer_failures(call, self._confirm(call, held)))
+        return call
+
+    async def _confirm(self, call: ConfirmCall, held: HeldHere) -> None:
+        decided = await self._confirmations.decide(call, held)
+        if not call.done:
+            self._answer_confirm(call, decided, Outcome.OK)
+
+    def _answer_confirm(self, call: ConfirmCall, decided: Approval | Refusal | bytes, outcome: Outcome) -> None:
+        """Make the call that was approved, through every check: its answer answers the confirmation."""
+        if isinstance(decided, Refusal):
+            call.on_failed(decided, Outcome.REFUSED)
+        elif isinstance(decided, bytes):
+            call.answer(encode_result(call.client_id, decided), outcome)
+        else:
+            params, meta = self._confirmations.released_request(call, decided)
+            self.under_way.finish(call, Outcome.OK)
+            call.done = True
+            call.released_call = self.call_tool(call.caller, call.client_id, params, meta, call.sink)
+
+    async def open(self) -> None:
+        """Do nothing: there is nothing to begin."""
+
+    async def close(self) -> None:
+        """Wait until every confirmation is decided."""
+        await self._confirming.finish()
 
     def _onward_to_place(self, link: Link, uri: str) -> dict[str, Raw] | None:
         """The route of a request for a resource, where an AX peer has it."""
@@ -448,7 +493,7 @@ class Dispatch:
                 self.under_way.register(call, link)
                 link.send(verdict)
                 return call
-        elif verdict is not HELD and not self._availability.may_wait(verdict, link):
+        elif isinstance(verdict, Refused) and not self._availability.may_wait(verdict, link):
             place = self._queue.maybe_join(call, link) if verdict.refusal is BUSY else None
             if place is not None:
                 return self._enqueue(call, link, place)
@@ -487,8 +532,8 @@ class Dispatch:
             await asyncio.wait((call.after,))
             if call.done:  # its client left meanwhile, and was given back what it was charged
                 return
-        verdict = HELD if is_held else self.guard.admit(call, link)
-        is_away = not link.is_connected or (isinstance(verdict, Refuse) and self._availability.may_wait(verdict, link))
+        verdict: Admitted[Call] | Refused | Held = HELD if is_held else self.guard.admit(call, link)
+        is_away = not link.is_connected or (isinstance(verdict, Refused) and self._availability.may_wait(verdict, link))
         if is_away and self._availability.may_return_soon(link) and not call.done:
             keeper = self._keepers[link.segment]
             keeper.wake()
@@ -496,18 +541,20 @@ class Dispatch:
             if call.done:
                 return
             verdict = self.guard.admit(call, link)
-            if verdict is HELD or not isinstance(verdict, Refuse):
+            if not isinstance(verdict, Refused):
                 verdict = self._route_check.maybe_relisted(call) or verdict
         await self._settle(call, link, verdict)
 
-    async def _settle(self, call: Call, link: Link, verdict: Admitted[Call] | Refuse) -> None:
+    async def _settle(self, call: Call, link: Link, verdict: Admitted[Call] | Refused | Held) -> None:
         """Send a call or refuse it, after the guard has released it if it is held."""
-        is_released = verdict is HELD and not call.done
-        if is_released:
-            verdict = await self.guard.release(call, link)
         if call.done:
             return
-        if isinstance(verdict, Refuse):
+        is_released = isinstance(verdict, Held)
+        if isinstance(verdict, Held):
+            verdict = await self.guard.release(call, link)
+            if call.done:
+                return
+        if isinstance(verdict, Refused):
             self._refuse(call, verdict, 200)
             return
         call.forwarded = self._clock.now()
@@ -520,7 +567,7 @@ class Dispatch:
     # Clients' own links
 
     def _go_over_own_link(self, call: Call, link: Link, own: Own) -> Call:
-        refused = self.guard.maybe_refusal(call, link, CheckNumber.AVAILABILITY)
+        refused = self.guard.find_refusal(call, link, CheckNumber.AVAILABILITY)
         if refused is not None:
             return self._refuse(call, refused)
         if self._availability.is_full(link):
@@ -560,7 +607,7 @@ class Dispatch:
 
     # Refusals
 
-    def _refuse(self, call: Call, refused: Refuse, status: int | None = None) -> Call:
+    def _refuse(self, call: Call, refused: Refused, status: int | None = None) -> Call:
         if refused.result is not None:
             call.answer(encode_result(call.client_id, refused.result), Outcome.REFUSED)
             return call

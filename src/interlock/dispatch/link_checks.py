@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CheckNumber, Refuse, Said, Verdict
+from interlock.core.calls.check import CheckNumber, Refused, Said, Verdict
 from interlock.core.calls.refusals import BUSY, maybe_unusable
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link, Own
@@ -28,18 +28,18 @@ class AvailabilityCheck:
     def applies_to(self, route: Route) -> bool:
         return True
 
-    def check(self, call: Call, link: CallLink) -> Refuse | None:
+    def check(self, call: Call, link: CallLink) -> Refused | None:
         refused = maybe_unusable(link.standing)
         if refused is not None:
             return refused
         if call.booked is not link and self.is_full(link):
-            return Refuse(self.number, BUSY)
+            return Refused(self.number, BUSY)
         if call.hold is None or not call.hold.is_waiting:
             return None  # what no person is asked about chooses its driver on its way
         refusal = call.availability_refusal()
-        return None if refusal is None else Refuse(self.number, refusal)
+        return None if refusal is None else Refused(self.number, refusal)
 
-    def may_wait(self, refused: Refuse, link: CallLink) -> bool:
+    def may_wait(self, refused: Refused, link: CallLink) -> bool:
         """Whether a call that this check refused is worth holding until its server is there again."""
         return refused.check is self.number and refused.refusal is not BUSY and self.may_return_soon(link)
 
@@ -83,7 +83,7 @@ class SendCheck:
     number = CheckNumber.SEND
     name = "send"
 
-    def check(self, call: Call, link: CallLink) -> Refuse | None:
+    def check(self, call: Call, link: CallLink) -> Refused | None:
         return maybe_unusable(link.standing)
 
     def explain(self, route: Route, caller: Principal) -> Verdict:

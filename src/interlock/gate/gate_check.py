@@ -8,16 +8,14 @@ from collections.abc import Callable
 
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Status
+from interlock.approvals.trust.anchors import Anchors
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CheckNumber, Refuse, Release, Verdict
-from interlock.core.calls.refusals import HELD
+from interlock.core.calls.check import CONFIRMATION_REQUIRED, HELD, CheckNumber, Held, Refused, Release, Verdict
 from interlock.core.current_plan import CurrentPlan
-from interlock.gate.gate import Approvers, Gate
-from interlock.gate.hold import GateHold
+from interlock.gate.hold import GateHold, hold_reason
 from interlock.gate.protocol.policy import Hold
-from interlock.gate.question import hold_reason
 from interlock.guard.budgets import Budgets
 
 
@@ -26,22 +24,22 @@ class GateCheck:
     name = "gate"
     is_common = False
 
-    def __init__(self, inbox: Inbox, approvers: Approvers, current: CurrentPlan) -> None:
+    def __init__(self, inbox: Inbox, anchors: Anchors, current: CurrentPlan) -> None:
         self._inbox = inbox
-        self._approvers = approvers
+        self._anchors = anchors
         self._current = current
 
     def applies_to(self, route: Route) -> bool:
         return route.is_held or route.link.members is not None
 
-    def check(self, call: Call, link: CallLink) -> Refuse | None:
+    def check(self, call: Call, link: CallLink) -> Refused | Held | None:
         restricted = link.members.maybe_refusal(call.caller.principal.name) if link.members is not None else None
         hold = call.hold
         if restricted is not None and (hold is None or isinstance(hold, GateHold)):  # not what became a proposal
-            return Refuse(self.number, restricted)
+            return Refused(self.number, restricted)
         if hold is None:  # where it is held, no person could be asked
-            return HELD if call.route is not None and call.route.is_held else None
-        return hold.refusal(call) if hold.is_waiting else None
+            return CONFIRMATION_REQUIRED if call.route is not None and call.route.is_held else None
+        return (hold.find_refusal(call) or HELD) if hold.is_waiting else None
 
     def explain(self, route: Route, caller: Principal) -> Verdict:
         members = route.link.members
@@ -57,7 +55,7 @@ class GateCheck:
             found = self._inbox.find_definition(route.qualified, route.digest)
             how = f"interlock approve {found.id}" if found is not None else "the first call asks"
             return f"no operator has said yet what it does: {how}"
-        names = self._approvers.approver_names(route.qualified)
+        names = self._anchors.approver_names(route.qualified)
         by = f"proof by {', '.join(names)}" if names else "no one may approve it yet: interlock status says what to do"
         waiting = self._inbox.listed((Status.PENDING, Status.APPROVED))
         mine = [one for one in waiting if one.requested_by == caller.name and one.tool == route.qualified]
@@ -81,20 +79,20 @@ class CommitCheck:
     number = CheckNumber.COMMIT
     name = "commit"
 
-    def __init__(self, gate: Gate, budgets: Budgets, on_committed: Callable[[Call], None]) -> None:
+    def __init__(self, budgets: Budgets, on_committed: Callable[[Call], None]) -> None:
         """`on_committed`: uses up what else let the call pass."""
-        self._gate = gate
         self._budgets = budgets
         self._on_committed = on_committed
 
-    async def check(self, call: Call, link: CallLink, release: Release) -> Refuse | None:
+    async def check(self, call: Call, link: CallLink, release: Release) -> Refused | None:
         refusal = self._budgets.charge(call, link)
         if refusal is not None:
-            return Refuse(CheckNumber.BUDGET, refusal)
-        refusal = await self._gate.use(call, release)
+            return Refused(CheckNumber.BUDGET, refusal)
+        hold = call.hold
+        refusal = await hold.use(call, release) if isinstance(hold, GateHold) else CONFIRMATION_REQUIRED.refusal
         if refusal is not None:
             call.refund()
-            return Refuse(self.number, refusal)
+            return Refused(self.number, refusal)
         self._on_committed(call)
         return None
 

@@ -4,7 +4,7 @@ What a contract asks for is asked each time (AIP-14.rules-1), what no operator h
 and what a hop below holds is asked there: a grant of this node is about this node's gate alone.
 """
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -12,14 +12,23 @@ from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, What
 from interlock.approvals.protocol.standing_grant import KIND, StandingGrant, maybe_violation
 from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant, Uncovered
+from interlock.catalog.routes import Route
 from interlock.core.calls.check import Release
 from interlock.core.clock import Clock
-from interlock.gate.hold import GateHold, may_be_granted
+from interlock.gate.protocol.policy import Hold
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_USED, Refusal
 
+if TYPE_CHECKING:
+    from interlock.gate.hold import GateHold
+
 _TAKEN: Final = (CONFIRMATION_USED, CONFIRMATION_EXPIRED)  # an approval that an identical call used, or that lapsed
+
+
+def may_be_granted(route: Route) -> bool:
+    """Return whether a standing grant can replace a person's approval of each call of the tool."""
+    return route.gate is not None and route.gate.hold is Hold.CALL and not route.gate.by_contract
 
 
 class GrantedCalls:
@@ -28,7 +37,7 @@ class GrantedCalls:
         self._inbox = inbox
         self._clock = clock
 
-    def release(self, hold: GateHold, waiting: Approval | None) -> Release | str:
+    def release(self, hold: "GateHold", waiting: Approval | None) -> Release | str:
         """The release of a call that a grant covers, or why none does; empty where there is none for its caller.
 
         `waiting`: the approval that the call waits for already, or that a grant has approved.

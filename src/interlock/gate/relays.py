@@ -1,19 +1,21 @@
 """What passes between this gate and those of hops below: down, whose call it is; up, what they demand."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
 from interlock.ax.protocol.hop_metadata import CALLER, caller_mark
 from interlock.core.calls.call import Call
-from interlock.gate.hold import GateHold
 from interlock.gate.protocol.relay import MARK, Carried, RelayedCall, maybe_carried
 from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, without_claims
 from interlock.gate.rounds import Relayed, Rounds
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.wire.jsonrpc.codec import Response, decode_untrusted, encode_result
 from interlock.wire.jsonrpc.errors import CodecError
+
+if TYPE_CHECKING:
+    from interlock.gate.hold import GateHold
 
 _CLAIM_MARKS: Final = (MARK, DIGEST_MARK, ESCAPE_MARK)
 
@@ -34,7 +36,7 @@ class Relays:
         who = "" if call.caller.principal.stranger else requester
         call.tell_below({CALLER: caller_mark(who, self._key)})
 
-    def read_answer(self, call: Call, hold: GateHold, message: bytes) -> Carried | bytes:
+    def read_answer(self, call: Call, hold: "GateHold", message: bytes) -> Carried | bytes:
         """What the hop below demands, in our terms; else the answer, without what is not its own to demand."""
         offer = hold.route.link.offer
         if not (offer.is_aggregator and offer.proved and any(mark in message for mark in _CLAIM_MARKS)):
@@ -46,7 +48,7 @@ class Relays:
             call.client_id, without_claims(result, is_aggregator=True)
         )
 
-    def _maybe_carried(self, call: Call, hold: GateHold, result: Raw) -> Carried | None:
+    def _maybe_carried(self, call: Call, hold: "GateHold", result: Raw) -> Carried | None:
         route = hold.route
         if route.gate is None or not route.gate.relays:
             return None

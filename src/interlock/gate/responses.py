@@ -5,7 +5,7 @@ above, gets a result that says so. A page is no proof and its answer no decision
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -17,8 +17,8 @@ from interlock.config.toml_text import toml_text
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock, rfc3339
-from interlock.gate.hold import Back, GateHold, may_be_granted
-from interlock.gate.protocol.held_call import Held, held_result
+from interlock.gate.granted_calls import may_be_granted
+from interlock.gate.protocol.held_call import ConfirmationDemand, held_result
 from interlock.gate.protocol.refusals import denied_result, open_result
 from interlock.gate.protocol.relay import DENIED, Carried
 from interlock.gate.protocol.request_state import Visit, is_visit, seal, unseal_untrusted
@@ -29,12 +29,22 @@ from interlock.mcp.mrtr import Question, encode_input_required
 from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
 
+if TYPE_CHECKING:
+    from interlock.gate.hold import GateHold
+
 VISIT_S: Final = 600.0  # a state for a question that has no expiry of its own
 PAGE: Final = "confirmation"  # the one question in an input_required of ours
 _SAYS: Final = {
     Kind.CALL: "This call waits for a person. Look at it on this page and decide; then go on here.",
     Kind.DEFINITION: "No operator has said yet what this tool does. One says it once on this page; then go on here.",
 }
+
+
+class Back(msgspec.Struct, frozen=True):
+    """A client that came back with a state of ours."""
+
+    visit: Visit
+    declined: bool
 
 
 class Answers:
@@ -54,7 +64,7 @@ class Answers:
         """What the states are sealed with."""
         self._key = key
 
-    def of(self, call: Call, hold: GateHold, approval: Approval, redeem_s: float, near: str = "") -> bytes:
+    def of(self, call: Call, hold: "GateHold", approval: Approval, redeem_s: float, near: str = "") -> bytes:
         """The result for a call whose approval is not there yet, or was refused. `near`: why no grant covers it."""
         denied = approval.status is Status.DENIED
         call.reason = DENIED if denied else "confirmation_required"
@@ -72,12 +82,12 @@ class Answers:
         more = "".join(f" {sentence}" for sentence in (near, ways) if sentence)
         return held_result(held, has_approvers=is_able, more=more, **form)
 
-    def declined(self, call: Call, hold: GateHold, approval: Approval) -> bytes:
+    def declined(self, call: Call, hold: "GateHold", approval: Approval) -> bytes:
         call.reason = DENIED
         held = msgspec.structs.replace(self._demand(hold, approval), expires_at=None)
         return denied_result(held, "declined at the client", **_form(call, hold))
 
-    def from_below(self, call: Call, hold: GateHold, carried: Carried) -> bytes:
+    def from_below(self, call: Call, hold: "GateHold", carried: Carried) -> bytes:
         call.reason = carried.status
         if carried.status == DENIED or carried.approval_url is None or not sees_pages(call):
             return carried.result
@@ -87,9 +97,9 @@ class Answers:
     def _url(self, approval_id: str) -> str:
         return f"{self._operator_url()}/approvals/{approval_id}"
 
-    def _demand(self, hold: GateHold, approval: Approval) -> Held:
+    def _demand(self, hold: "GateHold", approval: Approval) -> ConfirmationDemand:
         route = hold.route
-        return Held(
+        return ConfirmationDemand(
             tool=route.qualified,
             arguments=hold.arguments or RAW_EMPTY,
             capability=route.meta.get(CAPABILITY),
@@ -104,7 +114,9 @@ class Answers:
             aggregator_id=self._aggregator_id,
         )
 
-    def _page(self, call: Call, hold: GateHold, kind: Kind, url: str, confirmation_id: str, expires_at: float) -> bytes:
+    def _page(
+        self, call: Call, hold: "GateHold", kind: Kind, url: str, confirmation_id: str, expires_at: float
+    ) -> bytes:
         visit = Visit(confirmation_id, hold.digest, call.caller.principal.name, expires_at)
         asked = Raw(encode_value({"mode": "url", "url": url, "message": _SAYS[kind]}))
         return encode_input_required({PAGE: Question(ELICIT, asked)}, seal(visit, self._key))
@@ -161,7 +173,7 @@ def sees_pages(call: Call) -> bool:
     return declares(call.meta.get(META_CAPABILITIES, RAW_EMPTY), "elicitation", "url")
 
 
-def _form(call: Call, hold: GateHold) -> dict[str, bool]:
+def _form(call: Call, hold: "GateHold") -> dict[str, bool]:
     return {"has_output_schema": "outputSchema" in hold.route.item, "modern": call.caller.era is Era.MODERN}
 
 

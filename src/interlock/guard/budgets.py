@@ -12,7 +12,7 @@ from interlock.config.plan import Plan
 from interlock.core.calls.call import Call, CallLink, CallRoute
 from interlock.core.calls.caller import Caller, Principal
 from interlock.core.calls.charge import Account, Charge
-from interlock.core.calls.check import CheckNumber, Refuse, Verdict
+from interlock.core.calls.check import CheckNumber, Refused, Verdict
 from interlock.core.clock import Clock
 from interlock.guard.api import Budget, Spent
 from interlock.wire.refusal import Refusal
@@ -158,10 +158,10 @@ class BudgetCheck:
     def applies_to(self, route: CallRoute) -> bool:
         return True
 
-    def check(self, call: Call, link: CallLink) -> Refuse | None:
+    def check(self, call: Call, link: CallLink) -> Refused | None:
         is_held = call.hold is not None and call.hold.is_waiting
         refusal = self._budgets.room(call, link) if is_held else self._budgets.charge(call, link)
-        return None if refusal is None else Refuse(self.number, refusal)
+        return None if refusal is None else Refused(self.number, refusal)
 
     def explain(self, route: CallRoute, caller: Principal) -> Verdict:
         over = self._budgets.outlook(route.link, route.qualified, route.price, caller)

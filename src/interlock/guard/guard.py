@@ -11,8 +11,19 @@ from typing import Final, Generic, TypeVar
 
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import _ADMISSION_KEY, Admitted, Check, CheckNumber, Explained, Refuse, Verdict
-from interlock.core.calls.refusals import HELD, maybe_unusable
+from interlock.core.calls.check import (
+    _ADMISSION_KEY,
+    CONFIRMATION_REQUIRED,
+    HELD,
+    Admitted,
+    Check,
+    CheckNumber,
+    Explained,
+    Held,
+    Refused,
+    Verdict,
+)
+from interlock.core.calls.refusals import maybe_unusable
 from interlock.core.link_state import LinkState
 from interlock.guard.budgets import Budgets
 from interlock.guard.checks import GuardChecks
@@ -24,7 +35,7 @@ R = TypeVar("R")
 
 _READY: Final = LinkState.READY  # a name of its own, as in `protocol.mcp.eras`
 _TAKEN: Final = frozenset((CONFIRMATION_USED, CONFIRMATION_EXPIRED, CONFIRMATION_VOID))
-_CONTENDED: Final = Refuse(
+_CONTENDED: Final = Refused(
     CheckNumber.COMMIT,
     Refusal(
         UNAVAILABLE,
@@ -71,8 +82,8 @@ class Guard(Generic[R]):
         every: tuple[Explained[R], ...] = (*self.checks, self._commit, self._send)
         return [check.explain(route, caller) for check in every]
 
-    def admit(self, call: Call, link: CallLink) -> Admitted[Call] | Refuse:
-        """What is admitted is charged. HELD: it waits for `release`."""
+    def admit(self, call: Call, link: CallLink) -> Admitted[Call] | Refused | Held:
+        """Admit a call and charge it, refuse it, or hold it until `release`."""
         route = call.route
         if (
             call.hold is None
@@ -82,44 +93,51 @@ class Guard(Generic[R]):
             and not self._budgets.is_enforced
         ):
             return Admitted(call, _ADMISSION_KEY)
-        refused = self.maybe_refusal(call, link, CheckNumber.COMMIT)
-        if refused is None and call.hold is not None:
+        verdict = self._find_verdict(call, link, CheckNumber.COMMIT)
+        if verdict is None and call.hold is not None:
             if call.hold.is_waiting:
                 return HELD  # whatever its route carries
-            refused = call.hold.acknowledge(call)
-        return Admitted(call, _ADMISSION_KEY) if refused is None else refused
+            verdict = call.hold.acknowledge(call)
+        return Admitted(call, _ADMISSION_KEY) if verdict is None else verdict
 
-    def maybe_refusal(self, call: Call, link: CallLink, before: CheckNumber) -> Refuse | None:
-        """The first refusal of the checks that are numbered below `before`."""
+    def find_refusal(self, call: Call, link: CallLink, before: CheckNumber) -> Refused | None:
+        """Return the first refusal of the checks that are numbered below `before`, which is at most the gate's."""
+        verdict = self._find_verdict(call, link, before)
+        return verdict if isinstance(verdict, Refused) else None
+
+    def _find_verdict(self, call: Call, link: CallLink, before: CheckNumber) -> Refused | Held | None:
         for check in (call.route.checks if call.route is not None else ()) or self._common:
             if check.number >= before:
                 return None
-            refused = check.check(call, link)
-            if refused is not None:
-                return refused
+            verdict = check.check(call, link)
+            if verdict is not None:
+                return verdict
         return None
 
-    async def release(self, call: Call, link: CallLink) -> Admitted[Call] | Refuse:
-        """The way of a held call: a person's yes, every check before the gate anew, the commit. One yes, one call."""
+    async def release(self, call: Call, link: CallLink) -> Admitted[Call] | Refused:
+        """Admit a held call once a person has approved it: pass the checks before the gate again, then commit.
+
+        One approval admits one call. The checks are passed again because time has passed since the call came in.
+        """
         hold = call.hold
         if hold is None:
-            return HELD
+            return CONFIRMATION_REQUIRED
         for _ in range(RELEASES_MAX):
-            found = await hold.approval(call)
-            if isinstance(found, Refuse):
-                return found
-            refused = self.maybe_refusal(call, link, CheckNumber.GATE)
+            release = await hold.find_release(call)
+            if isinstance(release, Refused):
+                return release
+            refused = self.find_refusal(call, link, CheckNumber.GATE)
             if refused is None:
-                refused = await self._commit.check(call, link, found)
+                refused = await self._commit.check(call, link, release)
             if refused is None:
                 # The link, or the caller, may have gone meanwhile: nothing is sent, and the approval is spent.
-                refused = HELD if call.done else self._send.check(call, link)
+                refused = CONFIRMATION_REQUIRED if call.done else self._send.check(call, link)
                 return Admitted(call, _ADMISSION_KEY) if refused is None else refused
             if refused.check is not CheckNumber.COMMIT or refused.refusal.code not in _TAKEN:
                 return refused
         return _CONTENDED
 
-    def derive(self, admitted: Admitted[Call], link: CallLink) -> Admitted[Call] | Refuse:
+    def derive(self, admitted: Admitted[Call], link: CallLink) -> Admitted[Call] | Refused:
         """A command admitted to a link that only chooses, for the link it chose: every check is passed and charged,
         and only whether that one is there is asked anew. Nothing that was not admitted comes this way."""
         standing = link.standing

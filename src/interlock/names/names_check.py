@@ -6,7 +6,7 @@ It is judged when the list of its server arrives. A route carries this check onl
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CheckNumber, Refuse, Verdict
+from interlock.core.calls.check import CheckNumber, Refused, Verdict
 from interlock.names.protocol.judgement import SurfaceVerdict
 
 
@@ -18,9 +18,9 @@ class NamesCheck:
     def applies_to(self, route: Route) -> bool:
         return route.is_refused
 
-    def check(self, call: Call, link: CallLink) -> Refuse | None:
+    def check(self, call: Call, link: CallLink) -> Refused | None:
         refusal = call.route.refusal if call.route is not None else None
-        return None if refusal is None else Refuse(self.number, refusal)
+        return None if refusal is None else Refused(self.number, refusal)
 
     def explain(self, route: Route, caller: Principal) -> Verdict:
         if route.refusal is not None:

@@ -21,7 +21,7 @@ from interlock.dispatch.dispatch import Dispatch, DispatchParts
 from interlock.dispatch.link_checks import AvailabilityCheck, SendCheck
 from interlock.dispatch.task_updates import TaskNews
 from interlock.fronts.audience import Audience
-from interlock.gate.gate import Gate
+from interlock.gate.gate import Gate, GateParts
 from interlock.gate.gate_check import CommitCheck, GateCheck
 from interlock.gate.granted_calls import GrantedCalls
 from interlock.gate.responses import ways_out
@@ -69,15 +69,17 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     native = NativeOperations()
     operation_names = LiveOperationNames(stores.current, live, native)
     gate = Gate(
-        inbox,
-        approvals.anchors,
-        approvals.judge,
-        clock,
-        stores.store.kv,
-        aggregator_id=own_id,
-        operator_url=passkeys.url,
-        ruled=definitions.rulings.maybe,
-        granted=GrantedCalls(approvals.grants, inbox, clock),
+        GateParts(
+            inbox=inbox,
+            anchors=approvals.anchors,
+            judge=approvals.judge,
+            clock=clock,
+            kv=stores.store.kv,
+            aggregator_id=own_id,
+            operator_url=passkeys.url,
+            find_ruling=definitions.rulings.maybe,
+            granted=GrantedCalls(approvals.grants, inbox, clock),
+        )
     )
     budgets = Budgets(plan.budget.limits, clock, enforced=is_limited(plan))
     route_check = RouteCheck(live)
@@ -92,7 +94,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
         availability=availability,
         budget=BudgetCheck(budgets),
         gate=GateCheck(inbox, approvals.anchors, stores.current),
-        commit=CommitCheck(gate, budgets, on_committed=agent_check.use),
+        commit=CommitCheck(budgets, on_committed=agent_check.use),
         send=SendCheck(),
         is_agent_checked=plan.safety.mode != "disabled",
     )
@@ -150,7 +152,7 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
             availability=availability,
             budgets=budgets,
             gate=gate,
-            deciding=deciding,
+            decisions=deciding,
             arrivals=Arrivals(keepers, clock, plan.mcp.list_wait_s),
             latency_meta=plan.mcp.latency_meta,
         )

@@ -195,7 +195,7 @@ class Node:
             approvals.expiry,
             approvals.notifier,
             calls.gate,
-            calls.dispatch.confirmations,
+            calls.dispatch,
             stores.retention,
             stores.tokens,
             links.credentials,

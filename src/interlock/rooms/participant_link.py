@@ -18,8 +18,7 @@ from msgspec import Raw
 from interlock.catalog.routes import Route
 from interlock.config.plan import ToolClass
 from interlock.core.calls.call import Call, Outcome, Pending
-from interlock.core.calls.check import CheckNumber, Refuse, Release
-from interlock.core.calls.refusals import HELD
+from interlock.core.calls.check import CONFIRMATION_REQUIRED, CheckNumber, Refused, Release
 from interlock.core.clock import Clock, rfc3339
 from interlock.links.connected_link import ID_DIGITS_MAX, ConnectedLink
 from interlock.links.link import ServerFacts
@@ -98,7 +97,7 @@ class RoomMembers:
 KNOWN_MAX: Final = 1000  # calls whose proposal is remembered
 TRACKED_S: Final = 0.3
 _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
-_UNTRACKED: Final = Refuse(
+_UNTRACKED: Final = Refused(
     CheckNumber.GATE,
     Refusal(UNAVAILABLE, "unavailable", {"reason": "not_tracked", "detail": "the proposal is not in the inbox yet"}),
 )
@@ -122,13 +121,13 @@ class ProposalHold:
     def identify(self, call: Call) -> Refusal | None:
         return None
 
-    def acknowledge(self, call: Call) -> Refuse | None:
+    def acknowledge(self, call: Call) -> Refused | None:
         return None
 
-    def refusal(self, call: Call) -> Refuse:
-        return HELD
+    def find_refusal(self, call: Call) -> Refused | None:
+        return None
 
-    async def approval(self, call: Call) -> Release | Refuse:
+    async def find_release(self, call: Call) -> Release | Refused:
         return await self._calls.settle(call, self)
 
     def on_sent(self, call: Call) -> None:
@@ -143,13 +142,13 @@ class ProposedCalls:
         self._proposals = proposals
         self._known: dict[_CallKey, str] = {}  # the ids of proposals
 
-    async def settle(self, call: Call, hold: ProposalHold) -> Refuse:
+    async def settle(self, call: Call, hold: ProposalHold) -> Refused:
         arguments = bytes(call.params.get("arguments") or RAW_EMPTY)
         principal = call.caller.principal.name
         key = (hold.room.topic, principal, hold.target, hold.tool, hashlib.sha256(arguments).digest())
         proposal = self._known.get(key) or await self._propose(key, hold, principal, arguments)
         if isinstance(proposal, EnvelopeRefusal):
-            return Refuse(CheckNumber.GATE, refusal_for(proposal))
+            return Refused(CheckNumber.GATE, refusal_for(proposal))
         settled = await self._proposals.wait_until_settled(hold.room.topic, proposal, TRACKED_S)
         if settled is None:
             return _UNTRACKED
@@ -158,9 +157,9 @@ class ProposedCalls:
         response = _maybe_response(settled)
         if response is None:
             call.reason = "confirmation_required"
-            return Refuse(CheckNumber.GATE, HELD.refusal, _result(call, hold, settled))
+            return Refused(CheckNumber.GATE, CONFIRMATION_REQUIRED.refusal, _result(call, hold, settled))
         call.on_response(response, Era.LEGACY)
-        return HELD
+        return CONFIRMATION_REQUIRED  # the call has its answer
 
     async def _propose(
         self, key: _CallKey, hold: ProposalHold, principal: str, arguments: bytes

@@ -6,7 +6,7 @@ It is on the list only while the loop is not disabled, and asked only while ther
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CheckNumber, Refuse, Verdict
+from interlock.core.calls.check import CheckNumber, Refused, Verdict
 from interlock.safety.watch import Watch
 
 
@@ -21,9 +21,9 @@ class AgentCheck:
     def applies_to(self, route: Route) -> bool:
         return True
 
-    def check(self, call: Call, link: CallLink) -> Refuse | None:
+    def check(self, call: Call, link: CallLink) -> Refused | None:
         refusal = self._watch.maybe_refusal(call)
-        return None if refusal is None else Refuse(self.number, refusal)
+        return None if refusal is None else Refused(self.number, refusal)
 
     def use(self, call: Call) -> None:
         """A released call leaves: what let it pass is used up."""

@@ -31,8 +31,7 @@ from interlock.catalog.route_check import RouteCheck
 from interlock.catalog.routes import Route
 from interlock.config.load import load
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CheckNumber, Refuse, Release
-from interlock.core.calls.refusals import HELD
+from interlock.core.calls.check import CONFIRMATION_REQUIRED, HELD, CheckNumber, Refused, Release
 from interlock.gate.gate_check import CommitCheck
 from interlock.gate.protocol.policy import GateRule
 from interlock.gate.rounds import Relayed
@@ -329,23 +328,22 @@ async def test_the_guard_lets_no_held_call_through_without_an_approval_it_saw_us
         guard, link, call = here.node.calls.dispatch.guard, here.node.calls.keepers["plant"].link, asked.running
         route, commit = (
             find_tool(here, "plant.fire"),
-            CommitCheck(here.node.calls.gate, here.node.calls.budgets, here.node.calls.agent_check.use),
+            CommitCheck(here.node.calls.budgets, here.node.calls.agent_check.use),
         )
         assert route is not None
         assert call.hold.is_waiting
         for carried in (msgspec.structs.replace(route, checks=()), None, route):
             call.route = carried
-            refused = guard.admit(call, link)
-            assert isinstance(refused, Refuse)
-            assert refused.check is CheckNumber.GATE
+            verdict = guard.admit(call, link)
+            assert verdict is HELD or (isinstance(verdict, Refused) and verdict.check is CheckNumber.GATE)
         used = await commit.check(call, link, Release("never used", is_used=True))
-        assert used == Refuse(CheckNumber.COMMIT, HELD.refusal)
+        assert used == Refused(CheckNumber.COMMIT, CONFIRMATION_REQUIRED.refusal)
         refused = await commit.check(call, link, Release(str(uuid.uuid4())))
         assert refused is not None
         assert (refused.check, refused.refusal.message) == (CheckNumber.COMMIT, "confirmation_unknown")
         (waiting,) = here.node.approvals.inbox.waiting()
         assert await commit.check(call, link, Release(waiting.id)) is not None
-        assert isinstance(await guard.release(call, link), Refuse)
+        assert isinstance(await guard.release(call, link), Refused)
         assert not here.diary.read()
 
 
@@ -399,7 +397,7 @@ async def test_what_was_held_leaves_nothing_in_memory(tmp_path: Path) -> None:
             await here.becomes(demand, Status.DONE)
         gate = here.node.calls.gate
         await here.until(lambda: not gate._work)  # the end of the last one is still being written
-        assert (gate.rounds._passes, gate.rounds._relayed, gate._underway) == ({}, {}, set())
+        assert (gate.rounds._passes, gate.rounds._relayed, gate.used_approvals) == ({}, {}, set())
         assert here.node.calls.keepers["plant"].link.booked == 0
         assert not here.node.calls.dispatch.under_way.calls
 
@@ -564,11 +562,11 @@ async def test_nobody_is_asked_again_what_was_said_before_the_tool_is_listed_so(
 ) -> None:
     async with house(tmp_path) as here:
         gate = here.node.calls.gate
-        monkeypatch.setattr(gate, "_ruled", lambda tool, digest: "read_only" if tool == "plant.silent" else None)
+        monkeypatch.setattr(gate, "find_ruling", lambda tool, digest: "read_only" if tool == "plant.silent" else None)
         answer = await here.call("plant.silent").error()
         assert (answer["message"], answer["data"]["reason"]) == ("unavailable", "relisting")
         assert here.node.approvals.inbox.waiting() == []
-        monkeypatch.setattr(gate, "_ruled", lambda tool, digest: None)
+        monkeypatch.setattr(gate, "find_ruling", lambda tool, digest: None)
         await here.held("plant.silent")
         assert len(here.node.approvals.inbox.waiting()) == 1
 

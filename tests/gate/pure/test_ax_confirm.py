@@ -14,7 +14,7 @@ from interlock.gate.protocol.held_call import (
     ARGUMENTS_BYTES_MAX,
     CONFIRMATION,
     Confirm,
-    Held,
+    ConfirmationDemand,
     Presented,
     as_object,
     call_digest,
@@ -171,7 +171,7 @@ def test_no_arguments_raise_anything(arguments: bytes) -> None:
     assert isinstance(made, str) or made.number == -32602
 
 
-HELD = Held(
+HELD = ConfirmationDemand(
     tool="plant.valve.open",
     arguments=Raw(ARGUMENTS),
     capability={"mutable": True, "reversible": False},

@@ -8,7 +8,7 @@ import pytest
 from msgspec import Raw
 from msgspec.structs import replace
 
-from interlock.gate.protocol.held_call import Held
+from interlock.gate.protocol.held_call import ConfirmationDemand
 from interlock.gate.protocol.policy import Hold, gate_of, hold_of, says_its_effect
 from interlock.gate.protocol.refusals import denied_result, open_result
 from interlock.gate.protocol.relay import Carried, RelayedCall, maybe_carried
@@ -278,7 +278,7 @@ def test_a_changed_state_is_nobodys(cut: int) -> None:
 
 # The other answers
 
-HELD = Held(
+HELD = ConfirmationDemand(
     tool="plant.fire",
     arguments=Raw(b'{"n":1}'),
     capability={"mutable": True},

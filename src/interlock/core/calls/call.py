@@ -18,7 +18,7 @@ from interlock.ax.protocol.budget import Price
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.core.calls.caller import Asked, Caller, Sink
 from interlock.core.calls.charge import Account, Charge
-from interlock.core.calls.check import Admitted, Check, Refuse, Release
+from interlock.core.calls.check import Admitted, Check, Refused, Release
 from interlock.core.link_state import Standing
 from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, META_MARK, without_claims
 from interlock.mcp.meta import PROGRESS_TOKEN
@@ -231,34 +231,34 @@ CallFactory = Callable[..., "Call"]  # takes the first fields of a call, in thei
 
 
 class CallHold(Protocol):
-    """What keeps a call from being sent until a person agrees, and is told its answer and its end.
+    """What keeps a call from being sent until somebody agrees, and learns its answer and its end.
 
     It knows the call only while it is asked: neither keeps the other alive.
     """
 
-    is_waiting: bool  # for a person; once its approval is used it waits no more
+    is_waiting: bool  # for a person; False once its approval is used
 
     @property
     def is_asked_first(self) -> bool:
         """Whether somebody has yet to agree, so that this request is not the one that is sent."""
 
     def identify(self, call: "Call") -> Refusal | None:
-        """Name exactly what is asked, so that an approval holds for nothing else; the fault where that cannot be."""
+        """Name exactly what is asked, so that an approval holds for nothing else, or refuse what cannot be named."""
 
-    def acknowledge(self, call: "Call") -> Refuse | None:
-        """The refusal of a call that its own caller has to confirm first, where that is asked (MCP-AQL)."""
+    def acknowledge(self, call: "Call") -> Refused | None:
+        """Refused a call that its own caller has to confirm first, where that is asked (MCP-AQL)."""
 
-    def refusal(self, call: "Call") -> Refuse:
-        """What the call is answered, where that is known without asking the store; else HELD."""
+    def find_refusal(self, call: "Call") -> Refused | None:
+        """Return the answer to the call if the store is not needed to know it, or None: the call is held."""
 
-    async def approval(self, call: "Call") -> Release | Refuse:
-        """The approval that releases the call; asked for where there is none yet."""
+    async def find_release(self, call: "Call") -> Release | Refused:
+        """Return the approval that releases the call. If there is none yet, ask for one and refuse the call."""
 
     def on_sent(self, call: "Call") -> None:
-        """The released call is on its way."""
+        """Restore the call itself after another request was sent for it."""
 
     def on_ended(self, call: "Call", outcome: Outcome, message: bytes) -> bytes:
-        """The call is over: the answer on its way to the client, and what the client is to get."""
+        """Return what the client gets for the answer, and record how the call ended."""
 
 
 class Call(msgspec.Struct, eq=False):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Generic, Literal, Protocol, TypeVar
 
 import msgspec
 
-from interlock.wire.refusal import Refusal
+from interlock.wire.refusal import UNAVAILABLE, Refusal
 
 if TYPE_CHECKING:
     from interlock.core.calls.call import Call, CallLink
@@ -31,12 +31,25 @@ class CheckNumber(IntEnum):
     SEND = 12
 
 
-class Refuse(msgspec.Struct, frozen=True):
-    """`result`: what the caller is answered instead of the refusal, where a tool's result says it."""
+class Refused(msgspec.Struct, frozen=True):
+    """A verdict of the guard: a check refuses the call.
+
+    `result`: what the caller is answered instead of the refusal, where a tool's result says it.
+    """
 
     check: CheckNumber
     refusal: Refusal
     result: bytes | None = None
+
+
+class Held(msgspec.Struct, frozen=True):
+    """A verdict of the guard: the call waits until a person agrees, and passes by `Guard.release` alone."""
+
+
+HELD: Final = Held()
+CONFIRMATION_REQUIRED: Final = Refused(
+    CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": "confirmation_required"})
+)
 
 
 Said = Literal["pass", "refuse", "hold", "later"]
@@ -97,13 +110,13 @@ class Check(Explained[R_contra], Protocol[R_contra]):
     def applies_to(self, route: R_contra) -> bool:
         """Whether it can refuse or hold a call over this route. Asked once, when the route is listed."""
 
-    def check(self, call: "Call", link: "CallLink") -> Refuse | None: ...
+    def check(self, call: "Call", link: "CallLink") -> Refused | Held | None: ...
 
 
 class Commit(Explained[R_contra], Protocol[R_contra]):
-    async def check(self, call: "Call", link: "CallLink", release: Release) -> Refuse | None:
+    async def check(self, call: "Call", link: "CallLink", release: Release) -> Refused | None:
         """Exactly one call wins; what it won is on disk, and charged."""
 
 
 class Send(Explained[R_contra], Protocol[R_contra]):
-    def check(self, call: "Call", link: "CallLink") -> Refuse | None: ...
+    def check(self, call: "Call", link: "CallLink") -> Refused | None: ...

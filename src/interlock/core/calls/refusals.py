@@ -2,10 +2,10 @@
 
 from typing import Any, Final, assert_never
 
-from interlock.core.calls.check import CheckNumber, Refuse
+from interlock.core.calls.check import CheckNumber, Refused
 from interlock.core.clock import rfc3339
 from interlock.core.link_state import LinkState, Standing
-from interlock.wire.refusal import METHOD_NOT_FOUND, TOOL_DEGRADED, UNAVAILABLE, Refusal
+from interlock.wire.refusal import METHOD_NOT_FOUND, TOOL_DEGRADED, Refusal
 
 _REASONS: Final = {
     LinkState.UNAUTHORISED: "unauthorised",
@@ -43,19 +43,16 @@ RELISTED: Final = Refusal(
     TOOL_DEGRADED, "tool_degraded", {"reason": "relisting", "outcome": "not_sent", "retry_after_ms": 0}
 )
 
-# A call that waits for a person: the gate says what for (`Guard.release`).
-HELD: Final = Refuse(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": "confirmation_required"}))
 
-
-def maybe_unusable(standing: Standing) -> Refuse | None:
+def maybe_unusable(standing: Standing) -> Refused | None:
     """The refusal of a call to a link that stands so; None where it takes calls."""
     match standing.state:
         case LinkState.READY | LinkState.SLOW:
             return None
         case LinkState.CONNECTING | LinkState.DEGRADED | LinkState.UNAUTHORISED | LinkState.FAILED:
-            return Refuse(CheckNumber.AVAILABILITY, degraded_refusal(standing))
+            return Refused(CheckNumber.AVAILABILITY, degraded_refusal(standing))
         case LinkState.STOPPED | LinkState.ASLEEP:
-            return Refuse(CheckNumber.AVAILABILITY, degraded_refusal(standing))
+            return Refused(CheckNumber.AVAILABILITY, degraded_refusal(standing))
         case _:
             assert_never(standing.state)
 

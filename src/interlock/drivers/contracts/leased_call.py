@@ -15,7 +15,7 @@ from msgspec import Raw
 
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, Outcome
-from interlock.core.calls.check import Admitted, Refuse
+from interlock.core.calls.check import Admitted, Refused
 from interlock.core.clock import Clock
 from interlock.core.link_state import RETRY_AFTER_MS
 from interlock.core.recorder import Recorder
@@ -120,11 +120,11 @@ class LeasedCall(Call, eq=False, kw_only=True):
             self.lease = found
             self.on_leased(provider, found.link)
 
-    def send_over(self, link: ServerLink, params: dict[str, Any], head: bytes) -> Refuse | None:
+    def send_over(self, link: ServerLink, params: dict[str, Any], head: bytes) -> Refused | None:
         """Send the request over the leased link. Returns the refusal where that link is gone."""
         assert self.admitted is not None  # noqa: S101  (it departed, and has not ended)
         verdict = self.services.guard.derive(self.admitted, link)
-        if isinstance(verdict, Refuse):
+        if isinstance(verdict, Refused):
             self.give_back()
             return verdict
         self.params = params

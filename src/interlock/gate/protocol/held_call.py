@@ -26,7 +26,7 @@ ARGUMENTS_BYTES_MAX: Final = 1_048_576  # they are kept, and shown to a person
 ID_CHARS_MAX: Final = 64  # ours are UUIDs; a hop below may name its own
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
+class ConfirmationDemand(msgspec.Struct, frozen=True, kw_only=True):
     """The members of confirmation_required, beside its status. What `call_digest` is made of is among them."""
 
     tool: str
@@ -99,11 +99,11 @@ def _not_nameable(reason: str, why: str) -> Refusal:
     )
 
 
-def as_object(held: Held) -> dict[str, Any]:
+def as_object(held: ConfirmationDemand) -> dict[str, Any]:
     return {"status": REQUIRED, **msgspec.structs.asdict(held)}  # AX-11.3-2
 
 
-def as_text(held: Held, *, has_approvers: bool, more: str = "") -> str:
+def as_text(held: ConfirmationDemand, *, has_approvers: bool, more: str = "") -> str:
     """What a model reads. `has_approvers`: whether there is anybody whose proof would release the call. `more`:
     further sentences, each after a space."""
     how = (
@@ -120,7 +120,9 @@ def as_text(held: Held, *, has_approvers: bool, more: str = "") -> str:
     )
 
 
-def held_result(held: Held, *, has_approvers: bool, has_output_schema: bool, modern: bool, more: str = "") -> bytes:
+def held_result(
+    held: ConfirmationDemand, *, has_approvers: bool, has_output_schema: bool, modern: bool, more: str = ""
+) -> bytes:
     """A CallToolResult; isError, so that no model takes it for success. `more`: as `as_text` has it.
 
     Clients validate structuredContent of a tool with an outputSchema even on errors, so there it is left out.

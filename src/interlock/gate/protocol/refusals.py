@@ -5,14 +5,14 @@ Both have the form of confirmation_required, so that one reader reads all of the
 
 from typing import Any, Final
 
-from interlock.gate.protocol.held_call import CONFIRMATION, Held, as_object
+from interlock.gate.protocol.held_call import CONFIRMATION, ConfirmationDemand, as_object
 from interlock.gate.protocol.relay import DENIED
 from interlock.wire.jsonrpc.codec import encode_value
 
 KIND: Final = "kind"  # why it is held, where it is not for this one call
 
 
-def denied_result(held: Held, said: str | None, *, has_output_schema: bool, modern: bool) -> bytes:
+def denied_result(held: ConfirmationDemand, said: str | None, *, has_output_schema: bool, modern: bool) -> bytes:
     """`said`: the reason the person gave."""
     why = f" The reason given: {said.rstrip('.')}." if said else ""
     text = f"Nothing was executed. A person was asked about this call of {held.tool} and refused it.{why}"
@@ -21,7 +21,7 @@ def denied_result(held: Held, said: str | None, *, has_output_schema: bool, mode
     return _result(shown, f"{text}{until} Do not try the same in another way.", has_output_schema, modern)
 
 
-def open_result(held: Held, *, has_output_schema: bool, modern: bool) -> bytes:
+def open_result(held: ConfirmationDemand, *, has_output_schema: bool, modern: bool) -> bytes:
     """For a tool that does not say what it does."""
     text = (
         f"Nothing was executed. {held.tool} does not say whether it changes anything, so its calls wait until an "

@@ -27,8 +27,7 @@ from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.catalog.routes import Route
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import NotFound, Refused
-from interlock.gate.granted_calls import approve_waiting
-from interlock.gate.hold import may_be_granted
+from interlock.gate.granted_calls import approve_waiting, may_be_granted
 from interlock.gate.protocol.held_call import Presented
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 from interlock.wire.refusal import Refusal
