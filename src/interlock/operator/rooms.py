@@ -29,7 +29,7 @@ from interlock.rooms.api import (
     RoomParticipants,
     Rooms,
 )
-from interlock.rooms.protocol.envelope import maybe_moment
+from interlock.rooms.protocol.envelope import parse_moment
 
 
 async def list_rooms(exchange: OperatorExchange[None]) -> Rooms:
@@ -72,7 +72,7 @@ async def demote(exchange: OperatorExchange[ChangePrivilege]) -> Demoted:
 
 
 def _terms(body: ChangePrivilege) -> Terms:
-    until = None if body.until is None else maybe_moment(body.until)
+    until = None if body.until is None else parse_moment(body.until)
     if body.until is not None and (until is None or until <= time.time()):
         raise RejectedRequest(
             400, "invalid_body", "until is a time to come, as RFC 3339 writes it", {"member": "until"}

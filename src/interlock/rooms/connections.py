@@ -22,7 +22,7 @@ from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import Participant, ParticipantKind
 from interlock.rooms.protocol.v0 import encode_v0
 from interlock.rooms.room import Room
-from interlock.rooms.timeline import Delivery, within_bytes
+from interlock.rooms.timeline import Delivery, limit_bytes
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.oversized import Oversized
 
@@ -41,7 +41,7 @@ HISTORY_BATCH: Final = 100  # envelopes in one event
 _INVALID: Final = frozenset(("invalid_json", "invalid_envelope"))
 
 
-class Wishes(msgspec.Struct, frozen=True):
+class ConnectionOptions(msgspec.Struct, frozen=True):
     """What a connection asked for in its address."""
 
     protocol: str | None = None  # None: not said; the first envelope settles it
@@ -66,7 +66,7 @@ class RoomConnection:
         who: Participant,
         principal: str,
         source: str,
-        wishes: Wishes,
+        options: ConnectionOptions,
         readable_after: int,
         clock: Clock,
         *,
@@ -79,16 +79,16 @@ class RoomConnection:
         self.principal = principal
         self.source = source
         self.participant = who.id
-        self.protocol = wishes.protocol or room.settings.undeclared_protocol
-        self._is_settled = wishes.protocol is not None
+        self.protocol = options.protocol or room.settings.undeclared_protocol
+        self._is_settled = options.protocol is not None
         self._room = room
         self._who = who
-        self._wishes = wishes
+        self._options = options
         self._readable_after = readable_after
         self._is_observed = is_observed
         self._clock = clock
         self._pipe: AcceptedPipe | None = None
-        self._is_live = wishes.after is None and not wishes.history
+        self._is_live = options.after is None and not options.history
         self._told = 0  # the last sequence that history told
         self._sent = 0  # bytes
         self._ends: deque[int] = deque()  # where each message ends among them, until the peer has taken it
@@ -115,12 +115,12 @@ class RoomConnection:
         elif delivery.number < self.since:
             return
         own = envelope.sender == self.participant
-        if own and not self._wishes.echo:
+        if own and not self._options.echo:
             return
-        if self._wishes.directed and envelope.to and not own and self.participant not in envelope.to:
+        if self._options.directed and envelope.to and not own and self.participant not in envelope.to:
             return
         self._send(delivery.text(self.protocol))
-        if self._wishes.sequences and delivery.sequence:
+        if self._options.sequences and delivery.sequence:
             self._say(delivery.sequence_event(self._room.stamp))
 
     def close(self, code: int, reason: str) -> None:
@@ -181,12 +181,12 @@ class RoomConnection:
 
     async def _catch_up(self) -> None:
         """Everything after the place that was asked for, then what is delivered from this turn on."""
-        room, wishes = self._room, self._wishes
+        room, options = self._room, self._options
         try:
-            after = max(0, room.timeline.delivered - wishes.history)
-            if wishes.after is not None:
-                place = room.timeline.maybe_place(wishes.after)
-                after = room.timeline.place_after_gap(wishes.after) if place is None else place
+            after = max(0, room.timeline.delivered - options.history)
+            if options.after is not None:
+                place = room.timeline.find_position(options.after)
+                after = room.timeline.position_after_gap(options.after) if place is None else place
                 if place is None:  # with the number after which what is still kept follows, where something does
                     gap = {"event": "history_gap"} | ({"after": after} if after < room.timeline.delivered else {})
                     self._say(gateway_messages.system_event(room.stamp(), gap, to=self.participant))
@@ -196,7 +196,7 @@ class RoomConnection:
                 if after >= upto:
                     self._is_live, self._told = True, after  # nothing is awaited between the look and this
                     return
-                records = within_bytes(await room.timeline.history.read(after, upto, HISTORY_BATCH))
+                records = limit_bytes(await room.timeline.history.read(after, upto, HISTORY_BATCH))
                 if not records:  # they were forgotten meanwhile
                     after = upto
                     continue
@@ -282,7 +282,7 @@ class Leases:
         seat = room.seats.get(who.id)
         if seat is not None and seat.connections:
             return True
-        if not room.has_place(who.id):
+        if not room.has_free_seat(who.id):
             return False
         lease = self._held[room, who.id] = Lease(room, who.id)
         room.join(lease, who, principal, "lease")

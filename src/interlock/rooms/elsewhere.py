@@ -180,7 +180,7 @@ class SeatsElsewhere:
             return
         topic, participant, id = change.key.split("\n")
         room, known = self._rooms.get(topic), self._known.get(change.key)
-        seated = None if change.entry is None else _maybe_seated(change.entry)
+        seated = None if change.entry is None else _decode_seated(change.entry)
         if seated is not None and seated.replica == self._replicas.own_id:
             return
         if seated is None and (here := self._written.get((topic, participant), {}).get(id)) is not None:
@@ -286,7 +286,7 @@ def _connection_of(key: str) -> str:
     return key.rpartition("\n")[2]
 
 
-def _maybe_seated(entry: Entry) -> Seated | None:
+def _decode_seated(entry: Entry) -> Seated | None:
     try:
         return msgspec.json.decode(entry.value, type=Seated)
     except msgspec.DecodeError as error:

@@ -29,19 +29,19 @@ from interlock.fronts.request_head import HeadInspector
 from interlock.fronts.shown_certificate import maybe_shown
 from interlock.fronts.trusted_proxies import TrustedProxies, address_of, source_of
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.rooms.connections import RoomConnection, Wishes
-from interlock.rooms.protocol.envelope import PROTOCOLS, V0, V01, decode_untrusted, maybe_moment
+from interlock.rooms.connections import ConnectionOptions, RoomConnection
+from interlock.rooms.protocol.envelope import PROTOCOLS, V0, V01, decode_untrusted, parse_moment
 from interlock.rooms.protocol.errors import EnvelopeRefusal, violation_error
 from interlock.rooms.protocol.gateway_messages import HISTORY_DEFAULT, HISTORY_MAX
 from interlock.rooms.protocol.participants import (
     PARTICIPANT_KINDS,
     Participant,
     Privilege,
-    is_shown_name,
+    is_display_name,
     is_topic,
     participant_of,
 )
-from interlock.rooms.protocol.proposals import STATUS, maybe_reason
+from interlock.rooms.protocol.proposals import STATUS, read_reason
 from interlock.rooms.room import REMOVED, Room
 from interlock.rooms.rooms import (
     CREDENTIAL_ENDED,
@@ -51,7 +51,7 @@ from interlock.rooms.rooms import (
     SHUTDOWN,
     Rooms,
 )
-from interlock.rooms.timeline import within_bytes
+from interlock.rooms.timeline import limit_bytes
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import HttpRefusal
 
@@ -205,17 +205,17 @@ class RoomsEndpoint:
             return HttpRefusal("topic_required", "say which room: ?topic=NAME")  # X-5.2-1
         if caller.topic is not None and caller.topic != topic:
             return HttpRefusal("wrong_topic", "this token is for another room")
-        room = await self._rooms.maybe_room(topic, caller.principal) if is_topic(topic) else None
+        room = await self._rooms.find_or_create_room(topic, caller.principal) if is_topic(topic) else None
         if room is None:
             return _UNKNOWN_TOPIC
         if caller.topic is None and not self._rooms.is_member(room, caller.principal):
             return HttpRefusal("wrong_topic", "this room does not have you among its members")
         id = caller.participant or participant_of(caller.principal)
-        if self._rooms.maybe_removal(room, id) is not None:
+        if self._rooms.find_removal(room, id) is not None:
             return _REMOVED
         settled = self._rooms.settle(room, id, caller.principal, caller.privilege)
         try:
-            readable_after = await self._rooms.first_joined(room, id)
+            readable_after = await self._rooms.readable_after(room, id)
         except StoreError:
             return HttpRefusal("unavailable", "the room cannot be read at the moment")
         who = Participant(id=id, privilege=settled.privilege)
@@ -227,29 +227,29 @@ class RoomsEndpoint:
 
     async def _socket(self, scope: Scope, send: Send, caller: RoomCaller, query: dict[str, str]) -> None:
         joined = await self._join(caller, query.get("topic"))
-        wishes = _wishes(query, caller) if not isinstance(joined, HttpRefusal) else _NO_WISHES
+        options = _read_options(query, caller) if not isinstance(joined, HttpRefusal) else _NO_OPTIONS
         if self._rooms.is_stopping:
             joined = HttpRefusal("unavailable", "the node stops")
-        if isinstance(joined, Joined) and not isinstance(wishes, HttpRefusal):
-            joined = self._fit(joined, wishes)
-        refusal = joined if isinstance(joined, HttpRefusal) else wishes if isinstance(wishes, HttpRefusal) else None
-        if refusal is not None or isinstance(joined, HttpRefusal) or isinstance(wishes, HttpRefusal):
+        if isinstance(joined, Joined) and not isinstance(options, HttpRefusal):
+            joined = self._fit(joined, options)
+        refusal = joined if isinstance(joined, HttpRefusal) else options if isinstance(options, HttpRefusal) else None
+        if refusal is not None or isinstance(joined, HttpRefusal) or isinstance(options, HttpRefusal):
             await self._turn_away(scope, send, refusal or _UNAUTHORISED, caller, query.get("topic"))
             return
         with joined.room.reserve(joined.who.id):
             await send({"type": "websocket.accept", "headers": []})
-            pipe = self._begin(scope, self._settle(joined, caller, wishes), wishes)
+            pipe = self._begin(scope, self._settle(joined, caller, options), options)
         if pipe is not None:
             await pipe.run()
 
-    def _begin(self, scope: Scope, joined: Joined, wishes: Wishes) -> Any:
+    def _begin(self, scope: Scope, joined: Joined, options: ConnectionOptions) -> Any:
         """Nothing is awaited here: what was settled holds when the connection takes its place."""
         connection = RoomConnection(
             joined.room,
             joined.who,
             joined.principal,
             joined.source,
-            wishes,
+            options,
             joined.readable_after,
             self._clock,
             is_observed=joined.is_observed,
@@ -263,31 +263,31 @@ class RoomsEndpoint:
         is_gone = self._rooms.by_topic.get(joined.room.topic) is not joined.room
         if is_gone or self._rooms.is_stopping:  # since it was asked
             connection.close(SHUTDOWN, "the room is closed")
-        elif self._rooms.maybe_removal(joined.room, joined.who.id) is not None:
+        elif self._rooms.find_removal(joined.room, joined.who.id) is not None:
             connection.close(REMOVED, REMOVED_WHY)
         return pipe
 
-    def _fit(self, joined: Joined, wishes: Wishes) -> Joined | HttpRefusal:
+    def _fit(self, joined: Joined, options: ConnectionOptions) -> Joined | HttpRefusal:
         room, who = joined.room, joined.who
-        if not room.has_place(who.id):
+        if not room.has_free_seat(who.id):
             return HttpRefusal("room_full", f"at most {room.settings.max_participants} participants")
-        if room.is_unsteady(who.id):
+        if room.replaces_too_often(who.id):
             return HttpRefusal("id_in_use", "connections of this participant replace each other; use one token each")
-        protocol = wishes.protocol or room.settings.undeclared_protocol
+        protocol = options.protocol or room.settings.undeclared_protocol
         if protocol == V0 and room.settings.v0_clients == "refuse":
             return HttpRefusal("protocol_required", f"this room takes clients of {V01} alone")
         return joined
 
-    def _settle(self, joined: Joined, caller: RoomCaller, wishes: Wishes) -> Joined:
+    def _settle(self, joined: Joined, caller: RoomCaller, options: ConnectionOptions) -> Joined:
         """Privilege as it is when the connection takes its place: an admin may have changed it since it was asked."""
         room, who = joined.room, joined.who
         settled = self._rooms.settle(room, who.id, joined.principal, caller.privilege)
         privilege, v0 = settled.privilege, room.settings.v0_clients
-        protocol = wishes.protocol or room.settings.undeclared_protocol
+        protocol = options.protocol or room.settings.undeclared_protocol
         if protocol == V0 and v0 in ("full", "restricted") and settled.origin != "grant":
             privilege = Privilege(v0)
         who = msgspec.structs.replace(
-            who, privilege=privilege, name=wishes.name, kind=wishes.kind, mcp_version=wishes.mcp_version
+            who, privilege=privilege, name=options.name, kind=options.kind, mcp_version=options.mcp_version
         )
         return msgspec.structs.replace(joined, who=who, source=settled.origin, is_observed=settled.is_observed)
 
@@ -302,7 +302,7 @@ class RoomsEndpoint:
             case ("GET", "topics"):
                 answer: Json | HttpRefusal = {"topics": self._topics(caller)}
             case ("POST", "ws-ticket"):
-                topic = _maybe_topic(await _read(receive, 4096))
+                topic = _decode_topic(await _read(receive, 4096))
                 answer = await self._issue_ticket(scope, topic, caller)
                 if isinstance(answer, HttpRefusal):
                     await self._turn_away(scope, send, answer, caller, topic)
@@ -375,10 +375,10 @@ class RoomsEndpoint:
             }
         told = await self._history(room, joined.readable_after, query)
         # It may have waited long, and an admin has not.
-        return told if self._rooms.maybe_removal(room, joined.who.id) is None else _REMOVED
+        return told if self._rooms.find_removal(room, joined.who.id) is None else _REMOVED
 
     async def _proposals(self, room: Room, query: dict[str, str]) -> Json | HttpRefusal:
-        limit = _maybe_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
+        limit = _parse_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
         if limit is None or limit == 0:
             return HttpRefusal("invalid_query", f"limit is a number from 1 to {HISTORY_MAX}")
         try:
@@ -402,7 +402,7 @@ class RoomsEndpoint:
             decided = await proposals.withdraw(topic, id, who)
         else:
             decided = await proposals.reject(
-                topic, id, who, joined.principal, maybe_reason(b"" if isinstance(body, int) else body)
+                topic, id, who, joined.principal, read_reason(b"" if isinstance(body, int) else body)
             )
         if isinstance(decided, EnvelopeRefusal):
             return decided
@@ -411,8 +411,8 @@ class RoomsEndpoint:
     async def _history(self, room: Room, readable_after: int, query: dict[str, str]) -> Json | HttpRefusal:
         if room.settings.history_visibility == "none":
             return HttpRefusal("history_hidden", "this room does not show its history")
-        limit = _maybe_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
-        wait_s = _maybe_number(query.get("wait_s", "0"), int(WAIT_MAX_S))
+        limit = _parse_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
+        wait_s = _parse_number(query.get("wait_s", "0"), int(WAIT_MAX_S))
         if limit is None or limit == 0:
             return HttpRefusal("invalid_query", f"limit is a number from 1 to {HISTORY_MAX}")
         if wait_s is None:
@@ -421,14 +421,14 @@ class RoomsEndpoint:
         try:
             if after is None:
                 return await self._newest(room, readable_after, query.get("before"), limit)
-            place = room.timeline.maybe_place(after)
+            place = room.timeline.find_position(after)
             if place is None:
                 return HttpRefusal("history_gap", "no envelope of that id or number is kept here")
             await room.timeline.wait_beyond(place, wait_s)
             records = await room.timeline.history.read(max(readable_after, place), room.timeline.delivered, limit)
         except StoreError:
             return HttpRefusal("unavailable", "history cannot be read at the moment")
-        records = within_bytes(records, HISTORY_ANSWER_BYTES)
+        records = limit_bytes(records, HISTORY_ANSWER_BYTES)
         return {
             "history": [_told(one) for one in records],
             "more": bool(records) and records[-1].sequence < room.timeline.delivered,
@@ -438,8 +438,8 @@ class RoomsEndpoint:
         """Newest first, as v0 has it."""
         upto = room.timeline.delivered
         if before is not None:
-            at = maybe_moment(before)
-            place = room.timeline.maybe_place(before) if at is None else 1 + await room.timeline.count_before(at)
+            at = parse_moment(before)
+            place = room.timeline.find_position(before) if at is None else 1 + await room.timeline.count_before(at)
             if place is None:
                 return HttpRefusal("history_gap", "no envelope of that id or number is kept here")
             upto = place - 1
@@ -509,7 +509,7 @@ class _TicketRequest(msgspec.Struct):
     topic: str
 
 
-def _maybe_topic(body: bytes | int) -> str | None:
+def _decode_topic(body: bytes | int) -> str | None:
     try:
         return msgspec.json.decode(b"" if isinstance(body, int) else body, type=_TicketRequest).topic
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -520,15 +520,15 @@ def _told(one: Any) -> Json:
     return {"seq": one.sequence, "received_at": rfc3339_ms(one.received_at), "envelope": Raw(one.data)}
 
 
-def _wishes(query: dict[str, str], caller: RoomCaller) -> Wishes | HttpRefusal:
+def _read_options(query: dict[str, str], caller: RoomCaller) -> ConnectionOptions | HttpRefusal:
     protocol = query.get("protocol", caller.protocol)
     if protocol is not None and protocol not in PROTOCOLS:
         return HttpRefusal("unsupported_protocol", f"protocol is one of {', '.join(PROTOCOLS)}")
-    history = _maybe_number(query.get("history", "0"), HISTORY_MAX)
+    history = _parse_number(query.get("history", "0"), HISTORY_MAX)
     if history is None:
         return HttpRefusal("invalid_query", f"history is a number up to {HISTORY_MAX}")
     name, version = query.get("name"), query.get("mcp")
-    if name is not None and not is_shown_name(name):
+    if name is not None and not is_display_name(name):
         return HttpRefusal("invalid_query", "name is 1 to 64 characters, none of them a control character")
     if version is not None and _VERSION.fullmatch(version) is None:
         return HttpRefusal("invalid_query", "mcp is a version of MCP, such as 2025-11-25")
@@ -536,7 +536,7 @@ def _wishes(query: dict[str, str], caller: RoomCaller) -> Wishes | HttpRefusal:
     kind = next((one for one in PARTICIPANT_KINDS if one == said), None)
     if said is not None and kind is None:
         return HttpRefusal("invalid_query", f"kind is one of {', '.join(PARTICIPANT_KINDS)}")
-    return Wishes(
+    return ConnectionOptions(
         protocol=protocol,
         echo=query.get("echo") != "0",
         directed=query.get("deliver") == "directed",
@@ -549,7 +549,7 @@ def _wishes(query: dict[str, str], caller: RoomCaller) -> Wishes | HttpRefusal:
     )
 
 
-def _maybe_number(text: str, most: int) -> int | None:
+def _parse_number(text: str, most: int) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 and int(text) <= most else None
 
 
@@ -587,7 +587,7 @@ async def _say(send: Send, status: int, answer: Json, kind: str = "http.response
     await send({"type": f"{kind}.body", "body": body})
 
 
-_NO_WISHES: Final = Wishes()
+_NO_OPTIONS: Final = ConnectionOptions()
 _VERSION: Final = re.compile(r"\d{4}-\d\d-\d\d")
 _UNAUTHORISED: Final = HttpRefusal(
     "unauthorised",

@@ -123,7 +123,7 @@ class NodeParticipant:
     def _recipients(self, envelope: Envelope) -> tuple[str, ...]:
         """Who asked; and of a fulfilment its proposer (X-4.2.1-4)."""
         asked = envelope.sender or ""
-        proposal = self._proposals.index.maybe(self._room.topic, envelope.correlation_id or "")
+        proposal = self._proposals.index.find(self._room.topic, envelope.correlation_id or "")
         proposer = None if proposal is None else proposal.agent
         return (asked,) if proposer is None or proposer == asked else (asked, proposer)
 
@@ -153,14 +153,14 @@ class NodeParticipant:
         if route is not None and not _may_use(caller.principal, route):
             sink.refusal(id, NOT_FOUND)
             return
-        released = self._proposals.maybe_released(sink.asked.id)
+        released = self._proposals.find_released_approval(sink.asked.id)
         self._dispatch.call_tool(caller, id, params, meta, sink, released_by=released)
 
     def _view(self, caller: Caller) -> View:
         return self._dispatch.view(caller.key)
 
     def _list(self, id: bytes, params: dict[str, Raw], sink: "_Answer", caller: Caller) -> None:
-        after = _maybe_place(params)
+        after = _decode_cursor(params)
         if after is None:
             sink.refusal(id, Refusal(INVALID_PARAMS, "this cursor is not one of ours; list again from the start"))
             return
@@ -229,7 +229,7 @@ def _may_use(principal: Principal, route: Route) -> bool:
     return principal.tools == ("*",) or any(fnmatchcase(route.qualified, pattern) for pattern in principal.tools)
 
 
-def _maybe_place(params: dict[str, Raw]) -> str | None:
+def _decode_cursor(params: dict[str, Raw]) -> str | None:
     """The name after which a page begins; None where the cursor is not ours."""
     if "cursor" not in params:
         return ""

@@ -154,7 +154,7 @@ class ProposedCalls:
             return _UNTRACKED
         if STATUS[settled.approval.status] not in _UNDER_WAY:
             self._known.pop(key, None)
-        response = _maybe_response(settled)
+        response = _decode_response(settled)
         if response is None:
             call.reason = "confirmation_required"
             return Refused(CheckNumber.GATE, CONFIRMATION_REQUIRED.refusal, _result(call, hold, settled))
@@ -196,7 +196,7 @@ class ProposedCalls:
         return stamp.id
 
 
-def _maybe_response(settled: Settled) -> Response | None:
+def _decode_response(settled: Settled) -> Response | None:
     try:
         message = decode_untrusted(settled.answer.payload) if settled.answer is not None else None
     except CodecError:

@@ -77,7 +77,7 @@ class ParticipantRecords:
         await self._tasks.close()
         await self._write()
 
-    def maybe(self, topic: str, participant: str) -> ParticipantRecord | None:
+    def find(self, topic: str, participant: str) -> ParticipantRecord | None:
         return self._records.get((topic, participant))
 
     def of_room(self, topic: str) -> Iterator[tuple[str, ParticipantRecord]]:

@@ -23,7 +23,7 @@ from interlock.rooms.protocol.proposals import STATUS, TOOLS_CALL
 from interlock.rooms.protocol.secrets import secret_refusal
 from interlock.rooms.room import Room
 from interlock.rooms.rooms import REMOVED_HINT, Rooms
-from interlock.rooms.timeline import Stored, within_bytes
+from interlock.rooms.timeline import Stored, limit_bytes
 
 READ_MAX: Final = 100
 READ_DEFAULT: Final = 20
@@ -136,7 +136,7 @@ class Participation:
         room, who = found
         if not self._leases.begin(room, who, principal):
             return EnvelopeRefusal("room_full", f"at most {room.settings.max_participants} participants")
-        await self._rooms.first_joined(room, who.id)
+        await self._rooms.readable_after(room, who.id)
         there = [one.described() for one in room.present(who.id)]
         return {"topic": room.topic, "you": who.described(), "participants": there, "cursor": room.timeline.delivered}
 
@@ -159,7 +159,7 @@ class Participation:
         if isinstance(found, EnvelopeRefusal):
             return found
         room, who = found
-        readable_after = await self._rooms.first_joined(room, who.id)
+        readable_after = await self._rooms.readable_after(room, who.id)
         if room.settings.history_visibility == "none" and asked.cursor is None:
             after = room.timeline.delivered
         else:
@@ -172,7 +172,7 @@ class Participation:
         found = self._room(asked.topic, principal)  # an admin may have removed it meanwhile
         if isinstance(found, EnvelopeRefusal):
             return found
-        records = within_bytes(await room.timeline.history.read(after, room.timeline.delivered, asked.limit))
+        records = limit_bytes(await room.timeline.history.read(after, room.timeline.delivered, asked.limit))
         cursor = records[-1].sequence if records else after
         under_way = await self._rooms.proposals.list_all(room)
         return {
@@ -191,7 +191,7 @@ class Participation:
         payload: Json = {"method": TOOLS_CALL, "params": {"name": asked.tool, "arguments": asked.arguments}}
         if asked.reason is not None:
             payload["reason"] = asked.reason
-        warning = self._maybe_warning(asked)
+        warning = self._find_secret_warning(asked)
         if warning is not None:
             return warning
         said = await self._publish(principal, asked.topic, PROPOSAL, payload, (asked.to,))
@@ -204,7 +204,7 @@ class Participation:
         status = {"status": "published"} if settled is None else _shown(settled)
         return {"topic": asked.topic, "proposalId": said["id"], **status}
 
-    def _maybe_warning(self, asked: Proposing) -> EnvelopeRefusal | None:
+    def _find_secret_warning(self, asked: Proposing) -> EnvelopeRefusal | None:
         """X-7.2-1."""
         room = self._rooms.by_topic.get(asked.topic)
         if asked.despite_secrets or room is None:

@@ -11,7 +11,7 @@ import secrets
 from bisect import bisect_left
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -19,6 +19,7 @@ from msgspec import Raw
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move, Source, Status
 from interlock.approvals.protocol.digests import proposal_digest
+from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock, rfc3339
 from interlock.rooms.protocol import proposals as rules
@@ -147,7 +148,7 @@ class ProposalIndex:
 
     # Looking
 
-    def maybe_decider(self, approval: Approval) -> str | None:
+    def find_decider(self, approval: Approval) -> str | None:
         """The participant that decided."""
         if approval.decision is None:
             return None
@@ -157,10 +158,10 @@ class ProposalIndex:
     def __contains__(self, key: Key) -> bool:
         return key in self._tracked
 
-    def maybe_tracked(self, key: Key) -> Tracked | None:
+    def find_tracked(self, key: Key) -> Tracked | None:
         return self._tracked.get(key)
 
-    def maybe(self, topic: str, proposal_id: str) -> Approval | None:
+    def find(self, topic: str, proposal_id: str) -> Approval | None:
         tracked = self._tracked.get((topic, proposal_id))
         if tracked is None:
             return None
@@ -172,7 +173,7 @@ class ProposalIndex:
     def all_of(self, topic: str) -> list[Approval]:
         """The newest first."""
         ids = [id for one, id in self._tracked if one == topic]
-        found = [one for id in ids if (one := self.maybe(topic, id)) is not None]
+        found = [one for id in ids if (one := self.find(topic, id)) is not None]
         return sorted(found, key=lambda one: one.created_at, reverse=True)
 
     # Those that wait
@@ -186,7 +187,7 @@ class ProposalIndex:
 
     def pending(self, topic: str) -> list[Approval]:
         ids = [id for each in self._waiting.get(topic, {}).values() for id in each]
-        found = [one for id in ids if (one := self.maybe(topic, id)) is not None]
+        found = [one for id in ids if (one := self.find(topic, id)) is not None]
         return [one for one in found if one.status is Status.PENDING]
 
     def waiting_ids(self, topic: str, proposer: str) -> set[str]:
@@ -244,8 +245,8 @@ class ProposalIndex:
     async def described(self, room: Room, approval: Approval) -> dict[str, Any]:
         """In the words of MCPx 10.2. Raises StoreError."""
         tracked = self._tracked.get(key_of(approval))
-        envelope = await room.timeline.maybe_envelope(approval.proposal_id or "")
-        proposed = None if envelope is None else rules.maybe_proposed(envelope.payload)
+        envelope = await room.timeline.find_envelope(approval.proposal_id or "")
+        proposed = None if envelope is None else rules.read_proposed(envelope.payload)
         expires_at = approval.expires_at
         told = {
             "proposalId": approval.proposal_id,
@@ -261,7 +262,7 @@ class ProposalIndex:
             "targets": list(envelope.to) if envelope is not None and envelope.to and approval.target is None else None,
             "reason": approval.reason,
             "approval": approval.id,
-            "by": self.maybe_decider(approval),
+            "by": self.find_decider(approval),
             "outcome": approval.outcome,
         }
         if tracked is not None:
@@ -286,21 +287,8 @@ def decider(decision: Decision) -> str:
 NONCE_BYTES: Final = 24
 
 
-class HeldTool(Protocol):
-    """A tool of this node, as far as a proposal of a call needs it; `catalog.routes.Route`."""
-
-    @property
-    def qualified(self) -> str: ...
-
-    @property
-    def digest(self) -> str: ...
-
-    @property
-    def is_held(self) -> bool: ...
-
-
 class ProposalDrafts:
-    def __init__(self, inbox: Inbox, clock: Clock, tool: Callable[[str], HeldTool | None]) -> None:
+    def __init__(self, inbox: Inbox, clock: Clock, tool: Callable[[str], Route | None]) -> None:
         """`tool`: one of this node's, by its name."""
         self._inbox = inbox
         self._clock = clock
@@ -348,7 +336,7 @@ class _Claim(msgspec.Struct, frozen=True):
     target: str
     rpc_id: bytes
     timer: asyncio.TimerHandle
-    is_gates: bool = False  # the gate uses the approval, and ends it
+    is_gated: bool = False  # the gate uses the approval, and ends it
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -357,7 +345,7 @@ class Answered(msgspec.Struct, frozen=True):
     approval_id: str
     end: Move
     outcome: str
-    is_gates: bool  # which is told the end itself
+    is_gated: bool  # which is told the end itself
 
 
 class Fulfilments:
@@ -374,20 +362,20 @@ class Fulfilments:
     def __contains__(self, envelope_id: str | None) -> bool:
         return envelope_id in self._claims
 
-    def begin(self, envelope_id: str, approval_id: str, target: str, rpc_id: bytes, *, is_gates: bool = False) -> None:
+    def begin(self, envelope_id: str, approval_id: str, target: str, rpc_id: bytes, *, is_gated: bool = False) -> None:
         timer = asyncio.get_running_loop().call_later(ANSWER_S, self._on_silence, envelope_id)
-        self._claims[envelope_id] = _Claim(approval_id, target, rpc_id, timer, is_gates)
+        self._claims[envelope_id] = _Claim(approval_id, target, rpc_id, timer, is_gated)
 
-    def maybe_released(self, envelope_id: str) -> str | None:
+    def find_released_approval(self, envelope_id: str) -> str | None:
         """The approval with which the gate releases the call of this fulfilment, where it holds it."""
         claim = self._claims.get(envelope_id)
-        return claim.approval_id if claim is not None and claim.is_gates else None
+        return claim.approval_id if claim is not None and claim.is_gated else None
 
     async def send(
-        self, room: Room, approval: Approval, who: Participant, principal: str, *, is_gates: bool
+        self, room: Room, approval: Approval, who: Participant, principal: str, *, is_gated: bool
     ) -> Envelope | EnvelopeRefusal | Refusal:
-        """What was proposed, as it was proposed. With `is_gates` the gate uses the approval, else it is used here."""
-        if not is_gates:
+        """What was proposed, as it was proposed. With `is_gated` the gate uses the approval, else it is used here."""
+        if not is_gated:
             used = await self._inbox.use(approval.id)
             if isinstance(used, Refusal):
                 return used
@@ -402,7 +390,7 @@ class Fulfilments:
             correlation_id=approval.proposal_id,
             payload=rules.fulfilment_payload(approval.method or "", approval.params, stamp.id),
         )
-        self.begin(envelope.id, approval.id, target, b'"%b"' % stamp.id.encode(), is_gates=is_gates)
+        self.begin(envelope.id, approval.id, target, b'"%b"' % stamp.id.encode(), is_gated=is_gated)
         published: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
 
         def settle(failed: EnvelopeRefusal | None) -> None:
@@ -413,21 +401,21 @@ class Fulfilments:
         if refusal is None:
             return envelope
         self._forget(envelope.id)
-        if is_gates:
+        if is_gated:
             await self._inbox.void(approval.id, refusal.code)
         else:
             await self._inbox.finish(approval.id, Move.FAIL, refusal.code)
         return refusal
 
-    def take_answer(self, envelope: Envelope) -> Answered | None:
+    def take_reply(self, envelope: Envelope) -> Answered | None:
         """What it ends; None where it is no answer."""
         id = envelope.correlation_id or ""
         claim = self._claims.get(id)
-        end = None if claim is None else rules.maybe_end(envelope.payload, claim.rpc_id)
+        end = None if claim is None else rules.read_outcome(envelope.payload, claim.rpc_id)
         if claim is None or end is None or envelope.sender != claim.target:
             return None
         self._forget(id)
-        return Answered(claim.approval_id, *end, claim.is_gates)
+        return Answered(claim.approval_id, *end, claim.is_gated)
 
     def _forget(self, envelope_id: str) -> None:
         claim = self._claims.pop(envelope_id, None)
@@ -436,5 +424,5 @@ class Fulfilments:
 
     def _on_silence(self, envelope_id: str) -> None:
         claim = self._claims.pop(envelope_id, None)
-        if claim is not None and not claim.is_gates:
+        if claim is not None and not claim.is_gated:
             self._work.begin(self._inbox.finish(claim.approval_id, Move.LOSE, "the target did not answer"))

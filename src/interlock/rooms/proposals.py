@@ -21,6 +21,7 @@ from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Decision, Kind, Status, What
+from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.core.feed import Feed
@@ -28,7 +29,6 @@ from interlock.core.recorder import Recorder
 from interlock.core.replicas import LEASE_S, Replicas
 from interlock.rooms.proposal_records import (
     Fulfilments,
-    HeldTool,
     Key,
     ProposalDrafts,
     ProposalIndex,
@@ -74,7 +74,7 @@ class Proposals:
         inbox: Inbox,
         recorder: Recorder,
         clock: Clock,
-        tool: Callable[[str], HeldTool | None],
+        tool: Callable[[str], Route | None],
         replicas: Replicas,
     ) -> None:
         """`tool`: one of this node's, by its name."""
@@ -127,7 +127,7 @@ class Proposals:
         if len(waiting) < most:
             self.index.hold(room.topic, who.id, envelope.id)
             return None
-        ends = [one.expires_at for id in waiting if (one := self.index.maybe(room.topic, id)) is not None]
+        ends = [one.expires_at for id in waiting if (one := self.index.find(room.topic, id)) is not None]
         left_s = min((end for end in ends if end is not None), default=self._clock.wall()) - self._clock.wall()
         said = f"at most {most} proposals of yours wait at a time; withdraw one, or wait until one is decided"
         details = {"limit": most, "retry_after_ms": max(1000, int(left_s * 1000))}
@@ -152,7 +152,7 @@ class Proposals:
         if room.settings.tracker and self._is_relevant(room, envelope):
             self._published.put_nowait((room, envelope, principal, None))
 
-    def on_heard(self, room: Room, envelope: Envelope, received_at: float) -> None:
+    def on_replicated(self, room: Room, envelope: Envelope, received_at: float) -> None:
         """What another replica published, which follows it; an answer to what was sent here is news here."""
         if not room.settings.tracker:
             return
@@ -163,13 +163,13 @@ class Proposals:
             asyncio.get_running_loop().call_later(ADOPTED_S, self.recover, room, envelope, received_at)
         elif envelope.kind == MCP and (answers in self._fulfilments or answers in self._expected):
             self._published.put_nowait((room, envelope, "", None))
-        elif envelope.kind == MCP and (tracked := self.index.maybe_tracked((room.topic, answers))) is not None:
+        elif envelope.kind == MCP and (tracked := self.index.find_tracked((room.topic, answers))) is not None:
             tracked.fulfilment = envelope.id
             self._carried_out[envelope.id] = (room.topic, answers)
             if len(self._carried_out) > CARRIED_OUT_MAX:
                 del self._carried_out[next(iter(self._carried_out))]
         elif (key := self._carried_out.pop(answers, None)) is not None:
-            tracked = self.index.maybe_tracked(key)
+            tracked = self.index.find_tracked(key)
             if tracked is not None and tracked.answer is None:
                 tracked.answer = envelope
 
@@ -178,7 +178,7 @@ class Proposals:
         if approval.kind is not Kind.PROPOSAL:
             return
         key, status = key_of(approval), STATUS[approval.status]
-        tracked = self.index.maybe_tracked(key)
+        tracked = self.index.find_tracked(key)
         if status is ProposalStatus.PENDING:
             if tracked is None:
                 self.index.add(key, Tracked(approval.id, approval.agent or ""))
@@ -224,7 +224,7 @@ class Proposals:
             await self._take_fulfilment(room, envelope, principal)
 
     async def _raise(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> None:
-        proposer, proposed = envelope.sender or "", rules.maybe_proposed(envelope.payload)
+        proposer, proposed = envelope.sender or "", rules.read_proposed(envelope.payload)
         if proposed is None:
             said = "its params cannot be shown to a person as everyone would read them; it is not tracked"
             refusal = EnvelopeRefusal("invalid_proposal", said, id=envelope.id)
@@ -248,7 +248,7 @@ class Proposals:
         except StoreError as away:
             log.warning("room %s: the proposal %s is tried again: %s", room.topic, envelope.id, away)
             is_first = False
-        raised = self.index.maybe(room.topic, envelope.id)
+        raised = self.index.find(room.topic, envelope.id)
         if not is_first and (raised is None or raised.status is not Status.PENDING):
             self.index.release(room.topic, envelope.sender or "", envelope.id)
         if not is_first and raised is None:  # who claimed it may be no more before it is in the inbox
@@ -259,12 +259,12 @@ class Proposals:
     # Fulfilments that came through the room
 
     async def _take_fulfilment(self, room: Room, envelope: Envelope, principal: str) -> None:
-        sent, sender = rules.maybe_fulfilment(envelope.payload), envelope.sender or ""
+        sent, sender = rules.read_fulfilment(envelope.payload), envelope.sender or ""
         if sent is None:
             return
-        approval, matched_by = self.index.maybe(room.topic, envelope.correlation_id or ""), "correlation_id"
+        approval, matched_by = self.index.find(room.topic, envelope.correlation_id or ""), "correlation_id"
         if approval is None:
-            approval, matched_by = self._maybe_like(room, envelope, sent), "content"
+            approval, matched_by = self._find_matching_proposal(room, envelope, sent), "content"
         if approval is None:
             return
         refusal = refuse_own(approval, sender, principal, envelope.id) or refuse_over(approval, envelope.id)
@@ -276,7 +276,7 @@ class Proposals:
             self._audit.add("fulfil", room.topic, principal, outcome, envelope, participant=sender)
             room.tell(sender, refusal)
             return
-        tracked = self.index.maybe_tracked(key_of(approval))
+        tracked = self.index.find_tracked(key_of(approval))
         if tracked is not None:
             tracked.matched_by, tracked.fulfilment = matched_by, envelope.id
             if not rules.is_as_proposed(approval.method or "", approval.params, sent):
@@ -284,7 +284,7 @@ class Proposals:
         self._fulfilments.begin(envelope.id, approval.id, (envelope.to or ("",))[0], bytes(sent.id))
         self._audit.add("fulfil", room.topic, principal, "ok", envelope, participant=sender, approval=approval.id)
 
-    def _maybe_like(self, room: Room, envelope: Envelope, sent: Fulfilment) -> Approval | None:
+    def _find_matching_proposal(self, room: Room, envelope: Envelope, sent: Fulfilment) -> Approval | None:
         """The one pending proposal that asks for just this; of two neither is (X-4.2.1-3)."""
         to = (envelope.to or ("",))[0]
         found = [
@@ -303,14 +303,14 @@ class Proposals:
         return envelope_refusal(used, answers) if isinstance(used, Refusal) else None
 
     async def _take_answer(self, envelope: Envelope) -> None:
-        answered = self._fulfilments.take_answer(envelope)
+        answered = self._fulfilments.take_reply(envelope)
         if answered is None:
             return
         approval = self._inbox.get(answered.approval_id)
-        tracked = None if approval is None else self.index.maybe_tracked(key_of(approval))
+        tracked = None if approval is None else self.index.find_tracked(key_of(approval))
         if tracked is not None:
             tracked.answer = envelope
-        if not answered.is_gates:
+        if not answered.is_gated:
             await self._inbox.finish(answered.approval_id, answered.end, answered.outcome)
         elif approval is not None and approval.status is Status.APPROVED:  # a check before the gate refused the call
             await self._inbox.void(answered.approval_id, "refused before it was sent")
@@ -390,7 +390,7 @@ class Proposals:
         done = (
             await self.withdraw(room.topic, proposal_id, who)
             if envelope.kind == WITHDRAW
-            else await self.reject(room.topic, proposal_id, who, principal, rules.maybe_reason(envelope.payload))
+            else await self.reject(room.topic, proposal_id, who, principal, rules.read_reason(envelope.payload))
         )
         return msgspec.structs.replace(done, id=envelope.id) if isinstance(done, EnvelopeRefusal) else None
 
@@ -401,11 +401,11 @@ class Proposals:
         if old is None or old.kind is not Kind.PROPOSAL:
             return EnvelopeRefusal("unknown_proposal", "it is no proposal of a room", id=approval_id)
         topic, id = key_of(old)
-        room, tracked = self._rooms.get(topic), self.index.maybe_tracked((topic, id))
+        room, tracked = self._rooms.get(topic), self.index.find_tracked((topic, id))
         if room is None or tracked is None or tracked.approval_id != old.id or old.status is not Status.PENDING:
             return refuse_over(old, id) or EnvelopeRefusal("already_claimed", "it waits no more", id=id)
         payload = b'{"method":%b,"params":%b}' % (msgspec.json.encode(old.method), params)
-        proposed = rules.maybe_proposed(payload)
+        proposed = rules.read_proposed(payload)
         if proposed is None:
             return EnvelopeRefusal("invalid_proposal", "not everyone would read these params alike", id=id)
         said = Envelope(
@@ -428,12 +428,12 @@ class Proposals:
     async def find(self, topic: str, proposal_id: str) -> Approval | None:
         """Return the approval of a proposal. Wait for it if the proposal was published a moment ago."""
         await self.index.wait_until_tracked((topic, proposal_id))
-        return self.index.maybe(topic, proposal_id)
+        return self.index.find(topic, proposal_id)
 
     async def _take_decision(self, room: Room, envelope: Envelope, principal: str) -> None:
         """The same, in a room that has published it."""
         id = envelope.sender or ""
-        seat, known = room.seats.get(id), room.maybe_known(id) or Privilege.RESTRICTED
+        seat, known = room.seats.get(id), room.find_recorded_privilege(id) or Privilege.RESTRICTED
         who = Participant(id=id, privilege=known) if seat is None else seat.participant
         refusal = await self.decide(room, envelope, who, principal)
         if refusal is not None:
@@ -466,17 +466,17 @@ class Proposals:
             refusal = refusal or EnvelopeRefusal("unavailable", "its room is no more", id=approval.proposal_id)
             await self._inbox.void(approval.id, refusal.code)
             return refusal
-        sent = await self._fulfilments.send(room, approval, who, principal, is_gates=self._drafts.is_held(approval))
+        sent = await self._fulfilments.send(room, approval, who, principal, is_gated=self._drafts.is_held(approval))
         if not isinstance(sent, Envelope):
             return sent
-        tracked = self.index.maybe_tracked(key_of(approval))
+        tracked = self.index.find_tracked(key_of(approval))
         if tracked is not None:
             tracked.fulfilment = sent.id
         return self._inbox.get(approval.id) or approval
 
-    def maybe_released(self, envelope_id: str) -> str | None:
+    def find_released_approval(self, envelope_id: str) -> str | None:
         """The approval with which the gate releases the call of this fulfilment, where it holds it."""
-        return self._fulfilments.maybe_released(envelope_id)
+        return self._fulfilments.find_released_approval(envelope_id)
 
     # What the inbox tells
 
@@ -487,7 +487,7 @@ class Proposals:
 
     def _tell(self, approval: Approval) -> None:
         topic, proposal_id = key_of(approval)
-        status, tracked = STATUS[approval.status], self.index.maybe_tracked((topic, proposal_id))
+        status, tracked = STATUS[approval.status], self.index.find_tracked((topic, proposal_id))
         if tracked is None or tracked.approval_id != approval.id or status in (tracked.told, ProposalStatus.PENDING):
             return
         self._note_status(approval, tracked, status)
@@ -497,7 +497,7 @@ class Proposals:
             return
         said = {
             "proposer": tracked.proposer,
-            "by": tracked.proposer if status is ProposalStatus.WITHDRAWN else self.index.maybe_decider(approval),
+            "by": tracked.proposer if status is ProposalStatus.WITHDRAWN else self.index.find_decider(approval),
             "reason": decision.reason if decision is not None and status is ProposalStatus.REJECTED else None,
             "fulfilment": tracked.fulfilment,
             "modified": True if tracked.sent_params is not None else None,
@@ -522,11 +522,11 @@ class Proposals:
         try:
             async with asyncio.timeout(wait_s):
                 # A proposal that was published a moment ago has no approval yet.
-                while (approval := self.index.maybe(*key)) is None or STATUS[approval.status] in _UNDER_WAY:
+                while (approval := self.index.find(*key)) is None or STATUS[approval.status] in _UNDER_WAY:
                     await self.index.wait_for_change(key)
         except TimeoutError:
             pass
-        approval, tracked = self.index.maybe(*key), self.index.maybe_tracked(key)
+        approval, tracked = self.index.find(*key), self.index.find_tracked(key)
         return None if approval is None else Settled(approval, None if tracked is None else tracked.answer)
 
     async def list_all(self, room: Room, limit: int = LISTED_MAX) -> list[dict[str, Any]]:

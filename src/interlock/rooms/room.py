@@ -12,7 +12,8 @@ import logging
 import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -28,7 +29,7 @@ from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.gateway_messages import Stamp
 from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Privilege
 from interlock.rooms.protocol.settings import RoomSettings
-from interlock.rooms.protocol.v0 import as_said
+from interlock.rooms.protocol.v0 import read_v0
 from interlock.rooms.timeline import Delivery, History, Timeline
 
 _encode = msgspec.json.Encoder().encode
@@ -61,6 +62,9 @@ class RoomAudit:
         self._recorder.add_line(_encode(members))
 
 
+if TYPE_CHECKING:
+    from interlock.rooms.proposals import Proposals
+
 log = logging.getLogger("interlock.rooms")
 
 REPLACED: Final = 4409
@@ -90,33 +94,6 @@ class Connected(Protocol):
     def close(self, code: int, reason: str) -> None: ...
 
 
-class Tracker(Protocol):
-    """What follows the proposals of a room. It knows nothing that was not published, but for how many wait."""
-
-    def begin(self, room: "Room") -> None: ...
-
-    def end(self, room: "Room") -> None: ...
-
-    def recover(self, room: "Room", envelope: Envelope, received_at: float) -> None:
-        """A proposal of before the start."""
-
-    def admit(self, room: "Room", envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
-        """Of one more proposal, which is published after this unless it is refused."""
-
-    def on_published(self, room: "Room", envelope: Envelope, principal: str) -> None: ...
-
-    def on_heard(self, room: "Room", envelope: Envelope, received_at: float) -> None:
-        """It was published at another replica."""
-
-    async def decide(
-        self, room: "Room", envelope: Envelope, who: Participant, principal: str
-    ) -> EnvelopeRefusal | None:
-        """One who rejects or withdraws a proposal."""
-
-    def on_lost(self, room: "Room", envelope: Envelope) -> None:
-        """It was admitted and could not be stored."""
-
-
 class Seat(msgspec.Struct):
     """A participant that is present, or was a moment ago."""
 
@@ -139,33 +116,42 @@ class RoomFeeds(msgspec.Struct, frozen=True):
     presence: Feed[tuple["Room", str]] = msgspec.field(default_factory=Feed)  # who came, went, or has another privilege
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoomParts:
+    """The parts of a node that all its rooms share."""
+
+    clock: Clock
+    audit: RoomAudit
+    records: ParticipantRecords
+    tracker: "Proposals"
+    feeds: RoomFeeds
+
+
 class Room:
+    """A topic with its participants and its timeline. Envelopes enter it through `receive`, and by no other way."""
+
     def __init__(
         self,
         topic: str,
         settings: RoomSettings,
         history: History,
-        audit: RoomAudit,
-        clock: Clock,
-        tracker: Tracker,
         granted: Callable[[str], Privilege | None],
-        records: ParticipantRecords,
-        feeds: RoomFeeds | None = None,
+        parts: RoomParts,
     ) -> None:
-        """`granted`: what an admin has granted or taken from a participant."""
+        """Create a room; `granted` returns the privilege that an admin has granted to a participant, or None."""
         self.topic = topic
         self.granted = granted
-        self._tracker = tracker
+        self._tracker = parts.tracker
         self.settings = settings
         self.seats: dict[str, Seat] = {}
         self.accepted: Counter[str] = Counter()  # since the start, by kind
         self.refused: Counter[str] = Counter()  # by code
-        self._records = records
-        self._coming: dict[str, int] = {}  # connections that are being accepted, by participant
-        self._audit = audit
-        self._clock = clock
-        self._feeds = feeds or RoomFeeds()
-        self.timeline = Timeline(self, history, clock)
+        self._records = parts.records
+        self._joining: dict[str, int] = {}  # connections that are being accepted, by participant
+        self._audit = parts.audit
+        self._clock = parts.clock
+        self._feeds = parts.feeds
+        self.timeline = Timeline(self, history, parts.clock)
         self._known = self.timeline.known
         self._rates: dict[str, RateWindow] = {}
         self._refused: dict[str, deque[float]] = {}  # when, by participant
@@ -198,23 +184,23 @@ class Room:
     def present(self, but: str | None = None) -> list[Participant]:
         return [seat.participant for id, seat in self.seats.items() if id != but]
 
-    def has_place(self, participant: str) -> bool:
+    def has_free_seat(self, participant: str) -> bool:
         """Whether it is here, or may still come; those on their way count."""
-        there = (self.seats.keys() | self._coming.keys()) - {OWN}
+        there = (self.seats.keys() | self._joining.keys()) - {OWN}
         return participant in there or len(there) < self.settings.max_participants
 
     @contextlib.contextmanager
     def reserve(self, participant: str) -> Iterator[None]:
         """Keeps a place for one that is on its way."""
-        self._coming[participant] = self._coming.get(participant, 0) + 1
+        self._joining[participant] = self._joining.get(participant, 0) + 1
         try:
             yield
         finally:
-            self._coming[participant] -= 1
-            if not self._coming[participant]:
-                del self._coming[participant]
+            self._joining[participant] -= 1
+            if not self._joining[participant]:
+                del self._joining[participant]
 
-    def is_unsteady(self, participant: str) -> bool:
+    def replaces_too_often(self, participant: str) -> bool:
         """Whether it has replaced its own connections too often of late: two programs may share one credential."""
         seat = self.seats.get(participant)
         if seat is None or len(seat.connections) < self.settings.connections_per_participant:
@@ -291,10 +277,10 @@ class Room:
         if not seat.connections:
             # A link that flaps costs every model in the room the tokens of two messages (X-4.4.1-3).
             grace_s = 0.0 if seat.is_removed else self.settings.presence_grace_s
-            seat.leaves = asyncio.get_running_loop().call_later(grace_s, self._say_leave, participant)
+            seat.leaves = asyncio.get_running_loop().call_later(grace_s, self._announce_leave, participant)
             self._feeds.presence.publish((self, participant))
 
-    def _say_leave(self, participant: str) -> None:
+    def _announce_leave(self, participant: str) -> None:
         seat = self.seats.pop(participant, None)
         if seat is not None:
             if seat.was_here:
@@ -307,9 +293,9 @@ class Room:
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         every_s = self.settings.presence_heartbeat_s
-        self._heartbeat = asyncio.get_running_loop().call_later(every_s, self._say_present) if every_s else None
+        self._heartbeat = asyncio.get_running_loop().call_later(every_s, self._announce_heartbeats) if every_s else None
 
-    def _say_present(self) -> None:
+    def _announce_heartbeats(self) -> None:
         for seat in self.seats.values():
             if seat.connections:
                 self._announce(gateway_messages.presence(self.stamp(), "heartbeat", seat.participant))
@@ -323,17 +309,17 @@ class Room:
         old = seat.participant.privilege
         seat.participant = msgspec.structs.replace(seat.participant, privilege=privilege)  # X-5.1-5
         if old is not privilege:
-            self.tell_change(seat.participant, old, by)  # X-5.1-5
+            self.announce_privilege(seat.participant, old, by)  # X-5.1-5
             self._feeds.presence.publish((self, participant))
             self._feeds.seated.publish((self, participant))
         return old
 
-    def tell_change(self, who: Participant, old: Privilege, by: str) -> None:
+    def announce_privilege(self, who: Participant, old: Privilege, by: str) -> None:
         self._announce(gateway_messages.privilege_changed(self.stamp(), who, old, by))
 
-    def maybe_known(self, participant: str) -> Privilege | None:
+    def find_recorded_privilege(self, participant: str) -> Privilege | None:
         """What one had who was here before, or who sends without being here: over HTTP, or from the inbox."""
-        record = self._records.maybe(self.topic, participant)
+        record = self._records.find(self.topic, participant)
         return None if record is None else record.privilege
 
     def _note_seen(self, who: Participant, principal: str) -> None:
@@ -348,7 +334,7 @@ class Room:
             seat.is_removed = code == REMOVED
             if seat.is_removed and seat.leaves is not None:  # it went a moment ago
                 seat.leaves.cancel()
-                self._say_leave(participant)
+                self._announce_leave(participant)
         for connection in open_ones:
             connection.close(code, reason)
         return len(open_ones)
@@ -370,7 +356,7 @@ class Room:
         refusal = enforcement.protocol_refusal(envelope, is_needed=needs_protocol)
         if refusal is None:
             if envelope.protocol == V0:
-                envelope = as_said(envelope)
+                envelope = read_v0(envelope)
             refusal = self._refusal(envelope, who)  # X-3.2-1
         if refusal is not None:
             self.refused[refusal.code] += 1
@@ -407,7 +393,7 @@ class Room:
 
     def _refusal(self, envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
         """In the order of X-5.3-1, so that each bad envelope has one predictable error."""
-        asked = self._known.maybe_asked(envelope.correlation_id, who.id)
+        asked = self._known.find_request(envelope.correlation_id, who.id)
         return (
             enforcement.kind_refusal(envelope, self.settings)
             or enforcement.sender_refusal(envelope, who.id)
@@ -462,7 +448,7 @@ class Room:
     def notices(self, envelope: Envelope, to: str) -> Iterable[Envelope]:
         """What the sender of a published envelope should know at once instead of waiting (X-4-8, X-3.1-5)."""
         named = envelope.to or ()
-        asked = self._known.maybe_asked(envelope.correlation_id, to)
+        asked = self._known.find_request(envelope.correlation_id, to)
         # Who asked hears the answer, be it through the namespace or by reading history.
         absent = [id for id in named if id not in self.seats and (asked is None or id != asked.by)]
         if absent:
@@ -499,7 +485,7 @@ class Room:
 
     # What the timeline tells
 
-    def hearers(self, one: Delivery) -> list[Connected]:
+    def recipients(self, one: Delivery) -> list[Connected]:
         seats = self.seats
         if one.only is not None:
             return list(seats[one.only].connections) if one.only in seats else []
@@ -511,18 +497,18 @@ class Room:
         if one.sequence:
             self._feeds.published.publish((self, one))
 
-    def on_kept(self, envelope: Envelope, received_at: float) -> None:
+    def on_restored(self, envelope: Envelope, received_at: float) -> None:
         if envelope.kind == enforcement.PROPOSAL:
             self._tracker.recover(self, envelope, received_at)
 
-    def on_heard(self, envelope: Envelope, received_at: float) -> None:
+    def on_replicated(self, envelope: Envelope, received_at: float) -> None:
         sender = envelope.sender or ""
         if sender == GATEWAY:
             return
-        asked = self._known.maybe_asked(envelope.correlation_id, sender)
+        asked = self._known.find_request(envelope.correlation_id, sender)
         if sender != OWN and (envelope.kind != enforcement.MCP or asked is None or not asked.awaits(sender)):
             self._window(sender).count(_counted(envelope), self._clock.now())  # X-7.3-3
-        self._tracker.on_heard(self, envelope, received_at)
+        self._tracker.on_replicated(self, envelope, received_at)
 
     def on_lost(self, envelope: Envelope) -> None:
         if envelope.kind == enforcement.PROPOSAL:

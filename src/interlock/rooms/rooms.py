@@ -30,13 +30,13 @@ from interlock.rooms.protocol.participants import (
     Participant,
     Privilege,
     Settled,
+    assign_privilege,
     is_topic,
     matches_any,
     participant_of,
-    settled_privilege,
 )
 from interlock.rooms.protocol.settings import RoomSettings
-from interlock.rooms.room import REMOVED, Room, RoomAudit, RoomFeeds
+from interlock.rooms.room import REMOVED, Room, RoomAudit, RoomFeeds, RoomParts
 from interlock.rooms.timeline import History
 from interlock.store.ports import Change as StoreChange
 from interlock.store.ports import Store, StoreError
@@ -194,9 +194,11 @@ class Rooms:
 
     async def _begin(self, topic: str) -> Room:
         history = History(self._store, topic)
-        granted = partial(self._maybe_grant, topic)
-        known = (self.audit, self._clock, self.proposals, granted, self.records, self.feeds)
-        room = Room(topic, self._settings(topic), history, *known)
+        granted = partial(self._find_granted_privilege, topic)
+        parts = RoomParts(
+            clock=self._clock, audit=self.audit, records=self.records, tracker=self.proposals, feeds=self.feeds
+        )
+        room = Room(topic, self._settings(topic), history, granted, parts)
         await room.open()
         self.by_topic[topic] = room
         self._elsewhere.look_at(room)
@@ -246,7 +248,7 @@ class Rooms:
             self.changed.publish(None)
             return room
 
-    async def maybe_room(self, topic: str, principal: str) -> Room | None:
+    async def find_or_create_room(self, topic: str, principal: str) -> Room | None:
         """The room of that topic; it is made where `auto_create` says so."""
         room = self.by_topic.get(topic)
         may_create = self._plan.rooms.auto_create and len(self.by_topic) < ROOMS_MAX
@@ -261,7 +263,7 @@ class Rooms:
 
     def may_join(self, room: Room, principal: str) -> bool:
         """A client; tokens for the room are judged by whoever reads them."""
-        return self.is_member(room, principal) and self.maybe_removal(room, participant_of(principal)) is None
+        return self.is_member(room, principal) and self.find_removal(room, participant_of(principal)) is None
 
     def is_member(self, room: Room, principal: str) -> bool:
         """By the configuration, removed or not."""
@@ -287,8 +289,8 @@ class Rooms:
 
     def settle(self, room: Room, participant: str, principal: str, of_token: Privilege | None) -> Settled:
         known = matches_any(principal, room.settings.full)
-        granted = self._maybe_grant(room.topic, participant)
-        return settled_privilege(room.settings.mode, granted=granted, of_token=of_token, is_known_full=known)
+        granted = self._find_granted_privilege(room.topic, participant)
+        return assign_privilege(room.settings.mode, granted=granted, of_token=of_token, is_known_full=known)
 
     def participant(self, room: Room, principal: str) -> Participant:
         """Who a client is in a room, present or not."""
@@ -298,7 +300,7 @@ class Rooms:
             return seat.participant
         return Participant(id=id, privilege=self.settle(room, id, principal, None).privilege)
 
-    async def first_joined(self, room: Room, participant: str) -> int:
+    async def readable_after(self, room: Room, participant: str) -> int:
         """The sequence after which a participant may read. Raises StoreError."""
         if room.settings.history_visibility != "since_join":
             return 0 if room.settings.history_visibility == "all" else room.timeline.delivered
@@ -308,7 +310,7 @@ class Rooms:
             await self._store.kv.put(JOINS, key, b"%d" % room.timeline.delivered, self._clock.wall())
         return self._joins[key]
 
-    def _maybe_grant(self, topic: str, participant: str) -> Privilege | None:
+    def _find_granted_privilege(self, topic: str, participant: str) -> Privilege | None:
         grant = self._grants.get(f"{topic}\n{participant}")
         if grant is None:
             return None
@@ -321,14 +323,14 @@ class Rooms:
 
     # What admins do
 
-    def maybe_privilege(self, room: Room, participant: str) -> Privilege | None:
+    def find_privilege(self, room: Room, participant: str) -> Privilege | None:
         """Of one who is or was here, who sent something, or of whom an admin has decided before."""
         seat = room.seats.get(participant)
         if seat is not None:
             return seat.participant.privilege
-        return room.granted(participant) or room.maybe_known(participant)
+        return room.granted(participant) or room.find_recorded_privilege(participant)
 
-    def maybe_removal(self, room: Room, participant: str) -> Grant | None:
+    def find_removal(self, room: Room, participant: str) -> Grant | None:
         grant = self._grants.get(f"{room.topic}\n{participant}")
         return grant if grant is not None and grant.is_removal else None
 
@@ -350,7 +352,7 @@ class Rooms:
         reason: str = "",
     ) -> Change | None:
         """None where no such participant is known. Without `lasts` it holds while it is here. Raises StoreError."""
-        old = self.maybe_privilege(room, participant)
+        old = self.find_privilege(room, participant)
         if old is None:
             return None
         now = self._clock.wall()
@@ -359,7 +361,7 @@ class Rooms:
         else:
             self._elsewhere.set_privilege(room, participant, privilege, by)
         if room.set_privilege(participant, privilege, by) is None and old is not privilege:
-            room.tell_change(Participant(id=participant, privilege=privilege), old, by)
+            room.announce_privilege(Participant(id=participant, privilege=privilege), old, by)
         event = "promote" if privilege is Privilege.FULL else "demote"
         ends, scope = None if until is None else rfc3339(until), None if lasts else "connection"
         said = reason or None
@@ -472,7 +474,7 @@ class Rooms:
 
         How many connections were closed; None where no such participant is known. Raises StoreError.
         """
-        had = self.maybe_privilege(room, participant)
+        had = self.find_privilege(room, participant)
         if had is None or participant == OWN:
             return None
         async with self._deciding:

@@ -12,7 +12,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -23,9 +23,11 @@ from interlock.rooms.protocol.enforcement import MCP, Asked, is_request, rpc_id
 from interlock.rooms.protocol.envelope import V0, Envelope, decode_untrusted, encode
 from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.gateway_messages import Stamp
-from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.protocol.v0 import encode_v0
 from interlock.store.ports import Following, Record, Store, StoreError, Unavailable
+
+if TYPE_CHECKING:
+    from interlock.rooms.room import Room
 
 log = logging.getLogger("interlock.rooms")
 
@@ -83,7 +85,7 @@ class History:
         self._forgotten = max(upto, self._forgotten)
 
 
-def within_bytes(records: list[Stored], most: int = TOLD_BYTES) -> list[Stored]:
+def limit_bytes(records: list[Stored], most: int = TOLD_BYTES) -> list[Stored]:
     """As many of the first as fit into one message; one at least."""
     size = 0
     for number, record in enumerate(records):
@@ -151,11 +153,11 @@ class KnownEnvelopes:
     def forget(self, id: str) -> None:
         self._by_id.pop(id, None)
 
-    def maybe_sequence(self, id: str) -> int | None:
+    def find_sequence(self, id: str) -> int | None:
         known = self._by_id.get(id)
         return known.sequence if known is not None and known.sequence else None
 
-    def maybe_asked(self, id: str | None, by: str) -> Asked | None:
+    def find_request(self, id: str | None, by: str) -> Asked | None:
         """The request that `id` names, as the one who would answer it sees it."""
         known = self._by_id.get(id or "")
         if known is None or not known.to:
@@ -208,33 +210,8 @@ class Delivery(msgspec.Struct):
         return self._numbered
 
 
-class Hearer(Protocol):
-    def deliver(self, delivery: Delivery) -> None: ...
-
-
-class Told(Protocol):
-    """The room of a timeline: who hears what is published, and what else follows from it."""
-
-    topic: str
-    settings: RoomSettings
-
-    def hearers(self, one: Delivery) -> Sequence[Hearer]:
-        """Of this moment: who comes later is told what was delivered by then, and hears it from history."""
-
-    def on_delivered(self, one: Delivery) -> None: ...
-
-    def on_kept(self, envelope: Envelope, received_at: float) -> None:
-        """It was published before the start."""
-
-    def on_heard(self, envelope: Envelope, received_at: float) -> None:
-        """It was published at another replica."""
-
-    def on_lost(self, envelope: Envelope) -> None:
-        """It was queued and could not be stored."""
-
-
 class Timeline:
-    def __init__(self, room: Told, history: History, clock: Clock) -> None:
+    def __init__(self, room: "Room", history: History, clock: Clock) -> None:
         self.history = history
         self.known = KnownEnvelopes(room.settings.history_max)
         self.delivered = 0  # the sequence up to which everyone has heard
@@ -264,7 +241,7 @@ class Timeline:
                 envelope = decode_untrusted(record.data, len(record.data))
                 if isinstance(envelope, Envelope):
                     self.known.add(envelope, envelope.sender or "", record.sequence)
-                    self._room.on_kept(envelope, record.received_at)
+                    self._room.on_restored(envelope, record.received_at)
             after = records[-1].sequence
         self._following = self.history.follow(last)
         if self._following is not None:
@@ -308,7 +285,7 @@ class Timeline:
         for one, sequence in zip(kept, sequences, strict=True):
             if not self.history.is_shared:
                 one.sequence = sequence
-            elif not sequence and self.known.maybe_sequence(one.envelope.id) is not None:
+            elif not sequence and self.known.find_sequence(one.envelope.id) is not None:
                 self._refuse_taken(one)  # otherwise the one that took the id is yet to be heard
         return True
 
@@ -318,7 +295,7 @@ class Timeline:
             if one.sequence:
                 self.delivered = one.sequence
                 self.known.place(one.envelope.id, one.sequence)
-            for connection in self._room.hearers(one):
+            for connection in self._room.recipients(one):
                 connection.deliver(one)
                 told += 1
                 if told == most:
@@ -363,7 +340,7 @@ class Timeline:
 
     def _hear(self, envelope: Envelope, heard: Stored) -> Delivery:
         """One that was published elsewhere, or of which it was not known here that it was stored."""
-        self._room.on_heard(envelope, heard.received_at)
+        self._room.on_replicated(envelope, heard.received_at)
         self.known.add(envelope, envelope.sender or "", heard.sequence)
         self.numbered += 1
         return Delivery(envelope, heard.data, self.numbered, received_at=heard.received_at, is_stored=True)
@@ -378,7 +355,7 @@ class Timeline:
         for one in kept:
             if self.history.is_shared and self._awaited.pop(one.envelope.id, None) is not one:
                 continue  # it was heard, or given up before
-            if self.known.maybe_sequence(one.envelope.id) is None:
+            if self.known.find_sequence(one.envelope.id) is None:
                 self.known.forget(one.envelope.id)
             self._room.on_lost(one.envelope)
             if one.settle is not None:
@@ -414,9 +391,9 @@ class Timeline:
                 while self.delivered <= sequence:
                     await self._news.wait()
 
-    async def maybe_envelope(self, id: str) -> Envelope | None:
+    async def find_envelope(self, id: str) -> Envelope | None:
         """One that is kept. Raises StoreError."""
-        sequence = self.known.maybe_sequence(id)
+        sequence = self.known.find_sequence(id)
         records = [] if sequence is None else await self.history.read(sequence - 1, sequence, 1)
         envelope = decode_untrusted(records[0].data, len(records[0].data)) if records else None
         return envelope if isinstance(envelope, Envelope) and envelope.id == id else None
@@ -433,14 +410,14 @@ class Timeline:
                 low = middle
         return low
 
-    def place_after_gap(self, reference: str) -> int:
+    def position_after_gap(self, reference: str) -> int:
         """Where one goes on that names what is not kept: with the oldest that is, if that is later for sure."""
         is_earlier = reference.isascii() and reference.isdigit() and int(reference[:16]) < self._oldest
         return self._oldest if is_earlier else self.delivered
 
-    def maybe_place(self, reference: str) -> int | None:
+    def find_position(self, reference: str) -> int | None:
         """The sequence that a client names: by number, or by an envelope's id."""
         if reference.isascii() and reference.isdigit() and len(reference) <= 15:
             number = int(reference)
             return number if self._oldest <= number <= self.delivered else None
-        return self.known.maybe_sequence(reference)
+        return self.known.find_sequence(reference)

@@ -298,7 +298,7 @@ async def test_one_that_comes_to_a_replica_while_another_removes_it_is_sent_away
         Ear(other.room, ANNE)
         assert await one.rooms.remove(one.room, "anne", "admin") == 0
         await until(lambda: "anne" not in other.room.seats)
-        assert other.rooms.maybe_removal(other.room, "anne") is not None
+        assert other.rooms.find_removal(other.room, "anne") is not None
 
 
 async def test_a_room_that_is_declared_again_has_the_participants_of_others(server: NatsServer, tmp_path: Path) -> None:
@@ -315,8 +315,8 @@ async def test_an_envelope_that_comes_to_two_replicas_at_once_is_published_by_on
     server: NatsServer, tmp_path: Path
 ) -> None:
     async with two(server, tmp_path) as (one, other):
-        hearers = [Participant(id=id, privilege=Privilege.FULL) for id in ("bert", "carl")]
-        ears = [Ear(each.room, who) for each, who in zip((one, other), hearers, strict=True)]
+        recipients = [Participant(id=id, privilege=Privilege.FULL) for id in ("bert", "carl")]
+        ears = [Ear(each.room, who) for each, who in zip((one, other), recipients, strict=True)]
         for number in range(20):
             said = {"id": f"e{number}", "ts": "2026-01-01T00:00:00.000Z"}
             answers = await asyncio.gather(one.say(**said), other.say(**said))

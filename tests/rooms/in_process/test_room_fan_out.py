@@ -9,7 +9,7 @@ import pytest
 from tests.approvals.inboxes import Hands
 from tests.rooms.in_process.test_room_tracker import AGENT, HUMAN, Ear, Garden, garden_at
 
-from interlock.rooms.connections import RoomConnection, Wishes
+from interlock.rooms.connections import ConnectionOptions, RoomConnection
 from interlock.rooms.protocol.envelope import Envelope
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.timeline import ALONE_PER_TURN, Delivery
@@ -80,14 +80,14 @@ def join(garden: Garden, listener: Listener, number: int) -> Listener:
 async def test_what_history_told_is_not_told_again_where_the_envelope_was_still_on_its_way(tmp_path: Path) -> None:
     async with garden_at(tmp_path, Hands()) as garden:
         await garden.publish("one", HUMAN, "chat", payload=b'{"text":"hello"}')
-        pipe, wishes = Pipe(), Wishes(protocol="mcpx/v0.1", after="0")
-        late = RoomConnection(garden.room, AGENT, "room:agent", "token", wishes, 0, garden.clock)
+        pipe, options = Pipe(), ConnectionOptions(protocol="mcpx/v0.1", after="0")
+        late = RoomConnection(garden.room, AGENT, "room:agent", "token", options, 0, garden.clock)
         late.begin(pipe)  # type: ignore[arg-type]
         async with asyncio.timeout(5):
             while not any(said["payload"].get("event") == "history" for said in pipe.sent):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
             await asyncio.sleep(0)
-        envelope = await garden.room.timeline.maybe_envelope("one")
+        envelope = await garden.room.timeline.find_envelope("one")
         assert envelope is not None
         for sequence in (1, 2):
             late.deliver(Delivery(envelope, b'{"id":"one","kind":"chat","payload":{}}', 99, sequence))
@@ -118,8 +118,8 @@ async def test_who_reads_nothing_is_closed_at_a_thousand_envelopes_or_eight_mebi
     async with garden_at(tmp_path, Hands()) as garden:
         envelope = Envelope(id="e", kind="chat", payload=b"{}", sender="human")
         data = b'{"payload":{},"pad":"%b"}' % (b"x" * bytes_each)
-        pipe, wishes = Stuck(), Wishes(protocol="mcpx/v0.1")
-        slow = RoomConnection(garden.room, AGENT, "room:agent", "token", wishes, 0, garden.clock)
+        pipe, options = Stuck(), ConnectionOptions(protocol="mcpx/v0.1")
+        slow = RoomConnection(garden.room, AGENT, "room:agent", "token", options, 0, garden.clock)
         slow.begin(pipe)  # type: ignore[arg-type]
         welcomes, delivered = len(pipe.sent), 0
         while not pipe.closed:

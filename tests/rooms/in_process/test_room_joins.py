@@ -108,7 +108,7 @@ async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_
             "b": Privilege.RESTRICTED,
         }
         assert closed.count(4403) == 2  # those of a
-        assert room.has_place("a") and not room.has_place("c")
+        assert room.has_free_seat("a") and not room.has_free_seat("c")
         await rooms.close()
 
 

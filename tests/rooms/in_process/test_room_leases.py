@@ -14,7 +14,7 @@ AGENT = Participant(id="client:agent", privilege=Privilege.RESTRICTED)
 class FakeRoom:
     is_full = False
 
-    def has_place(self, participant: str) -> bool:
+    def has_free_seat(self, participant: str) -> bool:
         return not self.is_full
 
     def __init__(self) -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from interlock.rooms.cli.client import maybe_line, maybe_unreadable, proposal_details
+from interlock.rooms.cli.client import find_line, find_reading_problem, proposal_details
 from interlock.rooms.protocol.envelope import Envelope
 from interlock.sdk.rooms import Heard, Proposal
 
@@ -16,7 +16,7 @@ def heard(kind: str, payload: bytes, sender: str = "eve") -> Heard:
 
 
 def line(kind: str, payload: bytes, sender: str = "eve") -> str:
-    found = maybe_line(heard(kind, payload, sender), "me")
+    found = find_line(heard(kind, payload, sender), "me")
     return "" if found is None else found.plain
 
 
@@ -43,7 +43,7 @@ def test_any_payload_is_a_line_without_control_characters(kind: str, payload: by
 @pytest.mark.parametrize("more", ["", ',"format":"plain"', ',"format":"markdown"'])
 def test_what_is_said_is_shown_as_it_was_written_in_every_format(more: str) -> None:
     text = "<img src=http://x/y.png> **bold** [red]x[/red] ![a](http://x/y.png)"
-    found = maybe_line(heard("chat", f'{{"text":"{text}"{more}}}'.encode()), "me")
+    found = find_line(heard("chat", f'{{"text":"{text}"{more}}}'.encode()), "me")
     assert found is not None and found.plain == f" eve → me {text}"
     assert not [span for span in found.spans if span.end > len(" eve → me ")]  # no style of what was said
 
@@ -61,10 +61,10 @@ def test_a_proposal_is_shown_whole_as_it_was_written() -> None:
     shown = proposal_details(proposed(b'{"name":"x","arguments":{"n":1.50,"t":"a\\u200bb"},"_meta":{"k":1e3}}'), NOW)
     for part in ('"n": 1.50', '"_meta"', '"k": 1e3', "because r\\x1b[m"):
         assert part in shown.plain
-    assert "\u200b" not in shown.plain and maybe_unreadable(proposed(b'{"name":"x"}')) is None
+    assert "\u200b" not in shown.plain and find_reading_problem(proposed(b'{"name":"x"}')) is None
 
 
 def test_what_can_be_read_in_two_ways_or_not_at_all_is_not_approved_here() -> None:
     twice = proposed(b'{"name":"x","arguments":{"bed":1,"bed":2}}')
-    assert "two ways" in str(maybe_unreadable(twice)) and "two ways" in proposal_details(twice, NOW).plain
-    assert "too many" in str(maybe_unreadable(proposed(b'{"name":"%b"}' % (b"x" * 70_000))))
+    assert "two ways" in str(find_reading_problem(twice)) and "two ways" in proposal_details(twice, NOW).plain
+    assert "too many" in str(find_reading_problem(proposed(b'{"name":"%b"}' % (b"x" * 70_000))))

@@ -19,8 +19,8 @@ async def test_a_record_counts_and_outlives_the_node(tmp_path: Path) -> None:
         records = ParticipantRecords(desk.store.kv, desk.clock)
         records.note_violation("garden", "nobody")  # of whom nothing is known
         records.note_seen("garden", "planner", "room:planner", RESTRICTED)
-        first = records.maybe("garden", "planner")
-        assert first is not None and records.maybe("yard", "planner") is None
+        first = records.find("garden", "planner")
+        assert first is not None and records.find("yard", "planner") is None
         for status in (ProposalStatus.PENDING, ProposalStatus.CLAIMED, ProposalStatus.FULFILLED):
             records.note_proposal("garden", "planner", "tools/call", status)
         for status in (ProposalStatus.PENDING, ProposalStatus.REJECTED):
@@ -45,7 +45,7 @@ async def test_what_participants_make_up_takes_no_more_space(tmp_path: Path, mon
             records.note_seen("garden", f"p{number}", "room:p", RESTRICTED)
         for number in range(100):
             records.note_proposal("garden", "p4", f"{number}" + "x" * 1_000_000, ProposalStatus.PENDING)
-        record = records.maybe("garden", "p4")
+        record = records.find("garden", "p4")
         assert record is not None and (record.proposals, len(record.methods)) == (100, METHODS_MAX)
         assert max(map(len, record.methods)) == METHOD_CHARS_MAX
         await records.close()

@@ -20,7 +20,7 @@ from interlock.rooms.protocol.envelope import Envelope
 from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import Participant, Privilege
 from interlock.rooms.protocol.settings import RoomSettings
-from interlock.rooms.room import Room, RoomAudit
+from interlock.rooms.room import Room, RoomAudit, RoomFeeds, RoomParts
 from interlock.rooms.timeline import Delivery, History
 from interlock.wire.refusal import Refusal
 
@@ -52,7 +52,8 @@ class Garden:
         history = History(desk.store, "garden")
         kept = RoomSettings(proposal_ttl_s=60, **settings)
         self.records = records = ParticipantRecords(desk.store.kv, desk.clock)
-        self.room = Room("garden", kept, history, audit, desk.clock, self.proposals, lambda _: None, records)
+        parts = RoomParts(clock=desk.clock, audit=audit, records=records, tracker=self.proposals, feeds=RoomFeeds())
+        self.room = Room("garden", kept, history, lambda _: None, parts)
 
     async def publish(self, id: str, who: Participant = AGENT, kind: str = "mcp/proposal", **members: Any) -> None:
         done: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
@@ -63,7 +64,7 @@ class Garden:
     async def approval(self, id: str, *statuses: Status) -> Approval:
         async with asyncio.timeout(5):
             while True:
-                found = self.proposals.index.maybe("garden", id)
+                found = self.proposals.index.find("garden", id)
                 if found is not None and found.status in (statuses or (Status.PENDING,)):
                     return found
                 await asyncio.sleep(0.005)
@@ -234,7 +235,7 @@ async def test_a_decision_on_an_unknown_proposal_does_not_wait(tmp_path: Path) -
 async def test_a_decision_waits_for_a_proposal_that_another_replica_tracks(tmp_path: Path) -> None:
     async with garden_at(tmp_path, Hands()) as garden:
         envelope = Envelope(id="p1", kind="mcp/proposal", sender="agent", to=("robot",), payload=PAYLOAD)
-        garden.proposals.on_heard(garden.room, envelope, garden.clock.wall())
+        garden.proposals.on_replicated(garden.room, envelope, garden.clock.wall())
         finding = asyncio.create_task(garden.proposals.find("garden", "p1"))
         await asyncio.sleep(0)
         assert not finding.done()

@@ -139,7 +139,7 @@ async def test_a_key_decides_what_was_read_and_nothing_that_moved_up(node: Runni
         await bare.send("mcp/proposal", {"method": "tools/call", "params": {"name": "\x1b[31mtwo"}}, to=["nobody"])
         await until(pilot, lambda: proposals(app) == 2)
         assert "\x1b" not in said(app) and "\\x1b[31mtwo" in said(app)
-        assert app._maybe_selected_id() == first
+        assert app._find_selected_id() == first
         await pilot.press("ctrl+y")  # at once: nobody can have read it
         await pilot.pause()
         assert proposals(app) == 2 and len(app._notifications) == 1

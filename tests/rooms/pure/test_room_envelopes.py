@@ -24,14 +24,14 @@ from interlock.rooms.protocol.envelope import (
 from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import (
     Privilege,
+    assign_privilege,
     is_participant_id,
     is_reserved,
     is_topic,
     matches_any,
-    settled_privilege,
 )
 from interlock.rooms.protocol.settings import Rates, RoomSettings
-from interlock.rooms.protocol.v0 import as_said, encode_v0
+from interlock.rooms.protocol.v0 import encode_v0, read_v0
 
 FULL, RESTRICTED = Privilege.FULL, Privilege.RESTRICTED
 SETTINGS = RoomSettings()
@@ -383,7 +383,7 @@ def test_ids_and_topics_have_narrow_alphabets() -> None:
 def test_privilege_is_settled_by_grant_then_token_then_identity_then_mode(
     mode: Any, granted: Privilege | None, of_token: Privilege | None, known: bool, wanted: Privilege, origin: str
 ) -> None:
-    settled = settled_privilege(mode, granted=granted, of_token=of_token, is_known_full=known)
+    settled = assign_privilege(mode, granted=granted, of_token=of_token, is_known_full=known)
     assert (settled.privilege, settled.origin) == (wanted, origin)
 
 
@@ -391,8 +391,8 @@ def test_privilege_is_settled_by_grant_then_token_then_identity_then_mode(
 @pytest.mark.parametrize("of_token", [None, FULL, RESTRICTED])
 @pytest.mark.parametrize("known", [False, True])
 def test_who_would_be_restricted_in_a_mixed_room_is_watched(of_token: Privilege | None, known: bool) -> None:
-    mixed = settled_privilege("mixed", granted=None, of_token=of_token, is_known_full=known)
-    watched = settled_privilege("observe", granted=None, of_token=of_token, is_known_full=known)
+    mixed = assign_privilege("mixed", granted=None, of_token=of_token, is_known_full=known)
+    watched = assign_privilege("observe", granted=None, of_token=of_token, is_known_full=known)
     assert (watched.privilege, watched.is_observed) == (FULL, mixed.privilege is RESTRICTED)
     assert watched.origin == "mode"
     assert not mixed.is_observed
@@ -419,12 +419,12 @@ def test_a_rate_is_counted_over_a_minute_and_says_how_long_to_wait() -> None:
 @pytest.mark.req("X-6.3-5")
 def test_the_chat_of_v0_is_chat_and_nothing_else_of_it_is() -> None:
     said = {"jsonrpc": "2.0", "method": "notifications/chat/message", "params": {"text": "hi", "thread_id": "t"}}
-    chat = as_said(read(protocol=V0, kind="mcp", payload=said))
+    chat = read_v0(read(protocol=V0, kind="mcp", payload=said))
     assert chat.kind == "chat" and json.loads(chat.payload) == said["params"]
-    assert as_said(read(protocol=V0, kind="mcp", payload=said, to=["b"])).kind == "mcp"
-    assert as_said(read(protocol=V0, kind="mcp", payload=said | {"id": 1})).kind == "mcp"
-    assert as_said(read(protocol=V0, kind="mcp", payload=said | {"method": "tools/call"})).kind == "mcp"
-    assert as_said(read(protocol=V0, kind="mcp", payload=said | {"params": []})).kind == "mcp"
+    assert read_v0(read(protocol=V0, kind="mcp", payload=said, to=["b"])).kind == "mcp"
+    assert read_v0(read(protocol=V0, kind="mcp", payload=said | {"id": 1})).kind == "mcp"
+    assert read_v0(read(protocol=V0, kind="mcp", payload=said | {"method": "tools/call"})).kind == "mcp"
+    assert read_v0(read(protocol=V0, kind="mcp", payload=said | {"params": []})).kind == "mcp"
 
 
 @pytest.mark.req("X-6.3-3", "X-6.3-5")

@@ -12,10 +12,10 @@ from interlock.rooms.protocol.proposals import (
     ProposalStatus,
     fulfilment_payload,
     is_as_proposed,
-    maybe_end,
-    maybe_fulfilment,
-    maybe_proposed,
-    maybe_reason,
+    read_fulfilment,
+    read_outcome,
+    read_proposed,
+    read_reason,
 )
 
 MOVES = {  # what a room sees of every move there is
@@ -63,10 +63,10 @@ def test_an_illegal_move_is_refused_by_its_name(status: Status) -> None:
 @pytest.mark.req("X-4.2-2", "X-4.2-3", "X-4.2-4")
 def test_a_proposal_is_read_as_it_was_written() -> None:
     payload = b'{"method":"tools/call","params":{ "name":"a","arguments":{"n":1.50} },"reason":"why"}'
-    found = maybe_proposed(payload)
+    found = read_proposed(payload)
     assert found is not None and (found.method, found.tool, found.reason) == ("tools/call", "a", "why")
     assert found.params == Raw(b'{ "name":"a","arguments":{"n":1.50} }')
-    bare = maybe_proposed(b'{"method":"resources/list"}')
+    bare = read_proposed(b'{"method":"resources/list"}')
     assert bare is not None and (bare.params, bare.tool) == (None, None)
     for params in (
         b'{"name":"a","name":"b"}',
@@ -75,7 +75,7 @@ def test_a_proposal_is_read_as_it_was_written() -> None:
         b'{"n":12345678901234567890}',
         b"{" + b'"a":{' * 900,
     ):
-        assert maybe_proposed(b'{"method":"m","params":%b}' % params) is None
+        assert read_proposed(b'{"method":"m","params":%b}' % params) is None
 
 
 @pytest.mark.req("X-4.2.1-2")
@@ -85,10 +85,10 @@ def test_a_fulfilment_is_what_was_proposed_with_an_id_and_nothing_else() -> None
         b'{"jsonrpc":"2.0","id":"7","method":"tools/call","params":{ "name":"a" }}'
     )
     assert fulfilment_payload("ping", None, "7") == b'{"jsonrpc":"2.0","id":"7","method":"ping"}'
-    read = maybe_fulfilment(fulfilment_payload("tools/call", params, "7"))
+    read = read_fulfilment(fulfilment_payload("tools/call", params, "7"))
     assert read == Fulfilment(method="tools/call", id=Raw(b'"7"'), params=params)
     for payload in (b'{"method":"x"}', b'{"id":1}', b"[]", b"", b'{"id":1,"method":2}'):
-        assert maybe_fulfilment(payload) is None
+        assert read_fulfilment(payload) is None
 
 
 @pytest.mark.req("X-4.2.1-3")
@@ -123,7 +123,7 @@ def test_params_are_compared_by_what_they_say(sent: bytes, is_same: bool) -> Non
     ],
 )
 def test_an_answer_says_how_it_went(payload: bytes, end: object) -> None:
-    assert maybe_end(payload, b"7") == end
+    assert read_outcome(payload, b"7") == end
 
 
 def test_each_part_of_what_is_shown_is_in_the_digest() -> None:
@@ -142,7 +142,7 @@ def test_each_part_of_what_is_shown_is_in_the_digest() -> None:
 
 def test_a_reason_is_a_string_and_is_cut() -> None:
     assert (
-        maybe_reason(b'{"reason":"unsafe"}') == "unsafe"
-        and len(maybe_reason(b'{"reason":"%b"}' % (b"x" * 9000)) or "") == 2000
+        read_reason(b'{"reason":"unsafe"}') == "unsafe"
+        and len(read_reason(b'{"reason":"%b"}' % (b"x" * 9000)) or "") == 2000
     )
-    assert maybe_reason(b'{"reason":5}') is None and maybe_reason(b"[") is None and maybe_reason(b"{}") is None
+    assert read_reason(b'{"reason":5}') is None and read_reason(b"[") is None and read_reason(b"{}") is None

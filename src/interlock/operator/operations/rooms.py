@@ -90,9 +90,9 @@ class RoomOperations:
         return RoomParticipants(topic=topic, participants=tuple(self._participant(room, id) for id in ids))
 
     def _participant(self, room: LiveRoom, id: str) -> RoomParticipant:
-        seat, record = room.seats.get(id), self._rooms.records.maybe(room.topic, id)
-        privilege = self._rooms.maybe_privilege(room, id) or Privilege.RESTRICTED
-        removal = self._rooms.maybe_removal(room, id)
+        seat, record = room.seats.get(id), self._rooms.records.find(room.topic, id)
+        privilege = self._rooms.find_privilege(room, id) or Privilege.RESTRICTED
+        removal = self._rooms.find_removal(room, id)
         counts = {name: getattr(record, name, 0) for name in ("proposals", "approved", "rejected", "violations")}
         return RoomParticipant(
             id=id,
@@ -170,7 +170,7 @@ class RoomOperations:
         seat = room.seats.get(participant)
         if to is Privilege.FULL and seat is not None and seat.principal == by:
             raise Refused("self_promotion", "another person has to promote your own participant")
-        if self._rooms.maybe_removal(room, participant) is not None and (terms.until is not None or not terms.lasts):
+        if self._rooms.find_removal(room, participant) is not None and (terms.until is not None or not terms.lasts):
             raise Refused("removed", "it was removed from the room; only a decision without an end lets it in again")
         is_here = seat is not None and bool(seat.connections)
         change = (
@@ -194,7 +194,7 @@ class RoomOperations:
         """Ids are per topic, and MCPx gives the path none: it may be left out where it is clear."""
         rooms = self._rooms.by_topic.values() if topic is None else [self._room(topic)]
         found = [room for room in rooms if participant in room.seats]
-        found = found or [room for room in rooms if self._rooms.maybe_privilege(room, participant) is not None]
+        found = found or [room for room in rooms if self._rooms.find_privilege(room, participant) is not None]
         if len(found) > 1:
             topics = ", ".join(room.topic for room in found)
             raise Refused("topic_required", f"{participant} is in several rooms: {topics}; say ?topic=")

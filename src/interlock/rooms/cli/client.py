@@ -28,7 +28,7 @@ SHOWN_MAX: Final = 400  # characters of one message of others' programs
 COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
 
 
-def maybe_line(heard: Heard, own: str) -> Text | None:
+def find_line(heard: Heard, own: str) -> Text | None:
     """None for what only programs need."""
     at = Text(local_time(heard.ts, "%H:%M:%S") if heard.ts else "", style="dim")
     try:
@@ -160,7 +160,7 @@ def proposal_title(proposal: Proposal) -> Text:
 
 def proposal_details(proposal: Proposal, now: datetime) -> Text:
     """Everything that would be sent, as it was written: nothing of it is cut. And why, and how long there is."""
-    why_not = maybe_unreadable(proposal)
+    why_not = find_reading_problem(proposal)
     lines = [Text(why_not, style="red")] if why_not is not None else []
     if len(proposal.params) <= READABLE_BYTES_MAX:
         lines += [Text(line) for line in layout_lines(proposal.params)]
@@ -172,7 +172,7 @@ def proposal_details(proposal: Proposal, now: datetime) -> Text:
     return Text("\n").join(lines)
 
 
-def maybe_unreadable(proposal: Proposal) -> str | None:
+def find_reading_problem(proposal: Proposal) -> str | None:
     """Why it should not be approved from what a terminal shows."""
     if len(proposal.params) > READABLE_BYTES_MAX:
         return f"{len(proposal.params):,} bytes are too many to read here: decide in the console"
@@ -253,7 +253,7 @@ class RoomApp(App[int]):
     async def _listen(self) -> None:
         try:
             async for heard in self._heard:
-                line = maybe_line(heard, self._room.id)
+                line = find_line(heard, self._room.id)
                 if line is not None:
                     self._write(line)
                 self._show_state()
@@ -300,7 +300,7 @@ class RoomApp(App[int]):
         pending = {one.id: one for one in self._room.proposals if one.id not in self._deciding}
         shown = [listed.get_option_at_index(index).id for index in range(listed.option_count)]
         gone = [id for id in shown if id is not None and id not in pending]
-        highlighted = self._maybe_selected_id()
+        highlighted = self._find_selected_id()
         for id in gone:
             listed.remove_option(id)
         for id, one in pending.items():
@@ -322,21 +322,21 @@ class RoomApp(App[int]):
             return
         self._show_proposals()
 
-    def _maybe_selected_id(self) -> str | None:
+    def _find_selected_id(self) -> str | None:
         listed = self.query_one(ProposalList)
         if listed.highlighted is None or not listed.option_count:
             return None
         return listed.get_option_at_index(listed.highlighted).id
 
-    def _maybe_selected(self) -> Proposal | None:
-        id = self._maybe_selected_id()
+    def _find_selected(self) -> Proposal | None:
+        id = self._find_selected_id()
         return next((one for one in self._room.proposals if one.id == id), None)
 
     @on(OptionList.OptionHighlighted)
     def _show_details(self) -> None:
         if not self._is_drawn:
             return
-        found = self._maybe_selected()
+        found = self._find_selected()
         self.query_one("#what", Static).update("" if found is None else proposal_details(found, datetime.now(UTC)))
 
     def action_approve(self) -> None:
@@ -346,7 +346,7 @@ class RoomApp(App[int]):
         self._decide(is_approved=False)
 
     def _decide(self, *, is_approved: bool) -> None:
-        found = self._maybe_selected()
+        found = self._find_selected()
         if found is None:
             self.bell()
         elif time.monotonic() - self._moved_at < SETTLE_S:
@@ -355,7 +355,7 @@ class RoomApp(App[int]):
             self.notify("you are restricted here: others decide", severity="warning")
         elif found.proposer == self._room.id:
             self.notify("this is your own proposal: others decide", severity="warning")
-        elif is_approved and (why := maybe_unreadable(found)) is not None:
+        elif is_approved and (why := find_reading_problem(found)) is not None:
             self.notify(why, severity="error")
         else:
             self._deciding.add(found.id)

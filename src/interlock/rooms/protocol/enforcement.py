@@ -119,20 +119,20 @@ def privilege_refusal(
 
 def is_request(payload: bytes) -> bool:
     """Whether it asks for an answer, by its top-level keys alone."""
-    members = _maybe_members(payload)
+    members = _decode_members_or_empty(payload)
     return "method" in members and "id" in members
 
 
 def rpc_id(payload: bytes) -> bytes:
     """The JSON-RPC id of a payload, as it is written there; null where it has none that can be answered (X-4.4.2-3)."""
-    raw = bytes(_maybe_members(payload).get("id", Raw(b"null")))
+    raw = bytes(_decode_members_or_empty(payload).get("id", Raw(b"null")))
     if len(raw) > RPC_ID_BYTES_MAX:  # X-4.4.2-3
         return b"null"
     return raw if raw[:1] == b'"' or raw[:1].isdigit() or raw[:1] == b"-" else b"null"  # X-4.4.2-3
 
 
 def _is_answer(envelope: Envelope, sender: str, asked: Asked) -> bool:
-    members = _maybe_members(envelope.payload)
+    members = _decode_members_or_empty(envelope.payload)
     return (
         asked.awaits(sender)
         and "method" not in members
@@ -151,24 +151,24 @@ def payload_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
 
 
 def _proposal_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
-    members = _maybe_members(envelope.payload)
+    members = _decode_members_or_empty(envelope.payload)
     wrong = None
     if "jsonrpc" in members or "id" in members:  # X-4.2-5: a careless target must not take it for a call
         wrong = "a proposal is no MCP message: it has neither 'jsonrpc' nor 'id'"
-    elif not _maybe_text(members.get("method")):
+    elif not _decode_text(members.get("method")):
         wrong = "a proposal has a 'method', the MCP method that it proposes"
     elif "params" in members and bytes(members["params"])[:1] != b"{":
         wrong = "the 'params' of a proposal are an object"
     elif "reason" in members:
-        reason = _maybe_text(members["reason"])
+        reason = _decode_text(members["reason"])
         if reason is None or len(reason) > REASON_CHARS_MAX:
             wrong = f"the 'reason' of a proposal is a string of at most {REASON_CHARS_MAX} characters"
     return None if wrong is None else EnvelopeRefusal("invalid_proposal", wrong, id=envelope.id)
 
 
 def _chat_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
-    members = _maybe_members(envelope.payload)
-    text = _maybe_text(members.get("text"))
+    members = _decode_members_or_empty(envelope.payload)
+    text = _decode_text(members.get("text"))
     wrong = None
     if text is None:  # X-4.3-1
         wrong = "a chat message has a 'text', a string"
@@ -176,12 +176,12 @@ def _chat_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
         wrong = f"the text of a chat message has at most {CHAT_BYTES_MAX} bytes"
     elif len(envelope.payload) > CHAT_PAYLOAD_BYTES_MAX:
         wrong = f"a chat message has at most {CHAT_PAYLOAD_BYTES_MAX} bytes"
-    elif "format" in members and _maybe_text(members["format"]) not in _FORMATS:
+    elif "format" in members and _decode_text(members["format"]) not in _FORMATS:
         wrong = "the 'format' of a chat message is 'plain' or 'markdown'"
     return None if wrong is None else EnvelopeRefusal("invalid_chat", wrong, id=envelope.id)
 
 
-def _maybe_members(payload: bytes) -> dict[str, Raw]:
+def _decode_members_or_empty(payload: bytes) -> dict[str, Raw]:
     try:
         return _decode_members(payload)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -194,7 +194,7 @@ def _maybe_members(payload: bytes) -> dict[str, Raw]:
         return {}
 
 
-def _maybe_text(raw: Raw | None) -> str | None:
+def _decode_text(raw: Raw | None) -> str | None:
     if raw is None:
         return None
     try:

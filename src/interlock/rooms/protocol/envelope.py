@@ -118,7 +118,7 @@ def _members_untrusted(data: bytes) -> dict[str, Raw] | EnvelopeRefusal:
         return EnvelopeRefusal("invalid_json", f"an envelope holds at most {BRACKETS_MAX} arrays and objects")
     if _is_deeper(data, NESTING_MAX):
         return EnvelopeRefusal("invalid_json", f"an envelope is nested at most {NESTING_MAX} levels deep")
-    doubled = _maybe_doubled(members, data) or _maybe_alike(members)
+    doubled = _find_duplicate_member(members, data) or _find_case_variant(members)
     if doubled is not None:
         return EnvelopeRefusal(
             "invalid_envelope", f"the member {doubled[:100]!r} stands twice; readers may take either"
@@ -145,7 +145,7 @@ def _is_deeper(data: bytes, limit: int) -> bool:
     return max(map(sub, accumulate(brackets), count(1)), default=0) > limit
 
 
-def _maybe_doubled(members: dict[str, Raw], data: bytes) -> str | None:
+def _find_duplicate_member(members: dict[str, Raw], data: bytes) -> str | None:
     """A top-level member that stands twice. A compact text is passed by its length."""
     if data.isascii() and len(data) == 1 + sum(len(key) + len(value) + 4 for key, value in members.items()):
         return None
@@ -160,7 +160,7 @@ def _maybe_doubled(members: dict[str, Raw], data: bytes) -> str | None:
     return doubled[0] if doubled else None
 
 
-def _maybe_alike(members: dict[str, Raw]) -> str | None:
+def _find_case_variant(members: dict[str, Raw]) -> str | None:
     """A member that some readers take for one of ours, because they read names without their case."""
     return next((key for key in members if key not in _KNOWN and key.casefold() in _KNOWN), None)
 
@@ -185,14 +185,14 @@ class _Fields:
         return raw
 
     def id(self) -> str:
-        id = _maybe_text(self.required("id"))
+        id = _decode_text(self.required("id"))
         if id is None or not 0 < len(id) <= ID_CHARS_MAX or _CONTROL.search(id) is not None:  # X-4-3
             raise self._wrong(f"'id' is a string of 1 to {ID_CHARS_MAX} characters without control characters")
         self._id = id
         return id
 
     def kind(self, raw: Raw) -> str:
-        kind = _maybe_text(raw)
+        kind = _decode_text(raw)
         if kind is None or len(kind) > KIND_CHARS_MAX:
             raise self._wrong(f"'kind' is a string of at most {KIND_CHARS_MAX} characters", "unknown_kind")
         return kind
@@ -200,7 +200,7 @@ class _Fields:
     def protocol(self) -> str | None:
         """Judged later; what is no string names none that there is."""
         raw = self._members.get("protocol")
-        return None if raw is None else _maybe_text(raw) or ""
+        return None if raw is None else _decode_text(raw) or ""
 
     def payload(self) -> bytes:
         payload = bytes(self.required("payload"))  # X-4.1-1: as it came
@@ -212,7 +212,7 @@ class _Fields:
         raw = self._members.get(name)
         if raw is None:
             return None
-        text = _maybe_text(raw)
+        text = _decode_text(raw)
         if text is None:
             raise self._wrong(f"{name!r} is a string")
         return text
@@ -247,14 +247,14 @@ class _Fields:
         return _Wrong(EnvelopeRefusal(code, message, id=self._id))
 
 
-def _maybe_text(raw: Raw) -> str | None:
+def _decode_text(raw: Raw) -> str | None:
     try:
         return _decode_string(raw)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
-def maybe_moment(text: str) -> float | None:
+def parse_moment(text: str) -> float | None:
     """An RFC 3339 time in UNIX seconds."""
     if _STAMP.fullmatch(text) is None:
         return None

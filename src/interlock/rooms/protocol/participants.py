@@ -62,7 +62,7 @@ def is_participant_id(text: str) -> bool:
     return _ID.fullmatch(text) is not None
 
 
-def is_shown_name(text: str) -> bool:
+def is_display_name(text: str) -> bool:
     """What a participant may want to be called beside its id."""
     return 1 <= len(text) <= 64 and text.isprintable()
 
@@ -79,7 +79,7 @@ def matches_any(principal: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatchcase(principal, pattern) for pattern in patterns)
 
 
-def settled_privilege(
+def assign_privilege(
     mode: Mode, *, granted: Privilege | None, of_token: Privilege | None, is_known_full: bool
 ) -> Settled:
     """A grant or demotion of an admin, else the token's, else the identity rule's, else the room's mode (X-5.1-4)."""

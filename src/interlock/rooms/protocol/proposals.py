@@ -97,7 +97,7 @@ class _ToolResult(msgspec.Struct):
     is_error: bool = msgspec.field(name="isError", default=False)
 
 
-def maybe_proposed(payload: bytes) -> Proposed | None:
+def read_proposed(payload: bytes) -> Proposed | None:
     """None where others could read the parameters otherwise than a person is shown them."""
     try:
         found = msgspec.json.decode(payload, type=_Proposed)
@@ -123,7 +123,7 @@ def fulfilment_payload(method: str, params: Raw | None, rpc_id: str) -> bytes:
     return b'{"jsonrpc":"2.0","id":%b,"method":%b%b}' % (_encode(rpc_id), _encode(method), said)
 
 
-def maybe_fulfilment(payload: bytes) -> Fulfilment | None:
+def read_fulfilment(payload: bytes) -> Fulfilment | None:
     """None where it is no request."""
     try:
         found = msgspec.json.decode(payload, type=_Request)
@@ -145,7 +145,7 @@ def is_as_proposed(method: str, params: Raw | None, sent: Fulfilment) -> bool:
     return ours == theirs
 
 
-def maybe_end(payload: bytes, rpc_id: bytes) -> tuple[Move, str] | None:
+def read_outcome(payload: bytes, rpc_id: bytes) -> tuple[Move, str] | None:
     """How a fulfilment went by its answer; None where the payload does not answer the request of this id."""
     try:
         found = msgspec.json.decode(payload, type=_Response)
@@ -162,7 +162,7 @@ def maybe_end(payload: bytes, rpc_id: bytes) -> tuple[Move, str] | None:
     return Move.SUCCEED, "tool_error" if failed else "ok"
 
 
-def maybe_reason(payload: bytes) -> str | None:
+def read_reason(payload: bytes) -> str | None:
     """The reason that a rejection or a withdrawal gives."""
     try:
         reason = msgspec.json.decode(payload, type=dict[str, Any]).get("reason")

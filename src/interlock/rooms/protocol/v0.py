@@ -24,7 +24,7 @@ class _Notification(msgspec.Struct):
     id: Raw = Raw(b"")
 
 
-def as_said(envelope: Envelope) -> Envelope:
+def read_v0(envelope: Envelope) -> Envelope:
     """An envelope of a v0 client before it is judged: its chat is of kind `chat`, so that the restricted may talk."""
     if envelope.kind != MCP or envelope.to:
         return envelope
