@@ -9,9 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.config.schema import SECTIONS
-
-_ARRAYS = {each.field: f"[[{each.name}]]" for each in SECTIONS.values() if each.shape == "list"}
+from interlock.config.schema import sections
 
 
 def differences(old: Plan, new: Plan) -> tuple[str, ...]:
@@ -38,7 +36,8 @@ def _differences(old: Plan, new: Plan) -> Iterator[str]:
 
 def as_written(key: str) -> str:
     """Return a key of the plan as it is written in a file."""
-    return _ARRAYS.get(key, key)
+    names = (each.name for each in sections().values() if each.shape == "list" and each.field == key)
+    return next((f"[[{name}]]" for name in names), key)
 
 
 def section_of(key: str) -> str:

@@ -8,7 +8,7 @@ import msgspec
 from interlock.config.addresses import Address
 from interlock.config.keys import Secret, Section, secrets_of
 from interlock.config.plan import Dial, Plan, ServerPlan, Spawn, ToolRule
-from interlock.config.schema import SECTIONS
+from interlock.config.schema import sections
 
 MASK: Final = "***"
 
@@ -18,7 +18,7 @@ def effective(plan: Plan) -> dict[str, Any]:
     return {
         "workspace": str(plan.workspace),
         "data": str(plan.data),
-        **{section.name: _section_values(section, getattr(plan, section.field)) for section in SECTIONS.values()},
+        **{section.name: _section_values(section, getattr(plan, section.field)) for section in sections().values()},
     }
 
 

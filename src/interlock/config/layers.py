@@ -14,20 +14,13 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from interlock.config.problems import Findings, Layer, Problem, dotted_name, nearest
-from interlock.config.schema import SECTIONS, TOP
+from interlock.config.schema import TOP, sections
 from interlock.config.toml_text import KeyPath, key_lines, line_of, toml_text
 
 FILE_BYTES_MAX: Final = 1024 * 1024  # a thousand servers take a tenth of it
 KEY_PARTS_MAX: Final = 64  # tomllib's time grows with the square of the parts of a dotted key
 PREFIX: Final = "INTERLOCK_"
 _NOT_SETTINGS: Final = frozenset(("CONFIG", "URL", "TOKEN", "PROGRAM"))  # read by the commands
-# Environment variables whose names a specification gives (MCP-AQL), and the keys they set.
-_VARIABLES: Final[dict[str, KeyPath]] = {
-    key.variable: (section.name, key.name)
-    for section in SECTIONS.values()
-    for key in section.keys.values()
-    if key.variable is not None
-}
 _LONG_KEY = re.compile(
     rf"""(?<![\w-])(?:(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{KEY_PARTS_MAX}}}""", re.ASCII
 )
@@ -116,14 +109,24 @@ def environment_layer(env: Mapping[str, str], here: Path, findings: Findings) ->
         section, double, key = word.lower().partition("__")
         if double:
             settings[section, key] = (f"environment variable {name}", text)
-        elif section in TOP or section in SECTIONS:
+        elif section in TOP or section in sections():
             settings[(section,)] = (f"environment variable {name}", text)
         else:
             _warn_of_slip(name, findings)
-    for name, path in _VARIABLES.items():
+    for name, path in _own_variables().items():
         if env.get(name):
             settings[path] = (f"environment variable {name}", env[name])
     return _text_layer(settings, here, findings)
+
+
+def _own_variables() -> dict[str, KeyPath]:
+    """Return the keys that have an environment variable by a specification (MCP-AQL), by its name."""
+    return {
+        key.variable: (section.name, key.name)
+        for section in sections().values()
+        for key in section.keys.values()
+        if key.variable is not None
+    }
 
 
 def flags_layer(flags: Mapping[str, str], here: Path, findings: Findings) -> Layer:
@@ -166,7 +169,7 @@ def _text_layer(settings: dict[KeyPath, tuple[str, str]], here: Path, findings: 
 def _bare(path: KeyPath) -> tuple[Literal["text", "toml", "either"], Any]:
     """Return how text for this path is understood, with an example of a value."""
     name = str(path[0])
-    section = SECTIONS.get(name)
+    section = sections().get(name)
     if section is None:
         key = TOP.get(name) if len(path) == 1 else None
     elif len(path) == 1 or section.shape == "segments":
@@ -181,8 +184,8 @@ def _bare(path: KeyPath) -> tuple[Literal["text", "toml", "either"], Any]:
 
 def _warn_of_slip(name: str, findings: Findings) -> None:
     """Other programs may set variables with our prefix (Kubernetes does), so only a likely slip is spoken of."""
-    known = [PREFIX + each.upper() for each in (*TOP, *SECTIONS, *_NOT_SETTINGS)]
-    known += [f"{PREFIX}{each.name}__{key}".upper() for each in SECTIONS.values() for key in each.keys]
+    known = [PREFIX + each.upper() for each in (*TOP, *sections(), *_NOT_SETTINGS)]
+    known += [f"{PREFIX}{each.name}__{key}".upper() for each in sections().values() for key in each.keys]
     like = nearest(name, known, likeness=0.9)
     if like is not None:
         message = f"{name} is not a setting and is ignored"

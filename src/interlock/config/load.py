@@ -18,7 +18,7 @@ from interlock.config.layers import environment_layer, file_layer, flags_layer
 from interlock.config.plan import DevicePlan, Plan, ServerPlan, Spawn
 from interlock.config.problems import At, ConfigContext, ConfigInvalid, Findings, Layer, Problem
 from interlock.config.reader import Settings
-from interlock.config.schema import FULL_PLAN, SECTIONS
+from interlock.config.schema import full_plan, sections
 
 __all__ = ["FILE_NAME", "ConfigInvalid", "Loaded", "Problem", "load"]
 
@@ -77,7 +77,7 @@ def load(
     if problems:
         raise ConfigInvalid(problems)
 
-    plan = FULL_PLAN(
+    plan = full_plan()(
         workspace=workspace,
         data=data,
         access=settings.access,
@@ -97,10 +97,10 @@ def load(
 
 def _tables(settings: Settings, own: Path, devices: tuple[DevicePlan, ...]) -> dict[str, Any]:
     """Return the field of the plan for each section that is a table."""
-    written = {each.name: settings.tables.get(each.name, {}) for each in SECTIONS.values() if each.shape == "table"}
+    written = {each.name: settings.tables.get(each.name, {}) for each in sections().values() if each.shape == "table"}
     written["drivers"] = written["drivers"] | {"own": own / "drivers"}
     written["devices"] = written["devices"] | {"described": devices}
-    defaults = {field.name: field.default for field in msgspec.structs.fields(FULL_PLAN)}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(full_plan())}
     return {name: msgspec.structs.replace(defaults[name], **values) for name, values in written.items()}
 
 

@@ -20,7 +20,7 @@ from interlock.config.plan import (
 )
 from interlock.config.plan_servers import REACHES, ServerSettings, ToolCapability
 from interlock.config.problems import WRONG, At, WrongValue, nearest, quoted_word, type_word
-from interlock.config.schema import SECTIONS, SERVER_KEYS, TOP, TRANSPORTS
+from interlock.config.schema import SERVER_KEYS, TOP, TRANSPORTS, sections
 from interlock.config.toml_text import toml_text
 from interlock.config.value_types import Segment
 from interlock.credentials.protocol.resource import is_protected
@@ -55,7 +55,7 @@ class Settings:
 
     def read(self, at: At) -> None:
         for name, value in at.layer.tree.items():
-            section = SECTIONS.get(name)
+            section = sections().get(name)
             if section is None:
                 self._top(name, value, at)
             elif section.shape == "table":
@@ -69,7 +69,7 @@ class Settings:
         key = TOP.get(name)
         if key is None:
             what = "table" if isinstance(value, dict) else "key"
-            _unknown(what, name, (*TOP, *SECTIONS), at)
+            _unknown(what, name, (*TOP, *sections()), at)
             return
         self.written["", name] = at.inside(name)
         read = key.kind.read(value, at.inside(name))
@@ -185,7 +185,7 @@ def _hint_for_unknown(name: str, known: list[str], at: At) -> str | None:
     other = _OTHER_WORDS.get(name)
     if other in known:
         return f"did you mean '{other}'?"
-    homes = [f"[{each.name}]" for each in SECTIONS.values() if each.shape == "table" and name in each.keys]
+    homes = [f"[{each.name}]" for each in sections().values() if each.shape == "table" and name in each.keys]
     if homes:
         return f"it belongs in {' or '.join(homes)}"
     if at.table and name in TOP:
@@ -193,7 +193,7 @@ def _hint_for_unknown(name: str, known: list[str], at: At) -> str | None:
     like = nearest(name, known)
     if like is not None:
         return f"did you mean '{like}'?"
-    elsewhere = {key: each.name for each in SECTIONS.values() if each.shape == "table" for key in each.keys}
+    elsewhere = {key: each.name for each in sections().values() if each.shape == "table" for key in each.keys}
     like = nearest(name, elsewhere, likeness=0.8)
     return f"did you mean '{like}' in [{elsewhere[like]}]?" if like else f"known here: {', '.join(known)}"
 
@@ -243,7 +243,7 @@ def _reach(written: dict[str, Any], at: At) -> str | WrongValue:
 
 
 def _misfit(reach: str, name: str, at: At) -> bool:
-    if name in SERVER_KEYS[reach] or name not in SECTIONS["servers"].keys:
+    if name in SERVER_KEYS[reach] or name not in sections()["servers"].keys:
         return False
     fitting = ", ".join(other for other, beside in SERVER_KEYS.items() if name in beside)
     at.inside(name).wrong(f"'{name}' in {at.title} does not go with '{reach}'", f"it goes with {fitting}")

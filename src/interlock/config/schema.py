@@ -1,6 +1,7 @@
 """What interlock.toml may hold: the keys of the top level, the sections, and the JSON Schema (2020-12) for editors."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any, Final, TypeVar, cast, get_args
 
 import msgspec
@@ -16,7 +17,8 @@ _Keys = TypeVar("_Keys", bound=msgspec.Struct)
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
-def _full_plan() -> type[Plan]:
+@cache
+def full_plan() -> type[Plan]:
     """Return Plan with a field for each section that a capability declares itself."""
     declared = [each.section for each in capabilities() if each.section is not None]
     fields = [
@@ -30,17 +32,21 @@ def _full_plan() -> type[Plan]:
     return cast(type[Plan], full)
 
 
-FULL_PLAN: Final = _full_plan()
-
 # Each key of the top level has a default that depends on where the file is.
 TOP: Final = {name: msgspec.structs.replace(key, required=False) for name, key in keys_of(Plan).items()}
-SECTIONS: Final = sections_of(FULL_PLAN)
+_SERVERS: Final = sections_of(Plan)["servers"]
 # How a server is reached -> the keys that may be combined with it.
 SERVER_KEYS: Final = {
-    reach: tuple(key.name for key in SECTIONS["servers"].keys.values() if reach in key.goes_with) for reach in REACHES
+    reach: tuple(key.name for key in _SERVERS.keys.values() if reach in key.goes_with) for reach in REACHES
 }
 # How a server is reached -> the values of `transport`.
 TRANSPORTS: Final = {reach: get_args(DialTransport) if reach == "url" else ("auto", "stdio") for reach in REACHES}
+
+
+@cache
+def sections() -> dict[str, Section]:
+    """Return the sections of interlock.toml by their name in the file."""
+    return sections_of(full_plan())
 
 
 def section_values(plan: Plan, name: str, keys: type[_Keys]) -> _Keys:
@@ -58,7 +64,7 @@ def json_schema() -> dict[str, Any]:
         "title": "interlock.toml",
         "type": "object",
         "properties": {key.name: _key_schema(key) for key in TOP.values()}
-        | {section.name: _section_schema(section) for section in SECTIONS.values()},
+        | {section.name: _section_schema(section) for section in sections().values()},
         "additionalProperties": False,
     }
 
@@ -96,7 +102,7 @@ def _key_schema(key: Key) -> dict[str, Any]:
 
 
 def _reach_schema(reach: str) -> dict[str, Any]:
-    excluded = [name for name in SECTIONS["servers"].keys if name != reach and name not in SERVER_KEYS[reach]]
+    excluded = [name for name in _SERVERS.keys if name != reach and name not in SERVER_KEYS[reach]]
     return {
         "required": [reach],
         "properties": {"transport": {"enum": list(TRANSPORTS[reach])}} | dict.fromkeys(excluded, False),

@@ -17,7 +17,7 @@ lora = transports.TransportClass(id="x-lora", framing="LoRa", payload="CBOR", re
 transports.TRANSPORT_CLASSES.append(lora)
 from interlock.ax.protocol.capability import Capability, Invalid, read_capability
 from interlock.ax.protocol.wire_names import METHODS
-from interlock.config.schema import SECTIONS
+from interlock.config.schema import sections
 from tools.ax_reference import main, page
 import msgspec
 assert transports.check_classes(transports.TRANSPORT_CLASSES) is None

@@ -11,7 +11,7 @@ from tools.ax_reference import page
 from interlock.ax.protocol import messages
 from interlock.ax.protocol.transport_classes import TRANSPORT_CLASSES, TransportClass, check_classes
 from interlock.ax.protocol.wire_names import AGENTX, KEYS, METHODS
-from interlock.config.schema import SECTIONS
+from interlock.config.schema import sections
 
 ROOT = Path(__file__).resolve().parents[3]
 KEY = re.compile(r"x-mcpax-[a-z0-9]+(?:-[a-z0-9]+)*", re.IGNORECASE)
@@ -123,7 +123,7 @@ def test_the_page_has_the_fourteen_rows_of_agentx_with_links_that_lead_somewhere
             for schema in (known[name].params, known[name].result or {})
             for member in schema.get("properties", {})
         }
-        settings = {f"{name}.{key}" for name, section in SECTIONS.items() for key in section.keys}
+        settings = {f"{name}.{key}" for name, section in sections().items() for key in section.keys}
         assert row.field in members | LISTED | settings | {"", "result", "registered_at"}
 
 

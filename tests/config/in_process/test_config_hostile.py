@@ -10,7 +10,7 @@ from tests.support.scale import many
 
 from interlock.config.layers import FILE_BYTES_MAX, KEY_PARTS_MAX
 from interlock.config.load import ConfigInvalid, Loaded, load
-from interlock.config.schema import SECTIONS, TOP
+from interlock.config.schema import TOP, sections
 from interlock.node.cli.init import starter_toml
 
 HUGE = FILE_BYTES_MAX - 100
@@ -77,11 +77,11 @@ WRONG_VALUES: dict[str, Any] = {
     "infinite": "-inf",
     "beyond 64 bits": "-" + "9" * 60,
 }
-EVERY_PLACE = [f"{name} = %s\n" for name in (*TOP, *SECTIONS)] + [
+EVERY_PLACE = [f"{name} = %s\n" for name in (*TOP, *sections())] + [
     {"table": f"[{section.name}]\n{key} = %s\n", "list": f"[[{section.name}]]\n{key} = %s\n"}.get(
         section.shape, f"[{section.name}.s]\n{key} = %s\n"
     )
-    for section in SECTIONS.values()
+    for section in sections().values()
     for key in section.keys
 ]
 
@@ -145,8 +145,8 @@ def test_random_bytes_are_read_or_refused_and_nothing_else_happens(project: Proj
     st.dictionaries(
         st.one_of(
             st.text(st.characters(exclude_characters="\0="), max_size=8),
-            st.sampled_from([f"{each.name}__{key}".upper() for each in SECTIONS.values() for key in each.keys]),
-            st.sampled_from([name.upper() for name in (*TOP, *SECTIONS)]),
+            st.sampled_from([f"{each.name}__{key}".upper() for each in sections().values() for key in each.keys]),
+            st.sampled_from([name.upper() for name in (*TOP, *sections())]),
         ).map("INTERLOCK_".__add__),
         st.one_of(
             st.text(st.characters(exclude_characters="\0"), max_size=12), st.sampled_from(["[]", "{}", "1", "'x'"])

@@ -31,7 +31,7 @@ from interlock.config.plan import (
     Spawn,
     StorePlan,
 )
-from interlock.config.schema import SECTIONS, SERVER_KEYS, TOP, json_schema
+from interlock.config.schema import SERVER_KEYS, TOP, json_schema, sections
 from interlock.config.toml_text import toml_text
 from interlock.config.value_types import Choice, Flag, Text
 from interlock.node.cli.init import EXAMPLES, starter_toml
@@ -48,7 +48,7 @@ PLANS: dict[str, type[msgspec.Struct]] = {
     "store": StorePlan,
 }
 EVERY_KEY = [(None, key) for key in TOP.values()] + [
-    (section, key) for section in SECTIONS.values() for key in section.keys.values()
+    (section, key) for section in sections().values() for key in section.keys.values()
 ]
 
 
@@ -115,17 +115,17 @@ def test_every_default_may_be_written_out_and_changes_nothing(
 
 @pytest.mark.parametrize("name", PLANS)
 def test_the_table_of_keys_and_the_plan_hold_the_same_names(name: str) -> None:
-    assert list(SECTIONS[name].keys) == [field.name for field in msgspec.structs.fields(PLANS[name])]
+    assert list(sections()[name].keys) == [field.name for field in msgspec.structs.fields(PLANS[name])]
 
 
 def test_access_rules_hold_the_keys_of_the_table() -> None:
-    assert list(SECTIONS["access"].keys) == [field.name for field in msgspec.structs.fields(AccessRule)]
-    assert list(SECTIONS["anchor"].keys) == [field.name for field in msgspec.structs.fields(AnchorPlan)]
+    assert list(sections()["access"].keys) == [field.name for field in msgspec.structs.fields(AccessRule)]
+    assert list(sections()["anchor"].keys) == [field.name for field in msgspec.structs.fields(AnchorPlan)]
 
 
 def test_every_field_of_the_plan_is_a_section_or_a_key_of_the_top() -> None:
     fields = [field.name for field in msgspec.structs.fields(Plan)]
-    assert fields == [*TOP, *(section.field for section in SECTIONS.values())]
+    assert fields == [*TOP, *(section.field for section in sections().values())]
 
 
 class _Small(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,9 +233,9 @@ def test_the_comments_of_the_starter_are_valid_when_uncommented(project: Project
 def test_the_effective_plan_has_the_shape_of_the_file_and_every_key(project: Project) -> None:
     shown = effective(project.load(starter_toml()).plan)
     assert json.loads(json.dumps(shown)) == shown
-    assert list(shown) == [*TOP, *SECTIONS]
+    assert list(shown) == [*TOP, *sections()]
     for name in PLANS:
-        assert list(shown[name]) == list(SECTIONS[name].keys)
+        assert list(shown[name]) == list(sections()[name].keys)
     assert shown["node"]["listen"] == "127.0.0.1:7411"
     assert shown["data"] == str(project.home / ".local/share/interlock")
     assert shown["servers"]["files"]["npm"] == "@modelcontextprotocol/server-filesystem"
