@@ -1,6 +1,7 @@
 """The operator API about drivers, and the skills that they bring."""
 
-from typing import Annotated, Any, Final, cast
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, cast
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
@@ -260,8 +261,70 @@ class Skills(Struct, frozen=True, kw_only=True):
     skills: Annotated[tuple[Skill, ...], Meta(description="By name.")]
 
 
+class AddedTool(Struct, frozen=True, kw_only=True, rename={"tool_class": "class"}):
+    """A tool of a server that was added, with its contract."""
+
+    tool: Annotated[str, Meta(description="The tool at the server.")]
+    contract: Annotated[str, Meta(description="The id of its contract.")]
+    tool_class: Annotated[str, Meta(description="read_only, reversible or irreversible.")]
+    by: Annotated[str, Meta(description="Where the class comes from: annotations, name, schema, nothing, person, ...")]
+    new: Annotated[bool, Meta(description="Whether the contract was written now.")]
+    question: Annotated[str | None, Meta(description="What contradicts the class.")]
+
+
+class AddedDriver(Struct, frozen=True, kw_only=True):
+    """A driver that was written for a server."""
+
+    id: Annotated[str, Meta(description="Its id.")]
+    key: Annotated[str, Meta(description="ID@MAJOR.")]
+    folder: Annotated[str, Meta(description="Its folder.")]
+    files: Annotated[tuple[str, ...], Meta(description="The files that were written; empty: all of them existed.")]
+    tools: Annotated[tuple[AddedTool, ...], Meta(description="The tools of the server.")]
+    version: Annotated[str | None, Meta(description="The version of the server that was installed.")]
+    protocol_version: Annotated[str | None, Meta(description="The version of MCP that the server speaks.")]
+    problems: Annotated[tuple[Problem, ...], Meta(description="Warnings and notes about its files.")]
+    reviews: Annotated[tuple[str, ...], Meta(description="What a person should look at.")]
+    sandbox: Annotated[dict[str, Any], Meta(description="What the server can read, write, reach and start.")]
+    trusted: Annotated[bool, Meta(description="Whether its files are accepted.")]
+    state: Annotated[str, Meta(description="As in the list of drivers.")]
+
+
+_DRIVER_ID: Final = "^[a-z0-9][a-z0-9.-]{1,79}$"
 _SHA256: Final = "^[0-9a-f]{64}$"
 HOST_CHARS_MAX: Final = 253  # RFC 1035 2.3.4, as text
+
+
+class AddDriver(RequestBody, frozen=True, kw_only=True, rename={"packages": "with"}):
+    """A server to be added: what it is, and what it may do."""
+
+    reference: Annotated[
+        str,
+        Meta(description="npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://..., or the name of a draft.", min_length=1),
+    ]
+    args: Annotated[tuple[str, ...], Meta(description="Arguments that the server is started with.")] = ()
+    id: Annotated[
+        Annotated[str, Meta(pattern=_DRIVER_ID)] | None,
+        Meta(description="The id of the driver; null: it follows from the reference."),
+    ] = None
+    tools: Annotated[
+        Mapping[str, str | None] | None,
+        Meta(description="Only these tools, each with the id of its contract, or null; null: all tools."),
+    ] = None
+    classes: Annotated[
+        Mapping[str, Literal["read_only", "reversible", "irreversible"]], Meta(description="The classes of tools.")
+    ] = {}
+    accept: Annotated[
+        bool, Meta(description="Accept the classes that only names suggest. Otherwise the first call of each waits.")
+    ] = False
+    env: Annotated[Mapping[str, str], Meta(description="Variables that the server is started with.")] = {}
+    secrets: Annotated[
+        tuple[str, ...], Meta(description="Variables, or for an address the bearer token, that are stored as secrets.")
+    ] = ()
+    headers: Annotated[Mapping[str, str], Meta(description="Headers that are sent to an address.")] = {}
+    egress: Annotated[tuple[str, ...], Meta(description="Hosts that the server may reach.")] = ()
+    programs: Annotated[tuple[str, ...], Meta(description="Programs that the server may start, such as git.")] = ()
+    packages: Annotated[tuple[str, ...], Meta(description="Packages to install beside a pypi package.")] = ()
+    replace: Annotated[bool, Meta(description="Overwrite a driver of this id.")] = False
 
 
 class TrustDriver(RequestBody, frozen=True, kw_only=True):
@@ -293,6 +356,11 @@ class UpdateDriver(RequestBody, frozen=True, kw_only=True):
 
 # Errors
 
+UNKNOWN_REFERENCE: Final = ErrorCase("unknown_reference", 409, "the reference names no package, address or draft")
+DRIVER_EXISTS: Final = ErrorCase("exists", 409, "there is a driver of this id with other content")
+NOT_ADDED: Final = ErrorCase(
+    "install_failed", 409, "or unavailable, no_tools, rejected, ...: the server cannot be used; nothing was written"
+)
 AMBIGUOUS: Final = ErrorCase("ambiguous", 409, "several have this name; details names them")
 BAD_HOST: Final = ErrorCase("bad_host", 409, "not the name of a host")
 NOT_LOOKED_AT: Final = ErrorCase("not_looked_at", 409, "the candidate was not looked at before")
@@ -322,6 +390,22 @@ LIST_DRIVERS: Final = Operation(
     path="/admin/drivers",
     summary="Every driver of the workspace.",
     output=Drivers,
+)
+ADD_DRIVER: Final = Operation(
+    name="add_driver",
+    noun="drivers",
+    method="POST",
+    path="/admin/drivers",
+    summary="Install a server, start it once in its sandbox to list its tools, and write a driver for it.",
+    role="admin",
+    input=AddDriver,
+    output=AddedDriver,
+    errors=(
+        PROOF_REQUIRED,
+        UNKNOWN_REFERENCE,
+        DRIVER_EXISTS,
+        NOT_ADDED,
+    ),
 )
 GET_DRIVER: Final = Operation(
     name="get_driver",
@@ -419,6 +503,7 @@ UPDATE_DRIVER: Final = Operation(
 
 OPERATIONS: Final[tuple[Operation[Any], ...]] = (
     LIST_DRIVERS,
+    ADD_DRIVER,
     GET_DRIVER,
     REMOVE_DRIVER,
     TRUST_DRIVER,

@@ -1,18 +1,17 @@
 """The importer: entries of other clients' files become driver folders of the workspace, their secrets go to the store.
 
 Nothing is started and nothing is dialled here. A new driver is written as a draft, because which tools it has only its
-server can tell; `probe_drafts` makes the driver of it. The source files are only read.
+server can tell; `connect` makes the driver of it. The source files are only read.
 """
 
-import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.drivers.add.add import AddResult, NotAdded
+from interlock.drivers.add import NotAdded, ServerAdder, TriedServer
 from interlock.drivers.protocol.authoring.proposal import Proposal
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
@@ -252,16 +251,12 @@ def _body(planned: Planned) -> str:
 
 # Probes drafts to make drivers of them: starts each server once, in its sandbox, to list tools (AIP-import-8, -9).
 #
-# Every start is announced first with what would be run or dialled, and may be declined. A server that cannot be
-# reached
+# Every start is announced first with what would be run or dialled, and may be declined. A server that cannot be reached
 # stays a draft; `interlock add ID` tries again. This is the only place where an import starts anything.
 #
-# Servers are started one after the other. What their tools are is asked once, when all of them were tried:
-# `Agreement`.
+# Servers are started one after the other. A person is asked once about the tools of all servers that came up.
 
 Proposals = tuple[Proposal, ...]
-Agree = Callable[[Proposals], Awaitable[Proposals]]
-Finish = Callable[[Path, Agree], Awaitable[AddResult]]  # of a draft's folder; raises NotAdded
 Agreed = Callable[[DriverReport], bool]
 Decide = Callable[[Mapping[str, Proposals]], Mapping[str, Proposals]]  # by the ids of drivers
 
@@ -274,56 +269,32 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
 
 
-class Agreement:
-    """Holds what is proposed for the tools of one driver until those of all are known."""
-
-    def __init__(self) -> None:
-        self.proposed: asyncio.Future[Proposals] = asyncio.get_running_loop().create_future()
-        self.agreed: asyncio.Future[Proposals] = asyncio.get_running_loop().create_future()
-
-    async def agree(self, proposals: Proposals) -> Proposals:
-        self.proposed.set_result(proposals)
-        return await self.agreed
-
-
 async def connect(
-    drafts: Sequence[DriverReport], workspace: Path, finish: Finish, agreed: Agreed, decide: Decide
+    drafts: Sequence[DriverReport], adder: ServerAdder, agreed: Agreed, decide: Decide
 ) -> list[ProbeResult]:
-    """`decide` is asked once about the tools of all drivers; what it raises ends the import, and nothing is written."""
-    done: dict[str, ProbeResult] = {}
-    tasks: dict[str, asyncio.Task[AddResult]] = {}
-    waiting: dict[str, Agreement] = {}
-    try:
-        for each in drafts:
-            if not agreed(each):
-                done[each.id] = ProbeResult(id=each.id, state="declined")
+    """Start the server of each draft that `agreed` allows, and write the drivers of those that came up.
+
+    `decide` is asked once about the tools of all drivers; an error that it raises ends the import, and nothing is
+    written.
+    """
+    results: dict[str, ProbeResult] = {}
+    tried: dict[str, TriedServer] = {}
+    async with adder:
+        for draft in drafts:
+            if not agreed(draft):
+                results[draft.id] = ProbeResult(id=draft.id, state="declined")
                 continue
-            agreement = Agreement()
-            work = _begin(finish, workspace / ".drivers" / each.id, agreement)
-            task = tasks[each.id] = asyncio.get_running_loop().create_task(work, name=f"import {each.id}")
-            await asyncio.wait((task, agreement.proposed), return_when=asyncio.FIRST_COMPLETED)
-            if agreement.proposed.done():
-                waiting[each.id] = agreement
-        decided = decide({id: one.proposed.result() for id, one in waiting.items()}) if waiting else {}
-        for id, one in waiting.items():
-            one.agreed.set_result(decided[id])
-            await asyncio.wait((tasks[id],))
-        for id, task in tasks.items():
-            done[id] = await _result(id, task)
-    finally:
-        for task in tasks.values():
-            task.cancel()
-        await asyncio.gather(*tasks.values(), return_exceptions=True)
-    return [done[each.id] for each in drafts]
-
-
-async def _begin(finish: Finish, folder: Path, agreement: Agreement) -> AddResult:
-    return await finish(folder, agreement.agree)
-
-
-async def _result(id: str, task: asyncio.Task[AddResult]) -> ProbeResult:
-    try:
-        added = await task
-    except NotAdded as failed:
-        return ProbeResult(id=id, state="failed", reason=failed.message)
-    return ProbeResult(id=id, state="ready", key=added.key, files=added.files)
+            try:
+                request = adder.read_draft(adder.plan.workspace / DRIVERS / draft.id)
+                tried[draft.id] = await adder.try_out(request)
+            except NotAdded as error:
+                results[draft.id] = ProbeResult(id=draft.id, state="failed", reason=error.message)
+        decided = decide({id: server.proposals for id, server in tried.items()}) if tried else {}
+        for id, server in tried.items():
+            try:
+                added = await adder.write(server, decided[id])
+            except NotAdded as error:
+                results[id] = ProbeResult(id=id, state="failed", reason=error.message)
+            else:
+                results[id] = ProbeResult(id=id, state="ready", key=added.key, files=added.files)
+    return [results[draft.id] for draft in drafts]

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from interlock.drivers.add.advice import advice
-from interlock.drivers.add.trial import TrialResult
+from interlock.drivers.advice import advice
 from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.interfaces import DriverState
+from interlock.drivers.trial import TrialResult
 from interlock.process.stderr_summary import words_of
 
 INSTALLED = Installed(command=("x",), version=None, lock=Locked(asked="", method="pip"))

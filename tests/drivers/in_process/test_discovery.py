@@ -14,7 +14,7 @@ import dns.rrset
 import pytest
 from tests.servers.name_server import NameServer, Zone, name_server
 
-from interlock.drivers.add.discovery import Discovery, discover
+from interlock.drivers.discovery import Discovery, discover
 from interlock.names.protocol.dns_discovery import read_records_untrusted, record_name
 from interlock.net import fetch
 from interlock.net.dns_lookup import DnsFailed, look_up_txt

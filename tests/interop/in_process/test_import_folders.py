@@ -2,15 +2,14 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from interlock.config.plan import Spawn
-from interlock.drivers.add.add import AddResult, NotAdded
-from interlock.drivers.add.trial import TrialResult
+from interlock.drivers.add import NotAdded, ServerAdder
 from interlock.drivers.install.installation import Installed, Locked
-from interlock.drivers.interfaces import DriverState
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.files.driver import read_driver
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
@@ -310,18 +309,30 @@ async def test_each_start_is_announced_first_and_a_declined_one_is_skipped(desk:
         decided.append(dict(proposed))
         return {id: (*proposals, *proposals) for id, proposals in proposed.items()}
 
-    async def finish(folder: Path, agree: Any) -> AddResult:
-        assert len(told) > len(asked)
-        asked.append(folder.name)
-        if folder.name == "away-mcp":
-            raise NotAdded("unavailable", "it does not answer")
-        assert await agree(("proposal",)) == ("proposal", "proposal")
-        stood = TrialResult(state=DriverState.READY, code=None, reason=None, problems=())
-        return AddResult(
-            folder=folder, key=f"{folder.name}@1", files=("DRIVER.md",), stood=stood, sandbox={}, problems=()
-        )
+    class Adder:
+        """Servers that come up, but for one that is away."""
 
-    done = await connect(report.drivers, desk.workspace, finish, agreed, decide)
+        plan = SimpleNamespace(workspace=desk.workspace)
+
+        async def __aenter__(self) -> None: ...
+
+        async def __aexit__(self, *error: object) -> None: ...
+
+        def read_draft(self, folder: Path) -> Path:
+            return folder
+
+        async def try_out(self, folder: Path) -> Any:
+            assert len(told) > len(asked)
+            asked.append(folder.name)
+            if folder.name == "away-mcp":
+                raise NotAdded("unavailable", "it does not answer")
+            return SimpleNamespace(folder=folder, proposals=("proposal",))
+
+        async def write(self, tried: Any, proposals: Any) -> Any:
+            assert proposals == ("proposal", "proposal")
+            return SimpleNamespace(key=f"{tried.folder.name}@1", files=("DRIVER.md",))
+
+    done = await connect(report.drivers, cast("ServerAdder", Adder()), agreed, decide)
     assert decided == [{"yes-mcp": ("proposal",)}]
     assert told == [("npx", "a"), ("npx", "b"), ("https://a.example",)]
     assert asked == ["yes-mcp", "away-mcp"]

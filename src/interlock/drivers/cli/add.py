@@ -3,9 +3,10 @@
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,16 +18,13 @@ from interlock.drivers.protocol.server_name import server_name
 
 if TYPE_CHECKING:
     from interlock.ax.protocol.capability import ToolClass
-    from interlock.config.plan import Plan
-    from interlock.drivers.add.add import NotAdded
-    from interlock.drivers.add.flow import Agree, DriverRequest, WrapResult
+    from interlock.drivers.add import AddedServer, AddRequest, DriverRequest, ServerAdder
     from interlock.drivers.api import DriverSummary
     from interlock.drivers.protocol.authoring.proposal import Proposal
     from interlock.interop.protocol.model import Finding
 
 SETTLE_S = 30.0
 DNS = "dns:"
-PATH_CHARS_MAX = 4096
 SETTLE_LOOK_S = 0.2
 
 app = verb_app("Make a driver of an MCP server.")
@@ -108,241 +106,143 @@ def add(
     """
     if invocation.remote_url is not None:
         raise BadUsage("usage", "add writes a driver here and takes no --url")
-    asked = _Asked(
-        reference=reference,
-        args=tuple(args or ()),
-        as_id=as_id,
+    from interlock.drivers.add import AddRequest
+
+    headers = _parse_assignments(header or [], "--header")
+    if reference.startswith(DNS):
+        reference = _find_by_dns(invocation, reference.removeprefix(DNS), yes=yes)
+    command_or_reference, absolute_args = as_command(reference, tuple(args or ()))
+    variables = _parse_assignments(env or [], "--env")
+    request = AddRequest(
+        reference=command_or_reference,
+        args=absolute_args,
+        identifier=as_id,
         tools=_tools(tools),
         classes=classes_of(classes or []),
-        env=_parse_assignments(env or [], "--env"),
+        env={name: None if value is None else absolute_value(value) for name, value in variables.items()},
         secrets=tuple(secret or ()),
-        headers={name: value or "" for name, value in _parse_assignments(header or [], "--header").items()},
+        headers={name: value or "" for name, value in headers.items()},
         egress=tuple(egress or ()),
         programs=tuple(program or ()),
         writes=tuple(writable(each) for each in write or ()),
-        beside=tuple(with_ or ()),
+        packages=tuple(with_ or ()),
+        replaces=replace,
     )
-    if asked.reference.startswith(DNS):
-        asked.reference = _found_by_dns(invocation, asked.reference.removeprefix(DNS), yes=yes)
-    add_server(invocation, asked, yes=yes, replace=replace, no_trust=no_trust)
+    add_server(invocation, request, yes=yes, no_trust=no_trust)
 
 
-def asked_for(reference: str, *, as_id: str | None = None) -> "_Asked":
-    """A server at an address, with nothing said of it."""
-    return _Asked(
-        reference=reference,
-        args=(),
-        as_id=as_id,
-        tools=None,
-        classes={},
-        env={},
-        secrets=(),
-        headers={},
-        egress=(),
-        programs=(),
-        writes=(),
-        beside=(),
-    )
-
-
-def _found_by_dns(invocation: Invocation, domain: str, *, yes: bool) -> str:
-    """The address that a domain names, once a person agrees to connect to it (REG-7.1-4)."""
+def _find_by_dns(invocation: Invocation, domain: str, *, yes: bool) -> str:
+    """Return the address that a domain names, once a person agrees to connect to it (REG-7.1-4)."""
     from interlock.drivers.cli.discover import chosen_server, find_servers
 
-    found = find_servers(invocation, domain, tries=False)
-    url = chosen_server(domain, found)
-    said = f"{url}, found at {found.name}, {found.dnssec}"
+    discovery = find_servers(invocation, domain, tries=False)
+    url = chosen_server(domain, discovery)
+    text = f"{url}, found at {discovery.name}, {discovery.dnssec}"
     if yes:
-        invocation.out.remark(said)
+        invocation.out.remark(text)
         return url
     if not can_ask():
         hint = f"run it on a terminal, with --yes, or name the server: interlock add {url}"
         raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
-    if not typer.confirm(f"{said}. Connect to it?", default=False, err=True):
+    if not typer.confirm(f"{text}. Connect to it?", default=False, err=True):
         raise Refused("not_confirmed", "nothing was connected to, and nothing was done")
     return url
 
 
-def add_server(
-    invocation: Invocation, asked: "_Asked", *, yes: bool = False, replace: bool = False, no_trust: bool = False
-) -> None:
+def add_server(invocation: Invocation, request: "AddRequest", *, yes: bool = False, no_trust: bool = False) -> None:
+    """Add a server to the workspace, ask the person about its tools, and trust its driver."""
     if not (yes or no_trust or can_ask()):
         hint = "run it on a terminal, or with --yes; with --no-trust it waits for interlock drivers trust NAME"
         raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
     from interlock.cli.client.offline import run_stored
-    from interlock.drivers.add.add import NotAdded
+    from interlock.drivers.add import NotAdded
     from interlock.drivers.cli.add_report import show_added
 
-    flow = _Flow(invocation, asked, yes=yes, replace=replace, no_trust=no_trust)
+    adder = open_adder(invocation)
+
+    async def carry_out(wanted: "DriverRequest") -> "AddedServer":
+        with quiet_log(invocation):
+            async with adder:
+                tried = await adder.try_out(wanted)
+                return await adder.write(tried, _ask_about_tools(invocation, tried.proposals, yes, no_trust))
+
     try:
-        done = run_stored(wrap_server(invocation, flow.wanted(), flow.agreed))
-    except NotAdded as failed:
-        raise _refusal(failed) from None
-    state = None if no_trust else trust_driver(invocation, done.added.key)
-    show_added(invocation.out, done, state=state)
+        wanted = adder.read(request)
+        _store_secrets(invocation, wanted.secrets)
+        added = run_stored(carry_out(wanted))
+    except NotAdded as error:
+        details = {"problems": [str(each) for each in error.problems]} if error.problems else None
+        kind = BadUsage if error.code in ("usage", "unknown_reference") else Refused
+        raise kind(error.code, error.message, hint=error.hint, details=details) from None
+    state = None if no_trust else trust_driver(invocation, added.key)
+    show_added(invocation.out, added, state=state)
 
 
-async def wrap_server(invocation: Invocation, wanted: "DriverRequest", agree: "Agree") -> "WrapResult":
-    """Raises NotAdded, StoreError."""
-    from interlock.drivers.add.flow import wrap
-    from interlock.drivers.add.trial import TrialRunner
+def open_adder(invocation: Invocation) -> "ServerAdder":
+    from interlock.drivers.add import ServerAdder
 
+    return ServerAdder(invocation.loaded.plan, invocation.out.remark, environment=os.environ)
+
+
+@contextmanager
+def quiet_log(invocation: Invocation) -> Iterator[None]:
+    """Silence the log during a trial: the command itself reports what matters."""
     log = logging.getLogger("interlock")
     level = log.level
     if not invocation.debug:
-        log.setLevel(logging.CRITICAL)  # what matters of it is said by the command
+        log.setLevel(logging.CRITICAL)
     try:
-        async with TrialRunner(invocation.loaded.plan) as bench:
-            return await wrap(bench, wanted, agree, invocation.out.remark)
+        yield
     finally:
         log.setLevel(level)
 
 
-class _Asked:
-    """What the command line says."""
+def _store_secrets(invocation: Invocation, secrets: "Sequence[Finding]") -> None:
+    """Store the values of secrets: those of the request, of the environment, or those that the person types."""
+    if not secrets:
+        return
+    from interlock.interop.cli.import_ import keeper
 
-    def __init__(self, **said: Any) -> None:
-        self.reference: str = said["reference"]
-        self.args: tuple[str, ...] = said["args"]
-        self.as_id: str | None = said["as_id"]
-        self.tools: dict[str, str | None] | None = said["tools"]
-        self.classes: dict[str, Any] = said["classes"]
-        self.env: dict[str, str | None] = said["env"]
-        self.secrets: tuple[str, ...] = said["secrets"]
-        self.headers: dict[str, str] = said["headers"]
-        self.egress: tuple[str, ...] = said["egress"]
-        self.programs: tuple[str, ...] = said["programs"]
-        self.writes: tuple[str, ...] = said["writes"]
-        self.beside: tuple[str, ...] = said["beside"]
-
-
-class _Flow:
-    def __init__(self, invocation: Invocation, asked: _Asked, *, yes: bool, replace: bool, no_trust: bool) -> None:
-        self.invocation = invocation
-        self.plan: Plan = invocation.loaded.plan
-        self.asked = asked
-        self._yes = yes
-        self._replace = replace
-        self._no_trust = no_trust
-
-    def wanted(self) -> "DriverRequest":
-        """What the driver will say apart from its tools; secrets are kept. Raises NotAdded."""
-        import msgspec
-
-        from interlock.drivers.add.flow import request_of_draft
-        from interlock.drivers.workspace.scan import DRAFT_FILE, maybe_folder
-
-        folder = maybe_folder(self.plan.workspace, self.asked.reference, DRAFT_FILE)
-        made = request_of_draft(folder) if folder is not None else self._read_reference()
-        return msgspec.structs.replace(made, tools=self.asked.tools, classes=self.asked.classes, replaces=self._replace)
-
-    def _read_reference(self) -> "DriverRequest":
-        from interlock.drivers.add.flow import DriverRequest
-        from interlock.drivers.protocol.files.inventory import SECRETS_FILE
-        from interlock.interop.protocol.convert.draft import Wishes, draft_entry, secrets_text
-        from interlock.interop.protocol.convert.entry import Surroundings
-        from interlock.interop.protocol.model import Note
-        from interlock.interop.protocol.read.server_reference import UnknownReference, entry_of
-
-        asked = self.asked
-        reference, args = as_command(asked.reference, asked.args)
-        env = {name: absolute_value(value) for name, value in asked.env.items() if value is not None}
-        is_remote = reference is not None and "://" in reference
-        headers = {**asked.headers}
-        if is_remote and asked.secrets:
-            headers.setdefault("Authorization", f"Bearer ${{input:{asked.secrets[0]}}}")
-        try:
-            entry = entry_of(
-                reference,
-                args,
-                env=env,
-                passed=[name for name, value in asked.env.items() if value is None],
-                asked=() if is_remote else asked.secrets,
-                headers=headers,
-                egress=asked.egress,
+    keep = keeper(invocation)
+    for secret in secrets:
+        if secret.backend is not None:
+            continue
+        value = secret.value or os.environ.get(secret.name)
+        if not value and can_ask():
+            value = typer.prompt(secret.name, default="", hide_input=True, show_default=False, err=True)
+        if value and keep(secret.slug, value) == "differs":
+            invocation.out.remark(
+                f"note: the store has another value, which stays: interlock secrets set {secret.slug} replaces it"
             )
-        except UnknownReference as unknown:
-            hint = f"interlock add npm:{reference}" if str(reference).startswith("@") else "interlock add --help"
-            raise BadUsage("unknown_reference", str(unknown), hint=hint) from None
-        around = Surroundings(
-            home=str(Path.home()),
-            workspace=str(self.plan.workspace),
-            env=os.environ,
-            fresh=fresh((*args, *env.values())),
-            writes=asked.writes,
-        )
-        draft = draft_entry(entry, around, Wishes(), identifier=asked.as_id)
-        if isinstance(draft, Note):
-            raise Refused(draft.code, draft.text)
-        if asked.writes and draft.data["server"]["kind"] in ("remote", "docker"):
-            raise BadUsage("usage", "--write is for a server that runs here, outside of a container")
-        if wide := [path for path in asked.writes if path in draft.withheld]:
-            raise BadUsage("usage", f"{wide[0]} is too wide to be opened to a server", hint="name a folder inside it")
-        for note in draft.notes:
-            self.invocation.out.remark(f"note: {note.text}")
-        data = {key: value for key, value in draft.data.items() if key != "implements"}
-        if asked.programs:
-            data["sandbox"] = {**data.get("sandbox", {}), "exec": {"allow": False, "spawn": list(asked.programs)}}
-        if asked.beside:
-            package = data["server"].get("package")
-            data["install"] = [{"method": "pip", "package": package, "with": list(asked.beside)}]
-        data = self._with_shipped(data)
-        if not draft.secrets:
-            return DriverRequest(data=data)
-        self._keep(draft.secrets)
-        return DriverRequest(data=data, files={SECRETS_FILE: secrets_text(draft.secrets)})
 
-    def _with_shipped(self, data: dict[str, Any]) -> dict[str, Any]:
-        from interlock.drivers.add.shipped import with_shipped
 
-        taken = with_shipped(data, self.plan.data)
-        if taken is None or not taken.what:
-            return data
-        self.invocation.out.remark(f"taken from the shipped driver {taken.shipped}: {'; '.join(taken.what)}")
-        return dict(taken.data)
+def _ask_about_tools(
+    invocation: Invocation, proposals: "tuple[Proposal, ...]", yes: bool, no_trust: bool
+) -> "tuple[Proposal, ...]":
+    """Return the proposals as the person decides. Without a person, what only a name suggests stays open."""
+    from interlock.drivers.add import decide_classes
+    from interlock.drivers.cli.add_report import proposal_lines, show_proposals
 
-    def _keep(self, secrets: "Sequence[Finding]") -> None:
-        from interlock.interop.cli.import_ import keeper
+    out = invocation.out
+    for proposal in proposals:
+        if proposal.by == "person" and proposal.question is not None:
+            out.remark(f"note: {proposal.tool_name}: {proposal.question}")
+    if yes:
+        return decide_classes(proposals, {}, accept=True)
+    if not can_ask() or (out.as_json and no_trust):
+        return proposals
 
-        keep = keeper(self.invocation)
-        for each in secrets:
-            value = each.value if each.value is not None else os.environ.get(each.name) or self._ask_for_secret(each)
-            if each.backend is not None or not value:
-                continue
-            if keep(each.slug, value) == "differs":
-                said = f"the store has another value, which stays: interlock secrets set {each.slug} replaces it"
-                self.invocation.out.remark(f"note: {said}")
+    def show(classes: "Mapping[str, ToolClass]") -> None:
+        decided = decide_classes(proposals, classes, accept=False)
+        if not out.as_json:
+            show_proposals(out, decided)
+            return
+        for line in proposal_lines(decided):
+            out.remark(line)
 
-    def _ask_for_secret(self, secret: "Finding") -> str | None:
-        if secret.backend is not None or not can_ask():
-            return None
-        answer: str = typer.prompt(f"{secret.name}", default="", hide_input=True, show_default=False, err=True)
-        return answer or None
-
-    async def agreed(self, proposals: "tuple[Proposal, ...]") -> "tuple[Proposal, ...]":
-        """With the person, where one is there. What only a name suggests stays open unless somebody accepts it."""
-        from interlock.drivers.cli.add_report import proposal_lines, show_proposals, with_classes
-
-        out = self.invocation.out
-        for each in proposals:
-            if each.by == "person" and each.question is not None:
-                out.remark(f"note: {each.tool_name}: {each.question}")
-        if self._yes:
-            return with_classes(proposals, {}, accept=True)
-        if not can_ask() or (out.as_json and self._no_trust):
-            return proposals
-
-        def show(said: "Mapping[str, ToolClass]") -> None:
-            shown = with_classes(proposals, said, accept=False)
-            if not out.as_json:
-                show_proposals(out, shown)
-                return
-            for line in proposal_lines(shown):
-                out.remark(line)
-
-        tools = {each.tool_name: each.tool_name for each in proposals if each.is_new}
-        said = ask_classes("Write it?", tools, show, out.remark, nothing_done="nothing was written")
-        return with_classes(proposals, said, accept=True)
+    tools = {proposal.tool_name: proposal.tool_name for proposal in proposals if proposal.is_new}
+    classes = ask_classes("Write it?", tools, show, out.remark, nothing_done="nothing was written")
+    return decide_classes(proposals, classes, accept=True)
 
 
 def _tools(text: str | None) -> dict[str, str | None] | None:
@@ -368,7 +268,7 @@ def _parse_assignments(texts: Sequence[str], option: str) -> dict[str, str | Non
 
 
 def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
-    """What was written was agreed to just now. It stays untrusted where an approver signs and no node runs."""
+    """Trust the files that were just written. They stay untrusted if an approver has to sign and no node runs."""
     from interlock.drivers.api import DriverDetail, DriverSummary
     from interlock.drivers.cli.drivers import accept_files, get_driver
 
@@ -383,11 +283,11 @@ def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
         raise refused.with_hint(
             f"its files are written; interlock drivers trust {server_name(key)} accepts them"
         ) from None
-    return _await_settled(invocation, key, done.as_(DriverSummary))
+    return wait_until_started(invocation, key, done.as_(DriverSummary))
 
 
-def _await_settled(invocation: Invocation, key: str, one: "DriverSummary") -> "DriverSummary":
-    """A running node takes it up now; how that ended is worth a short wait."""
+def wait_until_started(invocation: Invocation, key: str, one: "DriverSummary") -> "DriverSummary":
+    """Wait a short time until a running node has started the driver, and return its state then."""
     import time
 
     from interlock.drivers.api import DriverSummary
@@ -400,16 +300,11 @@ def _await_settled(invocation: Invocation, key: str, one: "DriverSummary") -> "D
     return one
 
 
-def _refusal(failed: "NotAdded") -> Refused:
-    details = {"problems": [str(each) for each in failed.problems]} if failed.problems else None
-    return Refused(failed.code, failed.message, hint=failed.hint, details=details)
-
-
 def as_command(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:
-    """The reference, or None where it is the first word of a command; paths of here, made absolute."""
-    here = tuple(absolute(each) for each in args)
+    """Return the reference, or None if it is the first word of a command, and the arguments with absolute paths."""
     from interlock.interop.protocol.read.server_reference import PACKAGED
 
+    here = tuple(absolute(each) for each in args)
     is_kind = ":" in reference and reference.partition(":")[0] in (*PACKAGED, "http", "https")
     if is_kind or (reference.startswith("@") and not Path(reference).exists()):
         return reference, here
@@ -421,7 +316,7 @@ def as_command(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple
 
 
 def absolute(text: str) -> str:
-    """A server is started somewhere else: what names something here is made to name it there."""
+    """Return an argument that names a file relative to this folder as an absolute path: the server starts elsewhere."""
     if text in (".", "..") or text.startswith(("./", "../", "~/")):
         return str(Path(os.path.abspath(Path(text).expanduser())))  # noqa: PTH100  (without following links)
     looks = not text.startswith(("-", "/")) and ("/" in text or "." in text) and ":" not in text and "@" not in text
@@ -430,16 +325,6 @@ def absolute(text: str) -> str:
 
 def absolute_value(text: str) -> str:
     return absolute(text) if text.startswith(("./", "../", "~/")) else text
-
-
-def fresh(texts: Sequence[str]) -> dict[str, str]:
-    """What names a file that is not there yet, with the folder it would be made in."""
-    found = {}
-    for text in (each.partition("=")[2] if each.startswith("-") else each for each in texts):
-        is_path = text.startswith("/") and len(text) < PATH_CHARS_MAX and "\0" not in text
-        if is_path and not os.path.lexists(text) and Path(text).parent.is_dir():
-            found[text] = str(Path(text).parent)
-    return found
 
 
 def writable(text: str) -> str:

@@ -5,27 +5,14 @@ from typing import Any
 
 import msgspec
 
-from interlock.ax.protocol.capability import ToolClass
 from interlock.ax.protocol.names import normalise
 from interlock.catalog.cli.class_dialogue import reason
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import count, one_line
-from interlock.drivers.add.flow import WrapResult
+from interlock.drivers.add import AddedServer
 from interlock.drivers.api import DriverSummary
 from interlock.drivers.protocol.authoring.proposal import SUGGESTED, Proposal
 from interlock.drivers.protocol.problems import Problem
-
-
-def with_classes(proposals: Sequence[Proposal], said: Mapping[str, ToolClass], *, accept: bool) -> tuple[Proposal, ...]:
-    """`accept`: what a name suggests is what the person says."""
-    made = []
-    for each in proposals:
-        if each.is_new and each.tool_name in said:
-            each = msgspec.structs.replace(each, tool_class=said[each.tool_name], by="person", question=None)
-        elif each.is_new and accept and each.by in SUGGESTED:
-            each = msgspec.structs.replace(each, by="person", question=None)
-        made.append(each)
-    return tuple(made)
 
 
 def show_proposals(out: Output, proposals: Sequence[Proposal]) -> None:
@@ -51,11 +38,11 @@ def proposal_lines(proposals: Sequence[Proposal]) -> list[str]:
     return [f"{one_line(each.tool_name)}: {each.tool_class}, {reason(each.by, each.question)}" for each in proposals]
 
 
-def show_added(out: Output, done: WrapResult, *, state: DriverSummary | None) -> None:
-    added, composed, proposals = done.added, done.composed, done.proposals
+def show_added(out: Output, added: AddedServer, *, state: DriverSummary | None) -> None:
+    composed, proposals = added.composed, added.proposals
     driver = composed.driver.driver
     if out.as_json:
-        out.json(_value(done, state))
+        out.json(msgspec.to_builtins(added.describe(state)))
         return
     show_proposals(out, proposals)
     out.line()
@@ -112,32 +99,3 @@ def _sandbox_lines(sandbox: Mapping[str, Any]) -> list[str]:
     if sandbox["programs"]:
         lines.append(f"         starts {', '.join(sandbox['programs'])}")
     return lines
-
-
-def _value(done: WrapResult, state: DriverSummary | None) -> dict[str, Any]:
-    added, composed, proposals = done.added, done.composed, done.proposals
-    installed, facts = added.stood.installed, added.stood.facts
-    return {
-        "id": composed.driver.driver.id,
-        "key": added.key,
-        "folder": str(added.folder),
-        "files": list(added.files),
-        "tools": [
-            {
-                "tool": each.tool_name,
-                "contract": each.contract_id,
-                "class": each.tool_class,
-                "by": each.by,
-                "new": each.is_new,
-                "question": each.question,
-            }
-            for each in proposals
-        ],
-        "version": installed.version if installed is not None else None,
-        "protocol_version": facts.version if facts is not None else None,
-        "problems": [msgspec.to_builtins(each) for each in added.problems],
-        "reviews": list(composed.reviews),
-        "sandbox": dict(added.sandbox),
-        "trusted": state is not None and state.trusted,
-        "state": state.state if state is not None else "untrusted",
-    }

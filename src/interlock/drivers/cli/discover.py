@@ -10,7 +10,7 @@ from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable
 
 if TYPE_CHECKING:
-    from interlock.drivers.add.discovery import Discovery, FoundServer
+    from interlock.drivers.discovery import Discovery, FoundServer
 
 app = verb_app("Find the MCP servers that a domain names in DNS.")
 
@@ -67,17 +67,18 @@ def discover(
     if not yes and not can_ask():
         hint = f"run it on a terminal, with --yes, or look at it first: interlock discover {domain}"
         raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
-    from interlock.drivers.cli.add import add_server, asked_for
+    from interlock.drivers.add import AddRequest
+    from interlock.drivers.cli.add import add_server
 
     invocation.out.remark(f"{url}, found at {found.name}; DNSSEC: {_DNSSEC[found.dnssec]}")
-    add_server(invocation, asked_for(url, as_id=as_id), yes=yes)
+    add_server(invocation, AddRequest(reference=url, identifier=as_id), yes=yes)
 
 
 def find_servers(
     invocation: Invocation, domain: str, resolvers: tuple[str, ...] = (), *, allow_private: bool = False, tries: bool
 ) -> "Discovery":
     """Raises CommandFailed."""
-    from interlock.drivers.add.discovery import discover as look
+    from interlock.drivers.discovery import discover as look
     from interlock.names.protocol.dns_discovery import record_name
     from interlock.net.dns_lookup import DnsFailed
 

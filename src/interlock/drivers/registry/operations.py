@@ -15,7 +15,9 @@ from msgspec.structs import asdict
 
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import NotFound, Refused
+from interlock.drivers.add import DriverRequest, NotAdded, ServerAdder, decide_classes
 from interlock.drivers.api import (
+    AddedDriver,
     AllowedHosts,
     Draft,
     DriverDetail,
@@ -91,6 +93,7 @@ class DriverService:
         self._updater = updater
         self._clock = clock
         self._record = record
+        self._adding = asyncio.Lock()
 
     async def list_all(self) -> Drivers:
         declaration = await self.registry.current()
@@ -126,6 +129,23 @@ class DriverService:
             problems=tuple(problem_view(each) for each in self._problems(one)),
             running=self._server(one),
         )
+
+    async def add(self, adder: ServerAdder, request: DriverRequest, by: str, *, accept: bool) -> AddedDriver:
+        """Write a driver for a server, once the server came up. `accept`: see `decide_classes`.
+
+        The driver is not trusted: that is a decision of its own. Raises Refused, StoreError.
+        """
+        # A trial installs a package and starts processes, so an operator's requests run one after the other.
+        async with self._adding:
+            await self._record(self._line("add", request.key, by, {}))
+            try:
+                async with adder:
+                    tried = await adder.try_out(request)
+                    added = await adder.write(tried, decide_classes(tried.proposals, {}, accept=accept))
+            except NotAdded as error:
+                raise refused(error) from None
+        await self.registry.refresh()
+        return added.describe(self._summary(self._find(added.key)))
 
     async def trust(self, name: str, digest: str, by: str) -> DriverSummary:
         """Trust a driver. `digest`: of the folder that was looked at. Raises NotFound, Refused, StoreError."""
@@ -353,6 +373,12 @@ class DriverService:
                 **more,
             }
         )
+
+
+def refused(error: NotAdded) -> Refused:
+    """Return the error of the operation for a server that was not added."""
+    details: JsonObject = {"problems": [str(problem) for problem in error.problems]} if error.problems else {}
+    return Refused(error.code, error.message, {**details, "hint": error.hint} if error.hint else details)
 
 
 def _not_here() -> Refused:

@@ -13,10 +13,10 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.core.operator_errors import Refused
-from interlock.drivers.add.trial import TrialResult, TrialRunner
 from interlock.drivers.api import DriverUpdate, SwitchedDriver
 from interlock.drivers.install.installation import Locked, Locks, difference
 from interlock.drivers.registry.registry import Registry
+from interlock.drivers.trial import TrialResult, TrialRunner
 from interlock.drivers.workspace.declaration import Declared
 from interlock.store.ports import Damaged
 from interlock.wire.jsonrpc.codec import decode_value

@@ -20,18 +20,8 @@ from interlock.interop.importer import DriverReport, ProbeResult, Report, Secret
 
 if TYPE_CHECKING:
     from interlock.ax.protocol.capability import ToolClass
-    from interlock.drivers.add.add import AddResult
     from interlock.interop.client_discovery import Machine, SourceFile
-    from interlock.interop.importer import (
-        Agree,
-        DriverReport,
-        ImportRequest,
-        Keep,
-        Kept,
-        ProbeResult,
-        Proposals,
-        Report,
-    )
+    from interlock.interop.importer import DriverReport, ImportRequest, Keep, Kept, ProbeResult, Proposals, Report
     from interlock.interop.protocol.clients import Client
     from interlock.interop.protocol.convert.batch import Batch
 
@@ -276,8 +266,7 @@ def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool)
 
     from interlock.cli.client.offline import run_stored
     from interlock.cli.terminal.text import count, one_line
-    from interlock.drivers.add.flow import request_of_draft
-    from interlock.drivers.cli.add import trust_driver, wrap_server
+    from interlock.drivers.cli.add import open_adder, quiet_log, trust_driver
     from interlock.interop.importer import connect
 
     out = invocation.out
@@ -286,14 +275,12 @@ def _connect(invocation: Invocation, drafts: "list[DriverReport]", *, yes: bool)
         out.remark(f"{exposed_segment(driver.id)}: {one_line(join(driver.command))}")  # AIP-import-8
         return yes or typer.confirm("Start it to ask for its tools?", default=True, err=True)  # AIP-import-8
 
-    async def finish(folder: Path, agree: "Agree") -> "AddResult":
-        return (await wrap_server(invocation, request_of_draft(folder), agree)).added
-
     def decide(proposed: "Mapping[str, Proposals]") -> "Mapping[str, Proposals]":
         # What its server does not say of a tool stays open where no person is asked.
         return proposed if yes or not is_dialogue(invocation) else _ask_about_tools(invocation, proposed)
 
-    done = run_stored(connect(drafts, invocation.loaded.plan.workspace, finish, agreed, decide))
+    with quiet_log(invocation):
+        done = run_stored(connect(drafts, open_adder(invocation), agreed, decide))
     for each in done:
         if each.key is not None:
             is_trusted = trust_driver(invocation, each.key).trusted
@@ -310,7 +297,8 @@ def _ask_about_tools(invocation: Invocation, proposed: "Mapping[str, Proposals]"
     """One table for the tools of all servers, by SERVER.TOOL."""
     from msgspec.structs import replace
 
-    from interlock.drivers.cli.add_report import show_proposals, with_classes
+    from interlock.drivers.add import decide_classes
+    from interlock.drivers.cli.add_report import show_proposals
 
     rows = {
         f"{exposed_segment(id)}.{each.tool_name}": (id, position)
@@ -321,7 +309,7 @@ def _ask_about_tools(invocation: Invocation, proposed: "Mapping[str, Proposals]"
 
     def changed(said: "Mapping[str, ToolClass]", *, accept: bool) -> "dict[str, Proposals]":
         return {
-            id: with_classes(
+            id: decide_classes(
                 proposals,
                 {
                     one.tool_name: said[name]
@@ -408,7 +396,7 @@ def is_dialogue(invocation: Invocation) -> bool:
 
 def _ask_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
     """AIP-import-11: a client's file does not say which hosts a server needs."""
-    from interlock.drivers.add.shipped import known_hosts
+    from interlock.drivers.shipped import known_hosts
     from interlock.interop.protocol.convert.batch import Batch, Planned, asks_for_hosts, with_hosts
 
     planned = []
@@ -434,7 +422,7 @@ def _ask_about_hosts(invocation: Invocation, found: "Batch") -> "Batch":
 
 def _suggest_hosts(invocation: Invocation, found: "Batch") -> None:
     """What a person would be asked about, where there is none to ask."""
-    from interlock.drivers.add.shipped import known_hosts
+    from interlock.drivers.shipped import known_hosts
     from interlock.interop.protocol.convert.batch import asks_for_hosts
 
     for each in found.planned:

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from interlock.drivers.add.trial import TrialResult
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.kinds import SERVERS
+from interlock.drivers.trial import TrialResult
 
 NOTHING: Final = "nothing was written"
 

@@ -1,0 +1,555 @@
+"""Adding a server: from what a person names to a driver folder in the workspace.
+
+`interlock add`, `interlock import` and the operation `add_driver` all use `ServerAdder`. It works in three steps, and
+the caller decides what happens between them:
+
+1. `read` turns a request (npm:PACKAGE, an address, a command, the name of a draft) into the frontmatter of a driver.
+   The caller then stores the secrets that the request contains.
+2. `try_out` starts the server once inside its sandbox, asks for its tools, and proposes a contract and a class for
+   each. No tool is called. The caller may then ask a person about the classes.
+3. `write` composes the files, checks that a node would register them, and moves the folder into place in one step.
+
+A step that fails leaves the workspace as it was (AIP-author-6).
+"""
+
+import asyncio
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+
+from interlock.ax.protocol.capability import ToolClass
+from interlock.config.plan import Plan, SandboxPlan, Spawn
+from interlock.drivers.advice import advice
+from interlock.drivers.api import AddedDriver, AddedTool, DriverSummary
+from interlock.drivers.api import Problem as ProblemView
+from interlock.drivers.interfaces import DriverState
+from interlock.drivers.kinds import kind_of
+from interlock.drivers.protocol.authoring.proposal import SUGGESTED, Composed, Known, Proposal, compose, propose
+from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
+from interlock.drivers.protocol.files.driver import DRIVER_FILE
+from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.inventory import SECRETS_FILE
+from interlock.drivers.protocol.kinds import SERVERS
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.shipped import with_shipped
+from interlock.drivers.trial import Say, TrialResult, TrialRunner
+from interlock.drivers.workspace.declaration import Declared
+from interlock.drivers.workspace.host_facts import this_machine
+from interlock.drivers.workspace.imported_folder import read_folder
+from interlock.drivers.workspace.scan import (
+    DRAFT_FILE,
+    DRIVERS,
+    FoundFolder,
+    Root,
+    mark_of,
+    maybe_folder,
+    scan_workspace,
+)
+from interlock.drivers.workspace.survey import Surveyor
+from interlock.drivers.workspace.trust_store import Memory
+from interlock.interop.protocol.convert.draft import PENDING, Wishes, draft_entry, secrets_text
+from interlock.interop.protocol.convert.entry import Surroundings
+from interlock.interop.protocol.model import Finding, Note
+from interlock.interop.protocol.read.server_reference import UnknownReference, entry_of
+
+PATH_CHARS_MAX: Final = 4096  # PATH_MAX of Linux
+
+_PENDING_CONTRACT: Final = frontmatter_text(
+    {
+        "name": "pending",
+        "id": PENDING["tool"],
+        "description": "In the place of contracts that are not known yet.",
+        "version": "1.0.0",
+        "inputs": {"type": "object"},
+        "outputs": {"type": "object"},
+    }
+)
+
+
+class NotAdded(Exception):
+    """A server that was not added. Nothing was written; `code` is for programs, the message and the hint for people."""
+
+    def __init__(self, code: str, message: str, hint: str | None = None, problems: Sequence[Problem] = ()) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint
+        self.problems = tuple(problems)
+
+
+class AddRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that a person wants to add, in their words. Paths are absolute."""
+
+    reference: str | None  # npm:PACKAGE, https://..., the name of a draft; None: `args` are a command
+    args: tuple[str, ...] = ()
+    identifier: str | None = None  # of the driver; None: it follows from the reference
+    tools: Mapping[str, str | None] | None = None  # only these, with the ids of their contracts
+    classes: Mapping[str, ToolClass] = {}
+    env: Mapping[str, str | None] = {}  # None: the value of the environment when the server starts
+    secrets: tuple[str, ...] = ()  # variables, or for an address the bearer token, that are stored as secrets
+    headers: Mapping[str, str] = {}
+    egress: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()  # installed beside a Python package
+    replaces: bool = False
+
+
+class DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A driver to be written. `data` is its frontmatter without implements, `files` are other files of its folder."""
+
+    data: Mapping[str, Any]
+    files: Mapping[str, str] = {}
+    secrets: tuple[Finding, ...] = ()  # the caller stores their values
+    tools: Mapping[str, str | None] | None = None
+    classes: Mapping[str, ToolClass] = {}
+    hints: Mapping[str, Any] = {}  # what the source says of tools: only_tools, without_tools, asks, asks_tools
+    replaces: bool = False
+
+    @property
+    def id(self) -> str:
+        return str(self.data["id"])
+
+    @property
+    def key(self) -> str:
+        return f"{self.id}@{str(self.data['version']).partition('.')[0]}"
+
+
+class TriedServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that came up once, with the contracts and classes that are proposed for its tools."""
+
+    request: DriverRequest
+    trial: TrialResult
+    known_contracts: Mapping[str, Known]
+    proposals: tuple[Proposal, ...]
+
+
+class AddedServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A server whose driver is in the workspace."""
+
+    folder: Path
+    key: str
+    files: tuple[str, ...]  # that were written; empty: the folder had all of them already
+    trial: TrialResult
+    sandbox: Mapping[str, Any]
+    problems: tuple[Problem, ...]  # warnings and notes
+    composed: Composed
+    proposals: tuple[Proposal, ...]
+
+    def describe(self, summary: DriverSummary | None) -> AddedDriver:
+        """Return the result for the operator API. `summary` is the driver as the node lists it."""
+        installed, facts = self.trial.installed, self.trial.facts
+        return AddedDriver(
+            id=self.composed.driver.driver.id,
+            key=self.key,
+            folder=str(self.folder),
+            files=self.files,
+            tools=tuple(
+                AddedTool(
+                    tool=proposal.tool_name,
+                    contract=proposal.contract_id,
+                    tool_class=proposal.tool_class,
+                    by=proposal.by,
+                    new=proposal.is_new,
+                    question=proposal.question,
+                )
+                for proposal in self.proposals
+            ),
+            version=installed.version if installed is not None else None,
+            protocol_version=facts.version if facts is not None else None,
+            problems=tuple(ProblemView(**msgspec.structs.asdict(problem)) for problem in self.problems),
+            reviews=self.composed.reviews,
+            sandbox=dict(self.sandbox),
+            trusted=summary is not None and summary.trusted,
+            state=summary.state if summary is not None else "untrusted",
+        )
+
+
+class ServerAdder:
+    """Adds servers to the workspace of a plan. Trials run only inside `async with`."""
+
+    def __init__(self, plan: Plan, say: Say, *, environment: Mapping[str, str], allows_commands: bool = True) -> None:
+        """`say` gets every step and every note. `environment` holds the variables that a request may refer to.
+
+        `allows_commands` is False for callers that are not on this machine: they name packages and addresses only.
+        """
+        self.plan = plan
+        self._say = say
+        self._environment = environment
+        self._allows_commands = allows_commands
+        self._runner = TrialRunner(plan)
+
+    async def __aenter__(self) -> Self:
+        """Open the store and what a trial needs. Raises StoreError."""
+        await self._runner.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._runner.__aexit__(*error)
+
+    # Read
+
+    def read(self, request: AddRequest) -> DriverRequest:
+        """Return the driver that a request describes, completed from a shipped driver if there is one.
+
+        Raises NotAdded.
+        """
+        folder = maybe_folder(self.plan.workspace, request.reference, DRAFT_FILE)
+        wanted = self.read_draft(folder) if folder is not None else self._read_reference(request)
+        return msgspec.structs.replace(wanted, tools=request.tools, classes=request.classes, replaces=request.replaces)
+
+    def read_draft(self, path: Path) -> DriverRequest:
+        """Return the driver that a draft of the workspace describes. Raises NotAdded."""
+        folder = read_folder(path)
+        if not folder.data:
+            raise NotAdded("bad_draft", f"{path} cannot be read", "interlock import writes it again")
+        return DriverRequest(
+            data={key: value for key, value in folder.data.items() if key != "implements"},
+            files={SECRETS_FILE: folder.secrets_text} if folder.secrets_text else {},
+            hints=folder.record.hints if folder.record is not None else {},
+        )
+
+    def _read_reference(self, request: AddRequest) -> DriverRequest:
+        reference = request.reference
+        env = {name: value for name, value in request.env.items() if value is not None}
+        is_remote = reference is not None and "://" in reference
+        headers = dict(request.headers)
+        if is_remote and request.secrets:
+            headers.setdefault("Authorization", f"Bearer ${{input:{request.secrets[0]}}}")
+        try:
+            entry = entry_of(
+                reference,
+                request.args,
+                env=env,
+                passed=[name for name, value in request.env.items() if value is None],
+                asked=() if is_remote else request.secrets,
+                headers=headers,
+                egress=request.egress,
+            )
+        except UnknownReference as unknown:
+            hint = f"interlock add npm:{reference}" if str(reference).startswith("@") else "interlock add --help"
+            raise NotAdded("unknown_reference", str(unknown), hint) from None
+        if entry.command and not self._allows_commands:
+            raise NotAdded(
+                "unknown_reference",
+                "a command can only be added on the machine of the node",
+                "add it on that machine, or name a package or an address here",
+            )
+        surroundings = Surroundings(
+            home=str(Path.home()),
+            workspace=str(self.plan.workspace),
+            env=self._environment,
+            fresh=_find_new_paths((*request.args, *env.values())),
+            writes=request.writes,
+        )
+        draft = draft_entry(entry, surroundings, Wishes(), identifier=request.identifier)
+        if isinstance(draft, Note):
+            raise NotAdded(draft.code, draft.text)
+        if request.writes and SERVERS[draft.data["server"]["kind"]].confinement != "sandbox":
+            raise NotAdded("usage", "--write is for a server that runs here, outside of a container")
+        if too_wide := [path for path in request.writes if path in draft.withheld]:
+            raise NotAdded("usage", f"{too_wide[0]} is too wide to be opened to a server", "name a folder inside it")
+        for note in draft.notes:
+            self._say(f"note: {note.text}")
+        data = {key: value for key, value in draft.data.items() if key != "implements"}
+        if request.programs:
+            data["sandbox"] = {**data.get("sandbox", {}), "exec": {"allow": False, "spawn": list(request.programs)}}
+        if request.packages:
+            package = data["server"].get("package")
+            data["install"] = [{"method": "pip", "package": package, "with": list(request.packages)}]
+        template = with_shipped(data, self.plan.data)
+        if template is not None and template.what:
+            self._say(f"taken from the shipped driver {template.shipped}: {'; '.join(template.what)}")
+            data = dict(template.data)
+        files = {SECRETS_FILE: secrets_text(draft.secrets)} if draft.secrets else {}
+        return DriverRequest(data=data, files=files, secrets=draft.secrets)
+
+    # Try out
+
+    async def try_out(self, request: DriverRequest) -> TriedServer:
+        """Start the server once, ask for its tools and propose contracts and classes for them.
+
+        Raises NotAdded, StoreError, OSError.
+        """
+        files = {
+            **request.files,
+            DRIVER_FILE: frontmatter_text({**request.data, "implements": [PENDING]}),
+            f"{PENDING['tool']}/{TOOL_FILE}": _PENDING_CONTRACT,
+        }
+        with _staging_folder(self.plan, request.id, files) as folder:
+            declared = await self._read_declaration(folder)
+            without_contracts = msgspec.structs.replace(_usable_driver(declared), implements=())
+            declared = msgspec.structs.replace(declared, driver=without_contracts, contracts={})
+            trial = await self._runner.stand(declared, self._say)
+        if not trial.is_up:
+            raise _not_up_error(trial, request.data)
+        if not trial.tools:
+            raise NotAdded("no_tools", "the server has no tools", "there is nothing to make contracts of")
+        known = known_contracts(self.plan, request.id)
+        tools = _choose_contracts(request, trial.tools)
+        proposed = propose(trial.tools, request.id, wanted=tools, known=known, classes=request.classes)
+        problems = [each for each in proposed if isinstance(each, Problem)]
+        if problems:
+            raise NotAdded(problems[0].code, problems[0].message, f"it has {problems[0].hint}", problems)
+        proposals = tuple(each for each in proposed if isinstance(each, Proposal))
+        return TriedServer(request=request, trial=trial, known_contracts=known, proposals=proposals)
+
+    # Write
+
+    async def write(self, tried: TriedServer, proposals: tuple[Proposal, ...]) -> AddedServer:
+        """Write the driver with these contracts and classes, once it is sure that a node registers it.
+
+        Raises NotAdded, StoreError, OSError.
+        """
+        if not proposals:
+            raise NotAdded("no_tools", "none of the server's tools is wanted", "there is nothing to make contracts of")
+        request, data = tried.request, dict(tried.request.data)
+        if tried.trial.transport and data["transport"] in ("http", "sse"):
+            data["transport"] = tried.trial.transport  # AIP-transport-9
+        composed = compose(
+            data,
+            tried.trial.tools,
+            proposals,
+            known=tried.known_contracts,
+            body=f"# {data.get('name')}\n\n{data.get('description')}",
+            asks=request.hints.get("asks", False) or frozenset(request.hints.get("asks_tools", ())),
+        )
+        if not isinstance(composed, Composed):
+            raise NotAdded(composed[0].code, composed[0].message, composed[0].hint, composed)
+        files = {**request.files, **composed.files}
+        target = self.plan.workspace / DRIVERS / request.id
+        written = _differing_files(target, files)
+        if written and (target / DRIVER_FILE).exists() and not request.replaces:
+            raise NotAdded(
+                "exists",
+                f"{target} exists with other content ({', '.join(written)})",
+                "add --replace overwrites it, --as ID makes another",
+            )
+        with _staging_folder(self.plan, request.id, files, over=target) as folder:
+            declared = await self._read_declaration(folder)
+            _usable_driver(declared)
+            self._say("registering it")
+            trial = await self._runner.stand(declared, lambda _: None)
+            if trial.state is not DriverState.READY:
+                raise NotAdded(
+                    trial.code or "not_registered",
+                    f"{request.id} does not register: {trial.reason}",
+                    "nothing was written",
+                    trial.problems,
+                )
+            problems = tuple(dict.fromkeys((*declared.problems, *trial.problems)))
+            sandbox = describe_sandbox(self.plan, declared, trial)
+            if written or (target / DRAFT_FILE).exists():
+                _move(folder, target)
+        return AddedServer(
+            folder=target,
+            key=declared.key,
+            files=tuple(written),
+            trial=trial,
+            sandbox=sandbox,
+            problems=tuple(_relocate(problem, folder, target) for problem in problems),
+            composed=composed,
+            proposals=proposals,
+        )
+
+    async def _read_declaration(self, folder: Path) -> Declared:
+        """Read a staged folder as if it were in the workspace."""
+        memory = Memory(self._runner.store.kv, self._runner.clock)
+        await memory.open()
+        plan = self.plan
+
+        def survey() -> Declared:
+            root = Root(kind="workspace", rank=0, path=folder.parent)
+            sight = scan_workspace(plan, staged=FoundFolder(root=root, path=folder, mark=mark_of(folder)))
+            declaration = Surveyor(plan, this_machine(plan.data / "packages")).survey(sight, memory.all)
+            return next(each for each in declaration.drivers if each.folder == folder)
+
+        return await asyncio.to_thread(survey)
+
+
+def decide_classes(
+    proposals: Sequence[Proposal], classes: Mapping[str, ToolClass], *, accept: bool
+) -> tuple[Proposal, ...]:
+    """Return the proposals with the classes that a person chose.
+
+    `accept`: a class that only a name or a schema suggests counts as chosen by the person too. Otherwise it stays open.
+    """
+    decided = []
+    for proposal in proposals:
+        if proposal.is_new and proposal.tool_name in classes:
+            tool_class = classes[proposal.tool_name]
+            proposal = msgspec.structs.replace(proposal, tool_class=tool_class, by="person", question=None)
+        elif proposal.is_new and accept and proposal.by in SUGGESTED:
+            proposal = msgspec.structs.replace(proposal, by="person", question=None)
+        decided.append(proposal)
+    return tuple(decided)
+
+
+def _choose_contracts(request: DriverRequest, tools: Sequence[Mapping[str, Any]]) -> Mapping[str, str | None] | None:
+    """Return the tools to bind with the ids of their contracts, or None for all of them."""
+    if request.tools is not None or not request.hints:
+        return request.tools
+    only, without = request.hints.get("only_tools"), request.hints.get("without_tools", ())
+    names = (str(tool.get("name")) for tool in tools)
+    return dict.fromkeys(name for name in names if (not only or name in only) and name not in without)
+
+
+def _find_new_paths(texts: Sequence[str]) -> dict[str, str]:
+    """Return the paths of files that do not exist yet, each with the existing folder that the file would be in."""
+    paths = {}
+    for text in (each.partition("=")[2] if each.startswith("-") else each for each in texts):
+        if not text.startswith("/") or len(text) >= PATH_CHARS_MAX or "\0" in text:
+            continue
+        parent = os.path.dirname(text)  # noqa: PTH120  (a name that is too long raises with Path.is_dir)
+        if not os.path.lexists(text) and os.path.isdir(parent):  # noqa: PTH112
+            paths[text] = parent
+    return paths
+
+
+def known_contracts(plan: Plan, identifier: str) -> dict[str, Known]:
+    """Return the contracts of the workspace by id: the driver's own, then those in .tools, then other drivers'."""
+    own = plan.workspace / DRIVERS / identifier
+    seen = scan_workspace(plan)
+    known: dict[str, Known] = {}
+    others = (path for found in seen.folders if found.path != own for path in sorted(found.path.rglob(TOOL_FILE)))
+    for path in (
+        *(sorted(own.rglob(TOOL_FILE)) if own.is_dir() else ()),
+        *(each for each, _ in seen.contracts),
+        *others,
+    ):
+        try:
+            data = path.read_bytes()
+        except OSError:
+            continue
+        contract = read_contract(data, str(path)).value
+        if contract is None or contract.id in known:
+            continue
+        if path.is_relative_to(own):
+            place = path.relative_to(own).as_posix()
+            known[contract.id] = Known(contract=contract, path=place, text=data.decode("utf-8", "replace"))
+        else:
+            known[contract.id] = Known(contract=contract)
+    return known
+
+
+def describe_sandbox(plan: Plan, declared: Declared, trial: TrialResult) -> dict[str, Any]:
+    """Return what the server will be able to read, write, reach and start."""
+    driver, installed = declared.driver, trial.installed
+    if driver is None or installed is None:
+        return {}
+    if driver.server.confinement == "elsewhere":
+        return {"kind": "none", "reason": "it runs elsewhere"}
+    if plan.drivers.sandbox.get(driver.id) == "off":
+        return {"kind": "off", "reason": "drivers.sandbox turns it off"}
+    reach = kind_of(driver.server).compile_plan(driver, installed, folder=declared.folder, data=plan.data).reach
+    sandbox = reach.sandbox if isinstance(reach, Spawn) else None
+    if sandbox is None:
+        return {"kind": "container", "egress": list(driver.network.egress) if driver.network is not None else []}
+    return {"kind": "bubblewrap", **_describe_access(sandbox, reach.command if isinstance(reach, Spawn) else ())}
+
+
+def _describe_access(sandbox: SandboxPlan, command: Sequence[str]) -> dict[str, Any]:
+    implied = [each for each in command[1:] if sandbox.from_arguments and each.startswith("/") and Path(each).is_dir()]
+    return {
+        "read": list(map(str, sandbox.read)),
+        "write": [*map(str, sandbox.write), *implied],
+        "home": str(sandbox.home),
+        "egress": list(sandbox.egress),
+        "programs": ["any"] if sandbox.any_program else list(sandbox.programs),
+        "environment": list(sandbox.passed),
+    }
+
+
+# Folders
+
+
+@contextmanager
+def _staging_folder(plan: Plan, identifier: str, files: Mapping[str, str], over: Path | None = None) -> Iterator[Path]:
+    """Write the files of a driver to a folder beside .drivers, and remove that folder in the end. Raises NotAdded.
+
+    `over` is the folder that will be replaced: its other files are copied.
+    """
+    try:
+        beside = Path(tempfile.mkdtemp(dir=plan.workspace, prefix=".adding-"))
+    except OSError as error:
+        raise NotAdded("workspace_unusable", f"{plan.workspace} cannot be written ({error.strerror})") from None
+    try:
+        folder = beside / identifier
+        if over is not None and over.is_dir():
+            shutil.copytree(over, folder, symlinks=True)
+            (folder / DRAFT_FILE).unlink(missing_ok=True)
+        for name, text in files.items():
+            path = folder / name
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise NotAdded("path_escape", f"{name} of {identifier} is a link that leads out of its folder")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+        yield folder
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _differing_files(target: Path, files: Mapping[str, str]) -> list[str]:
+    """Return the names of the files that are missing in the folder or have other content there."""
+
+    def is_there(name: str) -> bool:
+        try:
+            return (target / name).read_bytes() == files[name].encode()
+        except OSError:
+            return False
+
+    return [name for name in files if not is_there(name)]
+
+
+def _move(folder: Path, target: Path) -> None:
+    """Move the staged folder into place. An old folder is put aside first, and comes back if the move fails."""
+    target.parent.mkdir(exist_ok=True)
+    if not target.parent.resolve().is_relative_to(target.parent.parent.resolve()):
+        raise NotAdded("workspace_unusable", f"{target.parent} leads out of the workspace")
+    old = folder.with_name(".old")
+    if target.is_dir():
+        target.rename(old)
+    try:
+        folder.rename(target)
+    except OSError:
+        if old.is_dir():
+            old.rename(target)
+        raise
+
+
+def _relocate(problem: Problem, folder: Path, target: Path) -> Problem:
+    """Return a problem of the staged folder with the path that the file has now."""
+    if not problem.file.startswith(f"{folder}{os.sep}"):
+        return problem
+    return msgspec.structs.replace(problem, file=str(target / Path(problem.file).relative_to(folder)))
+
+
+# Errors
+
+
+def _usable_driver(declared: Declared) -> Driver:
+    """Return the driver of a staged folder. Raises NotAdded if a node could not use it."""
+    if declared.driver is not None and declared.state is None:
+        return declared.driver
+    raise NotAdded(
+        declared.state.value if declared.state is not None else "rejected",
+        f"no driver can be made of it: {declared.reason}",
+        "nothing was written",
+        declared.problems,
+    )
+
+
+def _not_up_error(trial: TrialResult, data: Mapping[str, Any]) -> NotAdded:
+    packages = [each for entry in data.get("install", ()) for each in entry.get("with", ())]
+    hint = advice(trial, data["server"], packages)
+    if trial.installed is None:
+        return NotAdded(trial.code or "install_failed", f"the server could not be installed: {trial.reason}", hint)
+    words = f"; its last words: {' | '.join(trial.last_words)}" if trial.last_words else ""
+    return NotAdded(trial.code or "unavailable", f"the server did not come up: {trial.reason}{words}", hint)

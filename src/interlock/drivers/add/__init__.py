@@ -1,1 +1,0 @@
-"""`interlock add`: a server tried out, its contracts proposed, its folder written."""
