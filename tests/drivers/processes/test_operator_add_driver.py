@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.operator.operator_tree import OperatorTree, Reply, until
 from tests.cli.program import Inline, Interlock
+from tests.operator.operator_tree import OperatorTree, Reply, until
 from tests.servers.start import raw, serving
 
 ANCHORS = """
