@@ -35,6 +35,7 @@ from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
 from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE
+from interlock.drivers.protocol.files.versions import parse_version
 from interlock.drivers.protocol.kinds import SERVERS
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import Problem
@@ -119,7 +120,8 @@ class DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        return f"{self.id}@{str(self.data['version']).partition('.')[0]}"
+        version = parse_version(str(self.data["version"]))
+        return f"{self.id}@{version.numbers[0] if version is not None else 0}"
 
 
 class TriedServer(msgspec.Struct, frozen=True, kw_only=True):
