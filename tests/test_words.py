@@ -75,7 +75,8 @@ PAGES = [
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]*))?\)")
 SOURCE_PATH = re.compile(
     # `tools/list` is a method of MCP; `tools/conformance.py` is a file.
-    r"`(tools/[\w/-]+\.\w+|(?:src/interlock|tests|spec|bench|examples|protocol|runtime|surface|operator_api|wire|crypto|net|config"
+    r"`(tools/[\w/-]+\.\w+"
+    r"|(?:src/interlock|tests|spec|bench|examples|protocol|runtime|surface|operator_api|wire|crypto|net|config"
     r"|store|core|process|access|credentials|guard|links|catalog|approvals|gate|safety|dispatch|fronts|ax|aql|rooms"
     r"|names|devices|drivers|interop|operator|sdk|node|cli)/[\w./-]*)`"
 )

@@ -1,6 +1,7 @@
-"""The recorder of the audit log: what was called, by whom, and how it ended. Appended in batches, off the call path.
+"""The recorder, which writes the audit record of every call: what was called, by whom, and how it ended.
 
-A call leaves a tuple here and goes on; encoding, hashing and the disk come up to a second later, on another thread.
+Records are appended in batches, off the call path: a call leaves a tuple here and goes on; encoding, hashing and the
+disk come up to a second later, on another thread.
 When the disk refuses, records wait (bounded) and the node says so; nothing is dropped silently.
 """
 

@@ -1,7 +1,8 @@
-"""Verification codes and confirmation tokens: made here, shown to operators alone, kept as a keyed hash.
+"""Verification codes and confirmation tokens: created, compared with what an agent sends, kept as a keyed hash.
 
-A code lives in memory while its challenge does, so that an operator can be shown it again. On disk is only its hash;
-after a restart a fresh code is ordered. Failed attempts are counted in a sliding window, which is on disk.
+Only operators see a code. It is in memory as long as its challenge, so that an operator can be shown it again. On disk
+is only its hash; after a restart a fresh code is ordered. Failed attempts are counted in a sliding
+window, which is on disk.
 """
 
 import hashlib
@@ -117,6 +118,7 @@ class Codes:
         return self._challenges.get(id)
 
     def is_code(self, challenge: StoredChallenge, written: str) -> bool:
+        """Compare what an agent wrote with the verification code of a challenge, in constant time."""
         return hmac.compare_digest(self._hash(plain_code(written)), challenge.code_hash)
 
     def maybe_approval_of(self, token: str) -> str | None:

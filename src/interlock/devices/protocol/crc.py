@@ -1,4 +1,4 @@
-"""Checksums of device links: CRC-8 and CRC-16-CCITT (AX-B.1-4)."""
+"""The CRC of a device frame: CRC-8 and CRC-16-CCITT (AX-B.1-4)."""
 
 import binascii
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _CRC8 = bytes(_crc8_of_byte(value) for value in range(256))
 
 
 def crc8(data: bytes) -> int:
-    """Polynomial 0x07, beginning with 0."""
+    """Compute the CRC-8 with polynomial 0x07, starting at 0."""
     value = 0
     for byte in data:
         value = _CRC8[value ^ byte]
@@ -26,7 +26,7 @@ def crc8(data: bytes) -> int:
 
 
 def crc16(data: bytes) -> int:
-    """Polynomial 0x1021, beginning with 0xFFFF."""
+    """Compute the CRC-16 with polynomial 0x1021, starting at 0xFFFF."""
     return binascii.crc_hqx(data, CRC16_START)
 
 

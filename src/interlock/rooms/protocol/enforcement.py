@@ -1,4 +1,4 @@
-"""Enforcement: which envelopes a participant may publish, and how many (MCPx 3.2, 5.3, 7.3).
+"""Enforcement: which envelopes of a restricted participant are blocked, and the rates of all (MCPx 3.2, 5.3, 7.3).
 
 Kinds and privileges: one kind and one privilege give one verdict, whatever the payload says (X-2.1-1). Tools are
 unknown here. There is one exception, which a room opts into: with `restricted_replies = "allow"`, a restricted
@@ -99,7 +99,7 @@ def is_decision(kind: str, settings: RoomSettings) -> bool:
 def privilege_refusal(
     envelope: Envelope, sender: str, privilege: Privilege, settings: RoomSettings, asked: Asked | None
 ) -> EnvelopeRefusal | None:
-    """MCPx 5.3: kind `mcp` and sender restricted means error and stop. `asked` is what `correlation_id` names."""
+    """Block kind `mcp` from a restricted participant (MCPx 5.3). `asked` is what `correlation_id` names."""
     if privilege is Privilege.FULL:  # X-3.1-2, X-3.2-3: whatever it holds
         return None
     if envelope.kind == CHAT and not settings.restricted_chat:

@@ -1,4 +1,8 @@
-"""The kinds of servers as DRIVER.md writes them: reading, identity, export. Pure; see `interlock.drivers.kinds`."""
+"""The table of server kinds, to which a new kind of server is added. `interlock.drivers.kinds` tells how.
+
+To add a kind of server, write its module beside this one and add its class to `SERVERS`. The class reads, identifies
+and exports the server block of DRIVER.md. This package is pure.
+"""
 
 from collections.abc import Mapping
 from typing import Final
