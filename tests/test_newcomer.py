@@ -67,6 +67,7 @@ class Module(NamedTuple):
 
 def stem(word: str) -> str:
     """Cut the ending off a word, so that `checks`, `checked` and `checking` are one."""
+    word = {"written": "write"}.get(word, word)
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             return word[: -len(ending)]

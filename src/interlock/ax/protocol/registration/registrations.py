@@ -1,4 +1,6 @@
-"""All registrations at one aggregator (MCP-AX 4.2, 5.3, 6, 13): who holds which segment, and for how long.
+"""All registrations at one aggregator: who holds which segment, until when, and how a heartbeat timeout is handled.
+
+MCP-AX 4.2, 5.3, 6, 13.
 
 In come messages that `codec` has read, with what the aggregator knows of their sender, and the time as monotonic
 seconds; out come answers and events. A refused registration leaves no trace. Session ids are made by the caller, who
@@ -95,7 +97,7 @@ class Violation(Exception):
 
 
 class Liveness:
-    """`due` is when the next input comes by itself; None: never."""
+    """The life of one registration, which a heartbeat timeout ends. `due` is when the next input comes, None for never."""
 
     def __init__(self, interval_ms: int, now: float) -> None:
         self.interval_ms = interval_ms
