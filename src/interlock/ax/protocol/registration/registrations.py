@@ -97,7 +97,7 @@ class Violation(Exception):
 
 
 class Liveness:
-    """The life of one registration, which a heartbeat timeout ends. `due` is when the next input comes, None for never."""
+    """The life of one registration, which a heartbeat timeout ends. `due` is when the next input comes."""
 
     def __init__(self, interval_ms: int, now: float) -> None:
         self.interval_ms = interval_ms
