@@ -36,9 +36,9 @@ from interlock.gate.gate_check import CommitCheck, GateCheck
 from interlock.guard.budgets import BudgetCheck, Budgets
 from interlock.guard.checks import GuardChecks
 from interlock.guard.guard import Guard
+from interlock.links.connected_link import ServerLink
 from interlock.links.link import ServerFacts
 from interlock.links.listing import Items, Listing
-from interlock.links.server_link import ServerLink
 from interlock.mcp.methods import LATEST_MODERN, Era
 from interlock.names.names_check import NamesCheck
 from interlock.safety.agent_check import AgentCheck

@@ -23,7 +23,7 @@ from interlock.drivers.parts import DriverParts
 from interlock.drivers.protocol.binding.match import Bound, match
 from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Contract, Driver
-from interlock.links.server_link import ServerLink
+from interlock.links.connected_link import ServerLink
 from interlock.node.node import Node
 from interlock.wire.jsonrpc.codec import encode_value
 

@@ -65,8 +65,7 @@ from interlock.guard.budgets import Budgets
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import STOP_S, Keeper
-from interlock.links.link import Link
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import Link, LinkEvents
 from interlock.links.listing import Listing
 from interlock.links.local_link import LocalLink, LocalTool, ToolResult
 from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationEvents, RegistrationParts

@@ -23,6 +23,7 @@ from interlock.ax.protocol.uris import maybe_own_uri, nested_segments, show_uri
 from interlock.catalog import unlisted_tools
 from interlock.catalog.incremental import (
     AliasCollisions,
+    PacedChanges,
     Routes,
     ShownTools,
     VisiblePart,
@@ -30,8 +31,7 @@ from interlock.catalog.incremental import (
     route_difference,
 )
 from interlock.catalog.link_items import make_link_items
-from interlock.catalog.near_names import near_names
-from interlock.catalog.paced_changes import PacedChanges
+from interlock.catalog.names import near_names
 from interlock.catalog.routes import (
     NO_RULINGS,
     RESOURCE_SCHEME,

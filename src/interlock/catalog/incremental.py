@@ -4,8 +4,10 @@ A thousand servers register in a row, and of twenty thousand tools one is new: w
 is taken as it was.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from math import inf
+from typing import Any, Final
 
 import msgspec
 
@@ -13,6 +15,33 @@ from interlock.ax.protocol.names import Withheld, may_collide, withhold_collidin
 from interlock.catalog.routes import LinkItems, Place, Route, era_of
 from interlock.links.listing import Item
 from interlock.mcp.methods import MODERN, Era
+
+PAUSE_S: Final = 30.0
+
+
+class PacedChanges:
+    """Combines frequent changes: the first one is reported at once, those that follow when the pause is over
+    (X-10.1-3).
+    """
+
+    def __init__(self, tell: Callable[[frozenset[str]], None], pause_s: float = PAUSE_S) -> None:
+        self._tell_now = tell
+        self._pause_s = pause_s
+        self._kinds: frozenset[str] = frozenset()
+        self._told = -inf  # in the time of the loop
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, kinds: frozenset[str]) -> None:
+        self._kinds |= kinds
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(0.0, self._told + self._pause_s - loop.time()), self._tell)
+
+    def _tell(self) -> None:
+        self._timer, self._told = None, asyncio.get_running_loop().time()
+        kinds, self._kinds = self._kinds, frozenset()
+        self._tell_now(kinds)
+
 
 Routes = Sequence[Route]
 

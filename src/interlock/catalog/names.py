@@ -5,6 +5,9 @@ dotted, and every part must be valid as it is. Names that MCP-AX forbids a regis
 """
 
 from collections import Counter
+from collections.abc import Iterable
+from difflib import get_close_matches
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -80,3 +83,32 @@ def _distinct(items: Items) -> list[tuple[str, Item]]:
 
 def _same(one: Item, other: Item) -> bool:
     return encode_value(one) == encode_value(other)
+
+
+NEAR_MAX: Final = 3
+NAME_MAX: Final = 128  # characters; nothing listed is longer
+LIKENESS: Final = 0.75  # names of one server share their beginning
+COMPARED_MAX: Final = 500  # names compared letter by letter: some milliseconds
+
+
+def near_names(name: str, listed: Iterable[str]) -> list[str]:
+    """Return listed names that resemble a name that is not listed: what a model probably meant.
+
+    Names that differ only in separators and case, or that end in the name (`read_file` for `files__read_file`), come
+    first; otherwise names with a similar spelling. The work is bounded, because a caller may send any name as often as
+    it likes.
+    """
+    if not name or len(name) > NAME_MAX:
+        return []
+    known = list(listed)
+    wanted = _plain(name)
+    alike = [one for one in known if (plain := _plain(one)) == wanted or plain.endswith(f"_{wanted}")]
+    if alike:
+        return alike[:NEAR_MAX]
+    first = wanted.partition("_")[0]
+    likely = [one for one in known if _plain(one).startswith(first)] or known
+    return get_close_matches(name, islice(likely, COMPARED_MAX), n=NEAR_MAX, cutoff=LIKENESS)
+
+
+def _plain(name: str) -> str:
+    return "_".join("".join(c if c.isalnum() else " " for c in name.lower()).split())

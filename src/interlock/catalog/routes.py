@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.ax.protocol.budget import Price
-from interlock.ax.protocol.capability import Capability, LatencyClass
+from interlock.ax.protocol.capability import Availability, Capability, LatencyClass
 from interlock.ax.protocol.hop_metadata import ADOPTED, DECLARED, Offer, as_declared
 from interlock.ax.protocol.names import Withheld
 from interlock.ax.protocol.uris import SCHEME
@@ -17,6 +17,7 @@ from interlock.config.plan import ToolClass
 from interlock.core.calls.check import Check
 from interlock.gate.protocol.claims import Claims
 from interlock.gate.protocol.policy import GateRule
+from interlock.links.api import Below
 from interlock.links.link import Link
 from interlock.mcp.headers import Mirrored
 from interlock.mcp.items import Item
@@ -192,3 +193,27 @@ def changes(old: LinkItems | None, new: LinkItems) -> tuple[ChangedDefinition, .
 
 def era_of(link: Link) -> Era:
     return link.facts.era if link.facts is not None else Era.LEGACY
+
+
+def below(routes: Iterable[Route]) -> tuple[Below, ...]:
+    """In the order of their paths; a segment counts the tools of all segments below it as well."""
+    found: dict[tuple[str, ...], list[Route]] = {}
+    for route in routes:
+        inner = route.below[1:]  # without the link's own segment
+        for depth in range(1, len(inner) + 1):
+            found.setdefault(inner[:depth], []).append(route)
+    return tuple(_segment(path, found[path]) for path in sorted(found))
+
+
+def _segment(path: tuple[str, ...], routes: list[Route]) -> Below:
+    capabilities = [route.capability for route in routes if route.capability is not None]
+    slowest = max((one.latency_class for one in capabilities), default=None)
+    return Below(
+        path=path,
+        tools=len(routes),
+        hops=min(route.hops for route in routes),
+        latency_class=None if slowest is None else slowest.value,
+        degraded=sum(one.availability is Availability.DEGRADED for one in capabilities),
+        irreversible=sum(route.irreversible for route in routes),
+        gated=sum(route.gated for route in routes),
+    )

@@ -7,7 +7,9 @@ fails with an error of the link, which says whether the device may have acted.
 """
 
 import asyncio
-from collections.abc import Set
+import logging
+from collections.abc import Callable, Set
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, Final
 
@@ -19,17 +21,22 @@ from interlock.config.plan import DevicePlan
 from interlock.core.calls.call import Call, Members, Outcome, Pending
 from interlock.core.calls.check import Admitted
 from interlock.core.calls.refusals import BUSY
-from interlock.core.clock import Clock
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.link_state import LinkState
 from interlock.devices.device_tools import transport_class
-from interlock.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
 from interlock.devices.protocol.description_check import is_checked
-from interlock.devices.requests import Request
+from interlock.devices.protocol.message_text import MessageTexts
+from interlock.devices.requests import Busy, CallOutcome, Failed, Lost, Request, Succeeded
 from interlock.devices.session import DeviceSession
+from interlock.devices.transports.transport import Connections
 from interlock.gate.protocol.reserved_claims import without_claims
-from interlock.links.failed_requests import LostRefusal, lost_refusal
-from interlock.links.link import Link, ServerFacts
-from interlock.links.link_events import LinkEvents
-from interlock.mcp.methods import LEGACY_VERSIONS, TOOLS_CALL, Era
+from interlock.links.api import Frame, Frames
+from interlock.links.connector import ConnectFailed, ConnectorParts
+from interlock.links.keeper import Keeper, StockCatalog
+from interlock.links.link import Link, LinkEvents, ServerFacts
+from interlock.links.link_requests import LostRefusal, lost_refusal
+from interlock.links.listing import Items, ListFailed, read_definitions
+from interlock.mcp.methods import LEGACY_VERSIONS, TOOLS_CALL, TOOLS_LIST, Era
 from interlock.wire.jsonrpc.codec import ABSENT, Response, decode_value, encode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.refusal import INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
@@ -191,3 +198,128 @@ def _failure(failed: Failed) -> dict[str, Any]:
     if failed.path:
         details["path"] = failed.path
     return {"content": [{"type": "text", "text": text}], "isError": True, "_meta": {DEVICE: details}}
+
+
+log = logging.getLogger("interlock.devices")
+
+PRESENT_S: Final = 3.0  # for the first sign of life, before the device is reported absent
+LOOK_AGAIN_S: Final = 30.0  # the session wakes the keeper sooner; this only ends the grace of its tools
+
+
+class DeviceKeeper(Keeper):
+    """Keeps the link of a device: usable while its session finds the device, degraded while it does not."""
+
+    link: DeviceLink
+    reads = (TOOLS_LIST,)
+    is_reread = False
+
+    def __init__(
+        self,
+        plan: DevicePlan,
+        connector_parts: ConnectorParts,
+        connections: Connections,
+        stock: StockCatalog,
+        events: LinkEvents,
+        tell: Callable[[DeviceLink], None],
+        lost: Callable[[DeviceLink], None],
+        members: Members | None = None,
+    ) -> None:
+        """`tell` is called when the state of the link changes, `lost` when a present device becomes absent."""
+        self._tell = tell
+        self._lost = lost
+        clock, revealer = connector_parts.clock, connector_parts.revealer
+        self.session = DeviceSession(plan.segment, plan.description, clock, self, connections, revealer)
+        super().__init__(lambda keeper: DeviceLink(plan, keeper, clock, self.session, members), clock, stock, events)
+
+    @property
+    def may_return_soon(self) -> bool:
+        return False
+
+    def start(self) -> None:
+        if self.link.fault is None:
+            self.session.open()
+        super().start()
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self.session.close()
+
+    async def restart(self) -> None:
+        """Close the transport and open it again."""
+        if self.link.fault is None:
+            self.session.reopen()
+
+    async def _open_connection(self, start: AsyncExitStack) -> None:
+        """Wait until the session has found the device. There is nothing to launch or to dial."""
+        if self.link.fault is not None:
+            raise ConnectFailed(self.link.fault)
+        if not await self.session.present_within(PRESENT_S):
+            raise ConnectFailed(self.session.reason or "it does not answer")
+        self.link.arrive()
+
+    async def _close_connection(self, reason: str) -> None:
+        self.link.fail_all(reason)
+
+    async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
+        """Return the tools that the session knows. Nothing is asked of the device."""
+        known = self.listing.tools if self.listing is not None else None
+        return read_definitions(method, (tool.item for tool in self.session.tools.values()), known), None
+
+    def _backoff_s(self) -> float:
+        return LOOK_AGAIN_S
+
+    def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
+        """Report a loss once, although the session looks for the device all the time."""
+        state = LinkState.FAILED if self.listing is None else LinkState.DEGRADED
+        is_news = self.link.standing.state is not state
+        if is_news:
+            log.warning("device %s: %s", self.link.segment, reason)
+        self.link.stand(state, reason)
+        if is_news and state is LinkState.DEGRADED:
+            self._lost(self.link)
+
+    def on_standing(self, link: Link) -> None:
+        super().on_standing(link)
+        self._tell(self.link)
+
+    # What the session says (SessionOwner)
+
+    def on_present(self) -> None:
+        self._wake.set()
+
+    def on_absent(self, reason: str) -> None:
+        if self._usable.is_set():
+            self.lose(reason)
+
+    def on_tools(self) -> None:
+        if self._usable.is_set():
+            self.announce("tools")
+
+    def on_event(self, name: str, content: dict[str, Any]) -> None:
+        message = {"level": "info", "logger": self.link.segment, "data": {**content, "event": name}}
+        self._events.on_log(self.link, Raw(encode_value(message)))
+
+
+EARLIER: Final = 32  # messages among which the request of an answer is looked for
+
+
+def maybe_frames(link: Link, after: int) -> Frames | None:
+    """None: it is no device."""
+    if not isinstance(link, DeviceLink):
+        return None
+    session = link.device
+    texts = MessageTexts(session.description, {one.tool.id: one.tool for one in session.tools.values()})
+    told = [(seen, texts.text(seen.data)) for seen in session.traffic.since(after - EARLIER, session.now)]
+    frames = tuple(
+        Frame(
+            number=seen.number,
+            at=rfc3339(seen.wall),
+            is_sent=seen.is_sent,
+            hex=seen.data.hex(" "),
+            text=text,
+            discarded=seen.verdict,
+        )
+        for seen, text in told
+        if seen.number > after
+    )
+    return Frames(segment=link.segment, last=session.traffic.last, frames=frames)

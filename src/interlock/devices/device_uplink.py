@@ -15,7 +15,7 @@ from interlock.ax.uplink import Uplink
 from interlock.config.plan import Plan
 from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock
-from interlock.devices.on_behalf_members import MARK, PARENT
+from interlock.devices.devices import MARK, PARENT
 from interlock.links.link import Link
 
 if TYPE_CHECKING:

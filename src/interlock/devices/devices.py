@@ -1,30 +1,59 @@
-"""The devices of a node: a keeper for each description, and what happens when descriptions change."""
+"""The devices of a node: a keeper for each description, changes of descriptions, and registration at the parents."""
 
 import asyncio
 import uuid
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
+from interlock.ax.parents.service import own_key
 from interlock.ax.protocol.notifications import lost_notice
 from interlock.catalog.catalog import Catalog
 from interlock.config.plan import DevicePlan, Plan
-from interlock.core.clock import rfc3339
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock, rfc3339
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.feed import Feed
-from interlock.devices.on_behalf_members import BESIDE
-from interlock.devices.transports.connections import Connections
+from interlock.core.link_state import USABLE, LinkState
+from interlock.devices.transports.transport import Connections
 from interlock.fronts.audience import Audience
+from interlock.fronts.legacy import LegacyFront
+from interlock.fronts.modern import ModernFront
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper
-from interlock.links.link import Link
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import Link, LinkEvents
 from interlock.links.listing import Listing
+from interlock.wire.refusal import Refusal
 
 if TYPE_CHECKING:
     from interlock.devices.device_link import DeviceLink
+    from interlock.devices.device_uplink import DeviceUplink
+
+PARENT: Final = "parent:"
+MARK: Final = "#"  # of a parent on the connection of one device
+
+
+class _Beside:
+    """Access to the devices of a gateway that registers each of them: everybody but the gateway's own registration.
+
+    A parent would otherwise list each tool twice: under the device, and below the gateway.
+    """
+
+    name = "devices"
+
+    def admits(self, principal: str) -> bool:
+        return not principal.startswith(PARENT) or MARK in principal
+
+    def maybe_refusal(self, principal: str) -> Refusal | None:
+        return None
+
+
+BESIDE: Final = _Beside()
 
 
 class Devices:
+    """The keepers of all described devices."""
+
     def __init__(
         self,
         current: CurrentPlan,
@@ -63,7 +92,7 @@ class Devices:
             keeper.start()
 
     def _keeper(self, device: DevicePlan) -> Keeper:
-        from interlock.devices.device_keeper import DeviceKeeper  # its libraries are an extra
+        from interlock.devices.device_link import DeviceKeeper  # its libraries are an extra
 
         members = BESIDE if self._current.plan.devices.mode == "on_behalf" else None
         parts, tell = self._connector_parts, self.standings.publish
@@ -92,3 +121,73 @@ class Devices:
         await keeper.stop()
         if self._keepers.get(segment) is keeper:
             del self._keepers[segment]
+
+
+class OnBehalf:
+    """Registers each device at the parents of this node under its own segment (AX-B.3-2, AX-B.4-5).
+
+    While a device is present, a separate connection registers it with the gateway's credential and authority and sends
+    its heartbeats. When the device is gone, that connection ends without a farewell, so that the parent marks the
+    device as degraded and not the gateway. Calls of the parent pass this node's guard like those of all clients.
+    """
+
+    def __init__(
+        self,
+        current: CurrentPlan,
+        devices: Devices,
+        own_id: str,
+        clock: Clock,
+        legacy: LegacyFront,
+        modern: ModernFront,
+        audience: Audience,
+    ) -> None:
+        self._current = current
+        self._own_id = own_id
+        self._fronts = legacy, modern, audience
+        self._clock = clock
+        self._uplinks: dict[str, tuple[DeviceUplink, asyncio.Task[None]]] = {}
+        self._links: dict[str, Link] = {}
+        self._tasks = BackgroundTasks()  # also of those that are closing their connections
+        devices.standings.subscribe(self._on_standing)
+
+    async def open(self) -> None:
+        """Devices come by themselves."""
+
+    async def close(self) -> None:
+        for segment in list(self._uplinks):
+            self._leave(segment)
+        await self._tasks.close()
+
+    def replan(self) -> None:
+        """The parents are others."""
+        for segment in list(self._uplinks):
+            self._leave(segment)
+        for link in list(self._links.values()):
+            self._on_standing(link)
+
+    def _on_standing(self, link: Link) -> None:
+        self._links[link.segment] = link
+        if link.standing.state is LinkState.STOPPED:
+            del self._links[link.segment]
+        plan = self._current.plan
+        is_wanted = plan.devices.mode == "on_behalf" and bool(plan.ax.parents) and link.standing.state in USABLE
+        if is_wanted and link.segment not in self._uplinks:
+            uplink = self._uplink(plan, link)
+            task = self._tasks.begin(uplink.run(), name=f"registration of {link.segment}")
+            self._uplinks[link.segment] = (uplink, task)
+        elif not is_wanted:
+            self._leave(link.segment)
+
+    def _uplink(self, plan: Plan, link: Link) -> "DeviceUplink":
+        from interlock.ax.parents.front import UpwardFront
+        from interlock.devices.device_uplink import DeviceUplink  # without parents they are not imported
+
+        make_front = partial(UpwardFront, *self._fronts)
+        return DeviceUplink(plan, link, self._own_id, make_front, self._clock, own_key(plan))
+
+    def _leave(self, segment: str) -> None:
+        known = self._uplinks.pop(segment, None)
+        if known is not None:
+            uplink, task = known
+            task.cancel()
+            uplink.leave()

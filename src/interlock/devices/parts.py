@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from interlock.ax.parts import AxParts
 from interlock.config.plan import Plan
 from interlock.core.part import Part
-from interlock.devices.devices import Devices
-from interlock.devices.on_behalf import OnBehalf
+from interlock.devices.devices import Devices, OnBehalf
 from interlock.node.capability_parts import CapabilityParts, NodeParts, ReloadStep, Stage
 from interlock.node.reload_parts import ReloadSteps
 

@@ -7,16 +7,74 @@ Whether a device is there, and what its answers mean, is its session's.
 
 import asyncio
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from math import inf
+from typing import Any, Final, Literal, Protocol
+
+import msgspec
 
 from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
-from interlock.devices.counters import DeviceCounters
 from interlock.devices.device_tools import DeviceTool
-from interlock.devices.outcomes import Busy, CallOutcome, Failed, Lost
 from interlock.devices.protocol.description import LinkDescription
 from interlock.devices.protocol.messages import Codec, DeviceFault
+
+
+class Succeeded(msgspec.Struct, frozen=True):
+    content: dict[str, Any]
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The device said so, or what it said cannot be used. `fault` is the word of `_meta["x-mcpax-device"]`."""
+
+    fault: Literal["status", "response_invalid", "argument_invalid", "too_large"]
+    detail: str
+    status: int | None = None
+    name: str | None = None  # of the status
+    path: str = ""  # of the argument or member at fault
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """No answer. Where it was sent, the device may have acted."""
+
+    detail: str
+    was_sent: bool
+
+
+class Busy(msgspec.Struct, frozen=True):
+    """Too many calls wait already."""
+
+
+CallOutcome = Succeeded | Failed | Lost | Busy
+
+
+class DeviceCounters:
+    """Counters of a device's session, for operators."""
+
+    def __init__(self) -> None:
+        self.sent = 0  # messages
+        self.received = 0
+        self.retries = 0
+        self.unplugged = 0  # times that it was there and went
+        self.discarded: Counter[str] = Counter()  # by reason
+        self.seen = -inf  # when a valid message last came, in the time of the node's clock
+        self.seen_wall: float | None = None
+
+    def count_sent(self) -> None:
+        self.sent += 1
+
+    def count_received(self) -> None:
+        self.received += 1
+
+    def count_retry(self) -> None:
+        self.retries += 1
+
+    def count_unplugged(self) -> None:
+        self.unplugged += 1
+
+    def note_life(self, now: float, wall: float) -> None:
+        self.seen, self.seen_wall = now, wall
+
 
 QUEUE_MAX: Final = 16  # AX-B.1-8
 BATCH_S: Final = 3600.0  # of a tool whose caller manages the time

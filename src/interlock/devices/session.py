@@ -27,20 +27,71 @@ from interlock.ax.protocol.registration.registrations import LossReason
 from interlock.core.clock import Clock
 from interlock.credentials.errors import Unobtainable
 from interlock.credentials.secret_references import SecretResolver
-from interlock.devices.announcements import Announcements, TooOften
-from interlock.devices.counters import DeviceCounters
-from interlock.devices.device_tools import DeviceTool, device_tool
-from interlock.devices.outcomes import CallOutcome, Failed, Lost, Succeeded
+from interlock.devices.device_tools import Announcements, DeviceTool, TooOften, device_tool
 from interlock.devices.protocol.description import DeviceDescription
-from interlock.devices.protocol.messages import AnnouncementFault, Answer, DeviceFault, Notice, Received, Registration
-from interlock.devices.protocol.metadata import without_metadata
+from interlock.devices.protocol.messages import (
+    AnnouncementFault,
+    Answer,
+    DeviceFault,
+    Notice,
+    Received,
+    Registration,
+    without_metadata,
+)
 from interlock.devices.protocol.wire_formats import codec_of
-from interlock.devices.requests import OnDone, Request, Requests
-from interlock.devices.traffic import Traffic
-from interlock.devices.transports.connections import Connections
-from interlock.devices.transports.transport import LineSignals, SendQueue, Transport, TransportFailed
-from interlock.devices.transports.transports import make_transport
+from interlock.devices.requests import CallOutcome, DeviceCounters, Failed, Lost, OnDone, Request, Requests, Succeeded
+from interlock.devices.transports.transport import (
+    Connections,
+    LineSignals,
+    SendQueue,
+    Transport,
+    TransportFailed,
+    make_transport,
+)
 from interlock.store.ports import StoreError
+
+FRAMES_MAX: Final = 1000  # kept
+WATCHED_S: Final = 30.0  # after it was last asked for
+BYTES_MAX: Final = 256  # of one message, that are kept
+
+
+class SeenMessage(msgspec.Struct, frozen=True, kw_only=True):
+    number: int
+    wall: float
+    is_sent: bool
+    data: bytes
+    verdict: str | None = None  # why what came was dropped
+
+
+class Traffic:
+    """The messages between the node and a device, recorded while an operator watches."""
+
+    def __init__(self) -> None:
+        self._kept: deque[SeenMessage] = deque(maxlen=FRAMES_MAX)
+        self._number = 0
+        self._until = 0.0
+
+    def since(self, number: int, now: float) -> list[SeenMessage]:
+        """What came after that number, and from now on everything is kept for a while."""
+        self._until = now + WATCHED_S
+        return [one for one in self._kept if one.number > number]
+
+    @property
+    def last(self) -> int:
+        return self._number
+
+    def is_watched(self, now: float) -> bool:
+        if now < self._until:
+            return True
+        self._kept.clear()
+        return False
+
+    def add(self, wall: float, data: bytes, *, is_sent: bool, verdict: str | None = None) -> None:
+        self._number += 1
+        self._kept.append(
+            SeenMessage(number=self._number, wall=wall, is_sent=is_sent, data=data[:BYTES_MAX], verdict=verdict)
+        )
+
 
 log = logging.getLogger("interlock.devices")
 

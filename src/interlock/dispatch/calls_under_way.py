@@ -23,8 +23,8 @@ from interlock.dispatch.legacy_questions import Interview
 from interlock.dispatch.parking import Parking
 from interlock.guard.budgets import Budgets
 from interlock.links.keeper import Keeper
-from interlock.links.log_level import Heard
 from interlock.links.server_keeper import ServerKeeper
+from interlock.links.subscriptions import Heard
 from interlock.mcp.capabilities import declares, find_missing_capability
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import LOG_RANK, META_CAPABILITIES, META_LOG_LEVEL, TOOLS_CALL, Era

@@ -12,8 +12,7 @@ from interlock.catalog.catalog import View
 from interlock.core.calls.caller import Caller, ViewKey
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
-from interlock.links.connected_link import ConnectedLink
-from interlock.links.server_link import ServerLink
+from interlock.links.connected_link import ConnectedLink, ServerLink
 from interlock.mcp.methods import Era, is_vendor_method
 from interlock.wire.jsonrpc.codec import Notification
 

@@ -51,7 +51,7 @@ from interlock.guard.guard import Guard
 from interlock.links.handshake import modern_head
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link, Own
-from interlock.links.process_room import RoomFull
+from interlock.links.process_limit import RoomFull
 from interlock.links.unauthorized_retry import unauthorised
 from interlock.mcp.headers import encode_header, mirror_headers, mirror_mismatch
 from interlock.mcp.methods import (

@@ -16,7 +16,7 @@ from interlock.dispatch.task_calls import TaskAsking, TaskMaking, make_taskless
 from interlock.dispatch.task_table import Task, Tasks
 from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.link_events import TaskEvents
+from interlock.links.link import TaskEvents
 from interlock.mcp.meta import PROGRESS_TOKEN
 from interlock.mcp.methods import LOG_MESSAGE, PROGRESS, TASK_STATUS, TASKS_CANCEL, TASKS_GET, TASKS_RESULT, Era
 from interlock.mcp.tasks import (

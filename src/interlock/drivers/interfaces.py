@@ -13,8 +13,8 @@ from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Binding, Driver
 from interlock.drivers.protocol.problems import Problem
+from interlock.links.connected_link import ServerLink
 from interlock.links.listing import Listing
-from interlock.links.server_link import ServerLink
 
 UNHEALTHY: Final = "health_check_failed"  # the code of a driver that is unavailable for its own check
 

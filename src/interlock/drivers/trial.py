@@ -27,10 +27,9 @@ from interlock.drivers.provider.factory import ProviderFactory
 from interlock.drivers.workspace.declaration import Declared
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectorParts
-from interlock.links.era_memory import EraMemory
+from interlock.links.handshake import EraMemory
 from interlock.links.keeper import Keeper
-from interlock.links.link import ServerFacts
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import LinkEvents, ServerFacts
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.sandbox.sandbox import Sandboxes, outer_rules, private_paths
 from interlock.process.stderr_summary import words_of

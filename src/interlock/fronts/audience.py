@@ -21,9 +21,9 @@ from interlock.dispatch.client_tasks import Background
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
-from interlock.links.log_level import Heard
-from interlock.links.process_room import RoomFull
+from interlock.links.process_limit import RoomFull
 from interlock.links.server_keeper import ServerKeeper
+from interlock.links.subscriptions import Heard
 from interlock.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED
 from interlock.wire.jsonrpc.codec import (
     Notification,

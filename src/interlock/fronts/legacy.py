@@ -19,7 +19,7 @@ from interlock.fronts.client_dispatch import ClientDispatch, ClientLists
 from interlock.fronts.server_info import SERVER_INFO, capabilities
 from interlock.fronts.sessions import Session, Sessions
 from interlock.links.link import Link
-from interlock.links.log_level import Heard
+from interlock.links.subscriptions import Heard
 from interlock.mcp.capabilities import capabilities_to_modern
 from interlock.mcp.methods import (
     CANCELLED,

@@ -22,11 +22,10 @@ from interlock.credentials.errors import Unobtainable
 from interlock.credentials.secret_references import SecretResolver
 from interlock.credentials.token import TokenHolder
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.container_pipe import MutePipe, ServedPipe
 from interlock.links.handshake import USUAL, GreetingFailed, Manner, greet
 from interlock.links.link import ServerFacts
-from interlock.links.pipes import HttpPipe, SsePipe, StdioPipe, Trouble, Undelivered
-from interlock.links.process_room import ProcessRoom
+from interlock.links.pipes import HttpPipe, PipeOwner, SsePipe, StdioPipe, Trouble, Undelivered
+from interlock.links.process_limit import ProcessRoom
 from interlock.mcp.methods import INITIALIZED, Era
 from interlock.net.http.client import header
 from interlock.process.child import Child
@@ -39,6 +38,40 @@ from interlock.process.sandbox.sandbox import Command, Sandbox, Sandboxes
 from interlock.process.start_limits import StartLimits
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import StoreError
+from interlock.wire.jsonrpc.oversized import Oversized
+
+
+class MutePipe(StdioPipe):
+    """The child: what it prints is for people."""
+
+    def __init__(self, owner: PipeOwner, printed: Callable[[bytes], None]) -> None:
+        super().__init__(owner)
+        self._printed = printed
+
+    def on_line(self, data: bytes) -> None:
+        self._printed(data + b"\n")
+
+    def on_oversized(self, found: Oversized) -> None:
+        self._printed(b"(a line longer than %d bytes)\n" % found.limit)
+
+
+class ServedPipe(HttpPipe):
+    """Where it answers; the child ends with it."""
+
+    def __init__(self, program: MutePipe, owner: PipeOwner, url: str, max_bytes: int) -> None:
+        super().__init__(owner, url, {}, max_bytes)
+        self._program = program
+
+    async def close(self) -> None:
+        try:
+            await self.hang_up()
+        finally:
+            await self._program.close()
+
+    async def hang_up(self) -> None:
+        """Close the connection alone: the child goes on."""
+        await super().close()
+
 
 LAUNCH_S: Final = 15.0
 ASKED_ALIKE: Final = 2  # times that what ends before any answer is asked the same way

@@ -4,6 +4,8 @@ Never keyed on one error code: servers refuse an unknown method in many ways, an
 """
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -11,10 +13,12 @@ import msgspec
 from msgspec import Raw
 
 from interlock import __version__
+from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Inquiry
+from interlock.core.clock import Clock
 from interlock.links.connected_link import MODERN_HEAD, ConnectedLink
-from interlock.links.failed_requests import LostRefusal
 from interlock.links.link import ServerFacts
+from interlock.links.link_requests import LostRefusal
 from interlock.links.pipes import Trouble, Undelivered
 from interlock.mcp.methods import (
     DISCOVER,
@@ -30,6 +34,7 @@ from interlock.mcp.methods import (
     Era,
 )
 from interlock.mcp.tasks import TAKEN_AS_TASK
+from interlock.store.ports import KeyValue
 from interlock.wire.jsonrpc.codec import Response, decode_object, decode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import UNSUPPORTED_VERSION, Refusal, find_code
@@ -237,3 +242,39 @@ def _legacy_facts(result: dict[str, Raw]) -> ServerFacts | GreetingFailed:
         capabilities=decode_object(result.get("capabilities", Raw(b"{}"))) or {},
         instructions=find_string(result.get("instructions")),
     )
+
+
+log = logging.getLogger("interlock.node")
+
+BUCKET: Final = "eras"
+
+
+class EraMemory:
+    def __init__(self, kv: KeyValue, clock: Clock) -> None:
+        self._kv = kv
+        self._clock = clock
+        self._known: dict[str, Era] = {}
+        self._tasks = BackgroundTasks()
+
+    async def open(self) -> None:
+        """Raises StoreError."""
+        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
+            with contextlib.suppress(ValueError):
+                self._known[entry.key] = Era(entry.value.decode())
+
+    async def close(self) -> None:
+        await self._tasks.finish()
+
+    def get(self, server: str) -> Era | None:
+        return self._known.get(server)
+
+    def put(self, server: str, era: Era) -> None:
+        if self._known.get(server) is not era:
+            self._known[server] = era
+            self._tasks.begin(self._save(server, era))
+
+    async def _save(self, server: str, era: Era) -> None:
+        try:
+            await self._kv.put(BUCKET, server, era.value.encode(), self._clock.wall())
+        except Exception as error:
+            log.warning("the era of %s could not be remembered: %s", server, error)

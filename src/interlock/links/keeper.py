@@ -30,8 +30,7 @@ from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.credentials.token import TokenHolder
 from interlock.links.connector import ConnectFailed, Loss
-from interlock.links.link import Link
-from interlock.links.link_events import LinkEvents, PassedOnEvents
+from interlock.links.link import Link, LinkEvents, PassedOnEvents
 from interlock.links.listing import FIELD, Items, ListFailed, Listing
 from interlock.links.subscriptions import has
 from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST

@@ -18,8 +18,7 @@ from interlock.core.calls.check import Admitted
 from interlock.core.calls.failures import answer_failures
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
-from interlock.links.link import Link, ServerFacts
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.mcp.methods import LATEST_MODERN, RESOURCES_READ, TOOLS_CALL, Era
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.codec import ABSENT, Response, decode_value, encode_value

@@ -28,15 +28,14 @@ from interlock.core.clock import Clock, rfc3339
 from interlock.core.link_state import LinkState
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import REDIRECTS, ConnectFailed, Connector, ConnectorParts
-from interlock.links.failed_requests import LostRefusal
 from interlock.links.handshake import MODERN_META, GreetingFailed, modern_head
 from interlock.links.keeper import StockCatalog
-from interlock.links.link import ServerFacts
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import LinkEvents, ServerFacts
+from interlock.links.link_requests import LostRefusal
 from interlock.links.listing import LIST_S, Listing
 from interlock.links.pipes import PipeOwner, Trouble, Undelivered
 from interlock.links.server_keeper import ServerKeeper
-from interlock.links.server_notifications import CHANGES
+from interlock.links.server_messages import CHANGES
 from interlock.mcp.meta import PROGRESS_TOKEN, RAW_EMPTY, UNCHANGED_KEYS
 from interlock.mcp.methods import (
     ACKNOWLEDGED,

@@ -22,15 +22,13 @@ from interlock.credentials.token import Denied, TokenHolder
 from interlock.drivers.protocol.server_name import settings_place
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectFailed, Connector, ConnectorParts
-from interlock.links.failed_requests import LostRefusal
 from interlock.links.handshake import MODERN_META, PROBE_S, modern_head
 from interlock.links.keeper import Keeper, StockCatalog
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import LinkEvents
+from interlock.links.link_requests import LostRefusal
 from interlock.links.listing import FIELD, LIST_S, Items, ListFailed, read_list
-from interlock.links.log_level import LogLevel
 from interlock.links.pipes import HttpPipe, Pipe, Undelivered
-from interlock.links.subscriptions import Subscriptions
-from interlock.links.task_subscription import TaskListening
+from interlock.links.subscriptions import LogLevel, Subscriptions, TaskListening
 from interlock.links.unauthorized_retry import Renewal
 from interlock.mcp.methods import DISCOVER, PING, Era
 from interlock.process.stderr import StderrRing

@@ -1,9 +1,8 @@
-"""What a server tells of its own accord: updates of the resources that somebody here watches, and changed lists.
+"""What a server is asked to report: updates of watched resources, changed lists, the state of tasks, log messages.
 
-In: resources to watch, or no longer. Out: None once the server will tell of them, or its refusal. A legacy server is
-asked for each resource; a 2026-07-28 server hears one `subscriptions/listen` for everything, and another when that
-changes. The older one stays open until the newer is acknowledged, so that nothing happens unheard in between, and no
-more than one waits for its acknowledgement: what is wanted meanwhile goes into the next.
+A legacy server is asked for each resource; a 2026-07-28 server gets one `subscriptions/listen` for everything, and
+another one when that changes. The older one stays open until the newer one is acknowledged, so that no event is missed
+in between, and only one waits for its acknowledgement at a time: changes in the meantime go into the next one.
 """
 
 import asyncio
@@ -13,12 +12,14 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from interlock.core.calls.call import Inquiry, Outcome
+from interlock.core.calls.caller import Asked
 from interlock.core.calls.refusals import degraded_refusal
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.handshake import MODERN_META, modern_head
-from interlock.links.server_notifications import Listener
-from interlock.mcp.methods import LISTEN, SUBSCRIBE, UNSUBSCRIBE, Era
-from interlock.wire.jsonrpc.codec import Response, decode_object
+from interlock.links.handshake import MODERN_META, TASKS_META, modern_head
+from interlock.links.server_messages import Listener
+from interlock.mcp.methods import LISTEN, LOG_RANK, META_SUBSCRIPTION, SET_LEVEL, SUBSCRIBE, UNSUBSCRIBE, Era
+from interlock.wire.jsonrpc.codec import Request, Response, decode_array, decode_object, find_string
 from interlock.wire.refusal import CALL_TIMEOUT, INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, Refusal
 
 log = logging.getLogger("interlock.links")
@@ -257,3 +258,165 @@ def has(raw: Raw | None, member: str) -> bool:
 
 def _timeout_refusal() -> Refusal:
     return Refusal(CALL_TIMEOUT, "call_timeout", {"timeout_ms": int(SUBSCRIBE_S * 1000), "outcome": "unknown"})
+
+
+AGREE_S: Final = 10.0  # how long a server may take to say what it will tell
+AGAIN_S: Final = 2.0  # until a stream that ended is opened again
+
+
+class _Listening:
+    """The open request."""
+
+    def __init__(self, older: "_Listening | None", on_end: Callable[["_Listening", bool], None]) -> None:
+        self.upstream_id = 0
+        self.handle: object = None
+        self.older = older
+        self.settled = asyncio.Event()  # acknowledged, refused, or replaced by another
+        self.agreed: set[str] = set()
+        self._on_end = on_end
+
+    def on_response(self, response: Response, era: Era) -> None:
+        self._on_end(self, bool(response.error))
+
+    def on_failed(self, refusal: Refusal, outcome: Outcome) -> None:
+        self._on_end(self, False)
+
+    def on_progress(self, params: dict[str, Raw]) -> None:
+        pass
+
+    def on_log(self, params: Raw) -> None:
+        pass
+
+    def on_request(self, link: Asked, request: Request) -> None:
+        pass
+
+
+class TaskListening:
+    """The `subscriptions/listen` request at a modern server for all tasks that clients follow.
+
+    It is separate from the one for lists and resources: a server that refuses to report a task must not stop reporting
+    those. It is replaced when the tasks change, and repeated when the server comes back. The older one stays open until
+    the server has answered the newer one, so that no event is missed in between.
+    """
+
+    def __init__(self, link: ConnectedLink) -> None:
+        self._link = link
+        self._ids: set[str] = set()  # as the server knows them
+        self._open: _Listening | None = None
+
+    async def watch(self, ids: set[str]) -> set[str]:
+        """Those of these tasks that the server agrees to tell of."""
+        self._ids |= ids
+        self.say()
+        try:
+            async with asyncio.timeout(AGREE_S):
+                while (listening := self._open) is not None:
+                    await listening.settled.wait()
+                    if listening is self._open:
+                        return ids & listening.agreed
+        except TimeoutError:
+            pass
+        return set()
+
+    def unwatch(self, ids: set[str]) -> None:
+        if ids & self._ids:
+            self._ids -= ids
+            self.say()
+
+    def say(self) -> None:
+        """Tell the server anew, if there is one to be told."""
+        link, old = self._link, self._open
+        self._open = None
+        if self._ids and link.modern and link.pipe is not None:
+            self._open = newer = _Listening(old, self._on_ended)
+            params = {"_meta": TASKS_META, "notifications": {"taskIds": sorted(self._ids)}}
+            link.attach(newer, LISTEN, params, modern_head(LISTEN))
+            asyncio.get_running_loop().call_later(AGREE_S, self._settle, newer)
+            if old is not None:
+                old.settled.set()  # its waiters wait for the newer one
+        elif old is not None:
+            self._settle(old)
+            link.cancel(old, "replaced")
+
+    def on_acknowledged(self, params: Raw) -> None:
+        members = decode_object(params) or {}
+        meta = decode_object(members["_meta"]) if "_meta" in members else None
+        listening = self._open
+        if listening is None or bytes((meta or {}).get(META_SUBSCRIPTION, b"")) != b"%d" % listening.upstream_id:
+            return
+        agreed = decode_object(members["notifications"]) if "notifications" in members else None
+        ids = decode_array((agreed or {}).get("taskIds", Raw(b"[]"))) or []
+        listening.agreed = {told for raw in ids if (told := find_string(raw)) is not None}
+        self._settle(listening)
+
+    def _settle(self, listening: _Listening) -> None:
+        """The server has spoken about it, or had the time to: those it replaces are no longer needed."""
+        listening.settled.set()
+        while (older := listening.older) is not None:
+            self._link.cancel(older, "replaced")
+            listening.older, older.older = older.older, None
+
+    def _on_ended(self, listening: _Listening, refused: bool) -> None:
+        """Its stream ended. A lost server is told again by its keeper; one that is there after a pause."""
+        self._settle(listening)
+        if listening is self._open and not refused:
+            self._open = None
+            if self._link.pipe is not None:
+                asyncio.get_running_loop().call_later(AGAIN_S, self._say_if_silent)
+
+    def _say_if_silent(self) -> None:
+        if self._open is None:
+            self.say()
+
+
+QUIET: Final = "emergency"  # what a server is told once no client wants its logs any more
+TAKEN_S: Final = 2.0  # a log line is worth no longer wait
+
+Heard = asyncio.Future[Response | Refusal]
+
+
+class LogLevel:
+    """The log level of a legacy server: sent when a client wants another level, and again after each return."""
+
+    def __init__(self, link: ConnectedLink) -> None:
+        self._link = link
+        self._level: str | None = None
+        self.of_sessions: str | None = None
+        self._of_requests: str | None = None  # of 2026-07-28, each of which names its own
+        self._heard: Heard | None = None
+
+    def set(self, level: str | None) -> Heard | None:
+        """What sessions want; None: nothing. Done when the server has taken what it was told, or had its time; None
+        when it has already."""
+        self.of_sessions = level
+        return self._settle()
+
+    def want(self, level: str) -> Heard | None:
+        """At least this much: each client hears only what it asked for, whatever the server says."""
+        self._of_requests = (
+            level if self._of_requests is None else min(level, self._of_requests, key=lambda one: LOG_RANK[one])
+        )
+        return self._settle()
+
+    def _settle(self) -> Heard | None:
+        wanted = [level for level in (self.of_sessions, self._of_requests) if level is not None]
+        level = min(wanted, key=lambda one: LOG_RANK[one]) if wanted else None
+        if level is None and self._level is not None:
+            level = QUIET
+        if level != self._level:
+            self._level = level
+            self.say()
+        heard = self._heard
+        return None if heard is None or heard.done() else heard
+
+    def say(self) -> None:
+        facts = self._link.facts
+        if facts is not None and facts.era is Era.LEGACY and "logging" in facts.capabilities and self._level:
+            inquiry = self._link.ask(SET_LEVEL, {"level": self._level})
+            self._heard = inquiry.future
+            asyncio.get_running_loop().call_later(TAKEN_S, self._stop_waiting, inquiry)
+
+    def _stop_waiting(self, inquiry: Inquiry) -> None:
+        if not inquiry.future.done():
+            self._link.cancel(inquiry, "timeout")
+            inquiry.on_failed(Refusal(CALL_TIMEOUT, "call_timeout"), Outcome.TIMEOUT)

@@ -14,7 +14,7 @@ from interlock.catalog.local_items import local_items
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.core.operator_errors import NotFound, Refused
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import LinkEvents
 from interlock.links.local_link import LocalLink, LocalTool, ToolHandler, ToolResult
 from interlock.names.actions import name_check, name_verification, outcome_document
 from interlock.names.actors import Actor

@@ -13,16 +13,14 @@ from interlock.core.calls.caller import Caller
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.feed import AsyncFeed
 from interlock.credentials.service import CredentialService
+from interlock.links.connected_link import ServerLink
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper
-from interlock.links.link import Link
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import Link, LinkEvents
 from interlock.links.listing import Listing
-from interlock.links.own.asking_memory import AskingMemory
-from interlock.links.own.pool import OwnLinks
-from interlock.links.own.share_decision import AutoSharing
+from interlock.links.own_links import OwnLinks
 from interlock.links.server_keeper import ServerKeeper
-from interlock.links.server_link import ServerLink
+from interlock.links.share_decision import AskingMemory, AutoSharing
 
 
 class Servers:

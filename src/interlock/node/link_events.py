@@ -15,8 +15,7 @@ from interlock.dispatch.task_table import Tasks
 from interlock.fronts.audience import Audience
 from interlock.guard.budgets import Budgets
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.link import Link
-from interlock.links.link_events import LinkEvents, TaskEvents
+from interlock.links.link import Link, LinkEvents, TaskEvents
 from interlock.mcp.methods import ROOTS_LIST
 from interlock.mcp.roots import HeldRoots
 from interlock.wire.jsonrpc.codec import Notification, Request

@@ -9,10 +9,10 @@ from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.credentials.service import CredentialService
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectorParts
-from interlock.links.era_memory import EraMemory
+from interlock.links.handshake import EraMemory
 from interlock.links.keeper import Keeper
-from interlock.links.own.asking_memory import AskingMemory
-from interlock.links.process_room import ProcessRoom
+from interlock.links.process_limit import ProcessRoom
+from interlock.links.share_decision import AskingMemory
 from interlock.node.approval_parts import ApprovalParts
 from interlock.node.call_parts import CallParts
 from interlock.node.configured_servers import Servers

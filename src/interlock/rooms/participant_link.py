@@ -21,10 +21,9 @@ from interlock.core.calls.call import Call, Outcome, Pending
 from interlock.core.calls.check import CONFIRMATION_REQUIRED, CheckNumber, Refused, Release
 from interlock.core.clock import Clock, rfc3339
 from interlock.links.connected_link import ID_DIGITS_MAX, ConnectedLink
-from interlock.links.link import ServerFacts
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import LinkEvents, ServerFacts
 from interlock.links.pipes import Trouble, Undelivered
-from interlock.links.server_notifications import CHANGES
+from interlock.links.server_messages import CHANGES
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import CANCELLED, PROGRESS, Era
 from interlock.rooms.proposals import Proposals, Settled

@@ -21,8 +21,7 @@ from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectFailed, Connector, ConnectorParts
 from interlock.links.handshake import GreetingFailed, Manner, greet
 from interlock.links.keeper import Keeper, StockCatalog
-from interlock.links.link import Link
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import Link, LinkEvents
 from interlock.links.listing import Listing
 from interlock.links.server_keeper import ServerKeeper
 from interlock.mcp.methods import LATEST_MODERN, LEGACY_VERSIONS, TOOLS_LIST, Era

@@ -17,7 +17,7 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.local_items import local_items
 from interlock.core.clock import Clock
 from interlock.fronts.audience import Audience
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import LinkEvents
 from interlock.links.local_link import LocalLink, LocalResource, LocalTool, ToolResult
 from interlock.rooms import participation as asked
 from interlock.rooms.connections import Leases

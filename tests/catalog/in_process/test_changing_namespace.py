@@ -17,8 +17,8 @@ from interlock.ax.protocol.names import alias, is_qualified, may_collide, withho
 from interlock.catalog.catalog import Namespace, View
 from interlock.catalog.incremental import ShownTools
 from interlock.core.calls.caller import ViewKey
+from interlock.links.connected_link import ServerLink
 from interlock.links.listing import Listing
-from interlock.links.server_link import ServerLink
 from interlock.mcp.methods import Era
 
 KEYS = (

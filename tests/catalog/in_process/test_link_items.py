@@ -18,9 +18,9 @@ from interlock.catalog.routes import LinkItems, Route, _NoRulings
 from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn, ToolClass, ToolRule
 from interlock.core.calls.caller import ViewKey
 from interlock.core.clock import SystemClock
-from interlock.links.link_events import LinkEvents
+from interlock.links.connected_link import ServerLink
+from interlock.links.link import LinkEvents
 from interlock.links.listing import Items, Listing
-from interlock.links.server_link import ServerLink
 from interlock.mcp.methods import Era
 from interlock.wire.jsonrpc.codec import decode_object
 from interlock.wire.refusal import NAMESPACE_INVALID

@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from interlock.devices.protocol.announcement import Announcement
 from interlock.devices.protocol.description import DeviceDescription, Event, Field, LinkDescription, Tool
 from interlock.devices.protocol.message_text import MessageTexts
 from interlock.devices.protocol.messages import Answer, Codec, DeviceFault, Notice, Registration
+from interlock.devices.protocol.tool_schemas import Announcement
 from interlock.devices.protocol.wire_formats import codec_of, framing_of
 
 MESSAGES = 1500  # of each kind

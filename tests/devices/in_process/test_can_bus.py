@@ -10,8 +10,7 @@ from tests.devices.device_owner import Owner, description
 
 from interlock.devices.transports import can_bus
 from interlock.devices.transports.can_bus import CanTransport
-from interlock.devices.transports.connections import Connections
-from interlock.devices.transports.transport import TransportFailed
+from interlock.devices.transports.transport import Connections, TransportFailed
 
 RX, TX = 0x701, 0x700  # of the gateway
 CHANNELS = (f"test-{number}" for number in itertools.count())

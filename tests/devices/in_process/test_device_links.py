@@ -12,8 +12,8 @@ from interlock.devices.device_link import DeviceLink
 from interlock.devices.device_tools import device_tool
 from interlock.devices.protocol.cbor import encoded
 from interlock.devices.session import DeviceSession
-from interlock.devices.transports import transports
-from interlock.devices.transports.connections import Connections
+from interlock.devices.transports import transport
+from interlock.devices.transports.transport import Connections
 
 FINAL = (
     TEXT
@@ -71,7 +71,7 @@ async def test_a_device_with_events_has_log_messages() -> None:
 @pytest.mark.req("AX-B.2-5")
 async def test_why_an_announcement_was_refused_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = Memory(described(ALONE))
-    monkeypatch.setattr(transports, "import_module", lambda name: type("Module", (), {"UartTransport": memory.made}))
+    monkeypatch.setattr(transport, "import_module", lambda name: type("Module", (), {"UartTransport": memory.made}))
     for entries, why in (
         ([{0: 1, 1: [], 2: 5}, {0: 5, 1: [], 2: 5, 3: "ignite now"}], "tool 5: the name 'ignite now' is not 1 to 63"),
         ([{0: 1, 1: [], 2: 0}], "tool 1 returns no map"),

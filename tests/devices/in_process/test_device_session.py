@@ -12,17 +12,16 @@ from tests.devices.device_descriptions import described
 
 from interlock.core.clock import SystemClock
 from interlock.devices import session as runtime_session
-from interlock.devices.announcements import Announcements
-from interlock.devices.outcomes import Busy, CallOutcome, Failed, Lost, Succeeded
+from interlock.devices.device_tools import Announcements
 from interlock.devices.protocol.cbor import encoded, read_untrusted
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.devices.protocol.description_check import read_description
 from interlock.devices.protocol.messages import Announced, Registration
 from interlock.devices.protocol.simulation import SimulatedDevice
+from interlock.devices.requests import Busy, CallOutcome, Failed, Lost, Succeeded
 from interlock.devices.session import DeviceSession
-from interlock.devices.transports import transports
-from interlock.devices.transports.connections import Connections
-from interlock.devices.transports.transport import TransportOwner
+from interlock.devices.transports import transport
+from interlock.devices.transports.transport import Connections, TransportOwner
 
 TEXT = """
 profile = "a"
@@ -113,7 +112,7 @@ class Owner:
 @pytest.fixture
 def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     made = Memory(described(TEXT))
-    monkeypatch.setattr(transports, "import_module", lambda name: type("Module", (), {"UartTransport": made.made}))
+    monkeypatch.setattr(transport, "import_module", lambda name: type("Module", (), {"UartTransport": made.made}))
     return made
 
 
@@ -227,7 +226,7 @@ async def test_a_missing_library_is_the_failure_of_that_link_and_names_the_extra
     monkeypatch: pytest.MonkeyPatch, missing: str, text: str
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delitem(sys.modules, "interlock.devices.protocol.cobs_framing", raising=False)
+    monkeypatch.delitem(sys.modules, "interlock.devices.protocol.framing", raising=False)
     session = DeviceSession("board", described(text), SystemClock(), Owner(), Connections())
     session.open()
     assert not await session.present_within(2.0)

@@ -10,7 +10,7 @@ from interlock.core.clock import SystemClock
 from interlock.devices.protocol.cbor import encoded
 from interlock.devices.protocol.description import DeviceDescription, Event, LinkDescription
 from interlock.devices.session import DeviceSession
-from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.transport import Connections
 
 
 class Owner:

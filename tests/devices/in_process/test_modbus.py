@@ -12,9 +12,8 @@ from tests.devices.device_owner import Owner
 from tests.devices.plc import BUSY, COUNTER, LEVEL, TEMPERATURE, Plc, SerialPair
 
 from interlock.devices.protocol.description import DeviceDescription, LinkDescription
-from interlock.devices.transports.connections import Connections
 from interlock.devices.transports.modbus import ModbusTransport
-from interlock.devices.transports.transport import TransportFailed
+from interlock.devices.transports.transport import Connections, TransportFailed
 
 READ_TEMPERATURE = bytes.fromhex(f"0007 05 04 {TEMPERATURE:04x} 0002")
 TEMPERATURE_ANSWER = bytes.fromhex("0007 06 04 04 41ac0000")

@@ -13,11 +13,9 @@ import pytest
 from tests.devices.device_owner import Owner, description
 from tests.support.certificates import Authority
 
-from interlock.devices.transports import mqtt, mqtt_client
-from interlock.devices.transports.connections import Connections
-from interlock.devices.transports.mqtt import MqttTransport
-from interlock.devices.transports.mqtt_client import PACKET_BYTES_MAX
-from interlock.devices.transports.transport import TransportFailed
+from interlock.devices.transports import mqtt
+from interlock.devices.transports.mqtt import PACKET_BYTES_MAX, MqttTransport
+from interlock.devices.transports.transport import Connections, TransportFailed
 
 CONNACK, PUBLISH, PUBACK, SUBACK, UNSUBACK = 0x20, 0x30, 0x40, 0x90, 0xB0
 ACCEPTED = bytes((CONNACK, 3, 0, 0, 0))
@@ -217,7 +215,7 @@ async def test_a_device_that_publishes_without_end_is_left_for_a_while() -> None
 
 
 async def test_answers_may_come_as_fast_as_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mqtt_client, "READS_PER_S", 300)  # or this takes many seconds
+    monkeypatch.setattr(mqtt, "READS_PER_S", 300)  # or this takes many seconds
 
     async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await subscribe(reader, writer)
@@ -255,7 +253,7 @@ async def test_a_broker_that_pours_is_read_no_faster_than_is_due(
     owner, loop = Owner(), asyncio.get_running_loop()
     poured = publish(0, 0, b"x" * 1000, FOREIGN)
     packets = 3000
-    due_s = packets * mqtt_client.READS_PER_PACKET / mqtt_client.READS_PER_S - mqtt_client.BURST_S
+    due_s = packets * mqtt.READS_PER_PACKET / mqtt.READS_PER_S - mqtt.CLIENT_BURST_S
     began = loop.time()
     async with flooded(poured, owner, tls if is_encrypted else None) as (hostile, pump):
         async with asyncio.timeout(10 * due_s):

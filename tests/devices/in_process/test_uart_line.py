@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from tests.devices.device_owner import Owner, description
 
-from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.transport import Connections
 from interlock.devices.transports.uart import UartTransport
 
 CFLAG = 2  # of what tcgetattr returns

@@ -9,7 +9,7 @@ import pytest
 import uvloop
 from tests.devices.device_owner import Owner, description
 
-from interlock.devices.transports.connections import Connections
+from interlock.devices.transports.transport import Connections
 from interlock.devices.transports.uart import UartTransport
 
 

@@ -11,8 +11,7 @@ from tests.devices.device_owner import Owner, description
 
 from interlock.devices.transports import ble
 from interlock.devices.transports.ble import BleTransport
-from interlock.devices.transports.connections import Connections
-from interlock.devices.transports.transport import TransportFailed
+from interlock.devices.transports.transport import Connections, TransportFailed
 
 ADDRESS = "F1:F1:F1:F1:F1:F1"
 LONG = bytes(number % 251 for number in range(200))

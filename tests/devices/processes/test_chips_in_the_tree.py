@@ -15,9 +15,7 @@ from tests.gate.held_calls import ADA, Client, anchor, proof
 from tests.support.node_process import RunningNode, running_node, wait_for
 
 from interlock.devices.protocol.cbor import read_untrusted
-from interlock.devices.protocol.cobs_framing import CobsFraming
-from interlock.devices.protocol.framing import Framing
-from interlock.devices.protocol.sof_framing import SofFraming
+from interlock.devices.protocol.framing import CobsFraming, Framing, SofFraming
 from mcp import Client as SdkClient
 
 need("avr-gcc", "arm-none-eabi-gcc", "qemu-system-avr", "qemu-system-arm")

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from tests.devices.emulated_chips import FIRMWARE, need
 
-from interlock.devices.protocol.announcement import Announcement
 from interlock.devices.protocol.cbor import encoded
 from interlock.devices.protocol.cbor_codec import CborCodec
-from interlock.devices.protocol.cobs_framing import CobsFraming
 from interlock.devices.protocol.description import DeviceDescription, LinkDescription
+from interlock.devices.protocol.framing import CobsFraming
 from interlock.devices.protocol.messages import Answer, Received, Registration
+from interlock.devices.protocol.tool_schemas import Announcement
 
 need("gcc")
 

@@ -5,15 +5,13 @@ from collections.abc import Iterator
 import pytest
 from tests.devices.emulated_chips import Chip, chip, need
 
-from interlock.devices.protocol.announcement import Announcement
 from interlock.devices.protocol.cbor import encoded
 from interlock.devices.protocol.cbor_codec import CborCodec
-from interlock.devices.protocol.cobs_framing import CobsFraming
 from interlock.devices.protocol.description import DeviceDescription, Event, Field, LinkDescription, Tool
 from interlock.devices.protocol.frame_codec import FrameCodec
+from interlock.devices.protocol.framing import CobsFraming, SofFraming
 from interlock.devices.protocol.messages import Answer, Notice, Registration
-from interlock.devices.protocol.sof_framing import SofFraming
-from interlock.devices.protocol.tool_schemas import announced_tool
+from interlock.devices.protocol.tool_schemas import Announcement, announced_tool
 
 need("avr-gcc", "arm-none-eabi-gcc", "sdcc", "qemu-system-avr", "qemu-system-arm", "s51")
 

@@ -6,7 +6,7 @@ import pytest
 from tests.devices.emulated_chips import SimulatedSpi, need
 
 from interlock.devices.protocol.cbor import encoded, read_untrusted
-from interlock.devices.protocol.length_framing import LengthFraming
+from interlock.devices.protocol.framing import LengthFraming
 
 need("avr-gcc", "simavr")
 

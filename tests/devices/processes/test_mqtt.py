@@ -12,9 +12,8 @@ from tests.devices.broker import Broker
 from tests.devices.device_owner import Owner, description
 
 from interlock.devices.protocol.description_check import read_description
-from interlock.devices.transports.connections import Connections
 from interlock.devices.transports.mqtt import MqttTransport
-from interlock.devices.transports.transport import TransportFailed
+from interlock.devices.transports.transport import Connections, TransportFailed
 
 NAMES = (f"pump{number}" for number in itertools.count())
 

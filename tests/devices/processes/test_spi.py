@@ -11,9 +11,8 @@ from tests.devices.device_owner import Owner, description
 from tests.devices.emulated_chips import SimulatedSpi, need
 
 from interlock.devices.transports import spi
-from interlock.devices.transports.connections import Connections
 from interlock.devices.transports.spi import SpiTransport
-from interlock.devices.transports.transport import TransportFailed
+from interlock.devices.transports.transport import Connections, TransportFailed
 
 
 class Slave:

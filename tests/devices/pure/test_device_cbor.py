@@ -11,15 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.devices.protocol.announcement import Announcement
 from interlock.devices.protocol.cbor import encoded, read_untrusted
 from interlock.devices.protocol.cbor_codec import CborCodec
 from interlock.devices.protocol.description import DeviceDescription, Event, Field, LinkDescription, Tool
 from interlock.devices.protocol.frame_codec import FramedCborCodec
-from interlock.devices.protocol.json_codec import JsonCodec
+from interlock.devices.protocol.json_codec import JsonCodec, is_online, topics_of
 from interlock.devices.protocol.messages import Announced, Answer, DeviceFault, Notice, Registration
-from interlock.devices.protocol.mqtt_topics import is_online, topics_of
-from interlock.devices.protocol.tool_schemas import announced_tool, input_schema, output_schema
+from interlock.devices.protocol.tool_schemas import Announcement, announced_tool, input_schema, output_schema
 from interlock.devices.protocol.wire_formats import codec_of
 
 LINK = LinkDescription(transport="uart_cbor")

@@ -8,15 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.devices.protocol import sof_framing
-from interlock.devices.protocol.cobs_framing import CobsFraming
+from interlock.devices.protocol import framing as framing_module
 from interlock.devices.protocol.crc import crc8, crc8_bytes, crc16
 from interlock.devices.protocol.description import DeviceDescription, Field, LinkDescription, Tool
 from interlock.devices.protocol.frame_codec import FrameCodec
-from interlock.devices.protocol.framing import Framing
-from interlock.devices.protocol.length_framing import LengthFraming
+from interlock.devices.protocol.framing import CobsFraming, Framing, LengthFraming, SofFraming
 from interlock.devices.protocol.messages import Answer, DeviceFault
-from interlock.devices.protocol.sof_framing import SofFraming
 from interlock.devices.protocol.wire_formats import framing_of
 
 GAP_S = 0.005
@@ -251,7 +248,7 @@ def test_bytes_are_checked_a_bounded_number_of_times(monkeypatch: pytest.MonkeyP
         checked += len(data)
         return crc8_bytes(data)
 
-    monkeypatch.setattr(sof_framing, "crc8_bytes", counted)
+    monkeypatch.setattr(framing_module, "crc8_bytes", counted)
     framing = SofFraming(max_message=4095, gap_s=1.0, len_form=2, crc="crc8")
     hostile = b"\x7e\x0f\x7e" * 20_000
     for start in range(0, len(hostile), 1024):

@@ -18,8 +18,8 @@ from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.provider import keeper as keeping
 from interlock.drivers.provider import provider as provider_module
 from interlock.links import connector
-from interlock.links.failed_requests import LostRefusal
 from interlock.links.keeper import backoff_s
+from interlock.links.link_requests import LostRefusal
 from interlock.process import start_limits
 
 

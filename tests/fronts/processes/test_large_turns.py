@@ -14,7 +14,7 @@ from tests.support.node_with_clock import META, SECONDS
 
 from interlock.fronts.exchange import Exchange, Head
 from interlock.fronts.public import TURN_BYTES, PublicEndpoint
-from interlock.links.server_link import ServerLink
+from interlock.links.connected_link import ServerLink
 from interlock.net.http.connection import HttpConnection
 from interlock.node.node import Node
 from interlock.wire.jsonrpc.codec import LARGE_VALUE_BYTES, LargeParams, call_pieces, encode_call, find_plain_request

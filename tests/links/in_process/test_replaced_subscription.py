@@ -10,9 +10,8 @@ from msgspec import Raw
 from interlock.config.plan import Dial, ServerPlan
 from interlock.core.clock import SystemClock
 from interlock.links import subscriptions
-from interlock.links.link import ServerFacts
-from interlock.links.link_events import LinkEvents
-from interlock.links.server_link import ServerLink
+from interlock.links.connected_link import ServerLink
+from interlock.links.link import LinkEvents, ServerFacts
 from interlock.mcp.methods import Era
 
 TAG = "io.modelcontextprotocol/subscriptionId"

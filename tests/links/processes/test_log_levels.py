@@ -14,7 +14,7 @@ from tests.support.asking_server import command
 from tests.support.local_node import LOGGED, LegacyClient, running
 from tests.support.node_with_clock import ELICIT, META, SECONDS, Asked, Place, filled, park
 
-from interlock.links import log_level
+from interlock.links import subscriptions
 
 LINKS = ("web", "sse", "pipe")
 LEVEL = META + "logLevel"
@@ -83,7 +83,7 @@ async def test_every_request_of_a_level_that_is_being_set_waits(here: Place) -> 
 async def test_a_server_that_does_not_take_a_level_holds_no_request_back_for_long(
     here: Place, link: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_level, "TAKEN_S", 0.2)
+    monkeypatch.setattr(subscriptions, "TAKEN_S", 0.2)
     await hold(here, link, "debug")
     assert (await log_at(here, link, "debug").result())["content"][0]["text"] == "logged"
 
@@ -167,7 +167,7 @@ async def test_a_level_goes_with_the_last_client_that_wanted_it(here: Place) -> 
     here.node.fronts.legacy.sessions.close(loud.session, "gone")
     assert level._level == "warning"
     here.node.fronts.legacy.sessions.close(calm.session, "gone")
-    assert level._level == log_level.QUIET
+    assert level._level == subscriptions.QUIET
 
 
 async def test_a_sessions_level_silences_no_request(here: Place) -> None:

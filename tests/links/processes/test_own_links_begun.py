@@ -12,10 +12,9 @@ from tests.support.local_node import LegacyClient, running
 from tests.support.node_with_clock import AheadClock, Asked, Place
 
 from interlock.config.plan import Dial, Package, Spawn
-from interlock.links.own.asking_memory import BUCKET, AskingMemory
-from interlock.links.own.own_link_keeper import OwnKeeper
-from interlock.links.own.stateful_servers import STATEFUL, maybe_stateful
-from interlock.links.server_link import ServerLink
+from interlock.links.connected_link import ServerLink
+from interlock.links.own_links import OwnKeeper
+from interlock.links.share_decision import BUCKET, STATEFUL, AskingMemory, maybe_stateful
 from interlock.node.node import Node
 
 FORM = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}

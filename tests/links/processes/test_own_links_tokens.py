@@ -11,9 +11,9 @@ from interlock.catalog.catalog import EVERYTHING
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber
 from interlock.credentials.token import TokenHolder
-from interlock.links.own import pool
-from interlock.links.own.pool import OwnLinks
-from interlock.links.server_link import ServerLink
+from interlock.links import own_links
+from interlock.links.connected_link import ServerLink
+from interlock.links.own_links import OwnLinks
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -124,7 +124,7 @@ async def test_a_users_link_that_has_no_room_takes_no_first_call_either(
 async def test_a_link_with_a_call_under_way_makes_no_room_for_another_user(
     here: Place, own: OwnLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(own_links, "CONNECTIONS_MAX", 2)
     asked = gated(here, "ada", "kept")
     await sent(here, asked)
     await here.call("web__tally", who="bob").result()
@@ -136,7 +136,7 @@ async def test_a_link_with_a_call_under_way_makes_no_room_for_another_user(
 async def test_a_link_whose_call_waits_for_its_user_makes_no_room_and_the_next_user_is_told_to_wait(
     here: Place, own: OwnLinks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "CONNECTIONS_MAX", 1)
+    monkeypatch.setattr(own_links, "CONNECTIONS_MAX", 1)
     arguments, said = await park(here, "waits", name="web__interview", who="ada")
     error = await here.call("web__tally", who="bob").error()
     assert (error["data"]["reason"], error["data"]["limit"]) == ("own_links_full", 1)

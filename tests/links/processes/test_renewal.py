@@ -9,8 +9,8 @@ import pytest_asyncio
 from tests.support.node_with_clock import SECONDS, Asked, Place, filled, park, place, steps
 
 from interlock.credentials.token import Denied, TokenHolder
+from interlock.links.connected_link import ServerLink
 from interlock.links.pipes import Trouble, Undelivered
-from interlock.links.server_link import ServerLink
 from interlock.links.unauthorized_retry import Renewal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

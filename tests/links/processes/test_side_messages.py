@@ -18,10 +18,9 @@ from tests.support.node_with_clock import SECONDS, Place
 
 from interlock.core.calls.call import Pending
 from interlock.links import side_requests
-from interlock.links.connected_link import UNSOLICITED_PER_S, Noise
+from interlock.links.connected_link import UNSOLICITED_PER_S, Noise, ServerLink
 from interlock.links.pipes import HttpPipe, StdioPipe, Trouble, Undelivered, _Exchange
-from interlock.links.server_link import ServerLink
-from interlock.links.server_questions import ServerQuestions
+from interlock.links.server_messages import ServerQuestions
 from interlock.net.paced_delivery import PER_TURN
 from interlock.process.child import Child
 from interlock.process.launch import child_environment

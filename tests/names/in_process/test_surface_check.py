@@ -33,9 +33,9 @@ from interlock.config.plan import AxPlan, GatePlan, Plan, ServerPlan, Spawn
 from interlock.core.calls.caller import ViewKey
 from interlock.core.calls.check import CheckNumber
 from interlock.core.clock import SystemClock
-from interlock.links.link_events import LinkEvents
+from interlock.links.connected_link import ServerLink
+from interlock.links.link import LinkEvents
 from interlock.links.listing import Items, Listing
-from interlock.links.server_link import ServerLink
 from interlock.mcp.methods import Era
 from interlock.names.names_check import NamesCheck
 from interlock.names.protocol.entry import Entry, Status

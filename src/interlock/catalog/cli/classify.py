@@ -1,19 +1,95 @@
 """interlock tools classify [PATTERN]"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from interlock.approvals.cli.keys import FromDescriptor, can_ask
-from interlock.catalog.cli.class_dialogue import ask_classes, classes_of, maybe_tool
 from interlock.cli.command import Invocation, verb
 from interlock.cli.completion import tool_names
-from interlock.cli.terminal.errors import BadUsage
+from interlock.cli.terminal.errors import BadUsage, Waits
+from interlock.cli.terminal.text import one_line
 
 if TYPE_CHECKING:
     from interlock.approvals.classification_api import ClassProposal
     from interlock.ax.protocol.capability import ToolClass
+
+CLASSES: "tuple[ToolClass, ...]" = ("read_only", "reversible", "irreversible")
+
+
+def classes_of(texts: Sequence[str]) -> "dict[str, ToolClass]":
+    """TOOL=CLASS, each."""
+    found: dict[str, ToolClass] = {}
+    for text in texts:
+        tool, _, said = text.rpartition("=")
+        tool_class = next((one for one in CLASSES if one == said.replace("-", "_")), None)
+        if not tool or tool_class is None:
+            raise BadUsage("usage", f"{text} is not TOOL=CLASS", hint=f"a class is one of {', '.join(CLASSES)}")
+        found[tool] = tool_class
+    return found
+
+
+def ask_classes(
+    question: str,
+    tools: Mapping[str, str],
+    show: "Callable[[Mapping[str, ToolClass]], None]",
+    remark: Callable[[str], None],
+    *,
+    nothing_done: str,
+) -> "dict[str, ToolClass]":
+    """What the person changed, once they agree. `tools`: what may be changed, each with its name at its server, which
+    does where it is unique. `show` draws the table as it then is. A read-only class that the name contradicts is
+    asked about once more."""
+    said: dict[str, ToolClass] = {}
+    while True:
+        show(said)
+        answer = typer.prompt(f"{question} yes, no, or TOOL=CLASS to change one", default="yes", err=True).strip()
+        if answer.lower() in ("y", "yes"):
+            return said
+        if answer.lower() in ("n", "no", "q"):
+            raise Waits("not_decided", nothing_done)
+        try:
+            changed = classes_of(answer.replace(",", " ").split())
+        except BadUsage as bad:
+            remark(bad.message)
+            continue
+        for given, tool_class in changed.items():
+            name = maybe_tool(given, tools)
+            if name is None:
+                remark(f"there is no tool {one_line(given)} whose class could be changed")
+            elif may_be(tools[name], tool_class):
+                said[name] = tool_class
+
+
+def maybe_tool(given: str, tools: Mapping[str, str]) -> str | None:
+    if given in tools:
+        return given
+    like = [name for name, original in tools.items() if original == given]
+    return like[0] if len(like) == 1 else None
+
+
+def may_be(name: str, tool_class: "ToolClass") -> bool:
+    """Whether the person stays with a class that the name of the tool contradicts."""
+    from interlock.drivers.protocol.binding.effects import maybe_question
+
+    doubt = maybe_question(name, tool_class)
+    return doubt is None or typer.confirm(f"{one_line(name)}: {doubt}. Is it read_only all the same?", err=True)
+
+
+WHY = {
+    "annotations": "the server says so",
+    "name": "its name suggests it",
+    "schema": "its arguments suggest it",
+    "nothing": "nothing suggests less",
+    "person": "you say so",
+    "contract": "its contract says so",
+}
+
+
+def reason(by: str, question: str | None) -> str:
+    return WHY.get(by, by) if question is None else f"? {one_line(question)}"
+
 
 SKIP = "skip"
 
@@ -133,7 +209,7 @@ def _agreed(invocation: Invocation, found: "list[ClassProposal]") -> "list[Class
 def _draw(invocation: Invocation, found: "Sequence[ClassProposal]") -> None:
     from rich.text import Text
 
-    from interlock.catalog.cli.class_dialogue import reason
+    from interlock.catalog.cli.classify import reason
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import first_sentence, one_line
 

@@ -277,8 +277,7 @@ async def _watch(invocation: Invocation, description: "DeviceDescription", count
 
     from interlock.core.clock import rfc3339
     from interlock.devices.protocol.message_text import MessageTexts
-    from interlock.devices.transports.connections import Connections
-    from interlock.devices.transports.transport import TransportFailed
+    from interlock.devices.transports.transport import Connections, TransportFailed
     from interlock.devices.transports.uart import UartTransport
     from interlock.links.api import Frame
 

@@ -20,13 +20,12 @@ from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import EXIT_REFUSED, Refused
 from interlock.cli.terminal.text import one_line
 from interlock.devices.protocol import frame_codec
-from interlock.devices.protocol.announcement import Announcement
 from interlock.devices.protocol.cbor import encoded
-from interlock.devices.protocol.cobs_framing import CobsFraming
 from interlock.devices.protocol.description import TOOL_ID_MAX, DeviceDescription, Tool
+from interlock.devices.protocol.framing import CobsFraming
 from interlock.devices.protocol.layouts import is_number, layout_size, limits
 from interlock.devices.protocol.messages import Announced, Answer, DeviceFault, Notice, Received, Registration
-from interlock.devices.protocol.tool_schemas import announced_tool
+from interlock.devices.protocol.tool_schemas import Announcement, announced_tool
 from interlock.devices.protocol.wire_formats import codec_of, framing_of
 
 READ_BYTES: Final = 4096

@@ -21,8 +21,8 @@ from interlock.devices.protocol.messages import (
     Notice,
     Received,
     Registration,
+    without_metadata,
 )
-from interlock.devices.protocol.metadata import without_metadata
 
 JSONRPC: Final = 0
 METHOD: Final = 1

@@ -12,8 +12,7 @@ import msgspec
 from interlock.devices.protocol.cbor_codec import CborCodec
 from interlock.devices.protocol.description import DeviceDescription, Tool
 from interlock.devices.protocol.layouts import decode_payload, encode_payload
-from interlock.devices.protocol.messages import Answer, DeviceFault, Notice, Received, Registration
-from interlock.devices.protocol.metadata import without_metadata
+from interlock.devices.protocol.messages import Answer, DeviceFault, Notice, Received, Registration, without_metadata
 
 CALL: Final = 0x01
 RESPONSE: Final = 0x02

@@ -1,11 +1,15 @@
-"""Framing: messages in a stream of bytes, and back out of it."""
+"""Framing: how messages are marked off in a stream of bytes. COBS, a length prefix, or the frame of Profile A."""
 
 from collections import Counter
-from typing import Protocol
+from typing import Literal, Protocol
+
+from cobs import cobs
+
+from interlock.devices.protocol.crc import Crc, crc8_bytes, crc16_bytes
 
 
 class Framing(Protocol):
-    """Where messages begin and end. What is no message is dropped and counted by its reason; the next one is found."""
+    """Finds messages in a stream of bytes. Bytes that are no message are dropped and counted by reason."""
 
     discarded: Counter[str]
     max_message: int
@@ -18,3 +22,255 @@ class Framing(Protocol):
 
     def reset(self) -> None:
         """The connection is new: what was begun is forgotten."""
+
+
+_CRC: dict[str, tuple[int, Crc]] = {"crc8": (1, crc8_bytes), "crc16": (2, crc16_bytes)}
+_BLOCK = 254  # bytes that one code byte of COBS stands before
+
+
+class CobsFraming:
+    """COBS frames (AX-8.1-2): the message and its checksum, if the link has one, encoded without zeros; a zero ends
+    the frame.
+    """
+
+    def __init__(self, *, max_message: int, crc: Literal["none", "crc8", "crc16"] = "none") -> None:
+        self.discarded: Counter[str] = Counter()
+        self.max_message = max_message
+        self._crc_bytes, self._crc = _CRC.get(crc, (0, _nothing))
+        largest = max_message + self._crc_bytes
+        self._frame_max = largest + largest // _BLOCK + 1
+        self._begun = bytearray()
+        self._is_too_large = False  # what was begun; the rest of it is dropped as well
+
+    def encode(self, message: bytes) -> bytes:
+        if len(message) > self.max_message:
+            raise ValueError(f"a message of {len(message)} bytes: {self.max_message} at most")
+        return bytes(cobs.encode(message + self._crc(message))) + b"\0"
+
+    def feed_untrusted(self, data: bytes, now: float) -> list[bytes]:
+        *ends, begun = data.split(b"\0")
+        messages = []
+        for end in ends:
+            self._append(end)
+            message, fault = self._ended()
+            self.reset()
+            if fault:
+                self.discarded[fault] += 1
+            else:
+                messages.append(message)
+        self._append(begun)
+        return messages
+
+    def reset(self) -> None:
+        self._begun.clear()
+        self._is_too_large = False
+
+    def _append(self, part: bytes) -> None:
+        if self._is_too_large:
+            return
+        if len(self._begun) + len(part) > self._frame_max:
+            self._is_too_large = True
+            self._begun.clear()
+        else:
+            self._begun += part
+
+    def _ended(self) -> tuple[bytes, str]:
+        """The message, and why it is none."""
+        if self._is_too_large:
+            return b"", "too_large"
+        if not self._begun:
+            return b"", "empty"
+        try:
+            checked = bytes(cobs.decode(bytes(self._begun)))
+        except cobs.DecodeError:
+            return b"", "cobs"
+        message = checked[: max(0, len(checked) - self._crc_bytes)]
+        if self._crc(message) != checked[len(message) :]:
+            return b"", "checksum"
+        if not message:
+            return b"", "empty"
+        return message, "too_large" if len(message) > self.max_message else ""
+
+
+def _nothing(message: bytes) -> bytes:
+    return b""
+
+
+PREFIX_BYTES = 2
+
+
+class LengthFraming:
+    """Messages with a length prefix (AX-8.1-3, AX-8.1-4): two bytes, big-endian; a length of 0 is ignored.
+
+    A length has no checksum. After a length above the limit the next message cannot be found: `is_lost` becomes true,
+    and nothing is read until `reset`.
+    """
+
+    def __init__(self, *, max_message: int, gap_s: float | None = None) -> None:
+        self.discarded: Counter[str] = Counter()
+        self.max_message = max_message
+        self.is_lost = False
+        self.gap_s = gap_s  # silence within a message that gives it up
+        self._begun = bytearray()
+        self._read_at = 0.0
+
+    def encode(self, message: bytes) -> bytes:
+        if not 0 < len(message) <= self.max_message:
+            raise ValueError(f"a message of {len(message)} bytes: 1 to {self.max_message} are possible")
+        return len(message).to_bytes(PREFIX_BYTES, "big") + message
+
+    def feed_untrusted(self, data: bytes, now: float) -> list[bytes]:
+        if self.is_lost:
+            return []
+        if self._begun and self.gap_s is not None and now - self._read_at > self.gap_s:
+            self.discarded["truncated"] += 1
+            self._begun.clear()
+        self._read_at = now
+        whole = bytes(self._begun) + data
+        messages: list[bytes] = []
+        at = 0
+        while len(whole) - at >= PREFIX_BYTES:
+            begin = at + PREFIX_BYTES
+            length = int.from_bytes(whole[at:begin], "big")
+            if length > self.max_message:
+                self.discarded["too_large"] += 1
+                self.is_lost = True
+                self._begun.clear()
+                return messages
+            if len(whole) < begin + length:
+                break
+            if length:
+                messages.append(whole[begin : begin + length])
+            at = begin + length
+        self._begun = bytearray(whole[at:])
+        return messages
+
+    def reset(self) -> None:
+        self._begun.clear()
+        self.is_lost = False
+
+
+MESSAGE_MIN = 3  # TYPE, TOOL_ID, SEQ
+ONE_BYTE_MAX = 0x7F  # of a LEN in the form "auto"
+LEN_MAX = 0x7FFF  # 15 bits
+CHECKED_PER_BYTE = 8  # in vain, for each byte that came; noise takes less than one
+FRAMES_CHECKED_MAX = 16  # of the greatest length, in vain and at once
+
+
+class SofFraming:
+    """The frame of Profile A (AX-B.1-2): SOF, LEN, the message, CRC, without byte stuffing.
+
+    A receiver finds the next frame by LEN, CRC and silence. When a frame fails, one byte is dropped, so that a good
+    frame behind (or within) a bad one is still found. Feeding no bytes after `gap_s` of silence gives up an incomplete
+    frame. If most bytes begin a bad frame, the whole frame is dropped, so that the work stays proportional to the bytes
+    received.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_message: int,
+        gap_s: float,
+        sof: int = 0x7E,
+        len_form: Literal["auto", 1, 2] = "auto",
+        crc: Literal["auto", "crc8", "crc16"] = "auto",
+    ) -> None:
+        self.discarded: Counter[str] = Counter()
+        self.max_message = min(max_message, 0xFF if len_form == 1 else LEN_MAX)
+        self.gap_s = gap_s
+        self._sof = sof
+        self._len_form = len_form
+        self._crc = crc
+        self._begun = bytearray()
+        self._read_at = 0.0
+        self._is_noise = False  # so that a run of it counts once
+        self._credit_max = FRAMES_CHECKED_MAX * self.max_message
+        self._credit = self._credit_max  # bytes that may still be checked in vain
+
+    def encode(self, message: bytes) -> bytes:
+        if not MESSAGE_MIN <= len(message) <= self.max_message:
+            raise ValueError(f"a message of {len(message)} bytes: {MESSAGE_MIN} to {self.max_message} are possible")
+        if self._len_form == 1 or (self._len_form == "auto" and len(message) <= ONE_BYTE_MAX):
+            head = bytes((len(message),))
+        else:
+            head = (len(message) | (0x8000 if self._len_form == "auto" else 0)).to_bytes(2, "big")
+        checked = head + message
+        return bytes((self._sof,)) + checked + self._checksum(checked, len(head))
+
+    def feed_untrusted(self, data: bytes, now: float) -> list[bytes]:
+        messages: list[bytes] = []
+        if self._begun and now - self._read_at > self.gap_s:
+            self._scan(messages, is_over=True)
+        if data:
+            self._read_at = now
+            self._credit = min(self._credit_max, self._credit + CHECKED_PER_BYTE * len(data))
+            self._begun += data
+            self._scan(messages, is_over=False)
+        return messages
+
+    def reset(self) -> None:
+        self._begun.clear()
+        self._is_noise = False
+
+    def _scan(self, messages: list[bytes], *, is_over: bool) -> None:
+        data = bytes(self._begun)
+        at = 0
+        counted_to = 0  # the end of the last bad frame: what is found within it counts no more
+        while at < len(data):
+            found = data.find(self._sof, at)
+            if found != at and (found < 0 or found > counted_to) and not self._is_noise:
+                self.discarded["noise"] += 1
+                self._is_noise = True
+            if found < 0:
+                at = len(data)
+                break
+            at = found
+            outcome, end = self._frame_at(data, at)
+            if outcome == "truncated" and not is_over:
+                break
+            if isinstance(outcome, str):
+                if at >= counted_to:
+                    self.discarded[outcome] += 1
+                    counted_to = end
+                if outcome == "checksum":
+                    self._credit -= end - at
+                at = end if outcome == "checksum" and self._credit < 0 else at + 1
+            else:
+                self._is_noise = False
+                messages.append(outcome)
+                at = end
+        del self._begun[:at]
+
+    def _frame_at(self, data: bytes, at: int) -> tuple[bytes | str, int]:
+        """The message of the frame at `at`, or why it is none, and where the frame ends."""
+        left = len(data) - at
+        if left < 2:
+            return "truncated", len(data)
+        head_bytes, length = 1, data[at + 1]
+        if self._len_form == 2 or (self._len_form == "auto" and length > ONE_BYTE_MAX):
+            if left < 3:
+                return "truncated", len(data)
+            head_bytes = 2
+            length = int.from_bytes(data[at + 1 : at + 3], "big")
+            if self._len_form == "auto":
+                length &= LEN_MAX
+                if length <= ONE_BYTE_MAX:  # one byte would have done
+                    return "length", at + 1
+        if length < MESSAGE_MIN:
+            return "length", at + 1
+        if length > self.max_message:
+            return "too_large", at + 1
+        checked_to = at + 1 + head_bytes + length
+        end = checked_to + (2 if self._is_crc16(head_bytes) else 1)
+        if len(data) < end:
+            return "truncated", len(data)
+        checked = data[at + 1 : checked_to]
+        if self._checksum(checked, head_bytes) != data[checked_to:end]:
+            return "checksum", end
+        return checked[head_bytes:], end
+
+    def _is_crc16(self, head_bytes: int) -> bool:
+        return self._crc == "crc16" or (self._crc == "auto" and head_bytes == 2)
+
+    def _checksum(self, checked: bytes, head_bytes: int) -> bytes:
+        return crc16_bytes(checked) if self._is_crc16(head_bytes) else crc8_bytes(checked)

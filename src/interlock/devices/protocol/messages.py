@@ -88,3 +88,23 @@ class Codec(Protocol):
 
     def notice(self, event_id: int, payload: Any) -> dict[str, Any] | None:
         """What an event says; None: no such event is described."""
+
+
+PREFIX = "x-mcpax-"
+META = "_meta"
+
+
+def without_metadata(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _stripped(value)
+        for name, value in arguments.items()
+        if name != META and not name.lower().startswith(PREFIX)  # AX-8.2-5
+    }
+
+
+def _stripped(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _stripped(member) for name, member in value.items() if not name.lower().startswith(PREFIX)}
+    if isinstance(value, list):
+        return [_stripped(member) for member in value]
+    return value

@@ -6,9 +6,9 @@ from typing import Any, Final
 import msgspec
 
 from interlock.devices.protocol.cbor_codec import MAP, argument_names
-from interlock.devices.protocol.description import Field, LinkDescription, Tool
+from interlock.devices.protocol.description import TOOLS_MAX, Field, LinkDescription, Tool
 from interlock.devices.protocol.layouts import is_number, is_whole, limits
-from interlock.devices.protocol.messages import Announced, DeviceFault
+from interlock.devices.protocol.messages import Announced, DeviceFault, Registration
 
 _MAJOR_TYPES: Final[dict[int, dict[str, Any]]] = {
     0: {"type": "integer", "minimum": 0},
@@ -119,3 +119,43 @@ def _closed(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     if required:
         schema["required"] = required
     return schema
+
+
+class Announcement:
+    """The announcement of a self-describing device (AX-B.2-5, AX-8.N-1), collected from its frames and applied as a
+    whole.
+
+    Frames are numbered from 0, and each but the last says that more follow. A frame out of order, a repeated id or more
+    than 64 tools end the announcement with a DeviceFault; the previous tools stay, and the device is asked again.
+    """
+
+    def __init__(self) -> None:
+        self._tools: dict[int, Announced] = {}
+        self._next_part = 0
+
+    def add(self, registration: Registration) -> tuple[Announced, ...] | None:
+        """All tools, once the last frame is here. Raises DeviceFault (malformed, unexpected)."""
+        if registration.part == 0:
+            self.reset()
+        if registration.part != self._next_part:
+            self.reset()
+            raise DeviceFault("unexpected", f"frame {registration.part} of an announcement out of its turn")
+        for tool in registration.tools:
+            if tool.id in self._tools:
+                self.reset()
+                raise DeviceFault("malformed", f"tool {tool.id} twice")
+            self._tools[tool.id] = tool
+        if len(self._tools) > TOOLS_MAX:
+            self.reset()
+            raise DeviceFault("malformed", f"more than {TOOLS_MAX} tools")
+        self._next_part += 1
+        if registration.more:
+            return None
+        tools = tuple(self._tools.values())
+        self.reset()
+        return tools
+
+    def reset(self) -> None:
+        """The connection is new, or the device began again."""
+        self._tools.clear()
+        self._next_part = 0

@@ -39,18 +39,18 @@ def codec_of(description: DeviceDescription) -> Codec:
 def framing_of(link: LinkDescription, profile: Profile) -> Framing:
     """Raises ValueError for a transport that keeps messages whole by itself, and for a frame without a checksum."""
     if link.transport in ("ble_cbor", "spi_cbor"):
-        from interlock.devices.protocol.length_framing import LengthFraming
+        from interlock.devices.protocol.framing import LengthFraming
 
         return LengthFraming(max_message=link.max_frame, gap_s=link.timeout_ms / 1000)
     if link.transport != "uart_cbor":
         raise ValueError(f"{link.transport} has no framing of ours")
     if framing_name(link, profile) == "cobs":
-        from interlock.devices.protocol.cobs_framing import CobsFraming
+        from interlock.devices.protocol.framing import CobsFraming
 
         return CobsFraming(max_message=link.max_frame, crc="none" if link.crc == "auto" else link.crc)
     if link.crc == "none":
         raise ValueError("a frame of Profile A has a checksum: crc8 or crc16")
-    from interlock.devices.protocol.sof_framing import SofFraming
+    from interlock.devices.protocol.framing import SofFraming
 
     return SofFraming(max_message=link.max_frame, gap_s=gap_s(link), sof=link.sof, len_form=link.len, crc=link.crc)
 

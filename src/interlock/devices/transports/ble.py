@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from interlock.devices.protocol.description import DeviceDescription
-from interlock.devices.protocol.length_framing import LengthFraming
+from interlock.devices.protocol.framing import LengthFraming
 from interlock.devices.protocol.wire_formats import framing_of
-from interlock.devices.transports.connections import Connections
-from interlock.devices.transports.transport import TransportFailed, TransportOwner
+from interlock.devices.transports.transport import Connections, TransportFailed, TransportOwner
 
 SERVICE = "4d435041-5800-4b1e-9c52-7f0a6b1d3e20"
 WRITE = "4d435041-5801-4b1e-9c52-7f0a6b1d3e20"  # gateway to device

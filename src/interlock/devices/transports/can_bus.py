@@ -20,8 +20,7 @@ import can
 import isotp
 
 from interlock.devices.protocol.description import DeviceDescription
-from interlock.devices.transports.connections import Connections
-from interlock.devices.transports.transport import TransportFailed, TransportOwner
+from interlock.devices.transports.transport import Connections, TransportFailed, TransportOwner
 
 MESSAGE_MAX = 4095  # bytes: what the 12 bits of a first frame count
 STANDARD_ID_MAX = 0x7FF  # above it: 29 bits

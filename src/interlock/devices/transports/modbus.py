@@ -21,8 +21,7 @@ from pymodbus.pdu import DecodePDU, ModbusPDU
 from interlock.core.background import BackgroundTasks
 from interlock.devices.protocol.description import DeviceDescription, LinkDescription
 from interlock.devices.protocol.modbus_codec import EXCEPTION, is_answer, split_untrusted
-from interlock.devices.transports.connections import Connections
-from interlock.devices.transports.transport import TransportFailed, TransportOwner
+from interlock.devices.transports.transport import Connections, TransportFailed, TransportOwner
 
 PORT = 502
 CONNECT_S = 5.0

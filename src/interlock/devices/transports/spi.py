@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import Protocol
 
 from interlock.devices.protocol.description import DeviceDescription
-from interlock.devices.protocol.length_framing import PREFIX_BYTES, LengthFraming
+from interlock.devices.protocol.framing import PREFIX_BYTES, LengthFraming
 from interlock.devices.protocol.wire_formats import framing_of
-from interlock.devices.transports.connections import Connections
-from interlock.devices.transports.transport import TransportFailed, TransportOwner
+from interlock.devices.transports.transport import Connections, TransportFailed, TransportOwner
 
 STUCK = 0xFFFF  # a data line that no device drives
 

@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 
 from interlock.devices.protocol.description import SIMULATED, DeviceDescription
 from interlock.devices.protocol.wire_formats import framing_of
-from interlock.devices.transports.connections import Connections
-from interlock.devices.transports.simulated_line import SimulatedLine
-from interlock.devices.transports.transport import TransportFailed, TransportOwner
+from interlock.devices.transports.simulated_port import SimulatedLine
+from interlock.devices.transports.transport import Connections, TransportFailed, TransportOwner
 
 OPEN_S: Final = 5.0
 SLICE_BYTES: Final = 1024  # handled at once; some milliseconds of work where every byte is noise

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.approvals.cli.keys import can_ask
-from interlock.catalog.cli.class_dialogue import CLASSES, ask_classes, classes_of
+from interlock.catalog.cli.classify import CLASSES, ask_classes, classes_of
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused
 from interlock.drivers.protocol.server_name import server_name

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from interlock.ax.protocol.names import normalise
-from interlock.catalog.cli.class_dialogue import reason
+from interlock.catalog.cli.classify import reason
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import count, one_line
 from interlock.drivers.add import AddedServer

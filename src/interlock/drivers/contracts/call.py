@@ -33,8 +33,8 @@ from interlock.drivers.protocol.selection.resolver import SelectionChoice
 from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.provider.context import context_of
 from interlock.gate.protocol.reserved_claims import without_claims
-from interlock.links.failed_requests import LostRefusal
-from interlock.links.server_link import ServerLink
+from interlock.links.connected_link import ServerLink
+from interlock.links.link_requests import LostRefusal
 from interlock.mcp.capabilities import may_be_asked
 from interlock.mcp.headers import mirror_headers
 from interlock.mcp.meta import RAW_EMPTY

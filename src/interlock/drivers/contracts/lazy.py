@@ -10,7 +10,7 @@ from interlock.core.current_plan import CurrentPlan
 from interlock.core.feed import AsyncFeed
 from interlock.core.recorder import Recorder
 from interlock.guard.guard import Guard
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import LinkEvents
 
 if TYPE_CHECKING:
     from interlock.drivers.contracts.service import Contracts

@@ -22,7 +22,7 @@ from interlock.core.recorder import Recorder
 from interlock.drivers.interfaces import Lease, Provider
 from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.guard.guard import Guard
-from interlock.links.server_link import ServerLink
+from interlock.links.connected_link import ServerLink
 from interlock.mcp.methods import META_CAPABILITIES, NAMED_BY, Era
 from interlock.mcp.results import result_to_legacy
 from interlock.mcp.tasks import declares_tasks, without_tasks

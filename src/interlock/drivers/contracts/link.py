@@ -28,8 +28,7 @@ from interlock.drivers.protocol.binding import resource_refs as refs
 from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.guard.guard import Guard
 from interlock.links.handshake import modern_head
-from interlock.links.link import Link, ServerFacts
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.mcp import methods
 from interlock.mcp.headers import encode_header
 from interlock.mcp.meta import RAW_EMPTY

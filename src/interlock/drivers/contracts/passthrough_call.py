@@ -17,7 +17,7 @@ from interlock.drivers.contracts.uri_check import maybe_denied
 from interlock.drivers.interfaces import Provider
 from interlock.drivers.protocol.binding.call_result import error_result
 from interlock.drivers.protocol.errors import DriverRefusal
-from interlock.links.server_link import ServerLink
+from interlock.links.connected_link import ServerLink
 from interlock.mcp.methods import TOOLS_CALL, Era
 from interlock.wire.jsonrpc.codec import Response, decode_value
 from interlock.wire.jsonrpc.errors import CodecError

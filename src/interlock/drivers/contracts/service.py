@@ -27,7 +27,7 @@ from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.selection.resolver import DriverResolution, SelectionPolicy
 from interlock.guard.guard import Guard
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import LinkEvents
 from interlock.links.listing import Items, Listing
 from interlock.mcp.items import Item
 from interlock.wire.jsonrpc.codec import decode_value, encode_value

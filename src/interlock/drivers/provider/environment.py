@@ -15,7 +15,7 @@ from interlock.drivers.provider.context import tenant_of, user_of
 from interlock.drivers.secrets.vault import Vault
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import LinkEvents
 from interlock.store.ports import KeyValue
 
 Installer = Callable[[Driver, Path, Callable[[str], None]], Awaitable[Installed | InstallFailed]]

@@ -24,7 +24,7 @@ from interlock.drivers.workspace.declaration import Declared
 from interlock.drivers.workspace.tamper_check import TamperCheck
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import LinkEvents
 from interlock.process.sandbox.sandbox import private_paths
 from interlock.store.ports import KeyValue
 

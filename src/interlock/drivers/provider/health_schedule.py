@@ -15,10 +15,10 @@ from interlock.drivers.install.installation import Installed
 from interlock.drivers.protocol.model import Driver, HealthCheck
 from interlock.drivers.provider.health_probe import exec_health, http_health
 from interlock.drivers.provider.keeper import DriverKeeper
+from interlock.links.connected_link import ServerLink
 from interlock.links.connector import ConnectorParts
-from interlock.links.failed_requests import LostRefusal
 from interlock.links.handshake import MODERN_META, modern_head
-from interlock.links.server_link import ServerLink
+from interlock.links.link_requests import LostRefusal
 from interlock.mcp.methods import DISCOVER, PING
 from interlock.wire.refusal import Refusal
 

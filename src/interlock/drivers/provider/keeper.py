@@ -18,15 +18,14 @@ from interlock.core.link_state import LinkState
 from interlock.credentials.token import TokenHolder
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.workspace.tamper_check import BROKEN, WORDS, TamperCheck
-from interlock.links.connected_link import ConnectedLink
+from interlock.links.connected_link import ConnectedLink, ServerLink
 from interlock.links.connector import ConnectFailed, ConnectorParts
 from interlock.links.handshake import UNSUPPORTED
 from interlock.links.keeper import LISTS_OF, StockCatalog, backoff_s
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import LinkEvents
 from interlock.links.listing import FIELD, LIST_S, Items, Listing
 from interlock.links.pipes import Undelivered
 from interlock.links.server_keeper import ServerKeeper
-from interlock.links.server_link import ServerLink
 from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.process.stderr import Redact, StderrRing
 from interlock.wire.jsonrpc.codec import Notification, Request

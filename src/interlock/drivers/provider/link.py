@@ -10,9 +10,9 @@ from interlock.core.calls.call import Pending
 from interlock.core.clock import Clock
 from interlock.drivers.protocol.selection.login_expiry import Detected, Detector
 from interlock.drivers.secrets.vault import DriverRevealer
-from interlock.links.link_events import LinkEvents
+from interlock.links.connected_link import ServerLink
+from interlock.links.link import LinkEvents
 from interlock.links.pipes import StdioPipe, Trouble, Undelivered
-from interlock.links.server_link import ServerLink
 from interlock.wire.jsonrpc.codec import Response, decode_untrusted
 from interlock.wire.jsonrpc.errors import CodecError
 

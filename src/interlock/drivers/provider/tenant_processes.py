@@ -15,9 +15,9 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.drivers.provider.contract_check import Verdict
 from interlock.drivers.provider.keeper import DriverKeeper
+from interlock.links.connected_link import ServerLink
 from interlock.links.keeper import Keeper
-from interlock.links.process_room import SETTLED_S, ProcessRoom, RoomFull
-from interlock.links.server_link import ServerLink
+from interlock.links.process_limit import SETTLED_S, ProcessRoom, RoomFull
 
 LOOK_LEAST_S: Final = 0.05
 LOOK_AGAIN_S: Final = 1.0  # for room that processes of other servers leave: nothing tells of it

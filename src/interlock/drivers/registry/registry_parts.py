@@ -24,7 +24,7 @@ from interlock.drivers.workspace.trust_store import Memory
 from interlock.fronts.modern import ModernFront
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper
-from interlock.links.link_events import LinkEvents
+from interlock.links.link import LinkEvents
 from interlock.store.ports import KeyValue
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interlock.catalog.cli.class_dialogue import ask_classes
+from interlock.catalog.cli.classify import ask_classes
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable
 from interlock.cli.terminal.output import Output

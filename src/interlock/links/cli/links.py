@@ -1,16 +1,183 @@
 """interlock links list | logs | restart | release"""
 
+import textwrap
+from collections.abc import Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import UNSET
+from rich.text import Text
 
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import segments
+from interlock.cli.terminal.columns import labelled_lines
 from interlock.cli.terminal.errors import Unreachable
+from interlock.cli.terminal.text import count, duration, latency, local_time, one_line, since
+from interlock.guard.api import Budget, Spent
+from interlock.links.api import Device, Link, OwnLink, Registration
 
 if TYPE_CHECKING:
     from interlock.cli.client.operator import Answer
     from interlock.links.api import LogLine, RestartedLink
+
+STATE_STYLES = {
+    "ready": "green",
+    "connecting": "cyan",
+    "slow": "yellow",
+    "degraded": "yellow",
+    "unauthorised": "magenta",
+    "failed": "red",
+    "stopped": "dim",
+    "asleep": "dim",
+}
+_SIGNS = {"ready": "●", "connecting": "○", "slow": "◐", "degraded": "◐", "unauthorised": "!", "failed": "✗"}
+_ASCII_SIGNS = {"ready": "*", "connecting": ".", "slow": "~", "degraded": "~", "unauthorised": "!", "failed": "x"}
+
+
+def state_sign(state: str, *, ascii_only: bool = False) -> str:
+    return (_ASCII_SIGNS if ascii_only else _SIGNS).get(state, "-")
+
+
+def state_text(state: str, *, ascii_only: bool = False) -> Text:
+    return Text(f"{state_sign(state, ascii_only=ascii_only)} {one_line(state)}", style=STATE_STYLES.get(state, ""))
+
+
+def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> list[Text]:
+    age = since(link.since, now)
+    head = Text.assemble((one_line(link.segment), "bold"), "  ", state_text(link.state, ascii_only=ascii_only))
+    if age:
+        head.append(f" for {age}", style="dim")
+    lines = [head]
+    if link.reason:
+        lines += labelled_lines("because", one_line(link.reason), width)
+    elif link.state == "asleep":
+        lines += labelled_lines("because", "it was idle; the next call starts it", width)
+    if link.server:
+        lines += labelled_lines("server", one_line(f"{link.server.name} {link.server.version}"), width)
+    if link.driver:
+        lines += labelled_lines("driver", one_line(link.driver), width)
+    reach = f"{link.kind} over {link.transport}" + (f", process {link.pid}" if link.pid else "")
+    reach += {True: ", in a sandbox", False: ", in no sandbox", None: ""}[link.sandbox]
+    lines += labelled_lines("reached", reach, width)
+    if link.registration is not UNSET:
+        lines += _registration(link.registration, link.hops, width)
+    if link.device is not None:
+        lines += _device_lines(link.device, width)
+    spoken = " ".join(part for part in (link.protocol_version, f"({link.era})" if link.era else None) if part)
+    if link.device is None:
+        lines += labelled_lines("speaks", spoken or "not known yet", width)
+    first = count(link.tools, "tool") if link.contracts is None else count(link.contracts, "contract")
+    offers = [first, count(link.prompts, "prompt"), count(link.resources, "resource")]
+    lines += labelled_lines("offers", ", ".join(offers), width)
+    usage = f"{link.calls}, {link.errors} failed, {link.in_flight} in flight"
+    if link.parked:
+        usage += f", {link.parked} wait for their clients"
+    lines += labelled_lines("calls", usage, width)
+    if link.latency_ms is not None:
+        lines += labelled_lines("latency", f"{latency(link.latency_ms)} (median)", width)
+    if link.budget:
+        lines += labelled_lines("budget", budget_text(link.budget), width, style=budget_style(link.budget))
+    if link.token is not None:
+        ends = f"until {local_time(link.token.expires_at)}" if link.token.expires_at else "without a known end"
+        lines += labelled_lines("token", ends, width)
+    if link.users is not None:
+        lines += labelled_lines("users", f"{count(link.users, 'user')} connected, each with their own token", width)
+    if link.own_because:
+        lines += labelled_lines("not shared", f"{one_line(link.own_because)}: clients get other links", width)
+    for number, own in enumerate(link.own):
+        lines += labelled_lines("own links" if number == 0 else "", _own_text(own), width)
+    if link.restarts:
+        lines += labelled_lines("restarts", str(link.restarts), width)
+    if link.stderr_lines:
+        said = f"{count(link.stderr_lines, 'line')}: interlock links logs {one_line(link.segment)}"
+        lines += labelled_lines("stderr", said, width)
+    for number, denied in enumerate(link.denied):
+        text = f"{one_line(denied.place)}: {one_line(denied.why)}; {one_line(denied.remedy)}"
+        lines += labelled_lines("kept from" if number == 0 else "", text, width, style="yellow")
+    if link.since:
+        lines += labelled_lines("since", local_time(link.since), width)
+    for number, withheld in enumerate(link.withheld):
+        text = f"{one_line(withheld.name)}: {one_line(withheld.reason)}"
+        lines += labelled_lines("withheld" if number == 0 else "", text, width, style="yellow")
+    for number, (reason, tools) in enumerate((link.not_listed_because or {}).items()):
+        text = f"{count(tools, 'tool')}: {one_line(reason)}"
+        lines += labelled_lines("not offered" if number == 0 else "", text, width)
+    for number, noted in enumerate(link.noted):
+        text = f"{one_line(noted.name)}: {one_line(noted.note)}"
+        lines += labelled_lines("names" if number == 0 else "", text, width, style="yellow")
+    return lines
+
+
+def _device_lines(device: Device, width: int) -> list[Text]:
+    seen = f"last seen {local_time(device.seen)}" if device.seen else "never seen"
+    at = f" at {one_line(device.port)}" if device.port else ""
+    gone = f", gone {count(device.unplugged, 'time')}" if device.unplugged else ""
+    lines = labelled_lines("device", f"profile {device.profile}{at}, {seen}{gone}", width)
+    said = f"{device.sent} sent, {device.received} received, {device.retries} repeated"
+    waiting = f", {count(device.waiting, 'call')} waiting" if device.waiting else ""
+    lines += labelled_lines("messages", said + waiting, width)
+    if device.discarded:
+        dropped = ", ".join(f"{number} {one_line(reason)}" for reason, number in device.discarded.items())
+        lines += labelled_lines("dropped", dropped, width, style="yellow")
+    if device.missing:
+        names = ", ".join(map(one_line, device.missing))
+        lines += labelled_lines(
+            "missing", f"{names}: described, and not announced by the device", width, style="yellow"
+        )
+    return lines
+
+
+def _own_text(own: OwnLink) -> str:
+    whose = f"{one_line(own.principal)}, {'a session' if own.per == 'session' else 'all sessions'}"
+    if own.per == "capabilities":
+        whose = "clients that can be asked the same"
+    where = f", process {own.pid}" if own.pid else ""
+    use = f"{own.in_flight} in flight" if own.in_flight else f"idle for {duration(own.idle_s)}"
+    return f"{one_line(own.segment)}: {one_line(own.state)}, {whose}{where}, {count(own.calls, 'call')}, {use}"
+
+
+def _registration(known: Registration, hops: int, width: int) -> list[Text]:
+    who = known.principal
+    if known.authority:
+        who += f", {known.authority} ({'verified' if known.verified else 'unverified'})"
+    lines = labelled_lines("registered", f"{one_line(who)}, scope {known.auth_scope}, session {known.session}", width)
+    beat = f"every {known.heartbeat_interval_ms} ms" if known.heartbeat_interval_ms else "none, the link tells"
+    lines += labelled_lines("heartbeat", beat, width)
+    below = f", {count(known.aggregators, 'aggregator')} below" if known.aggregators else ""
+    spoken = f"MCP-AX {one_line(known.version)}" if known.version else "MCP-AX, its version not said"
+    lines += labelled_lines("away", f"{count(hops, 'hop')}{below}, {known.transport_class}, {spoken}", width)
+    if known.secure_by:
+        lines += labelled_lines("secure by", one_line(known.secure_by), width)
+    return lines
+
+
+_LIMIT_NAMES = {
+    "max_calls_per_minute": "calls a minute",
+    "max_mutable_calls_per_session": "changing calls",
+    "max_cost_units_per_session": "units",
+}
+
+
+def budget_text(limits: Mapping[str, Spent]) -> str:
+    return ", ".join(
+        f"{spent.used} of {spent.limit} {_LIMIT_NAMES.get(name, one_line(name))}" for name, spent in limits.items()
+    )
+
+
+def budget_style(limits: Mapping[str, Spent]) -> str:
+    return "yellow" if any(one.used >= one.limit for one in limits.values()) else "dim"
+
+
+def budget_lines(budgets: tuple[Budget, ...], *, width: int) -> list[Text]:
+    """One line or more for each caller and tool that has used something."""
+    lines = []
+    for budget in budgets:
+        text = f"budget of {one_line(budget.name)}: {budget_text(budget.limits)}"
+        wrapped = textwrap.wrap(text, max(20, width), break_on_hyphens=False, subsequent_indent="  ")
+        lines += [Text(line, style=budget_style(budget.limits)) for line in wrapped]
+    return lines
+
 
 REASON_WIDTH_MIN = 24  # less says nothing; interlock status shows it whole
 NUMBERS = frozenset((4, 5, 6, 7))
@@ -51,7 +218,6 @@ def list_links(invocation: Invocation) -> None:
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import latency, one_line
     from interlock.links.api import Links
-    from interlock.links.cli.link_lines import state_text
 
     links = answer.as_(Links).links
     if not links:

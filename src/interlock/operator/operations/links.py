@@ -10,8 +10,7 @@ from msgspec import UNSET, UnsetType
 from interlock.ax.children import ChildSupervisor
 from interlock.ax.registrar import Registrar
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.routes import Route
-from interlock.catalog.subtree import below
+from interlock.catalog.routes import Route, below
 from interlock.core.clock import rfc3339
 from interlock.core.link_state import USABLE, LinkState
 from interlock.core.operator_errors import NotFound
@@ -37,7 +36,7 @@ from interlock.links.api import (
 from interlock.links.api import Link as LinkView
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
-from interlock.links.own.own_link_keeper import OwnKeeper
+from interlock.links.own_links import OwnKeeper
 from interlock.links.registered import RegisteredLink
 
 Keepers = Mapping[str, Keeper]
@@ -83,7 +82,7 @@ class LinkOperations:
 
     def frames(self, segment: str, after: int) -> Frames:
         link = find_keeper(self._keepers, segment).link
-        from interlock.devices.device_frames import maybe_frames  # devices are rare
+        from interlock.devices.device_link import maybe_frames  # devices are rare
 
         frames = maybe_frames(link, after)
         if frames is None:

@@ -10,8 +10,8 @@ from interlock.credentials.api import RemovedSecret, Secret, Secrets, StoredSecr
 from interlock.credentials.secret_references import secret_line
 from interlock.credentials.service import BadSecretName, CredentialService, referenced_secrets
 from interlock.drivers.registry.service import Drivers
-from interlock.links.own.pool import OwnLinks
-from interlock.links.server_link import ServerLink
+from interlock.links.connected_link import ServerLink
+from interlock.links.own_links import OwnLinks
 from interlock.operator.operations.links import Keepers, shown_names
 from interlock.store.sqlite.secrets import Kind
 

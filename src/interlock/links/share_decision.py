@@ -1,0 +1,201 @@
+"""The decision of `share = "auto"`: whether a server is shared by all, or gives each session a link of its own.
+
+It begins shared. A 2026-07-28 server stays so: what it asks belongs to one request. A legacy server stops being shared
+for everybody where it is known to keep state, and for those clients that can be asked once it asks on a pipe on which
+nothing says whom it means. A question for roots counts where the operator lets the server hear of any.
+
+A legacy server hears once, when greeted, what its client can do, and the link that all share declares all that any
+client may. That is wrong for a server that looks at it. So once it has asked for sampling or elicitation, on whichever
+stream, every call goes over a link that declares what its own client can do; clients that can do the same share one.
+
+A 2026-07-28 server that is dialled may speak the older era too, as servers of the SDKs do, and some of its tools ask in
+mid-call, which only that era has. So legacy clients that can be asked get links of their own to it, in their era, if it
+turns out to speak it. A program that the node starts would have to run twice for that, and keep its state twice: there
+it takes `share = "session"`.
+"""
+
+import logging
+from typing import Final
+
+import msgspec
+
+from interlock.config.plan import Dial, Spawn
+from interlock.core.background import BackgroundTasks
+from interlock.core.clock import Clock
+from interlock.drivers.protocol.server_name import server_name
+from interlock.links.connected_link import ServerLink
+from interlock.links.link import Own, ServerFacts
+from interlock.links.own_links import OwnLinks
+from interlock.mcp.meta import RAW_EMPTY
+from interlock.mcp.methods import ASKED_OF_CLIENT, EXTENSION, Era
+from interlock.mcp.tasks import offers_tasks
+from interlock.store.ports import KeyValue
+from interlock.wire.jsonrpc.codec import decode_object
+
+
+class StatefulServer(msgspec.Struct, frozen=True, kw_only=True):
+    packages: tuple[str, ...]
+    names: tuple[str, ...] = ()  # as in serverInfo
+    asks: bool = False  # it also asks its clients
+    reason: str
+
+
+STATEFUL: Final = (
+    StatefulServer(
+        packages=("@modelcontextprotocol/server-everything",),
+        names=("mcp-servers/everything", "example-servers/everything"),
+        asks=True,
+        reason="it asks its client for answers, and keeps subscriptions and a log level for one client",
+    ),
+    StatefulServer(
+        packages=("@modelcontextprotocol/server-sequential-thinking",),
+        names=("sequential-thinking-server",),
+        reason="it counts the thoughts of one conversation",
+    ),
+    StatefulServer(
+        packages=("@playwright/mcp", "@executeautomation/playwright-mcp-server"),
+        names=("Playwright",),
+        reason="its browser has one current page",
+    ),
+    StatefulServer(
+        packages=("@modelcontextprotocol/server-puppeteer",),
+        names=("example-servers/puppeteer",),
+        reason="its browser has one current page",
+    ),
+    StatefulServer(
+        packages=("chrome-devtools-mcp",),
+        names=("chrome_devtools",),
+        reason="its browser has one selected page",
+    ),
+)
+
+
+def maybe_stateful(reach: Spawn | Dial | None, name: str) -> StatefulServer | None:
+    """`name`: what the server calls itself."""
+    words = _words(reach) if isinstance(reach, Spawn) else ()
+    for server in STATEFUL:
+        if name in server.names or any(_names(word, package) for word in words for package in server.packages):
+            return server
+    return None
+
+
+def _words(reach: Spawn) -> tuple[str, ...]:
+    return reach.command if reach.package is None else (reach.package.name, *reach.command)
+
+
+def _names(word: str, package: str) -> bool:
+    return word == package or word.startswith(f"{package}@") or f"/node_modules/{package}/" in word
+
+
+BUCKET: Final = "asking"
+
+
+class Asking(msgspec.Struct, frozen=True):
+    """What one server asks for."""
+
+    server: str  # the name it gives itself: another server under the same segment is not known to ask
+    asks: frozenset[str]  # capabilities of clients: elicitation, sampling, roots; nothing said which client was meant
+    asks_in_calls: frozenset[str] = frozenset()  # the same, on the stream of a call, whose client was meant
+
+
+NOTHING: Final = Asking("", frozenset())
+
+
+class AskingMemory:
+    """Remembers across restarts which servers asked their clients something over a shared link, and for what.
+
+    A server that is known to ask decides over which link a call goes from the first call on, instead of from the first
+    question on.
+    """
+
+    def __init__(self, kv: KeyValue, clock: Clock) -> None:
+        self._kv = kv
+        self._clock = clock
+        self._known: dict[str, Asking] = {}
+        self._tasks = BackgroundTasks()
+
+    async def open(self) -> None:
+        """Raises StoreError."""
+        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
+            try:
+                self._known[entry.key] = msgspec.json.decode(entry.value, type=Asking)
+            except msgspec.MsgspecError as error:
+                log.warning("what %s asks for is not known any more: %s", entry.key, error)
+
+    async def close(self) -> None:
+        await self._tasks.finish()
+
+    def of(self, segment: str, server: str) -> Asking:
+        known = self._known.get(segment)
+        return known if known is not None and known.server == server else NOTHING
+
+    def add(self, segment: str, server: str, capability: str, *, in_call: bool) -> None:
+        known = self.of(segment, server)
+        asks, in_calls = known.asks, known.asks_in_calls
+        if in_call:
+            in_calls |= {capability}
+        else:
+            asks |= {capability}
+        known = self._known[segment] = Asking(server, asks, in_calls)
+        self._tasks.begin(self._save(segment, known))
+
+    async def _save(self, segment: str, known: Asking) -> None:
+        try:
+            await self._kv.put(BUCKET, segment, msgspec.json.encode(known), self._clock.wall())
+        except Exception as error:
+            log.warning("what %s asks for could not be remembered: %s", server_name(segment), error)
+
+
+DECLARED: Final = frozenset(("sampling", "elicitation"))  # roots are the operator's folders wherever a link is shared
+
+log = logging.getLogger("interlock.links")
+
+
+class AutoSharing:
+    """Of one server."""
+
+    def __init__(self, own: OwnLinks, memory: AskingMemory) -> None:
+        self._own = own
+        self._memory = memory
+
+    def maybe_own(self, link: ServerLink, facts: ServerFacts) -> Own | None:
+        """The links that its clients get of their own, now that it was greeted."""
+        if facts.era is not Era.LEGACY:
+            return None
+        stateful = maybe_stateful(link.reach, facts.name)
+        if stateful is not None:
+            self._own.serve(stateful.reason, asks=stateful.asks, is_exact=stateful.asks)
+            return self._own
+        known = self._memory.of(link.segment, facts.name)
+        asked, all_asked = known.asks, known.asks | known.asks_in_calls
+        if "roots" in asked and not link.allowed_folders():
+            asked -= {"roots"}
+        is_exact = not all_asked.isdisjoint(DECLARED)
+        if not asked and not is_exact:
+            return None
+        self._own.serve(f"it asks for {', '.join(sorted(all_asked))}", asked=asked, asks=True, is_exact=is_exact)
+        return self._own
+
+    def maybe_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> Own | None:
+        """Those of legacy clients, where it may speak both eras. A node below asks by itself; tasks have one era."""
+        if facts.era is not Era.MODERN or not isinstance(link.reach, Dial):
+            return None
+        extensions = decode_object(facts.capabilities.get("extensions", RAW_EMPTY)) or {}
+        if EXTENSION in extensions or offers_tasks(facts.capabilities, facts.era):
+            return None
+        self._own.serve(None, asked=frozenset(ASKED_OF_CLIENT.values()), in_own_era=True)
+        return self._own
+
+    def on_asked(self, link: ServerLink, method: str, *, in_call: bool) -> Own | None:
+        """The same, now that it asks something."""
+        facts, capability = link.facts, ASKED_OF_CLIENT.get(method)
+        if facts is None or capability is None:
+            return link.own
+        known = self._memory.of(link.segment, facts.name)
+        if capability in (known.asks_in_calls if in_call else known.asks):
+            return link.own
+        self._memory.add(link.segment, facts.name, capability, in_call=in_call)
+        own = self.maybe_own(link, facts)
+        if own is not None and link.own is None:
+            log.info("link %s: %s; clients get other links from now on", link.name, self._own.reason)
+        return own
