@@ -254,7 +254,7 @@ def node(interlock: Any, operations: Any) -> Iterator[Any]:
     from interlock.operator.app import operator_app
 
     listener = unix_listener(interlock.data / "run" / "admin.sock")
-    with serving(operator_app(operations, authenticate=None), listener):
+    with serving(operator_app(operations.handlers, authenticate=None), listener):
         yield operations
 
 

@@ -11,10 +11,12 @@ from tests.approvals.inboxes import Desk, desk_at
 
 from interlock.access.tokens import credential_of
 from interlock.approvals.decisions import DecisionService
+from interlock.approvals.operations.inbox import InboxOperations
 from interlock.approvals.views import ApprovalViews
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
 from interlock.operator.app import operator_app
+from interlock.operator.operation import handlers_of
 from interlock.wire.refusal import Refusal
 
 OWN_ID = "a0a0a0a0-0000-4000-8000-000000000000"
@@ -42,13 +44,6 @@ class KnowsOneWord:
 
 def signed(id: str, digest: str) -> str:
     return f"signed.{id}.{digest}"
-
-
-class Holder:
-    """As much of the node's operations as the inbox's part of the door asks for."""
-
-    def __init__(self, approvals: ApprovalViews) -> None:
-        self.approvals = approvals
 
 
 class Door:
@@ -79,5 +74,6 @@ async def door_at(folder: Path, *, guarded: bool = True, **rules: Any) -> AsyncI
         judge = KnowsOneWord()
         deciding = DecisionService(desk.inbox, desk.clock, OWN_ID, judge=judge)
         approvals = ApprovalViews(desk.inbox, deciding, desk.clock, aggregator_id=OWN_ID, url=lambda: URL)
-        app = operator_app(Holder(approvals), authenticate=authenticate if guarded else None)  # type: ignore[arg-type]
+        handlers = handlers_of([InboxOperations(approvals)])
+        app = operator_app(handlers, authenticate=authenticate if guarded else None)
         yield Door(desk, app, judge, deciding)

@@ -19,19 +19,61 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from tests.operator.fake_approvals import FakeApprovals
 
-from interlock.access.api import IssuedToken, RevokedTokens, Tokens
-from interlock.approvals.api import Approval, RevokedKeys
-from interlock.approvals.classification_api import ClassifiedTools, ClassifyTools, ClassProposals
-from interlock.catalog.api import ToolDetail, ToolRoutes, Tools
+from interlock.access.api import ISSUE_TOKEN, LIST_TOKENS, REVOKE_TOKEN, IssuedToken, IssueToken, RevokedTokens, Tokens
+from interlock.access.operations import check_token
+from interlock.approvals.api import REVOKE_KEY, Approval, RevokedKeys
+from interlock.approvals.classification_api import (
+    PROPOSE_CLASSES,
+    SIGN_CLASSES,
+    ClassifiedTools,
+    ClassifyTools,
+    ClassProposals,
+    SignClasses,
+)
+from interlock.approvals.operations.inbox import InboxOperations
+from interlock.catalog.api import (
+    CLASSIFY_TOOL,
+    GET_TOOL,
+    LIST_ROUTES,
+    LIST_SKILLS,
+    LIST_TOOLS,
+    ToolDetail,
+    ToolRoutes,
+    Tools,
+)
 from interlock.core.operator_errors import NotFound, Refused
-from interlock.credentials.api import Consent, RemovedSecret, Secrets, StoredSecret
+from interlock.credentials.api import (
+    AUTHORIZE_LINK,
+    LIST_SECRETS,
+    REMOVE_SECRET,
+    SET_SECRET,
+    TAKE_OAUTH_RETURN,
+    Consent,
+    RemovedSecret,
+    Secrets,
+    SetSecret,
+    StoredSecret,
+)
 from interlock.credentials.consents import Page
 from interlock.drivers.api import Skills
-from interlock.gate.protocol.held_call import Presented
-from interlock.links.api import Link, LinkLog, Links, ReleasedSegment, RestartedLink
-from interlock.operator.api import EffectiveConfiguration, Status
-from interlock.store.api import AuditPage
+from interlock.gate.protocol.held_call import Presented, read_proof_untrusted
+from interlock.links.api import (
+    GET_LINK,
+    GET_LINK_LOG,
+    LIST_LINKS,
+    RELEASE_LINK,
+    RESTART_LINK,
+    Link,
+    LinkLog,
+    Links,
+    ReleasedSegment,
+    RestartedLink,
+)
+from interlock.operator.api import GET_CONFIGURATION, GET_STATUS, EffectiveConfiguration, Status
+from interlock.operator.operation import Handlers, handlers_of, handles
+from interlock.store.api import READ_AUDIT, AuditPage
 from interlock.store.ports import Unavailable
 
 AGGREGATOR = "550e8400-e29b-41d4-a716-446655440000"  # as in `fake_approvals`
@@ -88,6 +130,7 @@ class FakeNode:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
+    @handles(GET_STATUS)
     def status(self) -> Status:
         if self._data.broken:
             raise RuntimeError("/secret/path: the fake is broken")
@@ -119,6 +162,7 @@ class FakeNode:
         }
         return msgspec.convert(status, Status)
 
+    @handles(GET_CONFIGURATION)
     def configuration(self) -> EffectiveConfiguration:
         return {"node": {"name": "default"}}
 
@@ -127,19 +171,23 @@ class FakeLinks:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
+    @handles(LIST_LINKS)
     def list_all(self) -> Links:
         return msgspec.convert({"links": self._data.link_list}, Links)
 
+    @handles(GET_LINK)
     def get(self, segment: str) -> Link:
         for one in self._data.link_list:
             if one["segment"] == segment:
                 return msgspec.convert(one, Link)
         raise NotFound("link", segment, [str(one["segment"]) for one in self._data.link_list], few=True)
 
+    @handles(GET_LINK_LOG)
     def logs(self, segment: str, lines: int) -> LinkLog:
         self.get(segment)
         return msgspec.convert({"segment": segment, "lines": self._data.log_lines[-lines:]}, LinkLog)
 
+    @handles(RESTART_LINK)
     async def restart(self, segment: str) -> RestartedLink:
         self.get(segment)
         if segment == "git":
@@ -147,6 +195,7 @@ class FakeLinks:
         self._data.restarted.append(segment)
         return RestartedLink(segment=segment, state="connecting")
 
+    @handles(RELEASE_LINK)
     async def release(self, segment: str) -> ReleasedSegment:
         if segment != "greenhouse":
             raise NotFound("owner", segment, ["greenhouse"], few=True)
@@ -157,6 +206,7 @@ class FakeConsents:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
+    @handles(AUTHORIZE_LINK)
     async def authorize(self, segment: str) -> Consent:
         self._data.links.get(segment)
         if segment != "notes":
@@ -169,6 +219,7 @@ class FakeConsents:
             expires_at="2026-11-15T10:10:00Z",
         )
 
+    @handles(TAKE_OAUTH_RETURN)
     async def take_return(self, parameters: list[tuple[str, str]]) -> Page:
         self._data.returned.append(parameters)
         return Page(400, "<i>No</i>", "a & b <script>")
@@ -178,21 +229,27 @@ class FakeSecrets:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
+    @handles(LIST_SECRETS)
     async def list_all(self) -> Secrets:
         kept = [{"kind": kind, "name": name} for kind, name in self._data.kept]
         return msgspec.convert({"secrets": kept}, Secrets)
 
-    async def set(self, name: str, value: str, by: str) -> StoredSecret:
+    @handles(SET_SECRET)
+    async def set(self, body: SetSecret, by: str) -> StoredSecret:
+        name, value = body.name, body.value
+        if body.unless_kept:
+            return self._keep(name, value)
         if name == "bad":
             raise Refused("bad_secret_name", "no")
         self._data.kept[("secret", name)] = value
         return StoredSecret(name=name, restarted=("notes",))
 
-    async def keep(self, name: str, value: str, by: str) -> StoredSecret:
+    def _keep(self, name: str, value: str) -> StoredSecret:
         new = ("secret", name) not in self._data.kept
         same = self._data.kept.setdefault(("secret", name), value) == value
         return StoredSecret(name=name, state="new" if new else "same" if same else "differs", restarted=())
 
+    @handles(REMOVE_SECRET)
     async def remove(self, kind: str, name: str, by: str) -> RemovedSecret:
         if self._data.kept.pop((kind, name), None) is None:
             raise NotFound("secret", name, [known for _, known in self._data.kept])
@@ -203,9 +260,11 @@ class FakeTools:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
-    def list_all(self, search: str = "") -> Tools:
+    @handles(LIST_TOOLS)
+    def list_all(self, search: str | None = None) -> Tools:
         return msgspec.convert({"tools": self._data.tool_list}, Tools)
 
+    @handles(GET_TOOL)
     def get(self, name: str, caller: str = "local") -> ToolDetail:
         for one in self._data.tool_list:
             if name in (one["name"], one["alias"]):
@@ -232,12 +291,18 @@ class FakeTools:
                 return msgspec.convert(detail, ToolDetail)
         raise NotFound("tool", name, [str(one["name"]) for one in self._data.tool_list])
 
+    @handles(CLASSIFY_TOOL)
     async def classify(self, name: str) -> Approval:
+        if not self._data.is_classified:
+            (approval,) = (approval for approval in self._data.approvals.all if approval["tool"] == name)
+            return msgspec.json.decode(msgspec.json.encode(approval), type=Approval)
         raise Refused("classified", "it is known what it does")
 
+    @handles(LIST_SKILLS)
     def skills(self) -> Skills:
         return Skills(skills=())
 
+    @handles(LIST_ROUTES)
     def routes(self) -> ToolRoutes:
         table = {
             one["name"]: {
@@ -256,6 +321,7 @@ class FakeClassification:
         self._data = data
         self.signed: list[tuple[ClassifyTools, Presented]] = []
 
+    @handles(PROPOSE_CLASSES)
     def proposals(self) -> ClassProposals:
         rows = [
             {
@@ -272,15 +338,19 @@ class FakeClassification:
         ]
         return msgspec.convert({"aggregator_id": AGGREGATOR, "tools": rows}, ClassProposals)
 
-    async def sign(self, wanted: ClassifyTools, proof: Presented, *, by: str) -> ClassifiedTools:
-        self.signed.append((wanted, proof))
-        return ClassifiedTools(classified=wanted.entries, left_out=())
+    @handles(SIGN_CLASSES)
+    async def sign(self, body: SignClasses, by: str) -> ClassifiedTools:
+        proof = read_proof_untrusted(body.proof)
+        assert isinstance(proof, Presented)
+        self.signed.append((body, proof))
+        return ClassifiedTools(classified=body.entries, left_out=())
 
 
 class FakeAudit:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
+    @handles(READ_AUDIT)
     async def page(self, after: int, limit: int) -> AuditPage[Raw]:
         page = [record for record in self._data.records if record["seq"] > after][:limit]
         records = tuple(Raw(msgspec.json.encode(record)) for record in page)
@@ -291,23 +361,25 @@ class FakeTokens:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
+    @handles(LIST_TOKENS)
     async def list_all(self) -> Tokens:
         if self._data.is_store_away:
             raise Unavailable("/data/store.db is locked")
         return msgspec.convert({"tokens": self._data.token_list}, Tokens)
 
-    async def issue(
-        self, name: str, audience: str, scope: str | None, days: int | None, room: object = None, *, by: str
-    ) -> IssuedToken:
+    @handles(ISSUE_TOKEN)
+    async def issue(self, body: IssueToken, by: str) -> IssuedToken:
+        check_token(body)
+        name, audience = body.name, body.audience
         made = {
             "id": "00000000000000aa",
             "name": name,
             "door": audience,
-            "scope": scope or "write",
+            "scope": body.scope or "write",
             "created_at": STARTED,
             "expires_at": "2026-12-15T10:00:00Z",
             "last_used_at": None,
-            "days": days,
+            "days": body.days,
         }
         self._data.token_list.append(made)
         prefix = "ilc_" if audience == "client" else "ilo_"
@@ -319,6 +391,7 @@ class FakeTokens:
             expires_at="2026-12-15T10:00:00Z",
         )
 
+    @handles(REVOKE_TOKEN)
     async def revoke(self, ref: str, by: str) -> RevokedTokens:
         gone = [one["id"] for one in self._data.token_list if ref in (one["id"], one["name"])]
         if not gone:
@@ -331,6 +404,7 @@ class FakeKeys:
     def __init__(self, data: "FakeOperations") -> None:
         self._data = data
 
+    @handles(REVOKE_KEY)
     async def revoke(self, ref: str, by: str) -> RevokedKeys:
         if ref == "nobody":
             raise NotFound("anchor", ref, ["ada"], few=True)
@@ -344,6 +418,7 @@ class FakeOperations:
     def __init__(self) -> None:
         self.url = "http://127.0.0.1:7411/mcp"
         self.is_store_away = False
+        self.is_classified = True
         self.revoked_keys: list[tuple[str, str]] = []
         self.link_list = [
             link("time"),
@@ -433,6 +508,13 @@ class FakeOperations:
         self.audit = FakeAudit(self)
         self.tokens = FakeTokens(self)
         self.keys = FakeKeys(self)
+        self.approvals = FakeApprovals()
+        self.inbox = InboxOperations(self.approvals)  # type: ignore[arg-type]
+
+    @property
+    def handlers(self) -> Handlers:
+        services = (self.node, self.links, self.consents, self.secrets, self.tools, self.classification, self.audit)
+        return handlers_of((*services, self.tokens, self.keys, self.inbox))
 
 
 class FakePublicDoor:

@@ -29,7 +29,7 @@ from interlock.node.capability_parts import CapabilityParts
 from interlock.node.front_parts import LineFronts
 from interlock.node.listen import EndpointServer
 from interlock.node.sockets import Sockets
-from interlock.operator.operations.operations import Operations
+from interlock.operator.operation import Handlers
 
 if TYPE_CHECKING:
     from interlock.access.oauth import AccessTokens
@@ -43,7 +43,7 @@ OPERATOR_BODY_BYTES: Final = 64 * 1024  # at most; the application's own limit
 PAGES: Final = "/approvals"  # what a person looks at with a browser
 
 Authenticate = Callable[[Any], Awaitable[str | None]]
-OperatorApp = Callable[[Operations, Authenticate | None, OwnAddress], Any]
+OperatorApp = Callable[[Handlers, Authenticate | None, OwnAddress], Any]
 
 
 class Endpoints:
@@ -57,7 +57,7 @@ class Endpoints:
         capabilities: tuple[CapabilityParts, ...],
         bearers: "AccessTokens | None",
         credentials: CredentialService,
-        operations: Operations,
+        handlers: Handlers,
         operator_app: OperatorApp,
         tokens: TokenRegistry,
         refusals: Refusals,
@@ -71,7 +71,7 @@ class Endpoints:
         self._capabilities = capabilities
         self._bearers = bearers
         self._credentials = credentials
-        self._operations = operations
+        self._handlers = handlers
         self._operator_app = operator_app
         self._tokens = tokens
         self._refusals = refusals
@@ -90,9 +90,9 @@ class Endpoints:
             opened.push_async_callback(self.end)
             await self._serve_public()
             own = own_address(plan.node.operator_listen, plan.node.operator_url)
-            operator = self._operator_app(self._operations, self._authenticate, own)
+            operator = self._operator_app(self._handlers, self._authenticate, own)
             await self._serve_operator(operator, *sockets.operator, **listener_options(plan.node, public=False))
-            await self._serve_operator(self._operator_app(self._operations, None, own), sockets.admin)
+            await self._serve_operator(self._operator_app(self._handlers, None, own), sockets.admin)
             self._sweep = asyncio.get_running_loop().create_task(self._sweep_forever(), name="connections")
             await self._open_bridge(sockets.folder / SOCKET, opened)
             self._opened = opened.pop_all()

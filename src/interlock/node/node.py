@@ -244,7 +244,7 @@ class Node:
             capabilities=self._capabilities,
             bearers=self.fronts.bearers,
             credentials=self.links.credentials,
-            operations=self.operations,
+            handlers=self.operations.handlers,
             operator_app=operator_app,
             tokens=self.stores.tokens,
             refusals=self.stores.refusals,

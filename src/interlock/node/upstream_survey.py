@@ -34,11 +34,10 @@ async def survey(plan: Plan, *, patience_s: float) -> Survey:
         loaded = node.get(DriverParts).drivers
         await loaded.settle(patience_s)
         seen = node.operations
-        drivers = await seen.drivers.open() if loaded.registry is not None else None
         return Survey(
             links=seen.links.list_all().links,
             tools=seen.tools.list_all().tools,
-            drivers=(await drivers.list_all()).drivers if drivers is not None else (),
+            drivers=(await seen.drivers.list_all()).drivers if loaded.registry is not None else (),
             last_words={
                 segment: tuple(line.text for line in seen.links.logs(segment, LAST_WORDS).lines)
                 for segment in node.calls.keepers

@@ -20,38 +20,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from interlock.access.logins import PATH as LOGIN
 from interlock.access.logins import is_browser
 from interlock.access.tokens import credential_of
+from interlock.approvals.api import SELF_APPROVAL
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.credentials.protocol.client import CALLBACK_PATH
 from interlock.fronts.own_address import THIS_MACHINE, OwnAddress
-from interlock.operator import (
-    access,
-    agents,
-    approvals,
-    approvers,
-    console,
-    drivers,
-    grants,
-    links,
-    login,
-    names,
-    node,
-    passkeys,
-    rooms,
-    tools,
-)
-from interlock.operator import secrets as stored_secrets
-from interlock.operator.approvals import ADMIN, PATH, is_approval_page
+from interlock.operator import approvals, approvers, console, login, oauth_callback, passkeys
+from interlock.operator.approvals import PATH, is_approval_page
 from interlock.operator.approvers import PAGE as APPROVERS
 from interlock.operator.console import is_console
 from interlock.operator.endpoint import SOCKET_ROLES, RequestHandlers, build_routes
 from interlock.operator.login import SESSION
-from interlock.operator.operation import handlers_of
-from interlock.operator.operations.operations import Operations
+from interlock.operator.operation import FOREIGN_PAGE, MISDIRECTED, ROLE_REQUIRED, UNAUTHORISED, ErrorCase, Handlers
 from interlock.operator.passkeys import is_invitation
 from interlock.operator.requests import (
     FORM,
     KEY_HEADER,
-    RejectedRequest,
     check_key,
     error_answer,
     media_type,
@@ -69,44 +52,24 @@ _BASIC = 'Basic realm="operator token as the password", charset="UTF-8"'
 
 _log = logging.getLogger("interlock.operator")
 
-_MODULES = (
-    access,
-    agents,
-    approvals,
-    approvers,
-    console,
-    drivers,
-    grants,
-    links,
-    login,
-    names,
-    node,
-    passkeys,
-    rooms,
-    stored_secrets,
-    tools,
-)
+_PAGE_MODULES = (approvals, approvers, console, login, oauth_callback, passkeys)
 REQUEST_HANDLERS: RequestHandlers = {
-    operation: handler for module in _MODULES for operation, handler in module.REQUEST_HANDLERS.items()
+    operation: handler for module in _PAGE_MODULES for operation, handler in module.REQUEST_HANDLERS.items()
 }
 
 
-def operator_app(
-    operations: Operations, *, authenticate: Authenticate | None, own: OwnAddress = THIS_MACHINE
-) -> Starlette:
-    """`authenticate` is None only where the listener itself knows who calls: admin.sock, by peer uid."""
+def operator_app(handlers: Handlers, *, authenticate: Authenticate | None, own: OwnAddress = THIS_MACHINE) -> Starlette:
+    """Return the application of the operator endpoint.
+
+    `authenticate` is None only if the listener itself knows who calls, as admin.sock does by the user id of its peer.
+    """
     app = Starlette(
-        routes=build_routes(OPERATIONS, handlers_of(_services(operations)), REQUEST_HANDLERS, operations),
+        routes=build_routes(OPERATIONS, handlers, REQUEST_HANDLERS),
         middleware=[Middleware(_OperatorMiddleware, authenticate=authenticate, own=own)],
         exception_handlers={HTTPException: _on_http_exception},
     )
     app.router.redirect_slashes = False
     return app
-
-
-def _services(operations: Operations) -> list[object]:
-    names = getattr(operations, "__struct_fields__", None) or vars(operations)
-    return [*(getattr(operations, name) for name in names if name != "more"), *getattr(operations, "more", ())]
 
 
 class _OperatorMiddleware:
@@ -137,7 +100,7 @@ class _OperatorMiddleware:
             if self._authenticate is not None and not is_open:
                 principal = await self._authenticate(request)
                 if principal is None:
-                    raise _unauthorised_error(request)
+                    raise _unauthorised(request)
                 scope.setdefault("state", {})["principal"] = principal
                 if is_browser(principal):
                     _check_browser(request)
@@ -152,10 +115,10 @@ class _OperatorMiddleware:
         headers = request.headers
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._authenticate is not None and not self._own.is_own_host(host):  # no browser reaches admin.sock
-            raise RejectedRequest(421, "bad_host", "this node does not answer to that Host; set node.operator_url")
+            raise Refused.because(MISDIRECTED, "this node does not answer to that Host; set node.operator_url")
         is_foreign = origin is not None and not self._own.is_own_origin(origin, request.scope["scheme"], host)
         if is_foreign or headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            raise RejectedRequest(403, "bad_origin", "a change is taken only from the operator endpoint's own page")
+            raise Refused.because(FOREIGN_PAGE, "a change is taken only from the operator endpoint's own page")
 
 
 def _check_browser(request: Request) -> None:
@@ -166,7 +129,7 @@ def _check_browser(request: Request) -> None:
         if wants_page(request) and (path == APPROVERS or is_approval_page(path)):
             return
     elif "origin" not in headers and "sec-fetch-site" not in headers:
-        raise RejectedRequest(403, "bad_origin", "a change is taken only from the operator endpoint's own page")
+        raise Refused.because(FOREIGN_PAGE, "a change is taken only from the operator endpoint's own page")
     elif media_type(request) == FORM and path.startswith(PATH):
         return
     check_key(request, headers.get(KEY_HEADER, ""))
@@ -189,26 +152,31 @@ def _check_role(scope: Scope) -> None:
     """To change anything takes the role of an admin; who may decide on an approval is settled there."""
     if scope["method"] in ("GET", "HEAD") or scope["path"].startswith(PATH) or scope["path"] == SESSION:
         return
-    if ADMIN not in scope.get("state", {}).get("roles", SOCKET_ROLES):
-        raise RejectedRequest(
-            403, "role_required", "this credential may look and change nothing; use one of an admin's"
-        )
+    if "admin" not in scope.get("state", {}).get("roles", SOCKET_ROLES):
+        raise Refused.because(ROLE_REQUIRED, "this credential may look and change nothing; use one of an admin's")
 
 
-def _unauthorised_error(request: Request) -> RejectedRequest:
+class _Unauthorised(Refused):
+    """A request without the credential of an operator."""
+
+    def __init__(self, case: ErrorCase, message: str, *, asks_person: bool = False) -> None:
+        """`asks_person`: the browser asks its user for the credential."""
+        super().__init__(case.name, message, status=case.status)
+        self.asks_person = asks_person
+
+
+def _unauthorised(request: Request) -> _Unauthorised:
     is_page = request.url.path.startswith(PATH)
     audience = find_audience(credential_of(request.headers.get("authorization", ""), basic=True))
     if is_page and audience not in (None, "operator"):
-        return RejectedRequest(
-            401, "self_approval", "who may ask does not decide: the operator endpoint takes an operator's token"
+        return _Unauthorised(
+            SELF_APPROVAL, "who may ask does not decide: the operator endpoint takes an operator's token"
         )
-    return RejectedRequest(
-        401,
-        "unauthorised",
+    return _Unauthorised(
+        UNAUTHORISED,
         "the operator endpoint needs an operator's token: Authorization: Bearer ilo_...; "
         "interlock access token --for operator --name NAME makes one, interlock open logs a browser in",
-        {},
-        basic=is_page and wants_page(request),
+        asks_person=is_page and wants_page(request),
     )
 
 
@@ -218,11 +186,9 @@ async def _on_http_exception(_: Request, error: Exception) -> Response:
 
 def _refusal(error: Exception) -> Response:
     match error:
-        case RejectedRequest(status=401):
-            challenge = _BASIC if error.basic else 'Bearer realm="operator"'
-            return error_answer(401, error.error, error.message, headers={"WWW-Authenticate": challenge})
-        case RejectedRequest():
-            return error_answer(error.status, error.error, error.message, error.details)
+        case _Unauthorised():
+            challenge = _BASIC if error.asks_person else 'Bearer realm="operator"'
+            return error_answer(error.status, error.error, error.message, headers={"WWW-Authenticate": challenge})
         case NotFound():
             details = {error.what: error.name, "nearest": error.nearest}
             if error.known:

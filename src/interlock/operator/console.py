@@ -6,7 +6,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from interlock.operator.api import FOLLOW_NODE, GET_CONSOLE_FILE
+from interlock.operator.api import GET_CONSOLE_FILE, GET_OPENAPI
 from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.operation import Operation
 from interlock.operator.pages.assets import PREFIX, assets
@@ -73,12 +73,14 @@ async def get_console_file(exchange: OperatorExchange[None]) -> Response:
     return Response(asset.body, media_type=asset.media_type, headers=headers)
 
 
-async def follow_node(exchange: OperatorExchange[None]) -> object:
-    return exchange.operations.live.events()
+async def get_openapi(_: OperatorExchange[None]) -> Response:
+    from interlock.operator.openapi import encoded_document
+
+    return Response(encoded_document(), media_type="application/json")
 
 
 REQUEST_HANDLERS: RequestHandlers = {
     **dict.fromkeys(CONSOLE_PAGES, show_console_page),
     GET_CONSOLE_FILE: get_console_file,
-    FOLLOW_NODE: follow_node,
+    GET_OPENAPI: get_openapi,
 }

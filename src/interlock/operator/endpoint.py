@@ -15,19 +15,20 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
+from interlock.approvals.operations.inbox import check_may_decide
+from interlock.core.operator_errors import Refused
 from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
 from interlock.operator.operation import (
     INVALID_PARAMETER,
     NOT_LOCAL,
     ROLE_REQUIRED,
     File,
+    Handlers,
     InvalidParameter,
     Operation,
     Parameter,
 )
-from interlock.operator.operations.operations import Operations
 from interlock.operator.requests import (
-    RejectedRequest,
     json_answer,
     json_body,
     refuse_unknown_parameters,
@@ -35,8 +36,6 @@ from interlock.operator.requests import (
 from interlock.wire.sse import encode_event
 
 Body = TypeVar("Body")
-Handlers = Mapping[Operation[Any], Callable[..., Any]]
-
 SOCKET_ROLES: Final = frozenset(("viewer", "admin"))  # being on the machine is no proof of being an operator
 BEAT_S: Final = 15.0  # proxies close a stream that is silent for long
 
@@ -46,12 +45,11 @@ _STREAM_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"
 class OperatorExchange(Generic[Body]):
     """One HTTP request to one operation."""
 
-    __slots__ = ("_handlers", "body", "operation", "operations", "request")
+    __slots__ = ("_handlers", "body", "operation", "request")
 
-    def __init__(self, operation: Operation[Any], request: Request, handlers: Handlers, operations: Operations) -> None:
+    def __init__(self, operation: Operation[Any], request: Request, handlers: Handlers) -> None:
         self.body: Body = None  # type: ignore[assignment]  # until it is decoded
         self.operation = operation
-        self.operations = operations
         self.request = request
         self._handlers = handlers
 
@@ -61,13 +59,11 @@ class OperatorExchange(Generic[Body]):
         return part
 
     def query(self, parameter: Parameter) -> Any:
-        """Return the value of a query parameter. Raises RejectedRequest."""
+        """Return the value of a query parameter. Raises Refused."""
         try:
             return parameter.parse(self.request.query_params.getlist(parameter.name))
         except InvalidParameter as error:
-            raise RejectedRequest(
-                INVALID_PARAMETER.status, INVALID_PARAMETER.name, str(error), {"parameter": error.parameter}
-            ) from None
+            raise Refused.because(INVALID_PARAMETER, str(error), {"parameter": error.parameter}) from None
 
     @property
     def principal(self) -> str:
@@ -101,22 +97,22 @@ RequestHandlers = Mapping[Operation[Any], Callable[[OperatorExchange[Any]], Awai
 
 
 def build_routes(
-    declared: Iterable[Operation[Any]], handlers: Handlers, request_handlers: RequestHandlers, operations: Operations
+    operations: Iterable[Operation[Any]], handlers: Handlers, request_handlers: RequestHandlers
 ) -> list[Route]:
     """Return the routes of operations, in their order. Operations on one path share a route.
 
     `request_handlers` take the place of handlers where the whole request matters: pages, forms, cookies.
     """
     by_path: dict[str, dict[str, Operation[Any]]] = {}
-    for operation in declared:
+    for operation in operations:
         by_path.setdefault(operation.path, {})[operation.method] = operation
-        if operation in handlers:
+        if operation in handlers and operation not in request_handlers:
             _check_arguments(operation, handlers[operation])
 
     def build_endpoint(methods: dict[str, Operation[Any]]) -> Callable[[Request], Awaitable[Response]]:
         async def serve(request: Request) -> Response:
             operation = methods["GET" if request.method == "HEAD" else request.method]
-            exchange = OperatorExchange[Any](operation, request, handlers, operations)
+            exchange = OperatorExchange[Any](operation, request, handlers)
             _check_role(exchange)
             if operation.is_strict:
                 refuse_unknown_parameters(request, tuple(parameter.name for parameter in operation.query))
@@ -146,30 +142,21 @@ def roles_of(request: Request) -> frozenset[str]:
     return roles
 
 
-def refuse_viewer(roles: frozenset[str]) -> None:
-    """Raise RejectedRequest if the credential may look and not decide."""
-    if roles.isdisjoint(("operator", "admin")):
-        message = "this credential may look and not decide; use one of an operator's"
-        raise RejectedRequest(ROLE_REQUIRED.status, ROLE_REQUIRED.name, message)
-
-
 def _check_role(exchange: OperatorExchange[Any]) -> None:
-    """Raise RejectedRequest unless the credential has the role that the operation takes."""
+    """Raise Refused unless the credential has the role that the operation takes."""
     operation = exchange.operation
     if operation.role == "admin" and "admin" not in exchange.roles:
-        raise RejectedRequest(ROLE_REQUIRED.status, ROLE_REQUIRED.name, "this takes the role of an admin")
+        raise Refused.because(ROLE_REQUIRED, "this takes the role of an admin")
     # A page is sent to a viewer too: its request handler refuses what a viewer may not do there.
     if operation.role == "operator" and not operation.is_page:
-        refuse_viewer(exchange.roles)
+        check_may_decide(exchange.roles)
 
 
 def _refuse_remote(request: Request) -> None:
     """Refuse a passphrase that travelled over a network in clear text."""
     peer = request.client.host if request.client is not None else "localhost"  # admin.sock has no address
     if request.url.scheme != "https" and peer not in LOOPBACK_HOSTS:
-        raise RejectedRequest(
-            NOT_LOCAL.status, NOT_LOCAL.name, "a passphrase is taken on the node's own machine, or over https"
-        )
+        raise Refused.because(NOT_LOCAL, "a passphrase is taken on the node's own machine, or over https")
 
 
 def _check_arguments(operation: Operation[Any], handler: Callable[..., Any]) -> None:

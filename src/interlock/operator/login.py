@@ -1,44 +1,20 @@
-"""Logins of browsers at the operator endpoint: a link, the page behind it, and the session it becomes.
+"""Logins of browsers: the page behind a login link, and the session that it becomes.
 
-The link is minted where a credential is: at admin.sock, or with an operator's token. Its page sends the ticket in a
-POST, so that a program that only follows links does not use it up.
+The page sends the ticket in a POST, so that a program that only follows links does not use it up.
 """
 
 from typing import Final
 
 from starlette.responses import Response
 
-from interlock.access.api import (
-    END_SESSION,
-    GET_SESSION,
-    LOGIN_FROM_BROWSER,
-    LOGIN_OVER,
-    MAKE_LOGIN,
-    USE_LOGIN,
-    VISIT_LOGIN,
-    Login,
-    Session,
-    UseLogin,
-)
-from interlock.access.logins import (
-    SESSION_S,
-    cookie_name,
-    is_browser,
-)
-from interlock.core.clock import rfc3339
+from interlock.access.api import END_SESSION, GET_SESSION, USE_LOGIN, VISIT_LOGIN, Session, UseLogin
+from interlock.access.logins import SESSION_S, cookie_name, is_browser
+from interlock.access.operations import OpenedSession
 from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.pages.frame import page
-from interlock.operator.requests import KEY_HEADER, RejectedRequest, json_answer
+from interlock.operator.requests import KEY_HEADER, json_answer
 
 SESSION: Final = "/session"
-OVER: Final = "this link was used, or is older than a minute; interlock open makes another"
-
-
-async def make_login(exchange: OperatorExchange[None]) -> Login:
-    if is_browser(exchange.principal):  # its time is bounded, and must not be prolonged by itself
-        raise RejectedRequest(403, LOGIN_FROM_BROWSER.name, "run interlock open where the node is")
-    made = exchange.operations.logins.mint(exchange.roles)
-    return Login(url=made.url, expires_at=rfc3339(made.expires_at))
 
 
 async def visit_login(_: OperatorExchange[None]) -> Response:
@@ -50,17 +26,15 @@ async def visit_login(_: OperatorExchange[None]) -> Response:
     return page("Log in", body, script="login.js")
 
 
-async def use_login(exchange: OperatorExchange[UseLogin]) -> Session | Response:
-    session = await exchange.operations.logins.use(exchange.body.ticket)
-    if session is None:
-        raise RejectedRequest(404, LOGIN_OVER.name, OVER)
-    roles, request = session.record.roles or (), exchange.request
-    principal = f"browser:{session.record.id[:8]}"
-    answer = json_answer(Session(principal=principal, roles=roles, key=session.key))
-    is_secure = request.url.scheme == "https" or exchange.operations.logins.is_secure
+async def use_login(exchange: OperatorExchange[UseLogin]) -> Response:
+    opened: OpenedSession = await exchange.run()
+    record, request = opened.session.record, exchange.request
+    principal = f"browser:{record.id[:8]}"
+    answer = json_answer(Session(principal=principal, roles=record.roles or (), key=opened.session.key))
+    is_secure = request.url.scheme == "https" or opened.is_secure
     answer.set_cookie(
         cookie_name(request.headers.get("host", ""), is_secure=is_secure),
-        session.cookie,
+        opened.session.cookie,
         max_age=int(SESSION_S),
         path="/",
         secure=is_secure,
@@ -78,12 +52,12 @@ async def get_session(exchange: OperatorExchange[None]) -> Session:
 async def end_session(exchange: OperatorExchange[None]) -> Session:
     ended = await get_session(exchange)
     if is_browser(exchange.principal):
-        await exchange.operations.logins.end(exchange.request.headers.get("host", ""), exchange.request.cookies)
+        request = exchange.request
+        await exchange.call(END_SESSION, host=request.headers.get("host", ""), cookies=request.cookies)
     return ended
 
 
 REQUEST_HANDLERS: RequestHandlers = {
-    MAKE_LOGIN: make_login,
     VISIT_LOGIN: visit_login,
     USE_LOGIN: use_login,
     GET_SESSION: get_session,

@@ -1,13 +1,16 @@
-"""The page a person sees when they come back from an authorization server. Plain, and safe to show whatever it says."""
+"""The page that a person sees after they return from an authorization server. It escapes everything it shows."""
 
 from collections.abc import Mapping
 from html import escape
 from typing import Final
 from urllib.parse import urlsplit
 
+from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
+from interlock.credentials.api import TAKE_OAUTH_RETURN
 from interlock.credentials.consents import Page
+from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 
 _HEADERS: Final = {
     "Cache-Control": "no-store",
@@ -26,7 +29,7 @@ FOREIGN: Final = Page(400, "Nothing was done", "Another page asked for this, not
 
 
 def is_foreign(headers: Mapping[str, str]) -> bool:
-    """A browser that was sent here says no Origin; a script of another page says its own (AIP-30.auth-3)."""
+    """Return whether a script of another page made the request: a browser that was sent here has no Origin."""
     origin = headers.get("origin")
     if origin is None:
         return False
@@ -36,6 +39,19 @@ def is_foreign(headers: Mapping[str, str]) -> bool:
         return True
 
 
-def callback_page(shown: Page) -> Response:
-    text = _PAGE.format(title=escape(shown.title), text=escape(shown.text))
-    return HTMLResponse(text, shown.status, headers=_HEADERS)
+def callback_page(page: Page) -> Response:
+    text = _PAGE.format(title=escape(page.title), text=escape(page.text))
+    return HTMLResponse(text, page.status, headers=_HEADERS)
+
+
+async def take_oauth_return(exchange: OperatorExchange[None]) -> Response:
+    request = exchange.request
+    # A HEAD request must not use up the state.
+    if request.method == "HEAD":
+        raise HTTPException(405, headers={"Allow": "GET"})
+    if is_foreign(request.headers):
+        return callback_page(FOREIGN)
+    return callback_page(await exchange.call(TAKE_OAUTH_RETURN, parameters=request.query_params.multi_items()))
+
+
+REQUEST_HANDLERS: RequestHandlers = {TAKE_OAUTH_RETURN: take_oauth_return}

@@ -205,7 +205,10 @@ def handles(operation: Operation[Any]) -> Callable[[AnyHandler], AnyHandler]:
     return mark
 
 
-def handlers_of(services: Iterable[object]) -> dict[Operation[Any], Callable[..., Any]]:
+Handlers = Mapping[Operation[Any], Callable[..., Any]]
+
+
+def handlers_of(services: Iterable[object]) -> Handlers:
     """Return the bound handlers of all operations that these objects handle."""
     handlers: dict[Operation[Any], Callable[..., Any]] = {}
     for service in services:

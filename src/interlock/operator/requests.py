@@ -8,8 +8,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from interlock.access.logins import is_browser, is_session_key
-from interlock.core.operator_errors import JsonObject
+from interlock.core.operator_errors import JsonObject, Refused
 from interlock.operator.api import ErrorAnswer
+from interlock.operator.operation import (
+    BODY_TOO_LARGE,
+    FOREIGN_PAGE,
+    INVALID_BODY,
+    INVALID_JSON,
+    INVALID_PARAMETER,
+    SESSION_KEY,
+    UNSUPPORTED_MEDIA_TYPE,
+)
 
 Shape = TypeVar("Shape")
 
@@ -17,18 +26,6 @@ KEY_HEADER = "x-interlock-session"
 KEY_FIELD = "session_key"
 FORM = "application/x-www-form-urlencoded"
 BODY_BYTES_MAX = 64 * 1024  # a secret may be a key; a token's request stays below 1 KiB
-
-
-class RejectedRequest(Exception):
-    """A request that no operation sees."""
-
-    def __init__(
-        self, status: int, error: str, message: str, details: JsonObject | None = None, *, basic: bool = False
-    ) -> None:
-        """`basic`: with 401, a browser is to ask its person for the credential."""
-        super().__init__(message)
-        self.status, self.error, self.message, self.details = status, error, message, details or {}
-        self.basic = basic
 
 
 def json_answer(value: object, status: int = 200) -> Response:
@@ -52,18 +49,18 @@ def refuse_unknown_parameters(request: Request, known: tuple[str, ...]) -> None:
         if name not in known:
             hint = f"it takes {', '.join(known)}" if known else "it takes none"
             message = f"unknown query parameter {quoted_text(name)}; {hint}"
-            raise RejectedRequest(400, "invalid_parameter", message, {"parameter": name})
+            raise Refused.because(INVALID_PARAMETER, message, {"parameter": name})
 
 
 async def json_body(request: Request, shape: type[Shape]) -> Shape:
     if media_type(request) != "application/json":
-        raise RejectedRequest(415, "unsupported_media_type", "send JSON with Content-Type: application/json")
+        raise Refused.because(UNSUPPORTED_MEDIA_TYPE, "send JSON with Content-Type: application/json")
     try:
         return msgspec.json.decode(await _read_bounded(request), type=shape)
     except msgspec.ValidationError as error:
-        raise RejectedRequest(400, "invalid_body", str(error)) from None
+        raise Refused.because(INVALID_BODY, str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise RejectedRequest(400, "invalid_json", "the body is not JSON") from None
+        raise Refused.because(INVALID_JSON, "the body is not JSON") from None
 
 
 async def form_body(request: Request, shape: type[Shape]) -> Shape:
@@ -72,16 +69,16 @@ async def form_body(request: Request, shape: type[Shape]) -> Shape:
     Every change of another page is refused before; of a form the browser must also say where it comes from.
     """
     if "sec-fetch-site" not in request.headers and "origin" not in request.headers:
-        raise RejectedRequest(403, "bad_origin", "a form is taken only from the operator endpoint's own page")
+        raise Refused.because(FOREIGN_PAGE, "a form is taken only from the operator endpoint's own page")
     try:
         read = parse_qsl((await _read_bounded(request)).decode(), strict_parsing=True, max_num_fields=20)
         fields = {name: text for name, text in read if text.strip()}
         check_key(request, fields.pop(KEY_FIELD, ""))
         return msgspec.convert(fields, shape)
     except msgspec.ValidationError as error:
-        raise RejectedRequest(400, "invalid_body", str(error)) from None
+        raise Refused.because(INVALID_BODY, str(error)) from None
     except ValueError:
-        raise RejectedRequest(400, "invalid_body", "the form cannot be read") from None
+        raise Refused.because(INVALID_BODY, "the form cannot be read") from None
 
 
 def check_key(request: Request, key_untrusted: str) -> None:
@@ -90,8 +87,8 @@ def check_key(request: Request, key_untrusted: str) -> None:
     if not is_browser(request.scope.get("state", {}).get("principal", "")):
         return
     if not is_session_key(key_untrusted, request.headers.get("host", ""), request.cookies):
-        raise RejectedRequest(
-            403, "session_key", f"a browser's session sends its key as {KEY_HEADER}; interlock open logs in anew"
+        raise Refused.because(
+            SESSION_KEY, f"a browser's session sends its key as {KEY_HEADER}; interlock open logs in anew"
         )
 
 
@@ -110,7 +107,7 @@ async def _read_bounded(request: Request) -> bytes:
     async for chunk in request.stream():
         body += chunk
         if len(body) > BODY_BYTES_MAX:
-            raise RejectedRequest(
-                413, "body_too_large", f"the body is larger than {BODY_BYTES_MAX} bytes", {"limit": BODY_BYTES_MAX}
+            raise Refused.because(
+                BODY_TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes", {"limit": BODY_BYTES_MAX}
             )
     return bytes(body)

@@ -27,7 +27,6 @@ from interlock.gate.protocol.jws_proof import Asked, Verified, judge_confirmatio
 
 @pytest.fixture
 def inbox(node: FakeOperations) -> FakeApprovals:
-    node.approvals = FakeApprovals()
     return node.approvals
 
 
@@ -334,17 +333,13 @@ def test_a_call_that_waits_for_a_decision_ends_with_three(
 
 
 @pytest.fixture
-def unclassified(node: FakeOperations, inbox: FakeApprovals, monkeypatch: pytest.MonkeyPatch) -> FakeApprovals:
+def unclassified(node: FakeOperations, inbox: FakeApprovals) -> FakeApprovals:
     """notes.tidy and notes.read say nothing of what they do; asked about, they have approvals."""
     node.tool_list += [
         tool("notes.tidy", unclassified=True, capability={}, description="Tidies up. And more."),
         tool("notes.read", unclassified=True, capability={}, description=None),
     ]
-
-    async def classify_tool(name: str) -> dict[str, Any]:
-        return next(one for one in inbox.all if one["tool"] == name)
-
-    monkeypatch.setattr(node.tools, "classify", classify_tool)
+    node.is_classified = False
     return inbox
 
 

@@ -125,7 +125,7 @@ def test_watch_writes_a_line_for_each_change_and_ends_well(interlock: Interlock,
 
 def test_watch_goes_on_when_the_node_comes_back(interlock: Interlock, operations: FakeOperations) -> None:
     path = interlock.data / "run" / "admin.sock"
-    app = operator_app(operations, authenticate=None)
+    app = operator_app(operations.handlers, authenticate=None)
     with serving(app, unix_listener(path)):
         watching_context = interlock.start("status", "--watch", "--json")
         watching = watching_context.__enter__()
@@ -350,7 +350,7 @@ def remote(operations: FakeOperations) -> Iterator[str]:
         return "operator:me" if request.headers.get("authorization") == f"Bearer {TOKEN}" else None
 
     listener = tcp_listener()
-    with serving(operator_app(operations, authenticate=authenticate), listener):
+    with serving(operator_app(operations.handlers, authenticate=authenticate), listener):
         yield url_of(listener)
 
 

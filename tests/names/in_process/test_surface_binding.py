@@ -10,6 +10,7 @@ from tests.names.pure.test_surface_judgement import ARGUMENT, INTEGER, RETURN, S
 from tests.support.frozen_node import House, Leaf, house, move, still, tool, turns
 
 from interlock.core.operator_errors import NotFound
+from interlock.names.api import PinName
 from interlock.names.parts import RegistryParts
 from interlock.names.protocol.publication import Publication, publish
 from interlock.names.protocol.registry import Step
@@ -267,8 +268,8 @@ async def test_without_the_setting_no_name_is_bare(tmp_path: Path) -> None:
 async def test_a_pin_refuses_drift_until_it_is_set_anew(tmp_path: Path) -> None:
     async with house(tmp_path) as node:
         leaf = await bound(node, offered(name="free"))
-        client, surfaces = await node.client().greet(), node.node.operations.names.surfaces
-        (pinned,) = (await surfaces.repin("free")).tools
+        client, surfaces = await node.client().greet(), node.node.operations.surfaces
+        (pinned,) = (await surfaces.repin(PinName(name="free"))).tools
         assert pinned.tool == "shop.free"
         leaf.tools = [offered(BAD, name="free")]
         leaf.notify("notifications/tools/list_changed")
@@ -276,11 +277,11 @@ async def test_a_pin_refuses_drift_until_it_is_set_anew(tmp_path: Path) -> None:
         refused = (await client.call("shop.free", {"query": "x"}))["error"]
         assert (refused["code"], refused["message"]) == (32141, "specification_drift")
         assert refused["data"]["pinned"] == pinned.digest
-        await surfaces.repin("shop.free")
+        await surfaces.repin(PinName(name="shop.free"))
         assert "result" in await client.call("shop.free", {"query": 1})
-        await surfaces.repin("free", is_removed=True)
+        await surfaces.repin(PinName(name="free", remove=True))
         with pytest.raises(NotFound):
-            await surfaces.repin("free", is_removed=True)
+            await surfaces.repin(PinName(name="free", remove=True))
 
 
 @still

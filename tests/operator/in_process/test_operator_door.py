@@ -75,13 +75,13 @@ def server() -> Iterator[ReplaceableApp]:
 @pytest.fixture
 def door(server: ReplaceableApp, operations: FakeOperations) -> Door:
     """The app as the unix socket serves it: nobody is asked who they are."""
-    server.app = operator_app(operations, authenticate=None)  # type: ignore[arg-type]
+    server.app = operator_app(operations.handlers, authenticate=None)
     return Door(server.port)
 
 
 @pytest.fixture
 def guarded_door(server: ReplaceableApp, operations: FakeOperations) -> Door:
-    server.app = operator_app(operations, authenticate=authenticate)  # type: ignore[arg-type]
+    server.app = operator_app(operations.handlers, authenticate=authenticate)
     return Door(server.port)
 
 

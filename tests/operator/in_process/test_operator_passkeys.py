@@ -11,10 +11,12 @@ from urllib.parse import urlencode
 import httpx2
 import msgspec
 import pytest
-from tests.operator.approval_endpoint import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, Holder, authenticate, door_at
+from tests.operator.approval_endpoint import CLIENT, OPERATOR, OWN_ID, VIEWER, Door, authenticate, door_at
 from tests.servers.authenticator import PRESENT, USUAL, Authenticator, b64
 
 from interlock.approvals.decisions import DecisionService
+from interlock.approvals.operations.approvers import ApproverOperations
+from interlock.approvals.operations.inbox import InboxOperations
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
@@ -23,6 +25,7 @@ from interlock.approvals.views import ApprovalViews
 from interlock.config.plan import AnchorPlan
 from interlock.crypto.webauthn.passkeys import find_relying_party
 from interlock.operator.app import operator_app
+from interlock.operator.operation import handlers_of
 from interlock.store.ports import StoreError
 
 URL = "http://127.0.0.1:7412"
@@ -75,11 +78,10 @@ async def passkeyed(folder: Path, *people: Authenticator, url: str = URL) -> Asy
         desk = PasskeyService(anchors, lines, clock, lambda: url)  # type: ignore[arg-type]
         judge = ProofVerifier(door.desk.store.kv, clock, anchors, lambda: find_relying_party(url))
         deciding = door.deciding = DecisionService(door.desk.inbox, clock, OWN_ID, judge=judge)
-        holder = Holder(
-            ApprovalViews(door.desk.inbox, deciding, clock, aggregator_id=OWN_ID, url=desk.url, passkeys=desk)
-        )
-        holder.passkeys = desk  # type: ignore[attr-defined]
-        door.app = operator_app(holder, authenticate=authenticate)  # type: ignore[arg-type]
+        views = ApprovalViews(door.desk.inbox, deciding, clock, aggregator_id=OWN_ID, url=desk.url, passkeys=desk)
+        unused: Any = None
+        approvers = ApproverOperations(unused, anchors, unused, desk, unused, views)
+        door.app = operator_app(handlers_of([InboxOperations(views), approvers]), authenticate=authenticate)
         yield Passkeyed(door, desk, lines)
         await anchors.close()
 

@@ -16,7 +16,7 @@ from tests.support.node_process import RunningNode, running_node
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
-    beat = {"interlock.operator.approvals:BEAT_S": 1.0}
+    beat = {"interlock.operator.endpoint:BEAT_S": 1.0}
     with running_node(tmp_path_factory.mktemp("login"), {}, settings=beat) as started:
         yield started
 

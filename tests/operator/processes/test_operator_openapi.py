@@ -14,17 +14,18 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from starlette.requests import Request
 from tests.cli.program import Interlock
-from tests.operator.fake_approvals import FakeApprovals
 from tests.operator.fake_node import FakeOperations
 from tests.operator.operator_tree import OperatorTree, running_tree
 from tools.operator_api import main
 
 import interlock
+from interlock.catalog.operations import CallOperations
 from interlock.operator.app import operator_app
 from interlock.operator.openapi import document
-from interlock.operator.operation import Operation, RequestBody
+from interlock.operator.operation import Operation, RequestBody, handlers_of
 from interlock.operator.requests import BODY_BYTES_MAX
 from interlock.operator.table import OPERATIONS
+from interlock.rooms.operations import RoomOperations
 
 DOCUMENT = document()
 WATER = "greenhouse.water_beds"
@@ -156,7 +157,7 @@ def test_what_is_committed_is_what_is_generated(tmp_path: Path) -> None:
 
 
 def test_every_route_is_in_the_document_and_no_other() -> None:
-    app = operator_app(FakeOperations(), authenticate=None)  # type: ignore[arg-type]
+    app = operator_app(FakeOperations().handlers, authenticate=None)
     routes = {
         (method, route.path.replace(":path}", "}"))  # type: ignore[attr-defined]
         for route in app.routes
@@ -375,9 +376,9 @@ def _place(endpoint: Operation[Any]) -> str:
 async def ask(
     endpoint: Operation[Any], role: str, body: bytes = b"", media: str = "application/json"
 ) -> httpx2.Response:
-    operations: Any = FakeOperations()
-    operations.approvals = FakeApprovals()
-    app = operator_app(operations, authenticate=authenticate)
+    unused: Any = None
+    checked = [CallOperations(unused, unused, unused), RoomOperations(unused, unused, unused, unused, unused)]
+    app = operator_app({**FakeOperations().handlers, **handlers_of(checked)}, authenticate=authenticate)
     transport = httpx2.ASGITransport(app=app)
     headers = {"authorization": role, "content-type": media} if role else {"content-type": media}
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:7412") as client:

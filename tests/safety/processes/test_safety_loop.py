@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
+import msgspec
 import pytest
 import pytest_asyncio
+from msgspec import Raw
 from tests.gate.held_calls import proof
 from tests.safety.agents import LOOK, AgentsHere, agents_here, failed
 
-from interlock.approvals.grants_api import DraftGrant, Grant
+from interlock.approvals.grants_api import DraftGrant, Grant, SignGrant
 from interlock.aql.loop_operations import INSTRUCTIONS
 from interlock.config.plan import SafetyPlan
-from interlock.gate.protocol.held_call import Presented
 from interlock.safety.agents import agent_key
 from interlock.safety.protocol.evaluation import LIMIT_REASON
 
@@ -111,7 +112,7 @@ async def test_a_standing_grant_stands_for_no_report(here: AgentsHere) -> None:
         "call_digest": draft.digest,
         "aggregator_id": draft.terms.aggregator_id,
     }
-    signed = await grants.sign(draft.terms, Presented(token=proof(demand)), by="local")
+    signed = await grants.sign(SignGrant(terms=draft.terms, proof=Raw(msgspec.json.encode(proof(demand)))), by="local")
     assert isinstance(signed, Grant)
     await agent.passes("plant.fire")
     await agent.start()

@@ -31,6 +31,7 @@ from interlock.core.operator_errors import NotFound
 from interlock.gate.protocol.held_call import Presented
 from interlock.safety import codes
 from interlock.safety.agents import BUCKET
+from interlock.safety.api import NameAgent
 from interlock.store.ports import Damaged
 from interlock.wire.jsonrpc.codec import Notification
 from interlock.wire.refusal import Refusal
@@ -593,7 +594,7 @@ async def test_concurrent_guesses_are_one_code_each(here: AgentsHere) -> None:
 @pytest.mark.req("AQL-X-1")
 async def test_an_operator_sees_a_code_only_upon_a_proof(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:shown")
-    views = here.node.operations.approvals
+    views = here.node.calls.approvals
     refused = await views.reveal(id, Presented(token="no"), by="local")
     assert isinstance(refused, Refusal) and refused.message == "proof_invalid"
     refused = await views.reveal(id, await prove(here, id), by="local")  # the proof of an approval shows nothing
@@ -612,14 +613,15 @@ async def test_operators_list_order_and_abort(here: AgentsHere) -> None:
     operations = here.node.operations.agents
     (one,) = [one for one in operations.list_all().agents if one.principal == agent.client]
     assert (one.name, one.is_blocked, one.status, one.approval_id) == ("gardener", True, "running", id)
-    fresh = await operations.order_challenge("client:ops", "gardener")
+    fresh = await operations.order_challenge(NameAgent(principal="client:ops", name="gardener"))
     assert fresh.approval_id != id and [one.id for one in here.waiting(agent.client)] == [fresh.approval_id]
     with pytest.raises(NotFound):
-        await operations.order_challenge("client:ops", "nobody")
-    assert (await operations.abort("client:ops", "gardener", "operator:ada")).status == "cancelled"
+        await operations.order_challenge(NameAgent(principal="client:ops", name="nobody"))
+    gardener = NameAgent(principal="client:ops", name="gardener")
+    assert (await operations.abort(gardener, "operator:ada")).status == "cancelled"
     assert here.loop.blocks.of_principal("client:ops")  # a block stays
     with pytest.raises(NotFound):
-        await operations.abort("client:ops", "gardener", "operator:ada")
+        await operations.abort(gardener, "operator:ada")
 
 
 async def test_channels_bring_the_code_to_operators_and_not_in_arguments(tmp_path: Path) -> None:

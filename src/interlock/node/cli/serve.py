@@ -89,7 +89,7 @@ def serve(
             surface=surface,
             on_ready=on_ready,
             on_waiting=on_waiting,
-            operator_app=lambda operations, who, own: operator_app(operations, authenticate=who, own=own),
+            operator_app=lambda handlers, who, own: operator_app(handlers, authenticate=who, own=own),
         )
     except NodeGone as error:
         raise Refused("node_gone", str(error)) from error

@@ -1,4 +1,4 @@
-"""The links of a node: what an operator sees of each, and the few commands."""
+"""Operations on links: what an operator sees of each, restarting it, and releasing its segment."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,6 +17,12 @@ from interlock.core.operator_errors import NotFound
 from interlock.drivers.protocol.server_name import server_name
 from interlock.guard.budgets import Budgets
 from interlock.links.api import (
+    GET_FRAMES,
+    GET_LINK,
+    GET_LINK_LOG,
+    LIST_LINKS,
+    RELEASE_LINK,
+    RESTART_LINK,
     DeniedHost,
     Device,
     Frames,
@@ -38,6 +44,7 @@ from interlock.links.keeper import Keeper
 from interlock.links.link import Link
 from interlock.links.own_links import OwnKeeper
 from interlock.links.registered import RegisteredLink
+from interlock.operator.operation import handles
 
 Keepers = Mapping[str, Keeper]
 _GONE: Final = (LinkState.DEGRADED, LinkState.FAILED)
@@ -46,6 +53,8 @@ _LOOKED_AT: Final = 20  # lines of stderr, the last of which may be empty
 
 
 class LinkOperations:
+    """Operations on links."""
+
     def __init__(
         self, keepers: Keepers, catalog: Catalog, registrar: Registrar, children: ChildSupervisor, budgets: Budgets
     ) -> None:
@@ -55,6 +64,7 @@ class LinkOperations:
         self._children = children
         self._budgets = budgets
 
+    @handles(LIST_LINKS)
     def list_all(self) -> Links:
         waiting = [
             WaitingChild(
@@ -72,14 +82,17 @@ class LinkOperations:
         names = shown_names(self._keepers)
         return Links(links=(*(self._link(keeper, names) for keeper in shown), *waiting))
 
+    @handles(GET_LINK)
     def get(self, segment: str) -> LinkView:
         return self._link(find_keeper(self._keepers, segment), shown_names(self._keepers))
 
+    @handles(GET_LINK_LOG)
     def logs(self, segment: str, lines: int) -> LinkLog:
         keeper = find_keeper(self._keepers, segment)
         lines_kept = tuple(LogLine(at=rfc3339(line.at), text=line.text) for line in keeper.stderr.tail(lines))
         return LinkLog(segment=self._shown_name(keeper), lines=lines_kept)
 
+    @handles(GET_FRAMES)
     def frames(self, segment: str, after: int) -> Frames:
         link = find_keeper(self._keepers, segment).link
         from interlock.devices.device_link import maybe_frames  # devices are rare
@@ -89,8 +102,9 @@ class LinkOperations:
             raise NotFound("device", segment, [one for one, keeper in self._keepers.items() if _is_device(keeper)])
         return frames
 
+    @handles(RESTART_LINK)
     async def restart(self, segment: str) -> RestartedLink:
-        """What dialled in can only be sent away: whether it returns is its own matter."""
+        """End a link and start it again. A subserver that dialled in is disconnected; it may dial in again."""
         keeper = find_keeper(self._keepers, segment)
         was = keeper.link.standing.state
         await keeper.restart()
@@ -102,6 +116,7 @@ class LinkOperations:
             disconnected=was in USABLE if has_dialled_in else UNSET,
         )
 
+    @handles(RELEASE_LINK)
     async def release(self, segment: str) -> ReleasedSegment:
         registrar = self._registrar
         if not await registrar.release(segment):
@@ -180,7 +195,7 @@ class LinkOperations:
         )
 
     def _registration(self, link: Link) -> Registration | UnsetType:
-        """What MCP-AX adds for a link that registered."""
+        """Return what MCP-AX adds for a link that registered."""
         if not isinstance(link, RegisteredLink):
             return UNSET
         session = link.registration
@@ -207,7 +222,7 @@ class LinkOperations:
 
 
 def _not_listed(keeper: Keeper) -> dict[str, int] | None:
-    """By its own account, what a child leaves out of its list."""
+    """Return how many tools a child says it leaves out of its list, by reason."""
     link, told = keeper.link, keeper.listing.tools.unlisted if keeper.listing is not None else None
     if not isinstance(link, RegisteredLink) or told is None:
         return None
@@ -228,7 +243,7 @@ def _noted(routes: Iterable[Route]) -> Iterator[NotedName]:
 
 
 def find_keeper(keepers: Keepers, segment: str) -> Keeper:
-    """The keeper of a link, by its segment or name; of a driver's also by the driver's id. Raises NotFound."""
+    """Return the keeper of a link by its segment or name, or by the id of its driver. Raises NotFound."""
     keeper = keepers.get(segment)
     if keeper is None:
         ways = [known for known in keepers if segment in _names_of(known)]
@@ -239,8 +254,10 @@ def find_keeper(keepers: Keepers, segment: str) -> Keeper:
 
 
 def shown_names(keepers: Keepers) -> dict[str, str]:
-    """Segment -> what people are shown. Where two links would have one name, as two versions of a driver, each is shown
-    by its segment."""
+    """Return the name that people see for each segment.
+
+    Two links that would have the same name, such as two versions of a driver, are shown by their segments.
+    """
     names = {segment: server_name(segment) for segment in keepers}
     taken = Counter(names.values())
     return {segment: name if taken[name] == 1 else segment for segment, name in names.items()}
@@ -252,7 +269,7 @@ def _names_of(segment: str) -> tuple[str, ...]:
 
 
 def masked_session(session_id: str) -> str:
-    """Enough to tell two apart, too little to speak for one."""
+    """Return enough of a session id to tell two apart, and too little to use it."""
     return f"{session_id[:4]}***"
 
 
@@ -294,7 +311,7 @@ def _device(link: Link) -> Device | None:
 
 
 def _held(keeper: Keeper) -> HeldToken | None:
-    """What may be seen of the token towards a server."""
+    """Return what may be shown of the token towards a server."""
     holder = keeper.holder
     if holder is None or not holder.line:
         return None
@@ -302,7 +319,7 @@ def _held(keeper: Keeper) -> HeldToken | None:
 
 
 def _median(seconds: Iterable[float]) -> float:
-    """The middle value; `statistics` would cost the idle node half a megabyte."""
+    """Return the middle value. Importing `statistics` would cost the idle node half a megabyte."""
     ordered = sorted(seconds)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2

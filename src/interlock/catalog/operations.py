@@ -1,9 +1,12 @@
-"""The tools of a node: what an operator sees of each, and the question what a tool does."""
+"""Operations on tools: list them, show what a call would meet, call them, and ask what a tool does."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Final
 
-from msgspec import UNSET, UnsetType
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import asdict
 
 from interlock.approvals.api import Approval
@@ -13,6 +16,18 @@ from interlock.aql.protocol.classification import Classified
 from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.ax.protocol.capability import as_object
 from interlock.catalog.api import (
+    CALL_TOOL,
+    CLASSIFIED,
+    CLASSIFY_TOOL,
+    GET_TOOL,
+    LIST_ROUTES,
+    LIST_SKILLS,
+    LIST_TOOLS,
+    WITHHELD,
+    CallEvent,
+    CallHeld,
+    CallProgress,
+    CallTool,
     CheckVerdict,
     Owner,
     Tool,
@@ -26,20 +41,25 @@ from interlock.catalog.api import (
 from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.catalog.routes import LinkItems, Route, era_of
 from interlock.catalog.unlisted_tools import CHANGED
-from interlock.core.calls.caller import ViewKey
+from interlock.core.calls.caller import Principal, ViewKey
 from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import NotFound, Refused
+from interlock.dispatch.dispatch import Dispatch
 from interlock.drivers.api import Skill, Skills
 from interlock.drivers.contracts.lazy import LazyContracts
+from interlock.fronts.modern import ModernFront
+from interlock.gate.protocol.held_call import CONFIRMATION, REQUIRED
 from interlock.links.link import Link
+from interlock.links.operations import masked_session
 from interlock.links.registered import RegisteredLink
 from interlock.mcp.items import maybe_value
-from interlock.mcp.methods import Era
+from interlock.mcp.meta import PROGRESS_TOKEN, stamp_modern
+from interlock.mcp.methods import PROGRESS, Era
 from interlock.names.protocol.entry import Lookup
 from interlock.names.protocol.grammar import SiblingAdvice, sibling_advice
 from interlock.names.protocol.judgement import SurfaceVerdict
-from interlock.operator.operations.links import masked_session
-from interlock.wire.jsonrpc.codec import decode_value
+from interlock.operator.operation import INVALID_BODY, handles
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
 from interlock.wire.refusal import Refusal
 
 FOUND_MAX: Final = 100  # tools that a search gives
@@ -48,6 +68,8 @@ Explain = Callable[[Route, str], tuple[CheckVerdict, ...]]  # what a call of the
 
 
 class ToolOperations:
+    """Operations on tools and skills."""
+
     def __init__(
         self,
         catalog: Catalog,
@@ -67,8 +89,9 @@ class ToolOperations:
         self._contracts = contracts
         self._explain = explain
 
-    def list_all(self, search: str = "") -> Tools:
-        """`search`: words; those that fit them best, best first."""
+    @handles(LIST_TOOLS)
+    def list_all(self, search: str | None = None) -> Tools:
+        """Return all tools, or those that match the words of `search` best, best first."""
         listed: list[Tool] = []
         for items in self._catalog.namespace.link_items:
             advice = self._sibling_advice(items)
@@ -89,7 +112,7 @@ class ToolOperations:
                 )
                 for one in items.withheld
             )
-        return Tools(tools=tuple(_fitting(search, listed) if search.strip() else listed))
+        return Tools(tools=tuple(_fitting(search, listed) if search and search.strip() else listed))
 
     def _operation(self, route: Route) -> ToolOperation | UnsetType:
         found = self._classified(route)
@@ -98,14 +121,15 @@ class ToolOperations:
         name, made = found
         return ToolOperation(name=name, category=made.category.value, rule=made.rule, reason=made.reason or None)
 
+    @handles(GET_TOOL)
     def get(self, name: str, caller: str = "local") -> ToolDetail:
-        """`caller`: the principal whose call the checks are told for. Raises NotFound, Refused."""
+        """Return a tool, with what the checks say about a call by `caller`. Raises NotFound, Refused."""
         namespace = self._catalog.namespace
         view = namespace.view(EVERYTHING)
         route = view.find_tool(name) or self._maybe_by_original(name)
         if route is None:
             if (why := self._maybe_withheld(name)) is not None:
-                raise Refused("withheld", f"{name} is withheld: {why}", {"tool": name})
+                raise Refused.because(WITHHELD, f"{name} is withheld: {why}", {"tool": name})
             known = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]
             raise NotFound("tool", name, known)
         shown = namespace.view(ViewKey(who=None))
@@ -119,11 +143,13 @@ class ToolOperations:
             checks=self._explain(route, caller),
         )
 
+    @handles(CLASSIFY_TOOL)
     async def classify(self, name: str) -> Approval:
-        """Ask what a tool is, without waiting for somebody to call it: the approval that then waits."""
+        """Ask what a tool does before somebody calls it, and return the approval that now waits."""
         route = self._catalog.namespace.view(EVERYTHING).find_tool(name) or self._maybe_by_original(name)
         if route is not None and not route.is_open:
-            raise Refused("classified", f"it is known what {name} does; [[tool]] says otherwise", {"tool": name})
+            message = f"it is known what {name} does; [[tool]] says otherwise"
+            raise Refused.because(CLASSIFIED, message, {"tool": name})
         segment = route.link.segment if route is not None else self._segment_of_withheld(name)
         raised = await self._definitions.ask_again(segment, route.qualified if route is not None else name)
         if raised is None:
@@ -162,13 +188,15 @@ class ToolOperations:
         known = [route.qualified for route in self._catalog.namespace.view(EVERYTHING).tool_routes]
         raise NotFound("tool", name, known)
 
+    @handles(LIST_SKILLS)
     def skills(self) -> Skills:
         contracts = self._contracts.maybe
         known = contracts.skills() if contracts is not None else {}
         return Skills(skills=tuple(Skill(name=name, blocks=blocks) for name, blocks in known.items()))
 
+    @handles(LIST_ROUTES)
     def routes(self) -> ToolRoutes:
-        """MCP-AX 7.1."""
+        """Return where every qualified name leads (MCP-AX 7.1)."""
         return {
             route.qualified: ToolRoute(
                 downstream_session=_session_of(route.link),
@@ -217,6 +245,92 @@ class ToolOperations:
             authority=f"dns:{authority}" if authority is not None else None,
             verified=session.peer.proved,
         )
+
+
+_ids = itertools.count(1)
+
+
+class CallOperations:
+    """The operation that calls a tool."""
+
+    def __init__(self, modern: ModernFront, dispatch: Dispatch, principal: Callable[[str], Principal]) -> None:
+        """`principal` returns what the operator of this name may do as a caller."""
+        self._modern = modern
+        self._dispatch = dispatch
+        self._principal = principal
+
+    @handles(CALL_TOOL)
+    def call(self, name: str, body: CallTool, by: str) -> AsyncGenerator[CallEvent, None]:
+        """Call a tool and return its progress and result. Closing the generator cancels the call. Raises Refused."""
+        arguments = body.arguments or Raw(b"{}")
+        if not bytes(arguments).startswith(b"{"):
+            raise Refused.because(INVALID_BODY, "arguments must be an object")
+        return self._events(name, arguments, by)
+
+    async def _events(self, name: str, arguments: Raw, by: str) -> AsyncGenerator[CallEvent, None]:
+        caller = self._modern.caller(self._principal(by), "operator", None, "qualified")
+        id = str(next(_ids)).encode()
+        meta: dict[str, Raw] = {}
+        stamp_modern(meta, capabilities=Raw(b"{}"), client=None, log_level=None)
+        meta[PROGRESS_TOKEN] = Raw(id)
+        params: dict[str, Any] = {"name": Raw(encode_value(name)), "arguments": arguments}
+        sink = _Progress()
+        call = self._dispatch.call_tool(caller, id, params, meta, sink)
+        try:
+            while not sink.is_over:
+                await sink.changed.wait()
+                sink.changed.clear()
+                if (progress := sink.take_progress()) is not None:
+                    yield CallEvent(progress=progress)
+            if sink.message is not None:
+                yield _answer(sink.message)
+        finally:
+            call.cancel("the operator cancelled it")
+
+
+class _Progress:
+    """A sink that keeps only the newest progress and the answer, however much a server sends."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.message: bytes | None = None
+        self.is_over = False
+        self._newest: bytes | None = None
+
+    def emit(self, message: bytes) -> None:
+        self._newest = message
+        self.changed.set()
+
+    def answer(self, message: bytes, status: int = 200) -> None:
+        self.message = message
+        self.drop()
+
+    def drop(self) -> None:
+        self.is_over = True
+        self.changed.set()
+
+    def take_progress(self) -> CallProgress | None:
+        newest, self._newest = self._newest, None
+        notification = decode_object(newest) if newest is not None else None
+        if notification is None or find_string(notification.get("method")) != PROGRESS:
+            return None
+        try:
+            return msgspec.json.decode(notification.get("params", b"{}"), type=CallProgress)
+        except msgspec.DecodeError:
+            return None
+
+
+def _answer(message: bytes) -> CallEvent:
+    reply = decode_object(message) or {}
+    if "result" not in reply:
+        return CallEvent(error=reply.get("error", Raw(b"{}")))
+    result = reply["result"]
+    meta = decode_object((decode_object(result) or {}).get("_meta", b"{}")) or {}
+    held = decode_object(meta.get(CONFIRMATION, b"{}")) or {}
+    if find_string(held.get("status")) != REQUIRED:
+        return CallEvent(result=result)
+    id, url = find_string(held.get("confirmation_id")), find_string(held.get("approval_url"))
+    return CallEvent(result=result, held=CallHeld(approval_id=id or "", url=url))
 
 
 def _refused(route: Route) -> str | None:

@@ -1,32 +1,42 @@
-"""Classification for operators: one table of proposals, and one signature for what becomes of it."""
+"""Operations on the classification of tools: a table of proposals, and one signature for several tools."""
 
-from interlock.approvals.api import PasskeyRequest
+from interlock.approvals.api import PasskeyRequest, SignedProof
 from interlock.approvals.batch_classification import BatchClassification
 from interlock.approvals.classification_api import (
+    ASK_CLASSES_PASSKEY,
+    PROPOSE_CLASSES,
+    PROVE_CLASSES,
+    SIGN_CLASSES,
     ClassifiedTools,
     ClassifyTools,
     ClassProposal,
     ClassProposals,
+    SignClasses,
     ToolRuling,
     UnclassifiedTool,
+    UnlockForClasses,
 )
 from interlock.approvals.inbox import Inbox
+from interlock.approvals.operations.inbox import check_attempts, signature_refused
 from interlock.approvals.protocol.classification import ClassEntry
 from interlock.approvals.tool_definitions import Definitions
 from interlock.approvals.trust.approval_proofs import ProofVerifier
-from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
+from interlock.approvals.trust.operator_keys import OperatorKeyService
 from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.catalog.routes import Route
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.drivers.protocol.binding.effects import ProposedClass, contradicted, maybe_question, proposed_class
-from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.held_call import read_proof_untrusted
 from interlock.mcp.items import maybe_value
+from interlock.operator.operation import handles
 from interlock.wire.refusal import Refusal
 
 
 class ClassificationOperations:
+    """Operations on the classification of tools."""
+
     def __init__(
         self,
         catalog: Catalog,
@@ -51,6 +61,7 @@ class ClassificationOperations:
     def _maybe_route(self, tool: str) -> Route | None:
         return self._catalog.namespace.view(EVERYTHING).find_tool(tool)
 
+    @handles(PROPOSE_CLASSES)
     def proposals(self) -> ClassProposals:
         """For every tool without a class, and for those that are said to only read, and whose names say otherwise."""
         found = (
@@ -62,26 +73,39 @@ class ClassificationOperations:
         )
         return ClassProposals(aggregator_id=self._own_id, tools=tuple(sorted(found, key=lambda one: one.tool)))
 
-    def passkey_request(self, wanted: ClassifyTools) -> PasskeyRequest | Refusal:
-        """What a browser asks a passkey, for it to sign the list."""
-        asked = self._batch.question(wanted.id, _entries(wanted))
-        return asked if isinstance(asked, Refusal) else self._passkeys.request(asked)
+    @handles(ASK_CLASSES_PASSKEY)
+    def passkey_request(self, body: ClassifyTools) -> PasskeyRequest:
+        """Return what a browser asks a passkey, for it to sign the list. Raises Refused."""
+        question = self._batch.question(body.id, _entries(body))
+        request = question if isinstance(question, Refusal) else self._passkeys.request(question)
+        if isinstance(request, Refusal):
+            raise signature_refused(request)
+        return request
 
-    async def prove(
-        self, wanted: ClassifyTools, key: str | None, passphrase: str, *, by: str
-    ) -> str | Refusal | TooOften:
-        """A proof for the list by a key of this machine, once a person has unlocked it."""
-        asked = self._batch.question(wanted.id, _entries(wanted))
-        return asked if isinstance(asked, Refusal) else await self._keys.sign(asked, key, passphrase, by=by)
+    @handles(PROVE_CLASSES)
+    async def prove(self, body: UnlockForClasses, by: str) -> SignedProof:
+        """Return a proof for the list by a key of this machine, unlocked by its passphrase. Raises Refused."""
+        question = self._batch.question(body.id, _entries(body))
+        if isinstance(question, Refusal):
+            raise signature_refused(question)
+        proof = await self._keys.sign(question, body.key, body.passphrase, by=by)
+        if isinstance(proof, Refusal):
+            raise signature_refused(proof)
+        return SignedProof(proof=check_attempts(proof))
 
-    async def sign(self, wanted: ClassifyTools, proof: Presented, *, by: str) -> ClassifiedTools | Refusal:
-        done = await self._batch.sign(wanted.id, _entries(wanted), proof, by=by)
-        if isinstance(done, Refusal):
-            return done
-        named = {one.tool for one in done.classified}
+    @handles(SIGN_CLASSES)
+    async def sign(self, body: SignClasses, by: str) -> ClassifiedTools:
+        """Classify the tools of a list, with the proof of an approver. Raises Refused."""
+        proof = read_proof_untrusted(body.proof)
+        if isinstance(proof, Refusal):
+            raise signature_refused(proof)
+        result = await self._batch.sign(body.id, _entries(body), proof, by=by)
+        if isinstance(result, Refusal):
+            raise signature_refused(result)
+        classified = {entry.tool for entry in result.classified}
         return ClassifiedTools(
-            classified=tuple(one for one in wanted.entries if one.tool in named),
-            left_out=tuple(UnclassifiedTool(tool=one.tool, why=one.why) for one in done.left_out),
+            classified=tuple(entry for entry in body.entries if entry.tool in classified),
+            left_out=tuple(UnclassifiedTool(tool=entry.tool, why=entry.why) for entry in result.left_out),
         )
 
 

@@ -1,37 +1,41 @@
-"""The audit log, read by an operator."""
+"""Operations on the audit log: pages of records, for operators."""
 
 import msgspec
 from msgspec import Raw
 
 from interlock.core.recorder import Recorder
-from interlock.store.api import AuditPage
+from interlock.operator.operation import handles
+from interlock.store.api import READ_AUDIT, AuditPage
 from interlock.store.audit_chain import ChainedRecord
 from interlock.store.ports import AuditLog
 
 
 class AuditOperations:
+    """Operations on the audit log."""
+
     def __init__(self, audit: AuditLog, recorder: Recorder) -> None:
         self._audit = audit
         self._recorder = recorder
 
+    @handles(READ_AUDIT)
     async def page(self, after: int, limit: int) -> AuditPage[Raw]:
-        """Records with a sequence above `after`, oldest first, at most `limit`."""
+        """Return at most `limit` records with a sequence above `after`, oldest first."""
         await self._recorder.flush()
         records = await self._audit.read(after, limit)
-        return AuditPage(records=tuple(_placed(record) for record in records), last=await self._audit.last())
+        return AuditPage(records=tuple(_with_place(record) for record in records), last=await self._audit.last())
 
     async def last(self) -> int:
-        """The sequence of the newest record that is written."""
+        """Return the sequence of the newest record that is written."""
         return await self._audit.last()
 
     async def tail(self, after: int, limit: int) -> AuditPage[Raw]:
-        """Like `page`, of what is written already; of more than `limit` the newest."""
+        """Return the newest `limit` records above `after`, without waiting for records that are not written yet."""
         last = await self._audit.last()
         records = await self._audit.read(max(after, last - limit), limit) if last > after else []
-        return AuditPage(records=tuple(_placed(record) for record in records), last=last)
+        return AuditPage(records=tuple(_with_place(record) for record in records), last=last)
 
 
-def _placed(record: ChainedRecord) -> Raw:
-    """The record as it was written, with its place in the chain before it."""
+def _with_place(record: ChainedRecord) -> Raw:
+    """Return a record as it was written, preceded by its place in the chain."""
     members = msgspec.json.decode(record.data, type=dict[str, Raw])
     return Raw(msgspec.json.encode({"seq": record.sequence, "hash": record.hash.hex(), **members}))

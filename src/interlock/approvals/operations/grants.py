@@ -1,4 +1,4 @@
-"""Standing grants for operators: drafted from a held call or for a tool, signed, shown, revoked."""
+"""Operations on standing grants: draft one from a held call or for a tool, sign, show and revoke it."""
 
 import uuid
 from collections.abc import Callable, Sequence
@@ -6,9 +6,28 @@ from typing import Final
 
 import msgspec
 
-from interlock.approvals.api import PasskeyRequest
-from interlock.approvals.grants_api import DraftGrant, Grant, GrantDraft, Grants, GrantTerms
+from interlock.approvals.api import AMBIGUOUS_ID, PasskeyRequest, SignedProof
+from interlock.approvals.grants_api import (
+    ASK_GRANT_PASSKEY,
+    BAD_GRANT_DRAFT,
+    DRAFT_GRANT,
+    GET_GRANT,
+    LIST_GRANTS,
+    NOT_GRANTABLE,
+    PROVE_GRANT,
+    REVOKE_GRANT,
+    SIGN_GRANT,
+    DraftGrant,
+    Grant,
+    GrantDraft,
+    Grants,
+    GrantTerms,
+    NameGrant,
+    SignGrant,
+    UnlockForGrant,
+)
 from interlock.approvals.inbox import Inbox
+from interlock.approvals.operations.inbox import check_attempts, signature_refused
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.standing_grant import (
     ArgumentRule,
@@ -21,14 +40,15 @@ from interlock.approvals.protocol.standing_grant import (
     rule_text,
 )
 from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant
-from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
+from interlock.approvals.trust.operator_keys import OperatorKeyService
 from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.catalog.routes import Route
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.gate.granted_calls import approve_waiting, may_be_granted
-from interlock.gate.protocol.held_call import Presented
+from interlock.gate.protocol.held_call import read_proof_untrusted
+from interlock.operator.operation import CHANGED, handles
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 from interlock.wire.refusal import Refusal
 
@@ -38,6 +58,8 @@ PREFIX_MIN: Final = 4  # characters of an id that may name it
 
 
 class GrantOperations:
+    """Operations on standing grants."""
+
     def __init__(
         self,
         grants: StandingGrants,
@@ -59,6 +81,7 @@ class GrantOperations:
         self._own_id = aggregator_id
         self._approver_names = approver_names
 
+    @handles(LIST_GRANTS)
     def list_all(self) -> Grants:
         calls = self._calls()
         return Grants(grants=tuple(self._shown(one, calls) for one in self._grants.all()))
@@ -71,22 +94,24 @@ class GrantOperations:
                 found.setdefault(one.decision.by, []).append(one.id)
         return found
 
-    def get(self, reference: str) -> Grant:
-        """By its id, or the beginning of it. Raises NotFound, Refused."""
-        return self._shown(self._find(reference))
+    @handles(GET_GRANT)
+    def get(self, id: str) -> Grant:
+        """Return a grant by its id, or the beginning of it. Raises NotFound, Refused."""
+        return self._shown(self._find(id))
 
-    def draft(self, wanted: DraftGrant) -> GrantDraft:
-        """Raises NotFound, Refused."""
-        if wanted.approval is not None:
-            grant = self._from_call(wanted, self._held_call(wanted.approval))
-        elif wanted.tool is not None and wanted.who is not None:
-            grant = self._for_tool(wanted, wanted.tool, wanted.who)
+    @handles(DRAFT_GRANT)
+    def draft(self, body: DraftGrant) -> GrantDraft:
+        """Return a grant that can be signed; nothing is stored. Raises NotFound, Refused."""
+        if body.approval is not None:
+            grant = self._from_call(body, self._held_call(body.approval))
+        elif body.tool is not None and body.who is not None:
+            grant = self._for_tool(body, body.tool, body.who)
         else:
-            raise Refused("bad_grant", "a grant comes from a held call, or names a tool and a caller")
+            raise Refused.because(BAD_GRANT_DRAFT, "a grant comes from a held call, or names a tool and a caller")
         try:
             check_grant(grant, self._clock.wall())
         except BadRules as bad:
-            raise Refused("bad_grant", str(bad)) from None
+            raise Refused.because(BAD_GRANT_DRAFT, str(bad)) from None
         route = self._route(grant.tool)
         return GrantDraft(
             terms=_terms(grant),
@@ -98,32 +123,49 @@ class GrantOperations:
             signing_keys=self._keys.names(),
         )
 
-    def passkey_request(self, terms: GrantTerms) -> PasskeyRequest | Refusal:
-        """What a browser asks a passkey, for it to sign the grant. Raises Refused."""
-        asked = self._grants.question(_grant(terms))
-        return asked if isinstance(asked, Refusal) else self._passkeys.request(asked)
+    @handles(ASK_GRANT_PASSKEY)
+    def passkey_request(self, body: NameGrant) -> PasskeyRequest:
+        """Return what a browser asks a passkey, for it to sign the grant. Raises Refused."""
+        question = self._grants.question(_grant(body.terms))
+        request = question if isinstance(question, Refusal) else self._passkeys.request(question)
+        if isinstance(request, Refusal):
+            raise signature_refused(request)
+        return request
 
-    async def prove(self, terms: GrantTerms, key: str | None, passphrase: str, *, by: str) -> str | Refusal | TooOften:
-        """A proof for the grant by a key of this machine, once a person has unlocked it."""
-        asked = self._grants.question(_grant(terms))
-        return asked if isinstance(asked, Refusal) else await self._keys.sign(asked, key, passphrase, by=by)
+    @handles(PROVE_GRANT)
+    async def prove(self, body: UnlockForGrant, by: str) -> SignedProof:
+        """Return a proof for the grant by a key of this machine, unlocked by its passphrase. Raises Refused."""
+        question = self._grants.question(_grant(body.terms))
+        if isinstance(question, Refusal):
+            raise signature_refused(question)
+        proof = await self._keys.sign(question, body.key, body.passphrase, by=by)
+        if isinstance(proof, Refusal):
+            raise signature_refused(proof)
+        return SignedProof(proof=check_attempts(proof))
 
-    async def sign(self, terms: GrantTerms, proof: Presented, *, by: str) -> Grant | Refusal:
-        """Raises NotFound, Refused."""
-        grant = _grant(terms)
+    @handles(SIGN_GRANT)
+    async def sign(self, body: SignGrant, by: str) -> Grant:
+        """Store a grant that was drafted, with the proof of an approver. Raises NotFound, Refused."""
+        proof = read_proof_untrusted(body.proof)
+        if isinstance(proof, Refusal):
+            raise signature_refused(proof)
+        grant = _grant(body.terms)
         route = self._route(grant.tool)
         if route.digest != grant.tool_digest:
-            raise Refused("changed", "the tool is defined otherwise by now; draft the grant again")
+            raise Refused.because(CHANGED, "the tool is defined otherwise by now; draft the grant again")
         stored = await self._grants.sign(grant, proof, by=by)
         if isinstance(stored, Refusal):
-            return stored
+            raise signature_refused(stored)
         await approve_waiting(stored, self._inbox, self._clock.wall())
         return self._shown(stored)
 
-    async def revoke(self, reference: str, *, by: str) -> Grant | Refusal:
-        """Raises NotFound, Refused."""
-        ended = await self._grants.revoke(self._find(reference).grant.id, by=by)
-        return ended if isinstance(ended, Refusal) else self._shown(ended)
+    @handles(REVOKE_GRANT)
+    async def revoke(self, id: str, by: str) -> Grant:
+        """Revoke a grant. Raises NotFound, Refused."""
+        ended = await self._grants.revoke(self._find(id).grant.id, by=by)
+        if isinstance(ended, Refusal):
+            raise signature_refused(ended)
+        return self._shown(ended)
 
     # Drafting
 
@@ -133,22 +175,22 @@ class GrantOperations:
         if len(reference) < PREFIX_MIN or not found:
             raise NotFound("approval", reference)
         if len(found) > 1:
-            raise Refused("ambiguous_id", "several approvals have an id that begins like this; give more of it")
+            raise Refused.because(AMBIGUOUS_ID, "several approvals have an id that begins like this; give more of it")
         (approval,) = found
         if approval.kind is not Kind.CALL or approval.params is None:
-            raise Refused("not_grantable", "a grant comes from a call that waits, with its arguments")
+            raise Refused.because(NOT_GRANTABLE, "a grant comes from a call that waits, with its arguments")
         return approval
 
     def _from_call(self, wanted: DraftGrant, approval: Approval) -> StandingGrant:
         route = self._route(approval.tool)
         if route.digest != approval.tool_digest:
-            raise Refused("changed", "the tool is defined otherwise than it was when the call was made")
+            raise Refused.because(CHANGED, "the tool is defined otherwise than it was when the call was made")
         try:
             arguments = read_untrusted(bytes(approval.params or b"{}"))
             given = proposed_rules(arguments) if wanted.rules is None else _rules(wanted)
             rules = completed_rules(given, arguments)
         except (BadRules, AmbiguousJson) as bad:
-            raise Refused("bad_grant", str(bad)) from None
+            raise Refused.because(BAD_GRANT_DRAFT, str(bad)) from None
         return self._made(wanted, route, approval.requested_by, rules)
 
     def _for_tool(self, wanted: DraftGrant, tool: str, who: str) -> StandingGrant:
@@ -177,7 +219,7 @@ class GrantOperations:
         if route is None:
             raise NotFound("tool", tool, [one.qualified for one in view.tool_routes])
         if not may_be_granted(route):
-            raise Refused("not_grantable", _why_not(route), {"tool": tool})
+            raise Refused.because(NOT_GRANTABLE, _why_not(route), {"tool": tool})
         return route
 
     # Looking
@@ -191,7 +233,7 @@ class GrantOperations:
         if len(reference) < PREFIX_MIN or not found:
             raise NotFound("grant", reference, [one.grant.id for one in known])
         if len(found) > 1:
-            raise Refused("ambiguous_id", "several grants have an id that begins like this; give more of it")
+            raise Refused.because(AMBIGUOUS_ID, "several grants have an id that begins like this; give more of it")
         return found[0]
 
     def _shown(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> Grant:

@@ -1,13 +1,34 @@
-"""Rooms, for operators: listed, created, and their participants promoted, demoted and removed (MCPx 10.3)."""
+"""Operations on rooms: list, create, and promote, demote and remove their participants (MCPx 10.3)."""
 
+import time
 from typing import Final
 
 import msgspec
 
+from interlock.approvals.api import EDIT_PROPOSAL, Approval, EditProposal
+from interlock.approvals.operations.inbox import find_approval
+from interlock.approvals.views import ApprovalViews
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.core.recorder import Recorder
+from interlock.operator.operation import INVALID_BODY, handles
 from interlock.rooms.api import (
+    BAD_TOPIC,
+    CREATE_ROOM,
+    DEMOTE,
+    DISCONNECT,
+    LIST_CONNECTIONS,
+    LIST_PARTICIPANTS,
+    LIST_ROOMS,
+    MIGRATE,
+    PARTICIPANT_REMOVED,
+    PROMOTE,
+    ROOM_EXISTS,
+    SELF_PROMOTION,
+    SHOW_OBSERVED,
+    TOPIC_REQUIRED,
+    ChangePrivilege,
+    CreateRoom,
     Demoted,
     Disconnected,
     MethodRecord,
@@ -25,6 +46,7 @@ from interlock.rooms.api import (
 from interlock.rooms.connections import RoomConnection as Connection
 from interlock.rooms.elsewhere import Elsewhere, Seated
 from interlock.rooms.participant_records import Observed, observed_in
+from interlock.rooms.protocol.envelope import parse_moment
 from interlock.rooms.protocol.errors import EnvelopeRefusal
 from interlock.rooms.protocol.participants import Privilege, is_topic
 from interlock.rooms.room import Connected, Seat
@@ -37,7 +59,7 @@ AWAY_MAX: Final = 200  # participants that are listed though they are away
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """On which terms a privilege is changed."""
+    """The terms on which a privilege is changed."""
 
     reason: str = ""
     lasts: bool = True  # also for its next connections
@@ -45,26 +67,37 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoomOperations:
-    def __init__(self, rooms: RoomRegistry, audit: AuditReader, recorder: Recorder, clock: Clock) -> None:
+    """Operations on rooms."""
+
+    def __init__(
+        self, rooms: RoomRegistry, approvals: ApprovalViews, audit: AuditReader, recorder: Recorder, clock: Clock
+    ) -> None:
         self._rooms = rooms
+        self._approvals = approvals
         self._audit = audit
         self._recorder = recorder
         self._clock = clock
 
+    @handles(LIST_ROOMS)
     def list_all(self) -> Rooms:
         return Rooms(rooms=tuple(self._shown(room) for room in self._rooms.by_topic.values()))
 
-    async def create(self, topic: str, by: str) -> Room:
-        """Raises Refused, StoreError."""
+    @handles(CREATE_ROOM)
+    async def create(self, body: CreateRoom, by: str) -> Room:
+        """Create a room that stays when it is empty. Raises Refused, StoreError."""
+        topic = body.topic
         if not is_topic(topic):
-            raise Refused("bad_topic", "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter")
+            raise Refused.because(
+                BAD_TOPIC, "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter"
+            )
         room = await self._rooms.create(topic, by)
         if room is None:
-            raise Refused("room_exists", f"there is a room {topic} already")
+            raise Refused.because(ROOM_EXISTS, f"there is a room {topic} already")
         return self._shown(room)
 
+    @handles(LIST_CONNECTIONS)
     def connections(self, topic: str) -> RoomConnections:
-        """Raises NotFound."""
+        """Return who is connected to a room. Raises NotFound."""
         room = self._room(topic)
         return RoomConnections(
             topic=topic,
@@ -80,8 +113,9 @@ class RoomOperations:
             ),
         )
 
+    @handles(LIST_PARTICIPANTS)
     def participants(self, topic: str) -> RoomParticipants:
-        """Raises NotFound."""
+        """Return who is or was in a room. Raises NotFound."""
         room = self._room(topic)
         records = dict(self._rooms.records.of_room(topic))
         away = sorted((id for id in records if id not in room.seats), key=lambda id: -records[id].last_seen)
@@ -112,14 +146,16 @@ class RoomOperations:
             **counts,
         )
 
+    @handles(SHOW_OBSERVED)
     async def observed(self, topic: str) -> ObservedRoom:
-        """What the room would have refused as a mixed one. Raises NotFound, StoreError."""
+        """Return what the room would have refused in mixed mode. Raises NotFound, StoreError."""
         room = self._room(topic)
         found = await observed_in(topic, self._audit, self._recorder)
         return ObservedRoom(topic=topic, mode=room.settings.mode, participants=tuple(_observed(room, x) for x in found))
 
+    @handles(MIGRATE)
     async def migrate(self, topic: str, by: str) -> ObservedRoom:
-        """Makes those full who would be refused something as restricted. Raises NotFound, StoreError."""
+        """Give the privilege full to participants that restricted would stop. Raises NotFound, StoreError."""
         room = self._room(topic)
         for one in (await self.observed(topic)).participants:
             if one.principal != by and await self._rooms.admit(room, one.participant, by):
@@ -127,51 +163,61 @@ class RoomOperations:
                 self._rooms.audit.add("promote", topic, by, "ok", participant=one.participant, reason=reason)
         return await self.observed(topic)
 
-    async def promote(self, participant: str, topic: str | None, by: str, terms: Terms) -> Promoted:
-        """Raises NotFound, Refused, StoreError."""
-        change = await self._change(participant, topic, Privilege.FULL, by, terms)
+    @handles(PROMOTE)
+    async def promote(self, id: str, topic: str | None, body: ChangePrivilege, by: str) -> Promoted:
+        """Let a participant send MCP messages. Raises NotFound, Refused, StoreError."""
+        change = await self._change(id, topic, Privilege.FULL, by, _terms(body))
         return Promoted(
-            participantId=participant,
+            participantId=id,
             oldPrivilege=change.old.value,
             newPrivilege=change.new.value,
             promotedBy=by,
             promotedAt=rfc3339(change.at),
         )
 
-    async def demote(self, participant: str, topic: str | None, by: str, terms: Terms) -> Demoted:
-        """Raises NotFound, Refused, StoreError."""
-        change = await self._change(participant, topic, Privilege.RESTRICTED, by, terms)
+    @handles(DEMOTE)
+    async def demote(self, id: str, topic: str | None, body: ChangePrivilege, by: str) -> Demoted:
+        """Let a participant only propose. Raises NotFound, Refused, StoreError."""
+        change = await self._change(id, topic, Privilege.RESTRICTED, by, _terms(body))
         return Demoted(
-            participantId=participant,
+            participantId=id,
             oldPrivilege=change.old.value,
             newPrivilege=change.new.value,
             demotedBy=by,
             demotedAt=rfc3339(change.at),
         )
 
-    async def edit_proposal(self, approval_id: str, params: bytes, by: str) -> str:
-        """Gives the approval that is to be decided instead. Raises Refused."""
-        edited = await self._rooms.proposals.edit(approval_id, params, by)
+    @handles(EDIT_PROPOSAL)
+    async def edit_proposal(self, id: str, body: EditProposal, by: str) -> Approval:
+        """Void a proposal and return the approval that is to be decided instead. Raises NotFound, Refused."""
+        params = bytes(body.params)
+        if params[:1] != b"{":
+            raise Refused.because(INVALID_BODY, "params is an object", {"member": "params"})
+        approval = find_approval(self._approvals, id)
+        edited = await self._rooms.proposals.edit(approval.id, params, by)
         if isinstance(edited, EnvelopeRefusal):
             raise Refused(edited.code, edited.message)
-        return edited.id
+        return find_approval(self._approvals, edited.id)
 
-    async def disconnect(self, participant: str, topic: str | None, by: str) -> Disconnected:
-        """Raises NotFound, Refused, StoreError."""
-        room = self._room_of(participant, topic)
-        closed = await self._rooms.remove(room, participant, by)
+    @handles(DISCONNECT)
+    async def disconnect(self, id: str, topic: str | None, by: str) -> Disconnected:
+        """Remove a participant from a room. Raises NotFound, Refused, StoreError."""
+        room = self._room_of(id, topic)
+        closed = await self._rooms.remove(room, id, by)
         if closed is None:
-            raise NotFound("participant", participant, list(room.seats))
+            raise NotFound("participant", id, list(room.seats))
         at = rfc3339(self._clock.wall())
-        return Disconnected(participantId=participant, closedConnections=closed, by=by, at=at)
+        return Disconnected(participantId=id, closedConnections=closed, by=by, at=at)
 
     async def _change(self, participant: str, topic: str | None, to: Privilege, by: str, terms: Terms) -> Change:
         room = self._room_of(participant, topic)
         seat = room.seats.get(participant)
         if to is Privilege.FULL and seat is not None and seat.principal == by:
-            raise Refused("self_promotion", "another person has to promote your own participant")
+            raise Refused.because(SELF_PROMOTION, "another person has to promote your own participant")
         if self._rooms.find_removal(room, participant) is not None and (terms.until is not None or not terms.lasts):
-            raise Refused("removed", "it was removed from the room; only a decision without an end lets it in again")
+            raise Refused.because(
+                PARTICIPANT_REMOVED, "it was removed from the room; only a decision without an end lets it in again"
+            )
         is_here = seat is not None and bool(seat.connections)
         change = (
             await self._rooms.change_privilege(
@@ -197,7 +243,7 @@ class RoomOperations:
         found = found or [room for room in rooms if self._rooms.find_privilege(room, participant) is not None]
         if len(found) > 1:
             topics = ", ".join(room.topic for room in found)
-            raise Refused("topic_required", f"{participant} is in several rooms: {topics}; say ?topic=")
+            raise Refused.because(TOPIC_REQUIRED, f"{participant} is in several rooms: {topics}; say ?topic=")
         if not found:
             known = [id for room in self._rooms.by_topic.values() for id in room.seats]
             raise NotFound("participant", participant, known)
@@ -211,6 +257,17 @@ class RoomOperations:
             participants=sum(bool(seat.connections) for seat in room.seats.values()),
             envelopes=room.timeline.delivered,
         )
+
+
+def _terms(body: ChangePrivilege) -> Terms:
+    """Return the terms of a change of privilege. Raises Refused."""
+    until = None if body.until is None else parse_moment(body.until)
+    if body.until is not None and (until is None or until <= time.time()):
+        message = "until is a time to come, as RFC 3339 writes it"
+        raise Refused.because(INVALID_BODY, message, {"member": "until"})
+    if until is not None and body.scope == "connection":
+        raise Refused.because(INVALID_BODY, "what ends with a connection has no until", {"member": "until"})
+    return Terms(reason=body.reason, lasts=body.scope == "identity", until=until)
 
 
 def _observed(room: LiveRoom, one: Observed) -> ObservedParticipant:

@@ -1,0 +1,139 @@
+"""Operations on tokens and on logins of browsers. Each change to a token is recorded."""
+
+from collections.abc import Callable, Mapping
+from typing import get_args
+
+import msgspec
+
+from interlock.access.api import (
+    BAD_TOKEN_NAME,
+    END_SESSION,
+    ISSUE_TOKEN,
+    LIST_TOKENS,
+    LOGIN_FROM_BROWSER,
+    LOGIN_OVER,
+    MAKE_LOGIN,
+    REVOKE_TOKEN,
+    UNKNOWN_PRIVILEGE,
+    USE_LOGIN,
+    IssuedToken,
+    IssueToken,
+    Login,
+    RevokedTokens,
+    Tokens,
+    UseLogin,
+)
+from interlock.access.logins import BrowserSession, LoginService, is_browser
+from interlock.access.tokens import TokenRegistry, issued_token, token_line
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.recorder import Recorder
+from interlock.operator.operation import INVALID_BODY, handles
+from interlock.rooms.api import RoomPrivilege
+from interlock.rooms.protocol.envelope import PROTOCOLS
+from interlock.rooms.protocol.participants import is_participant_id, is_reserved, is_topic
+from interlock.store.tokens import BadTokenName, TokenRoom, token_name_fault
+
+
+class TokenOperations:
+    """Operations on tokens."""
+
+    def __init__(self, tokens: TokenRegistry, dismiss: Callable[[], None], recorder: Recorder, clock: Clock) -> None:
+        """`dismiss` closes connections whose token is no longer valid."""
+        self._tokens = tokens
+        self._recorder = recorder
+        self._clock = clock
+        self._dismiss = dismiss
+
+    @handles(LIST_TOKENS)
+    async def list_all(self) -> Tokens:
+        return await self._tokens.list_live()
+
+    @handles(ISSUE_TOKEN)
+    async def issue(self, body: IssueToken, by: str) -> IssuedToken:
+        """Make a token and return it, once. A name may be used again. Raises Refused, StoreError."""
+        room = check_token(body)
+        try:
+            token, record = await self._tokens.issue(body.name, body.audience, body.scope, body.days, room)
+        except BadTokenName as error:
+            raise Refused.because(BAD_TOKEN_NAME, str(error)) from None
+        # If the record cannot be written, the token is not returned, so that nobody ever has it.
+        await self._recorder.append_now(token_line("issue", record, by, self._clock.wall()))
+        return issued_token(token, record)
+
+    @handles(REVOKE_TOKEN)
+    async def revoke(self, ref: str, by: str) -> RevokedTokens:
+        """Revoke the token with this id, or all tokens with this name. Raises NotFound, StoreError."""
+        revoked = await self._tokens.revoke(ref)
+        if not revoked:
+            live = [record for record in await self._tokens.list() if record.revoked_at is None]
+            raise NotFound("token", ref, [record.name for record in live])
+        self._dismiss()  # first, so that connections close even if the log cannot be written
+        for record in revoked:
+            await self._recorder.append_now(token_line("revoke", record, by, self._clock.wall()))
+        return RevokedTokens(revoked=tuple(record.id for record in revoked))
+
+
+class OpenedSession(msgspec.Struct, frozen=True):
+    """A session of a browser that logged in, and whether its cookie is for https alone."""
+
+    session: BrowserSession
+    is_secure: bool
+
+
+class LoginOperations:
+    """Operations on login links and on the sessions that browsers get with them."""
+
+    def __init__(self, logins: LoginService) -> None:
+        self._logins = logins
+
+    @handles(MAKE_LOGIN)
+    def make(self, by: str, roles: frozenset[str]) -> Login:
+        """Make a login link with the roles of the caller. Raises Refused."""
+        # The time of a browser's session is limited, and the session must not extend it.
+        if is_browser(by):
+            raise Refused.because(LOGIN_FROM_BROWSER, "run interlock open where the node is")
+        login = self._logins.mint(roles)
+        return Login(url=login.url, expires_at=rfc3339(login.expires_at))
+
+    @handles(USE_LOGIN)
+    async def use(self, body: UseLogin) -> OpenedSession:
+        """Open the session of a login link. Raises Refused."""
+        session = await self._logins.use(body.ticket)
+        if session is None:
+            message = "this link was used, or is older than a minute; interlock open makes another"
+            raise Refused.because(LOGIN_OVER, message)
+        return OpenedSession(session, self._logins.is_secure)
+
+    @handles(END_SESSION)
+    async def end(self, host: str, cookies: Mapping[str, str]) -> None:
+        """End the session of the browser that sent these cookies."""
+        await self._logins.end(host, cookies)
+
+
+def check_token(wanted: IssueToken) -> TokenRoom | None:
+    """Return the room of a token for a room, None for any other token. Raises Refused."""
+    if (problem := token_name_fault(wanted.name)) is not None:
+        raise Refused.because(INVALID_BODY, problem, {"member": "name"})
+    if (wanted.audience == "room") != (wanted.room is not None):
+        raise Refused.because(INVALID_BODY, "a token for a room, and no other, names the room", {"member": "room"})
+    if wanted.room is None:
+        return None
+    if wanted.room.privilege not in get_args(RoomPrivilege):
+        message = f"a privilege is one of {', '.join(get_args(RoomPrivilege))}"
+        raise Refused.because(UNKNOWN_PRIVILEGE, message, {"member": "room.privilege"})
+    room = msgspec.convert(wanted.room, type=TokenRoom, from_attributes=True)
+    _check_room(room)
+    return room
+
+
+def _check_room(room: TokenRoom) -> None:
+    if not is_topic(room.topic):
+        message = "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter or digit"
+        raise Refused("bad_topic", message)
+    if not is_participant_id(room.participant):  # X-N-2
+        raise Refused("bad_participant", "a participant's id has 1 to 64 letters, digits and . _ : -")
+    if is_reserved(room.participant):  # X-N-2
+        raise Refused("reserved_id", f"{room.participant} is the gateway's own")
+    if room.protocol is not None and room.protocol not in PROTOCOLS:
+        raise Refused("unsupported_protocol", f"protocol is one of {', '.join(PROTOCOLS)}")

@@ -1,0 +1,1 @@
+"""Operations on approvals, approvers, standing grants and the classification of tools."""

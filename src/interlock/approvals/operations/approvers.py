@@ -1,0 +1,181 @@
+"""Operations on approvers: list and add them, revoke their keys, and invite a person to make a passkey.
+
+Every addition ends as a question in the inbox, which takes the proof of an approver or, for the first one, the setup
+code that the terminal of the node shows.
+"""
+
+from interlock.approvals.api import (
+    ENROL_PASSKEY,
+    EXISTS,
+    GET_INVITATION,
+    INVITE_PASSKEY,
+    LIST_APPROVERS,
+    MAKE_OPERATOR_KEY,
+    NO_PASSKEYS,
+    OFFER_PASSKEY,
+    PASSKEY_INVALID,
+    PASSKEY_INVITATION_OVER,
+    REVOKE_KEY,
+    TAKE_PASSKEY,
+    VISIT_INVITATION,
+    Approvers,
+    EnrolPasskey,
+    InvitePasskey,
+    MakeKey,
+    PasskeyCreation,
+    PasskeyOffer,
+    RevokedKeys,
+)
+from interlock.approvals.api import Approval as ApprovalView
+from interlock.approvals.api import Invitation as InvitationView
+from interlock.approvals.enrolments import Enrolments, KeyRevocation
+from interlock.approvals.operations.inbox import find_approval
+from interlock.approvals.protocol.approval import Approval
+from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.trust.operator_keys import OperatorKeyService
+from interlock.approvals.trust.passkeys import GONE, NO_PARTY, Invitation, PasskeyService, invitation_view
+from interlock.approvals.views import ApprovalViews
+from interlock.config.plan import AnchorPlan
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.crypto.jose import decode_base64url
+from interlock.crypto.webauthn.ceremonies import Wrong
+from interlock.crypto.webauthn.passkeys import written
+from interlock.operator.operation import INVALID_BODY, handles
+from interlock.wire.refusal import Refusal
+
+EVERYTHING = ("*",)
+
+
+class ApproverOperations:
+    """Operations on approvers and their keys."""
+
+    def __init__(
+        self,
+        enrolments: Enrolments,
+        anchors: Anchors,
+        keys: OperatorKeyService,
+        passkeys: PasskeyService,
+        revocation: KeyRevocation,
+        approvals: ApprovalViews,
+    ) -> None:
+        self._anchors = anchors
+        self._enrolments = enrolments
+        self._keys = keys
+        self._passkeys = passkeys
+        self._revocation = revocation
+        self._approvals = approvals
+
+    @handles(LIST_APPROVERS)
+    def list_all(self) -> Approvers:
+        party, approvers = self._passkeys.find_relying_party(), self._enrolments.shown()
+        return Approvers(
+            approvers=approvers,
+            needs_first=not any(approver.approves for approver in approvers),
+            keys=self._keys.names(),
+            passkey_origin=None if party is None else party.origin,
+        )
+
+    @handles(MAKE_OPERATOR_KEY)
+    async def make_key(self, body: MakeKey, by: str) -> ApprovalView:
+        """Make an operator key on this machine, and return the approval that decides whether it counts.
+
+        Raises Refused.
+        """
+        self._refuse_taken(body.name)
+        public = await self._keys.make(body.name, body.passphrase)
+        if isinstance(public, Refusal):
+            raise _refused(public)
+        return await self._request(AnchorPlan(name=body.name, key=public, approves=EVERYTHING), by)
+
+    @handles(OFFER_PASSKEY)
+    def offer_passkey(self, body: InvitePasskey, by: str) -> PasskeyOffer:
+        """Return what a browser needs to make a passkey. Raises Refused."""
+        self._refuse_taken(body.name)
+        invitation = self._invite(body.name, by)
+        return PasskeyOffer(ticket=invitation.ticket, creation=self._passkeys.creation(invitation))
+
+    @handles(TAKE_PASSKEY)
+    async def take_passkey(self, ticket: str, body: EnrolPasskey, by: str) -> ApprovalView:
+        """Take the passkey that a browser made, and return the approval that decides whether it counts.
+
+        Raises Refused, StoreError.
+        """
+        invitation = await self._enrol(ticket, body)
+        if invitation.made is None:
+            raise _invalid_passkey(GONE)
+        plan = AnchorPlan(name=invitation.name, passkey=written(invitation.made), approves=EVERYTHING)
+        return await self._request(plan, by)
+
+    @handles(REVOKE_KEY)
+    async def revoke_key(self, ref: str, by: str) -> RevokedKeys:
+        """Revoke a person's key, by the name of an anchor or the thumbprint of a key. Raises NotFound."""
+        thumbprints = await self._revocation.revoke(ref, by)
+        if not thumbprints:
+            raise NotFound("anchor", ref, [anchor.name for anchor in self._anchors.known()], few=True)
+        voided = await self._revocation.void_unfounded()
+        return RevokedKeys(revoked=tuple(thumbprints), voided=tuple(approval.id for approval in voided))
+
+    # Invitations: the passkey counts once its lines are in the configuration.
+
+    @handles(INVITE_PASSKEY)
+    def invite(self, body: InvitePasskey, by: str) -> InvitationView:
+        """Invite a person to make a passkey. Raises Refused."""
+        return invitation_view(self._invite(body.name, by))
+
+    @handles(GET_INVITATION)
+    def get_invitation(self, ticket: str) -> InvitationView:
+        invitation = self._passkeys.maybe_invitation(ticket)
+        if invitation is None:
+            raise NotFound("invitation", "")
+        return invitation_view(invitation)
+
+    @handles(VISIT_INVITATION)
+    def visit_invitation(self, ticket: str) -> tuple[Invitation, PasskeyCreation | None] | None:
+        """Return an invitation and, until its passkey is made, what a browser needs for that; None if it is over."""
+        invitation = self._passkeys.maybe_invitation(ticket)
+        if invitation is None:
+            return None
+        return invitation, None if invitation.made is not None else self._passkeys.creation(invitation)
+
+    @handles(ENROL_PASSKEY)
+    async def enrol(self, ticket: str, body: EnrolPasskey) -> InvitationView:
+        """Take the passkey that an invited person's browser made. Raises Refused."""
+        return invitation_view(await self._enrol(ticket, body))
+
+    async def _enrol(self, ticket: str, body: EnrolPasskey) -> Invitation:
+        client_data, attestation = decode_base64url(body.client_data), decode_base64url(body.attestation)
+        if client_data is None or attestation is None:
+            raise Refused.because(INVALID_BODY, "client_data and attestation are base64url")
+        invitation = await self._passkeys.enrol(ticket, client_data, attestation)
+        if isinstance(invitation, Wrong):
+            raise _invalid_passkey(invitation)
+        return invitation
+
+    def _invite(self, name: str, by: str) -> Invitation:
+        invitation = self._passkeys.invite(name, by)
+        if invitation is None:
+            raise Refused.because(NO_PASSKEYS, NO_PARTY)
+        return invitation
+
+    def _refuse_taken(self, name: str) -> None:
+        if any(approver.name == name for approver in self._enrolments.shown()):
+            raise Refused.because(EXISTS, f"there is an approver {name} already; choose another name")
+
+    async def _request(self, plan: AnchorPlan, by: str) -> ApprovalView:
+        """Ask in the inbox whether an approver counts, and return the approval."""
+        question = await self._enrolments.request(plan, by)
+        if isinstance(question, Approval):
+            return find_approval(self._approvals, question.id)
+        if question is None:
+            raise Refused.because(EXISTS, f"there is an approver {plan.name} already; choose another name")
+        raise _refused(question)
+
+
+def _invalid_passkey(wrong: Wrong) -> Refused:
+    case = PASSKEY_INVITATION_OVER if wrong is GONE else PASSKEY_INVALID
+    return Refused.because(case, wrong.why, {"reason": wrong.reason})
+
+
+def _refused(refusal: Refusal) -> Refused:
+    data = refusal.details or {}
+    return Refused(str(data.get("reason", refusal.message)), str(data.get("detail", refusal.message)))

@@ -1,0 +1,181 @@
+"""Operations on secrets, which are never shown, and on consents to OAuth tokens. Each change is recorded."""
+
+from collections.abc import Mapping
+from typing import Literal, get_args
+
+from msgspec import UNSET, UnsetType
+
+from interlock.core.clock import Clock, rfc3339
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.recorder import Recorder
+from interlock.credentials.api import (
+    AUTHORIZE_LINK,
+    BAD_SECRET_NAME,
+    LIST_SECRETS,
+    REMOVE_SECRET,
+    SET_SECRET,
+    Consent,
+    RemovedSecret,
+    Secret,
+    SecretKind,
+    Secrets,
+    SetSecret,
+    StoredSecret,
+)
+from interlock.credentials.consents import Page, PendingConsent
+from interlock.credentials.errors import Unobtainable
+from interlock.credentials.secret_references import secret_line
+from interlock.credentials.service import BadSecretName, CredentialService, referenced_secrets
+from interlock.drivers.protocol.server_name import server_name
+from interlock.drivers.registry.service import Drivers
+from interlock.fronts.audience import Audience
+from interlock.links.connected_link import ServerLink
+from interlock.links.operations import Keepers, find_keeper, shown_names
+from interlock.links.own_links import OwnLinks
+from interlock.operator.operation import handles
+from interlock.store.sqlite.secrets import Kind
+
+
+class SecretOperations:
+    """Operations on stored secrets."""
+
+    def __init__(
+        self,
+        credentials: CredentialService,
+        keepers: Keepers,
+        own: Mapping[str, OwnLinks],
+        drivers: Drivers,
+        recorder: Recorder,
+        clock: Clock,
+    ) -> None:
+        self._recorder = recorder
+        self._clock = clock
+        self._credentials = credentials
+        self._keepers = keepers
+        self._own = own
+        self._drivers = drivers
+
+    @handles(LIST_SECRETS)
+    async def list_all(self) -> Secrets:
+        names = await self._credentials.secret_names()
+        return Secrets(secrets=tuple(Secret(kind=kind, name=name) for kind, name in names))
+
+    @handles(SET_SECRET)
+    async def set(self, body: SetSecret, by: str) -> StoredSecret:
+        """Store a secret and restart the servers that name it. Raises Refused, StoreError.
+
+        With `unless_kept` a secret that is stored already stays; `state` then says whether it is new, same or differs.
+        """
+        state: Literal["new", "same", "differs"] | UnsetType = UNSET
+        try:
+            if body.unless_kept:
+                state = await self._credentials.keep_secret(body.name, body.value)
+            else:
+                await self._credentials.set_secret(body.name, body.value)
+        except BadSecretName as error:
+            raise Refused.because(BAD_SECRET_NAME, str(error)) from None
+        if state in ("same", "differs"):
+            return StoredSecret(name=body.name, state=state, restarted=())
+        await self._record("set", "secret", body.name, by)
+        return StoredSecret(name=body.name, state=state, restarted=await self._restart_users_of(body.name))
+
+    @handles(REMOVE_SECRET)
+    async def remove(self, kind: str, name: str, by: str) -> RemovedSecret:
+        """Remove a secret, a token for a server or a client registration. Raises NotFound, Refused, StoreError."""
+        checked = _check_kind(kind)
+        if not await self._credentials.remove_secret(checked, name):
+            raise NotFound("secret", name, [known for _, known in await self._credentials.secret_names()])
+        if checked == "token":
+            await self._forget_token(name)  # first, so that it happens even if the log cannot be written
+        await self._record("remove", checked, name, by)
+        return RemovedSecret(removed=Secret(kind=checked, name=name))
+
+    async def _record(self, event: Literal["set", "remove"], kind: Kind, name: str, by: str) -> None:
+        await self._recorder.append_now(secret_line(event, kind, name, by, self._clock.wall()))
+
+    async def _forget_token(self, name: str) -> None:
+        """Stop using a token that was removed from the store."""
+        segment, _, principal = name.partition(" ")
+        keeper = self._keepers.get(segment)
+        if keeper is None or keeper.holder is None:
+            return
+        if principal:
+            if segment in self._own:
+                await self._own[segment].forget(principal)
+            return
+        await keeper.holder.forget()
+        await keeper.restart()
+
+    async def _restart_users_of(self, slug: str) -> tuple[str, ...]:
+        configured = [keeper for keeper in self._keepers.values() if keeper.is_offered]
+        users = [
+            keeper
+            for keeper in configured
+            if isinstance(keeper.link, ServerLink) and slug in referenced_secrets(keeper.link.plan)
+        ]
+        for keeper in users:
+            await keeper.restart()
+        restarted = (*(keeper.link.segment for keeper in users), *self._drivers.on_secret(slug))
+        names = shown_names(self._keepers)
+        return tuple(names.get(segment, segment) for segment in restarted)
+
+
+def _check_kind(kind: str) -> Kind:
+    for known in get_args(SecretKind):
+        if known == kind:
+            checked: Kind = known
+            return checked
+    raise Refused("unknown_path", "the operator endpoint has no such path", status=404)
+
+
+class ConsentOperations:
+    """Operations on the consent of a person to a token for a server: the page, and the return from it."""
+
+    def __init__(
+        self, keepers: Keepers, credentials: CredentialService, audience: Audience, recorder: Recorder, clock: Clock
+    ) -> None:
+        self._keepers = keepers
+        self._credentials = credentials
+        self._audience = audience
+        self._recorder = recorder
+        self._clock = clock
+
+    @handles(AUTHORIZE_LINK)
+    async def authorize(self, segment: str) -> Consent:
+        """Return the page on which a person agrees to a token for this server. Raises NotFound, Refused."""
+        holder = find_keeper(self._keepers, segment).holder
+        if holder is None:
+            raise Refused("no_oauth", f"{segment} is reached without OAuth", {"segment": segment})
+        try:
+            consent = await holder.consent(anew=True)
+        except Unobtainable as error:
+            raise Refused("auth_failed", str(error), {"segment": segment}) from None
+        left_s = consent.expires_at - self._clock.now()
+        return Consent(
+            segment=segment,
+            url=consent.url,
+            issuer=consent.issuer,
+            scopes=tuple(consent.scopes),
+            expires_at=rfc3339(self._clock.wall() + left_s),
+        )
+
+    async def take_return(self, parameters: list[tuple[str, str]]) -> Page:
+        """Finish a consent with what a browser brought back; return the status, title and text to show.
+
+        The state in the parameters is the only credential.
+        """
+        page, pending = await self._credentials.finish_consent(parameters)
+        if pending is not None:
+            self._on_consented(pending)
+        return page
+
+    def _on_consented(self, pending: PendingConsent) -> None:
+        """Record the consent, and notify the client that sent the person to the page."""
+        holder = pending.requester
+        who = holder.principal or "operator"
+        at = self._clock.wall()
+        self._recorder.add(
+            (at, who, "oauth", "oauth/consent", server_name(holder.segment), None, "admitted", "ok", 0.0, None)
+        )
+        if holder.principal:
+            self._audience.page_visited(holder.principal, pending.consent.id)

@@ -1,0 +1,128 @@
+"""Operations on drivers: list and show them, and decide about them.
+
+The modules behind them are imported when the first operation is called: a node without drivers never needs them.
+"""
+
+import asyncio
+
+from interlock.approvals.api import PROOF_REQUIRED
+from interlock.approvals.protocol.approval import Kind, Status
+from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.views import ApprovalViews
+from interlock.core.operator_errors import Refused
+from interlock.credentials.api import SetSecret
+from interlock.credentials.operations import SecretOperations
+from interlock.drivers.api import (
+    ADD_DRIVER,
+    ALLOW_HOST,
+    GET_DRIVER,
+    LIST_DRIVERS,
+    REMOVE_DRIVER,
+    RUN_EXAMPLES,
+    TRUST_DRIVER,
+    UPDATE_DRIVER,
+    AddDriver,
+    AddedDriver,
+    AllowedHosts,
+    AllowHost,
+    DriverDetail,
+    DriverExamples,
+    DriverSummary,
+    DriverUpdate,
+    RemovedDriver,
+    RunExamples,
+    ServedContract,
+    SwitchedDriver,
+    TrustDriver,
+    UpdateDriver,
+)
+from interlock.drivers.api import Drivers as DriverList
+from interlock.drivers.registry.service import Drivers
+from interlock.operator.operation import handles
+
+
+class DriverOperations:
+    """Operations on drivers."""
+
+    def __init__(self, drivers: Drivers, anchors: Anchors, approvals: ApprovalViews, secrets: SecretOperations) -> None:
+        self._secrets = secrets
+        self._drivers = drivers
+        self._anchors = anchors
+        self._approvals = approvals
+
+    @handles(LIST_DRIVERS)
+    async def list_all(self) -> DriverList:
+        return await (await self._drivers.service()).list_all()
+
+    @handles(GET_DRIVER)
+    async def get(self, name: str) -> DriverDetail | ServedContract:
+        return await (await self._drivers.service()).get(name)
+
+    @handles(ADD_DRIVER)
+    async def add(self, body: AddDriver, by: str) -> AddedDriver:
+        """Add a server that is named by a package or an address. Raises Refused, StoreError.
+
+        Variables of the node's environment are not passed to it, and no command of this machine can be added from here.
+        """
+        from interlock.drivers.add import AddRequest, NotAdded, ServerAdder
+        from interlock.drivers.registry.operations import refused
+
+        service = await self._drivers.service()
+        adder = ServerAdder(service.registry.plan, lambda _: None, environment={}, allows_commands=False)
+        request = AddRequest(
+            reference=body.reference,
+            args=body.args,
+            identifier=body.id,
+            tools=body.tools,
+            classes=body.classes,
+            env=body.env,
+            secrets=body.secrets,
+            headers=body.headers,
+            egress=body.egress,
+            programs=body.programs,
+            packages=body.packages,
+            replaces=body.replace,
+        )
+        try:
+            wanted = await asyncio.to_thread(adder.read, request)
+        except NotAdded as error:
+            raise refused(error) from None
+        if self._anchors.approver_names(f"drivers.{wanted.key}"):
+            # The server is started once before an approver accepts its files. Only a user of this machine may do that.
+            message = f"this node has approvers: add the server on its machine with `interlock add {body.reference}`"
+            raise Refused.because(PROOF_REQUIRED, message)
+        for secret in wanted.secrets:
+            if secret.value and secret.backend is None:
+                await self._secrets.set(SetSecret(name=secret.slug, value=secret.value, unless_kept=True), by)
+        return await service.add(adder, wanted, by, accept=body.accept)
+
+    @handles(TRUST_DRIVER)
+    async def trust(self, name: str, body: TrustDriver, by: str) -> DriverSummary:
+        """Accept a driver's files as they were shown, unless an approver could sign for them. Raises Refused."""
+        service = await self._drivers.service()
+        driver = await service.get(name)
+        if not isinstance(driver, ServedContract) and self._anchors.approver_names(f"drivers.{driver.key}"):
+            message = "to accept a driver takes the signature of an approver"
+            raise Refused.because(PROOF_REQUIRED, message, {"approval": self._find_question(f"drivers.{driver.key}")})
+        return await service.trust(name, body.digest, by)
+
+    def _find_question(self, tool: str) -> str | None:
+        """Return the id of the approval that waits for a signature, or None if nothing waits."""
+        waiting = self._approvals.list_all(Kind.DEFINITION, frozenset((Status.PENDING,))).approvals
+        return next((approval.id for approval in waiting if approval.tool == tool), None)
+
+    @handles(ALLOW_HOST)
+    async def allow(self, name: str, body: AllowHost, by: str) -> AllowedHosts:
+        return await (await self._drivers.service()).allow(name, body.host, by, revoke=body.revoke)
+
+    @handles(RUN_EXAMPLES)
+    async def test(self, name: str, body: RunExamples, by: str) -> DriverExamples:
+        return await (await self._drivers.service()).test(name, by, allow_mutation=body.allow_mutation)
+
+    @handles(UPDATE_DRIVER)
+    async def update(self, name: str, body: UpdateDriver, by: str) -> DriverUpdate | SwitchedDriver:
+        return await (await self._drivers.service()).update(name, by, body.candidate)
+
+    @handles(REMOVE_DRIVER)
+    async def remove(self, name: str, by: str, *, forget: bool) -> RemovedDriver:
+        return await (await self._drivers.service()).remove(name, by, forget=forget)

@@ -1,0 +1,299 @@
+"""Operations on the registry of names: list, show, check, change and publish entries, and pin tools to them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec import Raw
+from msgspec.structs import asdict, replace
+
+from interlock.catalog.catalog import Catalog
+from interlock.catalog.routes import Route
+from interlock.core.feed import AsyncFeed
+from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.recorder import Recorder
+from interlock.mcp.methods import TOOLS_CALL
+from interlock.names.actions import name_check, name_verification, outcome_document
+from interlock.names.actors import Actor
+from interlock.names.api import (
+    ACT,
+    CHECK_NAME,
+    LIST_NAMES,
+    LIST_PREFIXES,
+    PUBLISH,
+    REPIN,
+    SHOW_NAME,
+    TRUST,
+    VERIFY_NAME,
+    ActOnName,
+    CheckName,
+    NameCheck,
+    NameDetails,
+    NameOutcome,
+    NamePrefix,
+    NamePrefixes,
+    Names,
+    NameSummary,
+    NameVerification,
+    PinName,
+    PinnedTool,
+    PinnedTools,
+    TrustSource,
+    VerifyName,
+)
+from interlock.names.protocol.entry import PUBLIC, Entry
+from interlock.names.protocol.judgement import SchemaPair
+from interlock.names.protocol.publication import MEDIA_TYPES, Form, is_overdue, published_entry
+from interlock.names.protocol.registry import Proposal, Request
+from interlock.names.registry_parts import NameParts
+from interlock.names.reviews import is_unconfirmed
+from interlock.names.surface_check import ANY, NONE, Pin, SurfacePins
+from interlock.operator.operation import File, handles
+from interlock.store.ports import AuditReader
+from interlock.wire.jsonrpc.codec import decode_object
+from interlock.wire.jsonrpc.errors import CodecError
+
+_NONE: Final = Raw(b"null")
+
+
+RECORDS_MAX: Final = 200_000  # of a log that was not read yet: its newest
+PAGE: Final = 10_000  # records that are read at a time
+
+
+class _Record(msgspec.Struct, frozen=True):
+    """The members of an audit record that tell whether it is of an admitted call of a tool."""
+
+    method: str = ""
+    tool: str | None = None
+    verdict: str = ""
+
+
+_decode_record = msgspec.json.Decoder(_Record).decode
+
+
+class AdmittedCalls:
+    """How often each tool was called, counted in the audit log. Only records that are new since then are read."""
+
+    def __init__(self, audit: AuditReader, recorder: Recorder) -> None:
+        self._audit = audit
+        self._recorder = recorder
+        self._counts = Counter[str]()
+        self._read = 0
+
+    async def counts(self) -> Mapping[str, int]:
+        """Return how often each tool was called, by its qualified name. Raises StoreError."""
+        await self._recorder.flush()
+        self._read = max(self._read, await self._audit.last() - RECORDS_MAX)
+        while page := await self._audit.read(self._read, PAGE):
+            for call in (_decode_record(record.data) for record in page):
+                if call.method == TOOLS_CALL and call.verdict == "admitted" and call.tool is not None:
+                    self._counts[call.tool] += 1
+            self._read = page[-1].sequence
+        return self._counts
+
+
+class SurfaceOperations:
+    """Operations on tools that have registered names."""
+
+    def __init__(self, catalog: Catalog, pins: SurfacePins, ruled: AsyncFeed[str]) -> None:
+        """`ruled` takes the segments whose tools are to be listed again."""
+        self._catalog = catalog
+        self._pins = pins
+        self._ruled = ruled
+
+    @handles(REPIN)
+    async def repin(self, body: PinName) -> PinnedTools:
+        """Pin the tools of a surface name, or one tool, to what they offer now. Raises NotFound, StoreError."""
+        name = body.name
+        routes = {route.qualified: route for route in self._routes() if _is_named(route, name)}
+        pinned: list[PinnedTool] = []
+        if body.remove:
+            for pin in [pin for pin in self._pins.all() if pin.tool in routes or pin.tool == name]:
+                await self._pins.remove(pin.tool)
+                pinned.append(PinnedTool(tool=pin.tool, digest=pin.digest))
+        else:
+            for pin in filter(None, map(_find_pin, routes.values())):
+                await self._pins.put(pin)
+                pinned.append(PinnedTool(tool=pin.tool, digest=pin.digest))
+        if not pinned:
+            raise NotFound("tool", name, sorted({route.original for route in self._routes()}))
+        for segment in sorted({routes[tool.tool].link.segment for tool in pinned if tool.tool in routes}):
+            await self._ruled.publish(segment)
+        return PinnedTools(tools=tuple(sorted(pinned, key=lambda tool: tool.tool)))
+
+    def offers(self) -> dict[str, list[tuple[str, str]]]:
+        """Return segments and qualified names of tools, by the name that their servers give them."""
+        offers: dict[str, list[tuple[str, str]]] = {}
+        for route in self._routes():
+            offers.setdefault(route.original, []).append((route.link.segment, route.qualified))
+        return offers
+
+    def _routes(self) -> list[Route]:
+        return [route for items in self._catalog.namespace.link_items for route in items.tools]
+
+
+class NameOperations:
+    """Operations on the registry of names."""
+
+    def __init__(self, parts: NameParts, surfaces: SurfaceOperations, audit: AuditReader, recorder: Recorder) -> None:
+        self._surfaces = surfaces
+        self._calls = AdmittedCalls(audit, recorder)
+        self._reminders = parts.reminders
+        self._state = parts.state
+        self._requests = parts.requests
+        self._actions = parts.actions
+        self._publisher = parts.publisher
+
+    @handles(LIST_NAMES)
+    async def list_all(
+        self,
+        *,
+        only_public: bool = False,
+        status: str | None = None,
+        search: str | None = None,
+        limit: int | None = None,
+    ) -> Names:
+        """Return the entries that match. `search` looks in name, controller and reference. Raises StoreError."""
+        await self._refresh()
+        registry, today = self._state.registry, self._state.today
+        found = [
+            one
+            for one in registry.in_order()
+            if (not only_public or one.authentication_scope == PUBLIC)
+            and status in (None, one.status.value)
+            and (not search or _fits(one, search.lower()))
+        ]
+        offers = self._surfaces.offers()
+        calls = await self._calls.counts() if only_public else None
+        due = self._reminders.due()
+        return Names(
+            names=tuple(self._summary(one, today, offers.get(one.surface_name, ()), calls) for one in found[:limit]),
+            total=len(registry.entries),
+            matching=len(found),
+            overdue=due.overdue,
+            unconfirmed=due.unconfirmed,
+            trouble=self._state.trouble,
+        )
+
+    @handles(SHOW_NAME)
+    async def show(self, name: str, *, with_log: bool) -> NameDetails:
+        """Return everything about a name. Raises NotFound if there never was such a name; StoreError."""
+        await self._refresh()
+        registry = self._state.registry
+        entry = registry.entry(name)
+        requests = [one for one in registry.requests.values() if one.subject == name]
+        steps = await self._state.steps_of(name) if with_log or entry is None else []
+        if entry is None and not requests and not steps:
+            raise NotFound("name", name, list(registry.entries)[:10_000])
+        return NameDetails(
+            surface_name=name,
+            entry=_NONE if entry is None else _raw(published_entry(entry, self._state.today)),
+            requests=tuple(_raw(replace(one, proposal=None)) for one in requests),
+            implementations=tuple(_raw(one) for one in registry.implementations.values() if one.surface_name == name),
+            log=tuple(_raw(replace(step, entry=None)) for step in steps) if with_log else (),
+        )
+
+    @handles(CHECK_NAME)
+    async def check(self, body: CheckName) -> NameCheck:
+        """Run the machine checks of a request. Raises Refused."""
+        try:
+            proposal = msgspec.json.decode(body.proposal, type=Proposal)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Refused("invalid_body", str(error)) from None
+        if proposal.surface_name != body.name:
+            raise Refused("invalid_body", "the request is for another name")
+        await self._refresh()
+        return name_check(body.name, await self._requests.check(proposal))
+
+    @handles(VERIFY_NAME)
+    async def verify(self, body: VerifyName) -> NameVerification:
+        """Compare a definition with the specification of its name. Raises Refused."""
+        tool = decode_object(body.definition)
+        if tool is None:
+            raise Refused("invalid_body", "a tool's definition is a JSON object")
+        await self._refresh()
+        return name_verification(self._state.entry(body.name), body.name, tool)
+
+    @handles(ACT)
+    async def act(self, body: ActOnName, by: str) -> NameOutcome:
+        """Request a name or act on one. Raises Refused, NotFound, StoreError."""
+        actor = Actor(principal=by, override=body.override.strip(), is_operator=True)
+        argument = body.body if isinstance(body.body, Raw) else Raw(b"{}")
+        result = await self._actions.act(actor, body.action, body.subject, argument)
+        outcome = outcome_document(result)
+        return NameOutcome(
+            action=body.action,
+            subject=body.subject,
+            kind=outcome["kind"],
+            state=outcome["state"],
+            reason=result.reason if isinstance(result, Request) else "",
+            approval=self._requests.maybe_approval_id(result) if isinstance(result, Request) else None,
+            document=_raw(outcome[outcome["kind"]]),
+        )
+
+    @handles(LIST_PREFIXES)
+    async def prefixes(self) -> NamePrefixes:
+        await self._refresh()
+        holders = self._state.registry.holders
+        return NamePrefixes(prefixes=tuple(NamePrefix(**asdict(holders[one])) for one in sorted(holders)))
+
+    @handles(PUBLISH)
+    async def publish(self, form: Form) -> File:
+        """Return the published registry."""
+        await self._refresh()
+        return File(self._publisher.published(form), MEDIA_TYPES[form])
+
+    @handles(TRUST)
+    async def trust(self, body: TrustSource, by: str) -> Names:
+        """Set whether the entries of an imported registry are enforced. Raises NotFound, Refused, StoreError."""
+        await self._publisher.trust(by, body.source, is_trusted=body.trusted)
+        return await self.list_all()
+
+    async def _refresh(self) -> None:
+        if self._state.trouble is None:
+            await self._state.refresh()
+
+    def _summary(
+        self, entry: Entry, today: str, offers: Sequence[tuple[str, str]], calls: Mapping[str, int] | None
+    ) -> NameSummary:
+        """`offers`: the segments of its servers, and the qualified names of its tools."""
+        return NameSummary(
+            surface_name=entry.surface_name,
+            specification_reference=entry.specification_reference,
+            authentication_scope=entry.authentication_scope,
+            vendor_prefix=entry.vendor_prefix,
+            change_controller=entry.change_controller,
+            status=entry.status.value,
+            first_registered=entry.first_registered,
+            source=entry.source,
+            is_trusted=self._state.is_trusted(entry),
+            is_overdue=is_overdue(entry, today),
+            public_confirmed_on=entry.public_confirmed_on,
+            is_unconfirmed=is_unconfirmed(entry, today),
+            servers=tuple(sorted({segment for segment, _ in offers})),
+            calls=None if calls is None else sum(calls.get(tool, 0) for _, tool in offers),
+        )
+
+
+def _fits(entry: Entry, words: str) -> bool:
+    texts = (entry.surface_name, entry.change_controller, entry.specification_reference)
+    return any(words in text.lower() for text in texts)
+
+
+def _raw(value: object) -> Raw:
+    return Raw(msgspec.json.encode(value))
+
+
+def _is_named(route: Route, name: str) -> bool:
+    return name in (route.qualified, route.original, route.local)
+
+
+def _find_pin(route: Route) -> Pin | None:
+    """Return what a tool offers now, or None if its schemas cannot be read."""
+    argument, returned = route.item.get("inputSchema", ANY), route.item.get("outputSchema")
+    try:
+        digest = SchemaPair(argument, returned).digest
+    except CodecError:
+        return None
+    return Pin(tool=route.qualified, digest=digest, argument=argument, returned=NONE if returned is None else returned)

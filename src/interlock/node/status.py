@@ -1,0 +1,225 @@
+"""The state of a whole node for operators: status, configuration, metrics, and a stream of what changes."""
+
+import asyncio
+import contextlib
+import os
+from collections import Counter
+from collections.abc import AsyncGenerator
+from typing import Final, cast
+
+import msgspec
+from msgspec import Raw
+
+from interlock import __version__
+from interlock.approvals.api import ApprovalSummary
+from interlock.ax.api import Parent
+from interlock.ax.parts import AxParts
+from interlock.config.effective import effective
+from interlock.config.plan import Scope
+from interlock.core.calls.caller import VIA_AX, principal_for, view_key
+from interlock.core.clock import rfc3339
+from interlock.core.metrics import MEDIA_TYPE
+from interlock.credentials.protocol.resource import resource_of
+from interlock.drivers.parts import DriverParts
+from interlock.links.operations import LinkOperations
+from interlock.node.capability_parts import NodeParts
+from interlock.node.reload import Reload
+from interlock.operator.api import (
+    FOLLOW_NODE,
+    GET_CONFIGURATION,
+    GET_METRICS,
+    GET_STATUS,
+    ApprovalCounts,
+    CallCounts,
+    CatalogCounts,
+    ClientCounts,
+    EffectiveConfiguration,
+    GateCounts,
+    NameCounts,
+    NodeEvent,
+    NodeFacts,
+    SafetyCounts,
+    Status,
+)
+from interlock.operator.operation import File, handles
+from interlock.rooms.parts import RoomParts
+from interlock.store.operations import AuditOperations
+
+LOOK_S: Final = 1.0  # how often status and log are compared, while somebody follows
+BEAT_LOOKS: Final = 5  # comparisons without news, then a sign of life is sent
+RECORDS_MAX: Final = 100  # in one event
+_LEFT_OUT: Final = "an [[access]] entry of this node leaves them out"
+
+
+class StatusOperations:
+    """Operations on the node as a whole: its status, its configuration, its metrics, and what changes."""
+
+    def __init__(self, parts: NodeParts, links: LinkOperations, audit: AuditOperations, reload: Reload | None) -> None:
+        self._parts = parts
+        self._links = links
+        self._audit = audit
+        self._reload = reload
+        self._clock = parts.stores.clock
+        self._started = self._clock.now()
+        self._started_wall = self._clock.wall()
+
+    @handles(GET_CONFIGURATION)
+    def configuration(self) -> EffectiveConfiguration:
+        return effective(self._parts.stores.current.plan)
+
+    @handles(GET_METRICS)
+    def metrics(self) -> File:
+        return File(self._parts.stores.metrics.text().encode(), MEDIA_TYPE)
+
+    @handles(GET_STATUS)
+    def status(self) -> Status:
+        stores, approvals, calls, fronts = (
+            self._parts.stores,
+            self._parts.approvals,
+            self._parts.calls,
+            self._parts.fronts,
+        )
+        plan, namespace, safety = stores.current.plan, calls.catalog.namespace, calls.safety.loop
+        sessions, names = fronts.sessions.by_id, approvals.names.reminders.due()
+        return Status(
+            node=NodeFacts(
+                name=plan.node.name,
+                version=__version__,
+                pid=os.getpid(),
+                url=stores.addresses.public,
+                mcp_url=resource_of(stores.addresses.public),
+                operator_url=stores.addresses.operator,
+                started_at=rfc3339(self._started_wall),
+                uptime_s=round(self._clock.now() - self._started, 1),
+                data=str(plan.data),
+                aggregator_id=stores.identity.aggregator_id,
+                tree=plan.ax.tree,
+                audit_trouble=stores.recorder.trouble,
+                store_trouble=self._store_trouble(),
+                replicas=None if stores.replicas.is_alone else stores.replicas.count,
+                require_proof=plan.ax.require_proof,
+            ),
+            configuration=None if self._reload is None else self._reload.status(),
+            parents=tuple(map(self._with_unoffered, self._parts.get(AxParts).parents.status())),
+            budgets=calls.budgets.shown(),
+            links=self._links.list_all().links,
+            idle_drivers=tuple(self._parts.get(DriverParts).drivers.idle()),
+            catalog=CatalogCounts(
+                version=namespace.version,
+                tools=sum(len(namespace.without_collisions(items.tools)) for items in namespace.link_items),
+                prompts=sum(len(namespace.without_collisions(items.prompts)) for items in namespace.link_items),
+                resources=sum(len(items.resources) for items in namespace.link_items),
+                templates=sum(len(items.templates) for items in namespace.link_items),
+            ),
+            clients=ClientCounts(
+                sessions=len(sessions),
+                surfaces=dict(
+                    Counter(f"{session.caller.principal.name}: {session.surface}" for session in sessions.values())
+                ),
+                unplaced_logs=calls.audience.unplaced_logs,
+                streams=sum(len(session.streams) for session in sessions.values()) + len(fronts.modern.listeners),
+            ),
+            calls=CallCounts(
+                total=calls.dispatch.under_way.total,
+                failed=calls.dispatch.under_way.failed,
+                in_flight=len(calls.dispatch.under_way.calls),
+                parked=calls.dispatch.under_way.parking.waiting,
+            ),
+            gate=self._gate(),
+            approvals=ApprovalCounts(waiting=approvals.inbox.waiting_count, channels=dict(approvals.notifier.trouble)),
+            approvers=approvals.enrolments.shown(),
+            names=NameCounts(overdue=names.overdue, unconfirmed=names.unconfirmed),
+            loosened=approvals.guard_changes.loosened,
+            open_rooms=self._parts.get(RoomParts).rooms.open_topics(),
+            safety=SafetyCounts(
+                mode=safety.plan.mode,
+                running=len(safety.executions.live()),
+                blocked=len(safety.blocks.all()),
+            ),
+        )
+
+    def _store_trouble(self) -> str | None:
+        replication = self._parts.stores.replicas.replication
+        if replication is None or replication.is_reachable:
+            return None
+        return f"the store on NATS does not answer: {', '.join(self._parts.stores.current.plan.store.nats_url)}"
+
+    def _with_unoffered(self, parent: Parent) -> Parent:
+        """Add the tools that this node does not offer to a parent. The parent gets the same numbers."""
+        if parent.state != "registered" or parent.scope is None:
+            return parent
+        principal = principal_for(
+            f"parent:{parent.url}", cast("Scope", parent.scope), self._parts.stores.current.plan.access
+        )
+        key = view_key(principal, only=None, names="auto", declares_extension=False, via=VIA_AX)
+        unlisted = self._parts.calls.catalog.namespace.view(key).unlisted
+        reason = f"it grants us the scope {parent.scope}; its operator may widen it with an [[access]] entry"
+        if principal.scope != parent.scope:
+            reason = f"an [[access]] entry of this node lets it use scope {principal.scope}"
+        numbers = {reason: unlisted.beyond_scope, _LEFT_OUT: unlisted.beyond_access}
+        because = parent.not_listed_because | {reason: number for reason, number in numbers.items() if number}
+        number = parent.not_listed + unlisted.beyond_scope + unlisted.beyond_access
+        return msgspec.structs.replace(parent, not_listed=number, not_listed_because=because)
+
+    def _gate(self) -> GateCounts:
+        """Count the tools that the gate holds, and those of them that no approver could release."""
+        namespace = self._parts.calls.catalog.namespace
+        held = [
+            route
+            for items in namespace.link_items
+            for route in namespace.without_collisions(items.tools)
+            if route.is_held
+        ]
+        return GateCounts(
+            mode=self._parts.stores.current.plan.gate.mode,
+            tools=len(held),
+            unclassified=sum(route.is_open for route in held),
+            without_approver=sum(not self._parts.approvals.anchors.approver_names(route.qualified) for route in held),
+        )
+
+    @handles(FOLLOW_NODE)
+    async def follow(self) -> AsyncGenerator[NodeEvent[Raw], None]:
+        """Yield the status and what waits, then what changes. Ends when the inbox is closed."""
+        newest, quiet = b"", 0
+        async with contextlib.aclosing(self._parts.calls.approvals.changes()) as changes:
+            # Listen before the first event, so that no change after it is missed.
+            upcoming: asyncio.Future[ApprovalSummary] | None = asyncio.ensure_future(anext(changes))
+            try:
+                await asyncio.sleep(0)
+                last = await self._audit.last()
+                while True:
+                    status = self.status()
+                    if (now := _comparable(status)) != newest:
+                        newest, quiet = now, 0
+                        yield NodeEvent(at=self._time(), status=status)
+                    page = await self._audit.tail(last, RECORDS_MAX)
+                    if page.records:
+                        last, quiet = page.last, 0
+                        yield NodeEvent(at=self._time(), records=page.records)
+                    looked = asyncio.get_running_loop().time()
+                    while (left := looked + LOOK_S - asyncio.get_running_loop().time()) > 0:
+                        upcoming = upcoming or asyncio.ensure_future(anext(changes))
+                        if not (await asyncio.wait((upcoming,), timeout=left))[0]:
+                            break
+                        change, upcoming = upcoming.result(), None
+                        quiet = 0
+                        yield NodeEvent(at=self._time(), approval=change)
+                    quiet += 1
+                    if quiet > BEAT_LOOKS:
+                        quiet = 0
+                        yield NodeEvent(at=self._time())
+            except StopAsyncIteration:
+                return
+            finally:
+                if upcoming is not None:
+                    upcoming.cancel()
+                    await asyncio.gather(upcoming, return_exceptions=True)
+
+    def _time(self) -> str:
+        return rfc3339(self._clock.wall())
+
+
+def _comparable(status: Status) -> bytes:
+    """Return a status without what changes with time alone."""
+    node = msgspec.structs.replace(status.node, uptime_s=0.0)
+    return msgspec.json.encode(msgspec.structs.replace(status, node=node))
