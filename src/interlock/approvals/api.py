@@ -24,7 +24,7 @@ class ProofFacts(Struct, frozen=True, kw_only=True):
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """What was decided."""
+    """Decision on an approval."""
 
     what: Annotated[str, Meta(description="approved or denied.")]
     by: Annotated[str, Meta(description="The principal who decided.")]
@@ -94,7 +94,7 @@ class Approvals(Struct, frozen=True, kw_only=True):
 
 
 class PasskeyRequest(Struct, frozen=True, kw_only=True, rename={"rp_id": "rpId"}):
-    """What a browser asks a passkey for an approval (WebAuthn 5.5); bytes in base64url."""
+    """Request that a browser passes to a passkey to approve something (WebAuthn 5.5); bytes in base64url."""
 
     challenge: Annotated[str, Meta(description="What is signed.")]
     rp_id: Annotated[str, Meta(description="The relying party.")]
@@ -103,7 +103,7 @@ class PasskeyRequest(Struct, frozen=True, kw_only=True, rename={"rp_id": "rpId"}
 
 
 class PasskeyCreation(Struct, frozen=True, kw_only=True, rename={"rp_id": "rpId"}):
-    """What a browser is told to make a passkey (WebAuthn 5.4); bytes in base64url."""
+    """Options with which a browser creates a passkey (WebAuthn 5.4); bytes in base64url."""
 
     challenge: Annotated[str, Meta(description="What is signed.")]
     rp_id: Annotated[str, Meta(description="The relying party.")]
@@ -144,7 +144,7 @@ class Approver(Struct, frozen=True, kw_only=True):
 
 
 class Approvers(Struct, frozen=True, kw_only=True):
-    """Whose signature may approve here, and what a browser can do about it."""
+    """People whose signature may approve here, and how a browser can add one."""
 
     approvers: Annotated[tuple[Approver, ...], Meta(description="Those of the configuration first.")]
     needs_first: Annotated[bool, Meta(description="There is none: the first takes the setup code of the node.")]
@@ -155,7 +155,7 @@ class Approvers(Struct, frozen=True, kw_only=True):
 
 
 class PasskeyOffer(Struct, frozen=True, kw_only=True):
-    """What a browser needs to make a passkey."""
+    """Ticket and options with which a browser creates a passkey."""
 
     ticket: Annotated[str, Meta(description="Names this offer; good for ten minutes.")]
     creation: Annotated[PasskeyCreation, Meta(description="What the browser is told.")]
@@ -177,7 +177,7 @@ class RevokedKeys(Struct, frozen=True, kw_only=True):
 
 
 class RevealedCode(Struct, frozen=True, kw_only=True):
-    """What a person tells an agent's client, so that it goes on."""
+    """Code that a person passes to an agent's client so that the agent may continue."""
 
     approval_id: Annotated[str, Meta(description="The approval that it belongs to.")]
     code: Annotated[str, Meta(description="The code of a challenge, or the token that confirms a start or a step.")]

@@ -20,7 +20,7 @@ class ApprovalAudit:
         self._recorder = recorder
 
     async def record_decision(self, approval: Approval, decision: Decision, outcome: str = "decided") -> None:
-        """Records a decision, which is on disk when this returns. On StoreError nothing was recorded."""
+        """Record a decision. It is on disk when this returns; on StoreError nothing was recorded."""
         await self._recorder.append_now(
             _line(
                 approval,
@@ -38,13 +38,15 @@ class ApprovalAudit:
         )
 
     def record_reveal(self, approval: Approval, *, at: float, by: str, anchor: str) -> None:
-        """Records that an operator was shown the code of an approval, and never the code."""
+        """Record that an operator saw the code of an approval. The code itself is never recorded."""
         self._recorder.add_line(
             _line(approval, at=at, who=by, method="approvals/reveal", verdict="shown", outcome="shown", anchor=anchor)
         )
 
     def record_move(self, approval: Approval, at: float, before: Approval | None) -> None:
-        """Records a move. `before` is needed because the arguments may be gone already."""
+        """Record a change of status. `before` is the approval before the change, because the arguments may be erased
+        already.
+        """
         raised = before is None
         self._recorder.add_line(
             _line(

@@ -54,7 +54,7 @@ class BatchClassification:
         *,
         aggregator_id: str,
     ) -> None:
-        """`find` gives the route that is now listed for a qualified name."""
+        """Create the service. `find` returns the route that is listed for a qualified name now."""
         self._definitions = definitions
         self._inbox = inbox
         self._judge = judge
@@ -64,7 +64,7 @@ class BatchClassification:
         self._own_id = aggregator_id
 
     def question(self, id: str, entries: Sequence[ClassEntry]) -> Asked | Refusal:
-        """What a proof must answer. Its tool is the first; `sign` looks at every one."""
+        """Return what a proof must sign. The proof names the first tool; `sign` checks all of them."""
         tools = [entry.tool for entry in entries]
         if not tools or len(set(tools)) < len(tools):
             return Refusal(INVALID_PARAMS, "invalid_body", {"detail": "each tool is named once, and at least one is"})
@@ -77,24 +77,24 @@ class BatchClassification:
         )
 
     async def sign(self, id: str, entries: Sequence[ClassEntry], proof: Presented, *, by: str) -> BatchResult | Refusal:
-        asked = self.question(id, entries)
-        if isinstance(asked, Refusal):
-            return asked
-        verified = await self._judge.judge_for_any(asked, [entry.tool for entry in entries], proof)
+        question = self.question(id, entries)
+        if isinstance(question, Refusal):
+            return question
+        verified = await self._judge.judge_for_any(question, [entry.tool for entry in entries], proof)
         if isinstance(verified, Refusal):
             return verified
-        kept = Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
+        stored_proof = Proof(type=verified.type, anchor=verified.anchor, jti=verified.jti, key=verified.key)
         done: list[ClassEntry] = []
         left: list[LeftOut] = []
         segments: dict[str, None] = {}
         try:
             for entry in entries:
                 route = self._find(entry.tool)
-                why = self._maybe_hindrance(entry, route, kept)
+                why = self._maybe_hindrance(entry, route, stored_proof)
                 if why is not None or route is None:
                     left.append(LeftOut(entry.tool, why or NOT_LISTED))
                     continue
-                await self._rule(entry, kept, id, by)
+                await self._rule(entry, stored_proof, id, by)
                 done.append(entry)
                 segments[route.link.segment] = None
         except StoreError:
@@ -117,11 +117,11 @@ class BatchClassification:
         return None if self._judge.stands_behind(entry.tool, proof) else NOT_ENTITLED
 
     def _maybe_waiting(self, entry: ClassEntry) -> Approval | None:
-        found = self._inbox.find_definition(entry.tool, entry.digest)
-        return found if found is not None and found.status is Status.PENDING else None
+        approval = self._inbox.find_definition(entry.tool, entry.digest)
+        return approval if approval is not None and approval.status is Status.PENDING else None
 
     async def _rule(self, entry: ClassEntry, proof: Proof, id: str, by: str) -> None:
-        """Raises StoreError. A question that waits is answered by it."""
+        """Store the class of one tool, and answer the question that waits for it. Raise StoreError."""
         now, waiting = self._clock.wall(), self._maybe_waiting(entry)
         if waiting is not None:
             decision = Decision(what=What.APPROVED, by=by, at=now, answer=entry.tool_class, proof=proof)
@@ -135,7 +135,7 @@ class BatchClassification:
 
 
 def _line(entry: ClassEntry, proof: Proof, id: str, by: str, now: float) -> bytes:
-    """The record of the audit log for a ruling that no approval has."""
+    """Encode the audit record of a classification that has no approval."""
     return msgspec.json.encode(
         {
             "at": rfc3339(now),

@@ -19,7 +19,7 @@ ToolClass = Literal["read_only", "reversible", "irreversible"]
 
 
 class ToolRuling(Struct, frozen=True, kw_only=True):
-    """What one tool is, as it is signed."""
+    """Class of one tool, as it is signed."""
 
     tool: Annotated[str, Meta(description="The tool, by its qualified name.")]
     digest: Annotated[str, Meta(description="The digest of its definition.")]
@@ -27,7 +27,7 @@ class ToolRuling(Struct, frozen=True, kw_only=True):
 
 
 class ClassProposal(ToolRuling, frozen=True, kw_only=True):
-    """What is proposed for one tool, and why."""
+    """Proposed class of one tool, with the reason."""
 
     by: Annotated[
         str, Meta(description="What suggests it: annotations, name, schema, or nothing (then the strictest).")
@@ -55,7 +55,7 @@ class UnclassifiedTool(Struct, frozen=True, kw_only=True):
 
 
 class ClassifiedTools(Struct, frozen=True, kw_only=True):
-    """What a signature did."""
+    """Result of a signature over several tools."""
 
     classified: Annotated[tuple[ToolRuling, ...], Meta(description="What is remembered.")]
     left_out: Annotated[tuple[UnclassifiedTool, ...], Meta(description="What is not, and why.")]
@@ -66,7 +66,7 @@ _UUID: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 
 
 class ClassifyTools(RequestBody, frozen=True, kw_only=True):
-    """What several tools are, to be signed at once."""
+    """Classes of several tools, to be signed at once."""
 
     id: Annotated[str, Meta(description="A UUID: confirmation_id of the proof.", pattern=_UUID)]
     entries: Annotated[
@@ -76,7 +76,7 @@ class ClassifyTools(RequestBody, frozen=True, kw_only=True):
 
 
 class UnlockForClasses(ClassifyTools, frozen=True, kw_only=True):
-    """What several tools are, and the passphrase of an operator key for one signature."""
+    """Classes of several tools, and the passphrase of an operator key for one signature."""
 
     passphrase: Annotated[str, Meta(description="Kept nowhere.", min_length=1, max_length=PASSPHRASE_CHARS_MAX)]
     key: Annotated[
@@ -85,7 +85,7 @@ class UnlockForClasses(ClassifyTools, frozen=True, kw_only=True):
 
 
 class SignClasses(ClassifyTools, frozen=True, kw_only=True):
-    """What several tools are, and the proof of who says so."""
+    """Classes of several tools, and the proof of the person who signs them."""
 
     proof: Annotated[Raw, Meta(description="{type, token}, or the token alone.")]
 

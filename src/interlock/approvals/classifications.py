@@ -25,7 +25,9 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rulings:
-    """In memory, and on disk before it counts. Raises StoreError."""
+    """Decisions of operators about tools, in memory and on disk. A decision is on disk before it counts. Methods
+    raise StoreError.
+    """
 
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
         self._kv = kv
@@ -43,19 +45,21 @@ class Rulings:
                 ) from None
 
     def get(self, tool: str, digest: str) -> ToolClass | None:
-        """What an operator said the tool is."""
+        """Return the class that an operator gave a tool, or None."""
         ruling = self._by_digest.get((tool, digest))
         match ruling.says if ruling is not None else None:
             case None | "accept" | "denied":
                 return None
-            case said:
-                return said
+            case tool_class:
+                return tool_class
 
     def maybe(self, tool: str, digest: str) -> Ruling | None:
         return self._by_digest.get((tool, digest))
 
     def knows(self, tool: str) -> bool:
-        """Whether anything was ever said of it: False for nearly every tool, whose digest then need not be made."""
+        """Return whether there is any decision about a tool. For most tools there is none, and their digest is not
+        needed.
+        """
         return tool in self._ruled
 
     async def put(self, ruling: Ruling) -> None:
@@ -64,7 +68,7 @@ class Rulings:
         self._take(ruling)
 
     def take_change(self, change: Change) -> Ruling | None:
-        """What an operator said at another replica. A ruling is replaced, and never removed."""
+        """Take over a decision that an operator made at another replica. A decision is replaced and never removed."""
         if change.entry is None:
             return None
         ruling = msgspec.json.decode(change.entry.value, type=Ruling)

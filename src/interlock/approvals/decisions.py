@@ -35,38 +35,40 @@ REDEFINED: Final = "the tool is defined otherwise than it was when the call was 
 
 class Verifier(Protocol):
     async def judge(self, asked: Asked, proof: Presented) -> Verified | Refusal:
-        """Verifies a proof and uses it up: the same proof is never good again."""
+        """Verify a proof and use it up: the same proof is never accepted again."""
 
 
 class Rulings(Protocol):
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Remembers the decision on a definition."""
+        """Store the decision on a definition."""
 
 
 class EnrolmentRulings(Rulings, Protocol):
     def judge_code(self, code: str) -> Proof | Refusal:
-        """The setup code in place of a proof, for the first approver."""
+        """Check the setup code that replaces a proof for the first approver."""
 
 
 class ProposalRulings(Rulings, Protocol):
     def maybe_unready(self, approval: Approval) -> Refusal | None:
-        """Why no one can have it carried out now."""
+        """Return why a proposal cannot be carried out now, or None."""
 
     def maybe_barred(self, approval: Approval, decision: Decision) -> Refusal | None:
-        """Why this approver's word does not count: the proposer's own, or one of lesser privilege."""
+        """Return why this approver may not decide, or None: it is the proposer itself or has a lower privilege."""
 
 
 class NamesRulings(Rulings, Protocol):
     def maybe_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
-        """Whether this decision on a request may be made; `key` is the thumbprint of the one that proved it."""
+        """Return why this decision on a request is refused, or None. `key` is the thumbprint of the key that proved
+        it.
+        """
 
 
 class DriverRulings(Rulings, Protocol):
     async def look(self) -> None:
-        """Reads the folders of drivers again."""
+        """Read the folders of drivers again."""
 
     def is_current(self, approval: Approval) -> bool:
-        """Whether the folder is still what was shown."""
+        """Return whether the folder is still what was shown."""
 
 
 class DriverDecisions:
@@ -97,8 +99,11 @@ class DecisionService:
         code: Callable[[str], str | None] = lambda _: None,
         is_current: Callable[[Approval], bool] = lambda approval: True,
     ) -> None:
-        """`rulings`: of the definitions of tools. `agents`: of what was asked about agents. `code`: by the id of
-        an approval, what only operators see of it. `is_current`: what was shown of a call is still what would run."""
+        """Create the service. `rulings` decides on definitions of tools, and `agents` on questions about agents.
+
+        `code` returns what only operators see of an approval, by its id. `is_current` tells whether what was shown of a
+        call is still what would run.
+        """
         self._judge = judge
         self._rulings = rulings
         self._drivers = drivers or DriverDecisions()
@@ -123,8 +128,9 @@ class DecisionService:
         answer: str | None = None,
         code: str | None = None,
     ) -> Approval | Refusal:
-        """`answer`: one of `answers` where there are several. `by` brought the decision; the proof says who made it.
-        `code`: the setup code, for the first approver."""
+        """Approve with a proof. `answer` is one of `answers` if there are several. `by` delivered the decision; the
+        proof says who made it. `code` is the setup code, for the first approver.
+        """
         open_ = self._open(id, answer)
         if isinstance(open_, Refusal):
             return open_
@@ -160,21 +166,23 @@ class DecisionService:
         return await self._decide(id, decision, verified.expires_at if verified else None)
 
     def is_current(self, approval: Approval) -> bool:
-        """Whether what was shown is still what would run."""
+        """Return whether what was shown is still what would run."""
         drivers = self._drivers.maybe
         if approval.source is Source.DRIVERS and drivers is not None:
             return drivers.is_current(approval)
         return self._is_call_current(approval)
 
     def question(self, id: str, answer: str | None) -> Asked | Refusal:
-        """The question that a proof must answer to approve this with this answer, or to be shown its code (REVEAL)."""
+        """Return what a proof must sign to approve this with this answer, or to see its code (REVEAL)."""
         open_ = self._open(id, None if answer == REVEAL else answer)
         if answer == REVEAL and not isinstance(open_, Refusal):
             return self._proof_request(open_[0], REVEAL)
         return open_ if isinstance(open_, Refusal) else self._proof_request(*open_)
 
     async def reveal(self, id: str, proof: Presented, *, by: str) -> str | Refusal:
-        """The code or token of an approval, for an operator who proved to be one. Being on the machine is no proof."""
+        """Return the code or token of an approval to an operator who proved who they are. Access to the machine is
+        no proof.
+        """
         open_ = self._open(id, None)
         if isinstance(open_, Refusal):
             return open_
@@ -187,7 +195,7 @@ class DecisionService:
     async def deny(
         self, id: str, *, by: str, reason: str | None = None, answer: str | None = None
     ) -> Approval | Refusal:
-        """`answer`: "return", where what was asked is to be revised and asked for again."""
+        """Deny an approval. The answer "return" asks for a revision of the request."""
         decision = Decision(what=What.DENIED, by=by, at=self._clock.wall(), reason=reason, answer=answer)
         approval = self._inbox.get(id)
         if approval is not None and approval.kind is Kind.REQUEST and self._names is not None:
@@ -200,7 +208,7 @@ class DecisionService:
         return await self._decide(id, decision, redeem_until=None)
 
     def _open(self, id: str, answer: str | None) -> tuple[Approval, str | None] | Refusal:
-        """An approval that can be approved, and what is said to it."""
+        """Return an approval that can be approved, and the answer to it."""
         approval = self._inbox.get(id)
         if approval is None:
             return UNKNOWN

@@ -43,22 +43,23 @@ class KeyRevocation:
         self._clock = clock
 
     async def open(self) -> None:
-        """An anchor may have left the configuration while the node was not running. Raises StoreError."""
+        """Void what rests on anchors that left the configuration while the node was not running. Raise StoreError."""
         await self.void_unfounded()  # AX-11.3-9: an anchor that left
 
     async def close(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: there is nothing to close."""
 
     async def revoke(self, ref: str, by: str) -> tuple[str, ...]:
-        """Revokes by the name of an anchor or a thumbprint; gives the thumbprints, none where there is no such key."""
+        """Revoke a key by the name of its anchor or by its thumbprint. Return the revoked thumbprints."""
         prints = await self._judge.revoke(ref)
         if prints:
             await self._recorder.append_now(revocation_line(prints, ref, by, self._clock.wall()))
         return prints
 
     async def void_unfounded(self) -> list[Approval]:
-        """Voids unused approvals and standing grants of anchors that may no longer approve (MCP-AX 11.3); gives the
-        approvals. Raises StoreError."""
+        """Void unused approvals and standing grants of anchors that may no longer approve (MCP-AX 11.3). Return the
+        approvals. Raise StoreError.
+        """
         await self._grants.void_unfounded()
         return await self._inbox.void_where(ANCHOR_GONE, lambda approval: not self._judge.stands(approval))
 
@@ -78,7 +79,7 @@ _REASON: Final = "with this, somebody could approve what agents may not do alone
 
 
 class EnrolledApprover(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is on disk of an approver."""
+    """Stored record of an approver."""
 
     name: str
     identity: str  # of its keys
@@ -103,11 +104,11 @@ class Enrolments:
         anchors.believe({}, ())
 
     async def open(self) -> None:
-        """Raises StoreError."""
+        """Load the approvers, enrol those of the first start, and settle what was approved. Raise StoreError."""
         now = self._clock.wall()
         for entry in await self._kv.entries(BUCKET, now):
-            one = msgspec.json.decode(entry.value, type=EnrolledApprover)
-            self._enrolled[one.identity] = one
+            approver = msgspec.json.decode(entry.value, type=EnrolledApprover)
+            self._enrolled[approver.identity] = approver
         if await self._kv.get(STATE, STARTED, now) is None:
             for plan in self._anchors.configured:
                 if plan.approves:
@@ -124,25 +125,25 @@ class Enrolments:
         await self.ask()
 
     async def close(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: there is nothing to close."""
 
     def take_change(self, change: Change) -> None:
-        """Whom another replica enrolled."""
+        """Take over an approver that another replica enrolled."""
         if change.entry is not None:
-            one = msgspec.json.decode(change.entry.value, type=EnrolledApprover)
-            self._enrolled[one.identity] = one
+            approver = msgspec.json.decode(change.entry.value, type=EnrolledApprover)
+            self._enrolled[approver.identity] = approver
             self._believe()
 
     async def replan(self) -> None:
-        """The configuration names other anchors now."""
+        """Apply a configuration with other anchors."""
         self._believe()
         await self._inbox.void_where(
             "the configuration no longer names it",
-            lambda one: (
-                one.kind is Kind.ENROLMENT
-                and CONFIGURED in one.factors
-                and not self._is_named(one)
-                and not self._inbox.is_elsewhere(one.id)
+            lambda approval: (
+                approval.kind is Kind.ENROLMENT
+                and CONFIGURED in approval.factors
+                and not self._is_named(approval)
+                and not self._inbox.is_elsewhere(approval.id)
             ),
         )
         await self.ask()
@@ -151,18 +152,20 @@ class Enrolments:
 
     @property
     def maybe_setup_code(self) -> str | None:
-        """What lets the first approver in; None once there was one. For the terminal of this node alone.
+        """Return the code that admits the first approver, or None once there was one. It is shown only on the terminal
+        of this node.
 
-        Also where the configuration names none of them any more: who can edit a file and start a node on a terminal
-        could let themselves in. Another data folder begins anew, without what this one holds.
+        There is none either after the configuration stopped naming all approvers: whoever can edit a file and start a
+        node on a terminal could admit themselves. Another data folder starts from the beginning, without what this one
+        holds.
         """
-        has_one = bool(self._enrolled) or any(one.approves for one in self._anchors.known())
+        has_one = bool(self._enrolled) or any(anchor.approves for anchor in self._anchors.known())
         return None if has_one or not self._tries_left else self._code
 
     def shown(self) -> tuple[Approver, ...]:
-        """Every approver, and what would be one if it were believed."""
+        """Return every approver, and every anchor that would be an approver if it were enrolled."""
         waiting = {approval.tool: approval.id for approval in self._inbox.waiting(Kind.ENROLMENT)}
-        held = {one.name: one.approves for one in self._anchors.known()}
+        held = {anchor.name: anchor.approves for anchor in self._anchors.known()}
         return tuple(
             self._shown(plan, held.get(plan.name, ()), waiting.get(_tool(plan.name)))
             for plan in self._anchors.plans
@@ -185,14 +188,14 @@ class Enrolments:
     # Asking
 
     async def ask(self) -> None:
-        """What the configuration names and no proof covers goes into the inbox, once."""
+        """Put every anchor that the configuration names and no proof covers into the inbox, once."""
         for plan in self._anchors.unbelieved():
             log.warning("anchor %s approves nothing before it is enrolled: interlock approvals", plan.name)
             await self._raise(plan, by=NODE, factors=(CONFIGURED,))
 
     async def request(self, plan: AnchorPlan, by: str) -> Approval | Refusal | None:
-        """The question whether one may approve that the configuration does not name; None: the name is taken."""
-        taken = next((one for one in self._anchors.plans if one.name == plan.name), None)
+        """Ask whether an anchor that the configuration does not name may approve. Return None if the name is taken."""
+        taken = next((anchor for anchor in self._anchors.plans if anchor.name == plan.name), None)
         return None if taken is not None else await self._raise(plan, by=by, factors=())
 
     async def _raise(self, plan: AnchorPlan, *, by: str, factors: tuple[str, ...]) -> Approval | Refusal:
@@ -217,7 +220,7 @@ class Enrolments:
         )
 
     def _params(self, plan: AnchorPlan) -> bytes:
-        """What a person is shown: the keys themselves by their thumbprints, wherever they are written."""
+        """Encode what a person is shown: the keys by their thumbprints, wherever they are configured."""
         identity = self._anchors.identity(plan)
         is_url = isinstance(plan.jwks, str)
         shown = _Shown(
@@ -233,19 +236,19 @@ class Enrolments:
     # Deciding
 
     def judge_code(self, code: str) -> Proof | Refusal:
-        """The setup code in place of a proof, as long as no one could give one."""
+        """Check the setup code, which replaces a proof as long as nobody could give one."""
         right = self.maybe_setup_code
         if right is None:
             return invalid("code", "the setup code is for the first approver, or was wrong too often; restart the node")
-        said = code.replace("-", "").replace(" ", "").upper()
-        if not secrets.compare_digest(said.encode(), right.encode()):
+        typed = code.replace("-", "").replace(" ", "").upper()
+        if not secrets.compare_digest(typed.encode(), right.encode()):
             self._tries_left -= 1
             log.warning("a wrong setup code was given; %d more are taken", self._tries_left)
             return invalid("code", "the setup code is another; the terminal of the node shows it")
         return Proof(type=SETUP_CODE, anchor="", jti="")
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """What cannot be written now is made up for at the next start."""
+        """Enrol an approved approver. What cannot be written now is done at the next start."""
         decision = approval.decision
         if decision is None or decision.what is not What.APPROVED or approval.params is None:
             return approval
@@ -270,28 +273,34 @@ class Enrolments:
         used = await self._inbox.use(approval.id)
         return used if isinstance(used, Refusal) else await self._inbox.finish(approval.id, Move.SUCCEED)
 
-    async def _enrol(self, one: EnrolledApprover) -> None:
-        before = self._enrolled.get(one.identity)
+    async def _enrol(self, approver: EnrolledApprover) -> None:
+        before = self._enrolled.get(approver.identity)
         if before is not None:
-            both = tuple(dict.fromkeys((*before.approves, *one.approves)))
-            one = msgspec.structs.replace(one, approves=both, key=before.key or one.key, passkey=before.passkey)
+            both = tuple(dict.fromkeys((*before.approves, *approver.approves)))
+            approver = msgspec.structs.replace(
+                approver, approves=both, key=before.key or approver.key, passkey=before.passkey
+            )
         now = self._clock.wall()
-        await self._recorder.append_now(_enrolment_line(one, now))
-        log.warning("approver %s is enrolled (%s); it approves %s", one.name, one.how, ", ".join(one.approves))
-        await self._kv.put(BUCKET, hashlib.sha256(one.identity.encode()).hexdigest(), msgspec.json.encode(one), now)
-        self._enrolled[one.identity] = one
+        await self._recorder.append_now(_enrolment_line(approver, now))
+        log.warning(
+            "approver %s is enrolled (%s); it approves %s", approver.name, approver.how, ", ".join(approver.approves)
+        )
+        await self._kv.put(
+            BUCKET, hashlib.sha256(approver.identity.encode()).hexdigest(), msgspec.json.encode(approver), now
+        )
+        self._enrolled[approver.identity] = approver
 
     def _believe(self) -> None:
         own = [
-            AnchorPlan(name=one.name, key=one.key, passkey=one.passkey, approves=one.approves)
-            for one in self._enrolled.values()
-            if one.key is not None or one.passkey is not None
+            AnchorPlan(name=approver.name, key=approver.key, passkey=approver.passkey, approves=approver.approves)
+            for approver in self._enrolled.values()
+            if approver.key is not None or approver.passkey is not None
         ]
-        self._anchors.believe({one.identity: one.approves for one in self._enrolled.values()}, own)
+        self._anchors.believe({approver.identity: approver.approves for approver in self._enrolled.values()}, own)
 
 
 class _Shown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a person is shown of an approver before they say yes."""
+    """Facts of an approver that a person sees before agreeing."""
 
     name: str
     approves: tuple[str, ...]
@@ -305,21 +314,21 @@ def _tool(name: str) -> str:
     return f"approvers.{name}"
 
 
-def _enrolment_line(one: EnrolledApprover, now: float) -> bytes:
-    """The record of the audit log for a new approver."""
+def _enrolment_line(approver: EnrolledApprover, now: float) -> bytes:
+    """Encode the audit record of a new approver."""
     return msgspec.json.encode(
         {
             "at": rfc3339(now),
-            "who": one.by or NODE,
+            "who": approver.by or NODE,
             "via": "operator",
             "method": "approvers/enrol",
             "tool": "",
             "args_sha256": None,
-            "verdict": one.how,
+            "verdict": approver.how,
             "outcome": "enrolled",
             "ms": 0.0,
-            "anchor": one.name,
-            "keys": one.identity.split(","),
-            "approves": list(one.approves),
+            "anchor": approver.name,
+            "keys": approver.identity.split(","),
+            "approves": list(approver.approves),
         }
     )

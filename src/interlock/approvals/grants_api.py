@@ -18,7 +18,7 @@ from interlock.operator.operation import CHANGED, NOT_FOUND, NOT_LOCAL, ErrorCas
 
 
 class GrantRule(Struct, frozen=True, kw_only=True):
-    """What one argument of a call may be. An argument without a rule may not be there."""
+    """Rule for one argument of a call. An argument without a rule must be absent."""
 
     at: Annotated[str, Meta(description="The argument, as a JSON pointer: /path. Empty: all of them together.")]
     kind: Annotated[

@@ -47,7 +47,7 @@ class GuardChanges:
         self._told: tuple[str, ...] = ()
 
     async def open(self) -> None:
-        """Raises StoreError."""
+        """Load the signed configuration and settle what was approved. Raise StoreError."""
         entry = await self._kv.get(BUCKET, KEY, self._clock.wall())
         if entry is None:
             await self._keep(self._now)
@@ -59,7 +59,7 @@ class GuardChanges:
         await self._look()
 
     async def close(self) -> None:
-        """Holds nothing open."""
+        """Do nothing: there is nothing to close."""
 
     async def replan(self, plan: Plan) -> None:
         self._now = guard_lines(plan)
@@ -67,12 +67,12 @@ class GuardChanges:
 
     @property
     def loosened(self) -> tuple[str, ...]:
-        """What loosens the guard and no approver has signed for."""
+        """Return the settings that loosen the guard without a signature of an approver."""
         return self._now.loosened_since(self._signed)
 
     @property
     def may_send_codes(self) -> bool:
-        """Whether the ways on which codes leave the node are those that were signed for."""
+        """Return whether the channels through which codes leave the node are those that were signed."""
         return not code_channels(self.loosened)
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
@@ -102,8 +102,10 @@ class GuardChanges:
         digest = enrolment_digest(self._params()) or ""
         await self._inbox.void_where(
             "the configuration is another by now",
-            lambda one: (
-                one.kind is Kind.CONFIGURATION and one.digest != digest and not self._inbox.is_elsewhere(one.id)
+            lambda approval: (
+                approval.kind is Kind.CONFIGURATION
+                and approval.digest != digest
+                and not self._inbox.is_elsewhere(approval.id)
             ),
         )
         if not loosened:
@@ -136,7 +138,7 @@ class GuardChanges:
 
 
 def _change_line(loosened: tuple[str, ...], now: float) -> bytes:
-    """The record of the audit log for a configuration that lets through more."""
+    """Encode the audit record of a configuration that allows more than before."""
     return msgspec.json.encode(
         {
             "at": rfc3339(now),

@@ -80,14 +80,14 @@ class ApprovalStore:
     """Reads and writes approvals. Raises StoreError; Conflict where another writer was first."""
 
     def __init__(self, kv: KeyValue, clock: Clock, replica: str | None = None) -> None:
-        """`replica`: this one, where several share the store."""
+        """Create the store. `replica` is the id of this replica if several share the store."""
         self._kv = kv
         self._clock = clock
         self._replica = replica
 
     async def all(self) -> list[ApprovalEntry]:
         entries = await self._kv.entries(BUCKET, self._clock.wall())
-        return [one for entry in entries if (one := maybe_read(entry)) is not None]
+        return [approval for entry in entries if (approval := maybe_read(entry)) is not None]
 
     async def maybe_read(self, id: str) -> ApprovalEntry | None:
         entry = await self._kv.get(BUCKET, id, self._clock.wall())
@@ -109,7 +109,7 @@ class ApprovalStore:
 
 
 def maybe_read(entry: Entry) -> ApprovalEntry | None:
-    """None where it cannot be read, which is logged."""
+    """Decode a stored approval. Return None, and log it, if it cannot be read."""
     try:
         stored = _decode(entry.value)
     except msgspec.DecodeError as error:
@@ -193,7 +193,9 @@ class Index:
         return self._pending.get(principal, {})
 
     def withdrawal_times(self, principal: str) -> list[float]:
-        """When those lapse that it raised and withdrew: asking people in a circle is asking too often."""
+        """Return when the approvals lapse that a principal raised and withdrew. Repeated raising and withdrawing
+        counts as asking too often.
+        """
         now = self._clock.now()
         left = [due for due in self._taken_back.get(principal, ()) if due > now]
         if left:
@@ -279,7 +281,7 @@ class Index:
             del self._by_key[key_of(entry.approval)]
 
     def forget_old(self) -> None:
-        """What ended so long ago that the store has given it up, and the oldest where they are very many."""
+        """Remove ended approvals that the store no longer keeps, and the oldest if there are too many."""
         for principal in list(self._taken_back):
             self.withdrawal_times(principal)
         wall = self._clock.wall()
@@ -340,7 +342,9 @@ class ApprovalFeed:
         self._closed = False
 
     def listen(self, *, only_own: bool = False) -> Listener:
-        """`only_own`: of changes that this replica made, so that only one of several acts on each."""
+        """Add a listener. With `only_own` it gets only changes of this replica, so that one of several replicas acts
+        on each.
+        """
         listener = Listener(self._forget)
         if self._closed:
             listener.close()
@@ -394,7 +398,7 @@ class Inbox:
         rules: Rules,
         replicas: Replicas | None = None,
     ) -> None:
-        """`replicas`: those that share the store, where there may be several."""
+        """Create the inbox. `replicas` are those that share the store, if there may be several."""
         self.rules = rules
         self._store = store
         self._replicas = replicas
@@ -409,13 +413,13 @@ class Inbox:
     # Life
 
     async def open(self) -> None:
-        """Loads the stored approvals and ends those that were left behind. Raises StoreError."""
-        for entry in sorted(await self._store.all(), key=lambda one: one.approval.created_at):
+        """Load the stored approvals and end those that were left behind. Raise StoreError."""
+        for entry in sorted(await self._store.all(), key=lambda stored: stored.approval.created_at):
             self._index.keep(entry)  # the newest last: it is the one that stands for its digest
         await self.end_lost()
 
     async def end_lost(self) -> None:
-        """What a replica that is no more had used, and will not finish."""
+        """End the approvals that a replica used before it disappeared."""
         for approval in self.listed((Status.USED,)):
             entry = self._index.maybe_filed(approval.id)
             if entry is not None and not self._is_finished_by(entry.replica):
@@ -425,17 +429,17 @@ class Inbox:
         return self._replicas is not None and replica is not None and self._replicas.is_alive(replica)
 
     def is_elsewhere(self, id: str) -> bool:
-        """Whether another replica, which lives, raised it or moved it last."""
+        """Return whether another live replica raised this approval or changed it last."""
         entry = self._index.maybe_filed(id)
         return entry is not None and not self._is_own(entry) and self._is_finished_by(entry.replica)
 
     def take_change(self, change: Change) -> None:
-        """What another replica raised or moved; or this one, with a write of which it was told that it failed."""
+        """Take over a change of another replica, or a change of this replica whose write was reported as failed."""
         entry = None if change.entry is None else maybe_read(change.entry)
-        known = self._index.maybe_filed(change.key)
+        current = self._index.maybe_filed(change.key)
         if change.entry is None:
             self._index.forget(change.key)
-        elif entry is None or (known is not None and known.revision > entry.revision):
+        elif entry is None or (current is not None and current.revision > entry.revision):
             return
         elif not self._is_own(entry):
             self._take(entry)
@@ -446,10 +450,10 @@ class Inbox:
                 self._work.begin(self._move(change.key, Move.FAIL, outcome=_UNSENT), "approvals")
 
     def _take(self, entry: ApprovalEntry) -> None:
-        """Keeps what another replica has written, and tells of it once."""
-        known = self._index.maybe_filed(entry.approval.id)
+        """Store what another replica wrote, and publish it once."""
+        current = self._index.maybe_filed(entry.approval.id)
         self._index.keep(entry)
-        if known is None or known.revision < entry.revision:
+        if current is None or current.revision < entry.revision:
             self._feed.tell(entry.approval, is_own=False)
             self.heard.publish(entry.approval)
 
@@ -458,11 +462,11 @@ class Inbox:
         return replicas is None or replicas.is_alone or entry.replica == replicas.own_id
 
     def replan(self, rules: Rules) -> None:
-        """Takes rules for what is raised from now on; what waits keeps its time."""
+        """Apply new rules to approvals that are raised from now on. Waiting approvals keep their time."""
         self.rules = rules
 
     def end_listening(self) -> None:
-        """Closes the feed; moves that come later are still made."""
+        """Close the feed. Later changes of status are still made."""
         self._feed.close()
 
     async def close(self) -> None:
@@ -475,11 +479,13 @@ class Inbox:
         return self._index.get(id)
 
     def find_by_prefix(self, prefix: str) -> list[Approval]:
-        """Approvals whose id begins like this; ids are random, so a few characters name one."""
-        return [one for one in self._index.all() if one.id.startswith(prefix)]
+        """Return the approvals whose id starts with this text. Ids are random, so that a few characters identify
+        one.
+        """
+        return [approval for approval in self._index.all() if approval.id.startswith(prefix)]
 
     def waiting(self, kind: Kind | None = None) -> list[Approval]:
-        """The undecided approvals, the oldest first."""
+        """Return the undecided approvals, the oldest first."""
         return self.listed((Status.PENDING,), kind)
 
     @property
@@ -487,28 +493,36 @@ class Inbox:
         return self._index.pending_count
 
     def waiting_definitions(self) -> list[Approval]:
-        """As `waiting` of that kind, in no order; asked for each list that a server sends."""
-        return [one for id in self._index.held_counts(DEFINITIONS) if (one := self._index.get(id)) is not None]
+        """Return the undecided definitions in no order. This runs for each list that a server sends."""
+        return [
+            approval for id in self._index.held_counts(DEFINITIONS) if (approval := self._index.get(id)) is not None
+        ]
 
     def listed(self, statuses: Iterable[Status] = Status, kind: Kind | None = None) -> list[Approval]:
         wanted = frozenset(statuses)
-        found = [one for one in self._index.all() if one.status in wanted and kind in (None, one.kind)]
-        return sorted(found, key=lambda one: (one.created_at, one.id))
+        approvals = [
+            approval for approval in self._index.all() if approval.status in wanted and kind in (None, approval.kind)
+        ]
+        return sorted(approvals, key=lambda approval: (approval.created_at, approval.id))
 
     def find(self, requested_by: str, digest: str) -> Approval | None:
-        """The approval of this call: pending, approved and not used, or denied and still to be told so."""
+        """Return the approval of this call: pending, approved and unused, or denied and not reported to the caller
+        yet.
+        """
         return self._index.find((requested_by, digest))
 
     def find_definition(self, tool: str, digest: str) -> Approval | None:
-        """As `find`, for any caller: a definition is asked for once."""
+        """Return the approval of this definition for any caller, because a definition is asked about once."""
         return self._index.find(definition_key(tool, digest))
 
     def listen(self, *, only_own: bool = False) -> Listener:
-        """A listener for every change from now on; close it when done. `only_own`: not of other replicas."""
+        """Add a listener for every change from now on. Close it when done. With `only_own` it gets no changes of
+        other replicas.
+        """
         return self._feed.listen(only_own=only_own)
 
     def remind(self, id: str) -> None:
-        """Tells every listener once more of one that still waits."""
+        """Publish an approval that still waits once more to every listener."""
         approval = self.get(id)
         if approval is not None and approval.status is Status.PENDING:
             self._feed.tell(approval)
@@ -518,7 +532,7 @@ class Inbox:
     def draft(
         self, kind: Kind, source: Source, *, requested_by: str, tool: str, digest: str, **members: Any
     ) -> Approval:
-        """A new one with its id and its times; nothing is kept before it is raised."""
+        """Create an approval with its id and times. Nothing is stored before it is raised."""
         now = self._clock.wall()
         if (agent := members.get("agent")) is not None:  # a client's word for itself
             members["agent"] = agent[:AGENT_CHARS_MAX].encode("utf-8", "replace").decode()
@@ -534,9 +548,9 @@ class Inbox:
         )
 
     async def raise_(self, approval: Approval, *, anew: bool = False) -> Approval | Refusal:
-        """One for the same digest that still stands (`find`) is returned as it is, and not extended.
+        """Raise an approval. An existing one for the same digest (`find`) is returned as it is, and not extended.
 
-        `anew`: unless that one was denied, and an operator wants to decide once more.
+        With `anew`, an existing one that was denied does not count, because an operator wants to decide once more.
         """
         key = key_of(approval)
         if (standing := self._index.find(key)) is not None and not (anew and standing.status is Status.DENIED):
@@ -550,7 +564,7 @@ class Inbox:
         return await asyncio.shield(under_way)
 
     async def raise_used(self, approval: Approval, decision: Decision) -> Approval | Refusal:
-        """A new approval that was decided beforehand and is used at once. `finish` must follow, whatever happens."""
+        """Raise an approval that was decided in advance, and use it at once. `finish` must follow, whatever happens."""
         using = self._begin(self._raise_used(approval, decision))
         try:
             return await asyncio.shield(using)
@@ -559,14 +573,18 @@ class Inbox:
             raise
 
     async def decide(self, id: str, decision: Decision, *, redeem_until: float | None = None) -> Approval | Refusal:
-        """`redeem_until`: when the proof of an approval runs out. The decision is recorded before it counts."""
+        """Decide on an approval. The decision is recorded before it counts. `redeem_until` is when its proof
+        expires.
+        """
         return await asyncio.shield(self._begin(self._decide(id, decision, redeem_until)))
 
     def record_reveal(self, approval: Approval, *, by: str, anchor: str) -> None:
         self._audit.record_reveal(approval, at=self._clock.wall(), by=by, anchor=anchor)
 
     async def use(self, id: str) -> Approval | Refusal:
-        """Uses an approval, once; gives its arguments for the last time. `finish` must follow, whatever happens."""
+        """Use an approval once, and return it with its arguments for the last time. `finish` must follow, whatever
+        happens.
+        """
         standing = self.get(id)
         using = self._begin(self._move(id, Move.USE))
         try:
@@ -577,20 +595,22 @@ class Inbox:
         return used if isinstance(used, Refusal) or standing is None else replace(used, params=standing.params)
 
     async def finish(self, id: str, end: Move, outcome: str | None = None) -> Approval | Refusal:
-        """`end` is Move.SUCCEED, FAIL or LOSE."""
+        """End a used approval. `end` is Move.SUCCEED, FAIL or LOSE."""
         return await asyncio.shield(self._begin(self._move(id, end, outcome=outcome)))
 
     async def void(self, id: str, why: str) -> Approval | Refusal:
         return await asyncio.shield(self._begin(self._move(id, Move.VOID, outcome=why)))
 
     async def void_where(self, why: str, test: Callable[[Approval], bool]) -> list[Approval]:
-        """Voids all live ones of which `test` is true: their anchor is gone, their tool has changed."""
-        found = [one for one in self._index.all() if one.is_live and test(one)]
-        voided = [await self.void(approval.id, why) for approval in found]
-        return [one for one in voided if isinstance(one, Approval)]
+        """Void all live approvals for which `test` is true, for example because their anchor is gone or their tool
+        changed.
+        """
+        approvals = [approval for approval in self._index.all() if approval.is_live and test(approval)]
+        voided = [await self.void(approval.id, why) for approval in approvals]
+        return [outcome for outcome in voided if isinstance(outcome, Approval)]
 
     async def withdraw(self, id: str) -> Approval | Refusal:
-        """Withdraws it for the principal that raised it, which the caller has made sure of."""
+        """Withdraw an approval for the principal that raised it. The caller has checked that."""
         return await asyncio.shield(self._begin(self._move(id, Move.WITHDRAW)))
 
     async def sweep(self) -> None:
@@ -608,7 +628,7 @@ class Inbox:
             await asyncio.sleep(SWEEP_EVERY_S)
 
     def _begin(self, work: Coroutine[Any, Any, Approval | Refusal]) -> asyncio.Task[Approval | Refusal]:
-        """Begins a task of its own: its waiter may be cancelled, and the memory still follows the disk."""
+        """Start a task that continues if its waiter is cancelled, so that memory and disk stay the same."""
         return self._work.begin_awaited(work)
 
     async def _raise(self, key: Key, approval: Approval) -> Approval | Refusal:
@@ -720,7 +740,7 @@ class Inbox:
 
 
 def is_of_one_replica(approval: Approval) -> bool:
-    """Whether it is about what only the replica that raised it holds."""
+    """Return whether an approval concerns something that only the replica that raised it holds."""
     return approval.kind in _OF_ONE_REPLICA or approval.source is Source.DRIVERS
 
 

@@ -22,7 +22,9 @@ _LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
 
 class MailChannel:
     def __init__(self, url: str, sender: str, receivers: Sequence[str]) -> None:
-        """`url`: smtp://HOST[:PORT] or smtps://, with USER:PASSWORD@ where the server asks for them."""
+        """Create a mail channel. `url` is smtp://HOST[:PORT] or smtps://, with USER:PASSWORD@ if the server needs
+        them.
+        """
         parts = urlsplit(url)
         self._is_tls = parts.scheme == "smtps"
         self._host = parts.hostname or ""
@@ -49,7 +51,7 @@ class MailChannel:
         return mail
 
     def _deliver(self, mail: EmailMessage) -> None:
-        """In a thread of its own."""
+        """Send a mail. This blocks, and runs in a thread."""
         context = ssl.create_default_context()
         if self._is_tls:
             server: smtplib.SMTP = smtplib.SMTP_SSL(self._host, self._port, timeout=SECONDS, context=context)
@@ -67,7 +69,7 @@ class MailChannel:
 
 
 def _said(failed: Exception) -> str:
-    """Without what a server repeats of the mail."""
+    """Describe a failure without what the server repeats of the mail."""
     if isinstance(failed, smtplib.SMTPResponseException):
         return f"it answers {failed.smtp_code}"
     if isinstance(failed, OSError) and failed.strerror:

@@ -68,7 +68,7 @@ class ChannelFailed(Exception):
 
 class Channel(Protocol):
     async def send(self, notice: Notice) -> None:
-        """Raises ChannelFailed."""
+        """Send a notice. Raise ChannelFailed."""
 
     async def close(self) -> None: ...
 
@@ -150,8 +150,8 @@ class WebhookChannel:
         await self._fetcher.close()
 
 
-async def _run(command: Sequence[str], said: bytes, limit_s: float = COMMAND_S) -> None:
-    """Without a shell, and with a bare environment."""
+async def _run(command: Sequence[str], stdin: bytes, limit_s: float = COMMAND_S) -> None:
+    """Run a command without a shell and with a minimal environment."""
     declared = {name: os.environ[name] for name in _DESKTOP if name in os.environ}
     try:
         env = child_environment(declared, os.environ)
@@ -169,7 +169,7 @@ async def _run(command: Sequence[str], said: bytes, limit_s: float = COMMAND_S) 
         raise ChannelFailed(f"{command[0]} cannot be started: {getattr(error, 'strerror', None) or error}") from None
     try:
         async with asyncio.timeout(limit_s):
-            await process.communicate(said)
+            await process.communicate(stdin)
     except TimeoutError:
         raise ChannelFailed(f"{command[0]} did not end within {limit_s:g} s") from None
     finally:
@@ -200,7 +200,7 @@ class Notifier:
         node: str,
         code: Callable[[str], str | None] = lambda _: None,
     ) -> None:
-        """`code`: what operators are told beside an approval, by its id."""
+        """Create the notifier. `code` returns what operators are told beside an approval, by its id."""
         self.trouble: dict[str, str] = {}  # what is wrong with a channel, until something arrives again
         self.dropped = 0
         self._inbox = inbox
@@ -213,7 +213,7 @@ class Notifier:
 
     @property
     def shows_codes(self) -> bool:
-        """Whether a channel brings a code to operators without their asking."""
+        """Return whether a channel delivers codes to operators without their asking."""
         return bool(self._channels)
 
     async def open(self) -> None:
@@ -292,16 +292,16 @@ class Notifier:
 
 
 def make_channels(plan: ApprovalsPlan, clock: Clock) -> dict[str, Channel]:
-    """The page and the command line ask by themselves and need no telling."""
-    made: dict[str, Channel] = {}
+    """Create the configured channels. The console and the command line ask by themselves and need none."""
+    channels: dict[str, Channel] = {}
     if "os_dialog" in plan.channels:
-        made["os_dialog"] = DesktopChannel()
+        channels["os_dialog"] = DesktopChannel()
     if "command" in plan.channels and plan.command:
-        made["command"] = CommandChannel(plan.command)
+        channels["command"] = CommandChannel(plan.command)
     if "webhook" in plan.channels and plan.webhook_url is not None and plan.webhook_secret is not None:
-        made["webhook"] = WebhookChannel(plan.webhook_url, plan.webhook_secret, clock)
+        channels["webhook"] = WebhookChannel(plan.webhook_url, plan.webhook_secret, clock)
     if "smtp" in plan.channels and plan.smtp_url is not None and plan.smtp_from is not None:
         from interlock.approvals.mail_channel import MailChannel  # only where mail is sent
 
-        made["smtp"] = MailChannel(plan.smtp_url, plan.smtp_from, plan.smtp_to)
-    return made
+        channels["smtp"] = MailChannel(plan.smtp_url, plan.smtp_from, plan.smtp_to)
+    return channels

@@ -50,8 +50,9 @@ class ApprovalViews:
         approver_names: Callable[[str], Sequence[str]] = lambda _: (),
         ways_out: Callable[[Approval], tuple[str, ...]] = lambda _: (),
     ) -> None:
-        """`url` is that of the operator endpoint; `approver_names` names the anchors whose proof may approve a tool;
-        `ways_out`: what a person can do to be asked less often, of what waits."""
+        """Create the views. `url` returns the URL of the operator endpoint, `approver_names` the anchors whose proof
+        may approve a tool, and `ways_out` what a person can do to be asked less often.
+        """
         self._inbox = inbox
         self._deciding = deciding
         self._clock = clock
@@ -63,12 +64,14 @@ class ApprovalViews:
         self._ways_out = ways_out
 
     def list_all(self, kind: Kind | None, statuses: frozenset[Status]) -> Approvals:
-        """The newest, where there are more than one answer holds."""
-        found = self._inbox.listed(statuses, kind)
-        return Approvals(approvals=tuple(self._summary(one) for one in found[-LISTED_MAX:]), total=len(found))
+        """Return the newest approvals, as many as one answer holds."""
+        approvals = self._inbox.listed(statuses, kind)
+        return Approvals(
+            approvals=tuple(self._summary(approval) for approval in approvals[-LISTED_MAX:]), total=len(approvals)
+        )
 
     def maybe_one(self, reference: str) -> ApprovalView | None:
-        """The approval of this id, or of an id that begins so. Raises Ambiguous."""
+        """Return the approval of this id, or of an id that starts with this text. Raise Ambiguous."""
         approval = self._maybe_find(reference)
         return None if approval is None else self._whole(approval)
 
@@ -103,25 +106,25 @@ class ApprovalViews:
         return decided if isinstance(decided, Refusal) else self._whole(decided)
 
     def passkey_request(self, reference: str, answer: str | None) -> PasskeyRequest | Refusal:
-        """What a browser asks a passkey, for it to approve this."""
+        """Return what a browser asks a passkey to sign to approve this."""
         approval = self._maybe_find(reference)
         if approval is None or self._passkeys is None:
             return UNKNOWN
-        asked = self._deciding.question(approval.id, answer)
-        return asked if isinstance(asked, Refusal) else self._passkeys.request(asked)
+        question = self._deciding.question(approval.id, answer)
+        return question if isinstance(question, Refusal) else self._passkeys.request(question)
 
     async def sign(
         self, reference: str, answer: str | None, key: str | None, passphrase: str, *, by: str
     ) -> str | Refusal | TooOften:
-        """A proof for this approval by a key of this machine, once a person has unlocked it."""
+        """Sign a proof for this approval with a key of this machine that a person unlocked."""
         approval = self._maybe_find(reference)
         if approval is None or self._keys is None:
             return UNKNOWN
-        asked = self._deciding.question(approval.id, answer)
-        return asked if isinstance(asked, Refusal) else await self._keys.sign(asked, key, passphrase, by=by)
+        question = self._deciding.question(approval.id, answer)
+        return question if isinstance(question, Refusal) else await self._keys.sign(question, key, passphrase, by=by)
 
     async def changes(self) -> AsyncGenerator[ApprovalSummary, None]:
-        """What waits now, then every change."""
+        """Yield what waits now, then every change."""
         listener = self._inbox.listen()
         try:
             for approval in self._inbox.waiting()[-LISTED_MAX:]:
@@ -134,10 +137,10 @@ class ApprovalViews:
     def _maybe_find(self, reference: str) -> Approval | None:
         if (exact := self._inbox.get(reference)) is not None or len(reference) < PREFIX_MIN:
             return exact
-        found = self._inbox.find_by_prefix(reference.lower())
-        live = [one for one in found if one.is_live] or found
+        matches = self._inbox.find_by_prefix(reference.lower())
+        live = [approval for approval in matches if approval.is_live] or matches
         if len(live) > 1:
-            raise Ambiguous([one.id for one in live[:10]])
+            raise Ambiguous([approval.id for approval in live[:10]])
         return live[0] if live else None
 
     def _summary(self, approval: Approval) -> ApprovalSummary:

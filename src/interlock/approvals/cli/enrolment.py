@@ -33,7 +33,9 @@ class OwnKey(msgspec.Struct, frozen=True, kw_only=True):
 def maybe_own_key(
     invocation: Invocation, name: str | None, descriptor: int | None, *, no_passphrase: bool
 ) -> OwnKey | None:
-    """The person's own key, made where there is none. None, with a remark, where no passphrase can be asked for."""
+    """Return the person's own key, and create it if there is none. Return None with a remark if no passphrase can be
+    typed.
+    """
     keys = OperatorKeys()
     chosen = name or own_name()
     public = keys.maybe_public(chosen)
@@ -46,8 +48,8 @@ def maybe_own_key(
         return None
     if can_ask() and not no_passphrase:
         invocation.out.remark("your key approves what agents may not do alone; its passphrase is asked each time")
-    made = keys.make(chosen, "ed25519", None if no_passphrase else lambda: choose_passphrase(chosen, descriptor))
-    return OwnKey(name=chosen, public=made, file=keys.file(chosen), is_new=True)
+    public_key = keys.make(chosen, "ed25519", None if no_passphrase else lambda: choose_passphrase(chosen, descriptor))
+    return OwnKey(name=chosen, public=public_key, file=keys.file(chosen), is_new=True)
 
 
 def add_to(invocation: Invocation, path: Path, own_key: Callable[[], OwnKey | None]) -> OwnKey | None:
@@ -60,11 +62,11 @@ def add_to(invocation: Invocation, path: Path, own_key: Callable[[], OwnKey | No
         return None
     if any(anchor.approves for anchor in anchors):
         return None
-    made = own_key()
-    if made is None or any(anchor.name == made.name for anchor in anchors):
+    key = own_key()
+    if key is None or any(anchor.name == key.name for anchor in anchors):
         return None
-    append(path, made.toml(), hint=f"interlock access key {made.name} --show prints what belongs into it")
-    return made
+    append(path, key.toml(), hint=f"interlock access key {key.name} --show prints what belongs into it")
+    return key
 
 
 def append(path: Path, toml: str, *, hint: str) -> None:
@@ -81,40 +83,46 @@ def append(path: Path, toml: str, *, hint: str) -> None:
 
 
 def add_passkey(invocation: Invocation, path: Path, name: str | None) -> None:
-    """Makes it in a browser, at the node that runs with the file, and adds it."""
+    """Create a passkey in a browser, at the node that runs with this file, and add it to the file."""
 
     invocation.config = str(path)
     taken = {anchor.name for anchor in invocation.loaded.plan.anchors}
     chosen = name or own_name()
     if chosen in taken:
         raise Refused("exists", f"{path} has an anchor {chosen} already", hint="name this one with --key NAME")
-    made = enrol(invocation, chosen)
-    lines = "\n".join((ABOUT, *anchor_lines(made.name, made.passkey or "", ("*",), source="passkey"), ""))
+    invitation_result = enrol(invocation, chosen)
+    lines = "\n".join(
+        (ABOUT, *anchor_lines(invitation_result.name, invitation_result.passkey or "", ("*",), source="passkey"), "")
+    )
     append(path, lines, hint=f"interlock access passkey {chosen} prints what belongs into it")
     if invocation.out.as_json:
-        anchor = {"name": made.name, "passkey": made.passkey, "approves": ["*"]}
-        invocation.out.json({"config": str(path.absolute()), "anchor": anchor, "thumbprint": made.thumbprint})
+        anchor = {"name": invitation_result.name, "passkey": invitation_result.passkey, "approves": ["*"]}
+        invocation.out.json(
+            {"config": str(path.absolute()), "anchor": anchor, "thumbprint": invitation_result.thumbprint}
+        )
         return
     how = as_typed("interlock status says how")
-    invocation.out.line(f"added the passkey {made.name} to {path}; at a running node it is enrolled first: {how}")
+    invocation.out.line(
+        f"added the passkey {invitation_result.name} to {path}; at a running node it is enrolled first: {how}"
+    )
 
 
 EVERY_S = 1.0
 
 
 def enrol(invocation: Invocation, name: str) -> Invitation:
-    """Ends when the passkey is made; Refused when the invitation is over before."""
+    """Wait until the passkey is created. Raise Refused if the invitation expires before."""
     out, node = invocation.out, invocation.node
-    asked = node.post("passkeys", body=InvitePasskey(name=name)).as_(Invitation)
-    out.remark(f"open this in the browser that is to approve, within ten minutes: {asked.url}")
-    ticket = asked.url.rpartition("/")[2]
-    while asked.passkey is None:
+    invitation = node.post("passkeys", body=InvitePasskey(name=name)).as_(Invitation)
+    out.remark(f"open this in the browser that is to approve, within ten minutes: {invitation.url}")
+    ticket = invitation.url.rpartition("/")[2]
+    while invitation.passkey is None:
         time.sleep(EVERY_S)
         try:
-            asked = node.get("passkeys", ticket).as_(Invitation)
+            invitation = node.get("passkeys", ticket).as_(Invitation)
         except Refused as refused:
             if refused.error != "not_found":
                 raise
             raise Refused("invitation_over", "no passkey was made in time", hint="ask for another one") from None
-    out.remark(f"made the passkey {asked.thumbprint}; the page in the browser shows the same thumbprint")
-    return asked
+    out.remark(f"made the passkey {invitation.thumbprint}; the page in the browser shows the same thumbprint")
+    return invitation

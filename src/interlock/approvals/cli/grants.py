@@ -45,10 +45,10 @@ For = Annotated[
 def seconds_of(text: str | None) -> int | None:
     if text is None:
         return None
-    found = _DURATION.fullmatch(text.strip())
-    if found is None:
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
         raise BadUsage("usage", f"{text} is no time", hint="--for 30m, 8h or 7d")
-    return int(found[1]) * _SECONDS[found[2]]
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 def rules_of(
@@ -61,17 +61,21 @@ def rules_of(
     free: Sequence[str] | None,
     arguments: Mapping[str, Any] | None = None,
 ) -> "list[GrantRule]":
-    """`arguments`: of the held call that the grant comes from. An argument that is a list there is one in the rule."""
+    """Build the rules of a grant from options. `arguments` are those of the held call; an argument that is a list
+    there is a list in the rule.
+    """
     from interlock.approvals.grants_api import GrantRule
 
-    made: list[GrantRule] = []
+    rules: list[GrantRule] = []
     for text in below or ():
         at, each, folder = _assignment(text, "--below", arguments)
-        made.append(GrantRule(at=at, kind="below", value=folder.rstrip("/"), each=each))
+        rules.append(GrantRule(at=at, kind="below", value=folder.rstrip("/"), each=each))
     for text in one_of or ():
         at, each, values = _assignment(text, "--one-of", arguments)
         like = _at(arguments, at)
-        made.append(GrantRule(at=at, kind="one_of", value=[_value(one, like) for one in values.split(",")], each=each))
+        rules.append(
+            GrantRule(at=at, kind="one_of", value=[_value(item, like) for item in values.split(",")], each=each)
+        )
     ends: dict[str, list[Any]] = {}
     for texts, place, option in ((most, 1, "--max"), (least, 0, "--min")):
         for text in texts or ():
@@ -80,28 +84,32 @@ def rules_of(
     for at, (smallest, largest, each) in ends.items():
         if largest is None:
             raise BadUsage("usage", f"{at}: --min alone leaves it open how large it may be", hint="add --max")
-        made.append(GrantRule(at=at, kind="range", value=[smallest, largest], each=bool(each)))
+        rules.append(GrantRule(at=at, kind="range", value=[smallest, largest], each=bool(each)))
     for text in equal or ():
-        name, given, value = text.partition("=")
+        name, bounds, value = text.partition("=")
         at = _pointer(name)
         held = _at(arguments, at)
-        if not given and held is _ABSENT:
+        if not bounds and held is _ABSENT:
             raise BadUsage("usage", f"--equal {text} names no argument of the call", hint="--equal ARG=VALUE")
-        made.append(GrantRule(at=at, kind="equals", value=_value(value, held) if given else held))
-    made += [GrantRule(at="" if name == "*" else _pointer(name), kind="any") for name in free or ()]
-    return made
+        rules.append(GrantRule(at=at, kind="equals", value=_value(value, held) if bounds else held))
+    rules += [GrantRule(at="" if name == "*" else _pointer(name), kind="any") for name in free or ()]
+    return rules
 
 
-def with_proposed(given: "Sequence[GrantRule]", proposed: "Sequence[GrantRule]") -> "list[GrantRule]":
-    """What the person says, and what was proposed for the arguments that they said nothing of."""
-    if any(rule.at == "" for rule in given):
-        return list(given)
-    kept = [rule for rule in proposed if rule.kind != "equals" and not any(_meet(rule.at, one.at) for one in given)]
-    return [*given, *kept]
+def with_proposed(own: "Sequence[GrantRule]", proposed: "Sequence[GrantRule]") -> "list[GrantRule]":
+    """Combine the person's rules with the proposed rules for the arguments that the person did not mention."""
+    if any(rule.at == "" for rule in own):
+        return list(own)
+    rest = [
+        rule
+        for rule in proposed
+        if rule.kind != "equals" and not any(_meet(rule.at, rule_of_person.at) for rule_of_person in own)
+    ]
+    return [*own, *rest]
 
 
-def _meet(one: str, other: str) -> bool:
-    return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
+def _meet(pointer: str, other: str) -> bool:
+    return pointer == other or pointer.startswith(f"{other}/") or other.startswith(f"{pointer}/")
 
 
 _ABSENT: Any = object()
@@ -130,7 +138,7 @@ def _assignment(text: str, option: str, arguments: Mapping[str, Any] | None) -> 
 
 
 def _value(text: str, like: Any) -> Any:
-    """As JSON where it is a number, true, false, null or quoted; a text where the call has a text."""
+    """Read a value as JSON if it is a number, true, false, null or quoted, and as text if the call has a text there."""
     import json
 
     if isinstance(like, str):
@@ -188,21 +196,21 @@ def list_grants(
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import one_line
 
-    found = [one for one in answer.as_(Grants).grants if everything or one.state == "active"]
-    if not found:
+    grants = [grant for grant in answer.as_(Grants).grants if everything or grant.state == "active"]
+    if not grants:
         out.remark("there is no standing grant; interlock approve ID --standing signs one from a held call")
         return
     rows = [[Text(head, style="dim") for head in ("ID", "TOOL", "WHO", "USED", "UNTIL", "SIGNED BY")]]
     rows += [
         [
-            Text(one.terms.id[:8], style="bold"),
-            Text(one_line(one.terms.tool)),
-            Text(one_line(one.terms.who)),
-            Text(_uses(one)),
-            Text(_end(one), style="" if one.state == "active" else "dim"),
-            Text(one_line(one.anchor)),
+            Text(grant.terms.id[:8], style="bold"),
+            Text(one_line(grant.terms.tool)),
+            Text(one_line(grant.terms.who)),
+            Text(_uses(grant)),
+            Text(_end(grant), style="" if grant.state == "active" else "dim"),
+            Text(one_line(grant.anchor)),
         ]
-        for one in found
+        for grant in grants
     ]
     out.draw(*in_columns(rows, width=out.console.width, shrink={1: 16, 2: 12, 4: 12}))
 
@@ -226,17 +234,19 @@ def show(invocation: Invocation, id: Reference) -> None:
     if out.as_json:
         out.raw_json(answer.raw)
         return
-    one = answer.as_(Grant)
-    for line in grant_lines(one.words):
+    grant = answer.as_(Grant)
+    for line in grant_lines(grant.words):
         out.line(line)
     out.line()
-    out.line(f"id      {one.terms.id}")
-    out.line(f"state   {one.state}" + (f": it {one_line(one.over)}" if one.over else ""))
-    out.line(f"used    {_uses(one)}" + (f", last {local_time(one.used_at)}" if one.used_at else ""))
-    out.line(f"signed  by {one_line(one.anchor)} at {local_time(one.signed_at)}, brought by {one_line(one.signed_by)}")
-    if one.terms.reason:
-        out.line(f"reason  {one_line(one.terms.reason)}")
-    for approval in one.approvals:
+    out.line(f"id      {grant.terms.id}")
+    out.line(f"state   {grant.state}" + (f": it {one_line(grant.over)}" if grant.over else ""))
+    out.line(f"used    {_uses(grant)}" + (f", last {local_time(grant.used_at)}" if grant.used_at else ""))
+    out.line(
+        f"signed  by {one_line(grant.anchor)} at {local_time(grant.signed_at)}, brought by {one_line(grant.signed_by)}"
+    )
+    if grant.terms.reason:
+        out.line(f"reason  {one_line(grant.terms.reason)}")
+    for approval in grant.approvals:
         out.advice(f"call    interlock approvals show {approval[:8]}")
 
 
@@ -302,18 +312,18 @@ def revoke(invocation: Invocation, id: Reference) -> None:
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
-    one = answer.as_(Grant)
-    passed = f"it let {count(one.used, 'call')} of {one_line(one.terms.tool)} pass"
-    invocation.out.line(f"{one.terms.id[:8]} {one_line(one.over or '')}; {passed}")
+    grant = answer.as_(Grant)
+    passed = f"it let {count(grant.used, 'call')} of {one_line(grant.terms.tool)} pass"
+    invocation.out.line(f"{grant.terms.id[:8]} {one_line(grant.over or '')}; {passed}")
 
 
-def _uses(one: "Grant") -> str:
-    return str(one.used) if one.terms.calls is None else f"{one.used} of {one.terms.calls}"
+def _uses(grant: "Grant") -> str:
+    return str(grant.used) if grant.terms.calls is None else f"{grant.used} of {grant.terms.calls}"
 
 
-def _end(one: "Grant") -> str:
+def _end(grant: "Grant") -> str:
     from interlock.cli.terminal.text import local_time, one_line
 
-    if one.over is not None:
-        return one_line(one.over)
-    return local_time(one.until) if one.until else "no limit"
+    if grant.over is not None:
+        return one_line(grant.over)
+    return local_time(grant.until) if grant.until else "no limit"

@@ -59,106 +59,114 @@ _STYLES: Final = {"pending": "yellow", "approved": "green", "done": "green", "us
 _DIFF_STYLES: Final = {"+": "green", "-": "red"}
 
 
-def table(found: Sequence[ApprovalSummary], width: int) -> list[Text]:
+def table(approvals: Sequence[ApprovalSummary], width: int) -> list[Text]:
     rows = [[Text(head, style="dim") for head in ("ID", "KIND", "ABOUT", "ASKED BY", "LEFT")]]
-    length = short_id_length([one.id for one in found])
+    length = short_id_length([approval.id for approval in approvals])
     rows += [
         [
-            Text(plain(one.id[:length]), style="bold"),
-            Text(plain(one.kind)),
-            Text(plain(one.name)),
-            Text(plain(f"{one.requested_by} ({one.agent})" if one.agent else one.requested_by)),
-            Text(time_left(one), style=_STYLES.get(one.status, "dim")),
+            Text(plain(approval.id[:length]), style="bold"),
+            Text(plain(approval.kind)),
+            Text(plain(approval.name)),
+            Text(plain(f"{approval.requested_by} ({approval.agent})" if approval.agent else approval.requested_by)),
+            Text(time_left(approval), style=_STYLES.get(approval.status, "dim")),
         ]
-        for one in found
+        for approval in approvals
     ]
     return in_columns(rows, width=width, shrink={3: 12, 2: 16})
 
 
 def short_id_length(ids: Sequence[str]) -> int:
-    """How many characters tell these apart."""
+    """Return how many characters of these ids are enough to tell them apart."""
     return next((n for n in range(SHORT_ID, 36) if len({id[:n] for id in ids}) == len(ids)), 36)
 
 
-def time_left(one: ApprovalSummary) -> str:
-    if one.status not in ("pending", "approved"):
-        return plain(one.status)
-    time = "no limit" if one.left_s is None else duration(one.left_s)
-    return time if one.status == "pending" else f"approved, {time}"
+def time_left(approval: ApprovalSummary) -> str:
+    if approval.status not in ("pending", "approved"):
+        return plain(approval.status)
+    time = "no limit" if approval.left_s is None else duration(approval.left_s)
+    return time if approval.status == "pending" else f"approved, {time}"
 
 
-def preview(one: Approval, width: int, ascii_only: bool) -> list[Text]:
-    head = Text.assemble((plain(one.name), "bold"), "  ", (plain(one.status), _STYLES.get(one.status, "dim")))
-    lines = [head, *labelled_lines("id", plain(one.id), width), *labelled_lines("kind", plain(one.kind), width)]
-    lines += labelled_lines("what happens", _happens(one), width)
-    who = one.requested_by + (f", through {one.agent}" if one.agent else "")
+def preview(approval: Approval, width: int, ascii_only: bool) -> list[Text]:
+    head = Text.assemble(
+        (plain(approval.name), "bold"), "  ", (plain(approval.status), _STYLES.get(approval.status, "dim"))
+    )
+    lines = [
+        head,
+        *labelled_lines("id", plain(approval.id), width),
+        *labelled_lines("kind", plain(approval.kind), width),
+    ]
+    lines += labelled_lines("what happens", _happens(approval), width)
+    who = approval.requested_by + (f", through {approval.agent}" if approval.agent else "")
     lines += labelled_lines("asked by", plain(who), width)
-    if one.kind == "proposal":
-        to = f"{one.method} to {one.target or 'no single participant'}, in the room {one.room}"
+    if approval.kind == "proposal":
+        to = f"{approval.method} to {approval.target or 'no single participant'}, in the room {approval.room}"
         lines += labelled_lines("proposes", plain(to), width)
-    if one.reason:
-        lines += labelled_lines("because", plain(one.reason), width)
-    if one.route:
-        lines += labelled_lines("route", plain((" -> " if ascii_only else " → ").join(one.route)), width)
-    if one.capability:
-        said = ", ".join(f"{key} {msgspec.json.encode(value).decode()}" for key, value in one.capability.items())
-        whose = "" if CLASSIFIED in one.factors else "the server says: "
-        lines += labelled_lines("capability", plain(whose + said), width)
-    if one.status in ("pending", "approved"):
-        lines += labelled_lines("left", time_left(one), width)
-    if one.status == "pending":
+    if approval.reason:
+        lines += labelled_lines("because", plain(approval.reason), width)
+    if approval.route:
+        lines += labelled_lines("route", plain((" -> " if ascii_only else " → ").join(approval.route)), width)
+    if approval.capability:
+        capability = ", ".join(
+            f"{key} {msgspec.json.encode(value).decode()}" for key, value in approval.capability.items()
+        )
+        whose = "" if CLASSIFIED in approval.factors else "the server says: "
+        lines += labelled_lines("capability", plain(whose + capability), width)
+    if approval.status in ("pending", "approved"):
+        lines += labelled_lines("left", time_left(approval), width)
+    if approval.status == "pending":
         none = "no one yet: interlock status says what to do"
-        if one.kind == "enrolment":
+        if approval.kind == "enrolment":
             none = "no one yet: --code takes the setup code that the terminal of the node shows"
-        lines += labelled_lines("may approve", plain(", ".join(one.approvers)) or none, width)
-    for way in one.ways_out:
+        lines += labelled_lines("may approve", plain(", ".join(approval.approvers)) or none, width)
+    for way in approval.ways_out:
         lines += labelled_lines("less often", plain(way), width)
-    lines += labelled_lines("asked at", local_time(one.created_at), width)
-    if one.decision is not None:
-        lines += labelled_lines(plain(one.decision.what), plain(_decision_text(one.decision)), width)
-    if one.outcome:
-        lines += labelled_lines("outcome", plain(one.outcome), width)
-    if one.tool != one.name:
-        lines += labelled_lines("signed as", plain(one.tool), width, style="dim")
-    lines += labelled_lines("digest", plain(one.digest), width, style="dim")
-    return lines + _content(one, width)
+    lines += labelled_lines("asked at", local_time(approval.created_at), width)
+    if approval.decision is not None:
+        lines += labelled_lines(plain(approval.decision.what), plain(_decision_text(approval.decision)), width)
+    if approval.outcome:
+        lines += labelled_lines("outcome", plain(approval.outcome), width)
+    if approval.tool != approval.name:
+        lines += labelled_lines("signed as", plain(approval.tool), width, style="dim")
+    lines += labelled_lines("digest", plain(approval.digest), width, style="dim")
+    return lines + _content(approval, width)
 
 
-def _happens(one: Approval) -> str:
-    if one.kind == "definition":
-        if one.source == "drivers":
+def _happens(approval: Approval) -> str:
+    if approval.kind == "definition":
+        if approval.source == "drivers":
             return "its server is installed and started, until a file of it changes; nothing is called"
-        if one.answers == ("accept",):
+        if approval.answers == ("accept",):
             return "the tool is used as it is now defined; nothing is called"
         return "the tool is treated as you say, for as long as its definition stays the same; nothing is called"
-    if one.kind in AGENT_EFFECTS:
-        return AGENT_EFFECTS[one.kind]
-    if one.kind in NODE_EFFECTS:
-        return NODE_EFFECTS[one.kind]
-    if one.kind == "proposal":
+    if approval.kind in AGENT_EFFECTS:
+        return AGENT_EFFECTS[approval.kind]
+    if approval.kind in NODE_EFFECTS:
+        return NODE_EFFECTS[approval.kind]
+    if approval.kind == "proposal":
         return PROPOSAL_EFFECT
     effect = {
         (False, False): "changes nothing",
         (False, True): "changes nothing",
         (True, True): "changes something that can be undone",
-    }.get((_is(one, "mutable"), _is(one, "reversible")), "changes something and cannot be undone")
-    if not one.capability:
+    }.get((_is(approval, "mutable"), _is(approval, "reversible")), "changes something and cannot be undone")
+    if not approval.capability:
         return "exactly this call runs once; what the tool changes is not declared"
-    whose = "as configured here, it" if CLASSIFIED in one.factors else "the server says that it"
+    whose = "as configured here, it" if CLASSIFIED in approval.factors else "the server says that it"
     return f"exactly this call runs once; {whose} {effect}"
 
 
-def is_folded(one: Approval) -> bool:
-    """Whether the preview shows some values by their size alone."""
-    return _shown(one).is_folded
+def is_folded(approval: Approval) -> bool:
+    """Return whether the preview shows some values only by their size."""
+    return _shown(approval).is_folded
 
 
-def _shown(one: Approval) -> Shown:
-    return shown_params(bytes(one.params), one.kind, lines_max=LINES_MAX, chars_max=CHARS_MAX)
+def _shown(approval: Approval) -> Shown:
+    return shown_params(bytes(approval.params), approval.kind, lines_max=LINES_MAX, chars_max=CHARS_MAX)
 
 
-def _is(one: Approval, key: str) -> bool:
-    return bool((one.capability or {}).get(key, key == "mutable"))
+def _is(approval: Approval, key: str) -> bool:
+    return bool((approval.capability or {}).get(key, key == "mutable"))
 
 
 def _decision_text(decision: Decision) -> str:
@@ -168,17 +176,17 @@ def _decision_text(decision: Decision) -> str:
     return f"by {decision.by}{answer}{proof} at {local_time(decision.at)}{reason}"
 
 
-def _content(one: Approval, width: int) -> list[Text]:
-    raw = bytes(one.params)
+def _content(approval: Approval, width: int) -> list[Text]:
+    raw = bytes(approval.params)
     if raw == b"null":
-        gone = one.status not in ("pending", "approved")
+        gone = approval.status not in ("pending", "approved")
         return [Text(), Text("  the arguments are erased" if gone else "  no arguments", style="dim")]
-    shown = _shown(one)
-    is_change = one.kind == "definition" and maybe_change(raw) is not None  # arguments may look like one
+    shown = _shown(approval)
+    is_change = approval.kind == "definition" and maybe_change(raw) is not None  # arguments may look like one
     styles = _DIFF_STYLES if is_change else {}
     body = [part for line in shown.lines for part in _wrapped_lines(line, width, styles.get(line[:1], ""))]
     folded = [Text(f"  {FOLDED}", style="yellow")] if shown.is_folded else []
-    return [Text(), Text(f"  {_head(one, is_change)}", style="dim"), *folded, *body]
+    return [Text(), Text(f"  {_head(approval, is_change)}", style="dim"), *folded, *body]
 
 
 _HEADS: Final = {
@@ -188,18 +196,18 @@ _HEADS: Final = {
 }
 
 
-def _head(one: Approval, is_change: bool) -> str:
-    if one.kind != "definition":
-        return _HEADS.get(one.kind, "arguments")
-    if one.source == "drivers":
+def _head(approval: Approval, is_change: bool) -> str:
+    if approval.kind != "definition":
+        return _HEADS.get(approval.kind, "arguments")
+    if approval.source == "drivers":
         return "what changed" if is_change else "its files"
-    if SURFACE in one.factors:
+    if SURFACE in approval.factors:
         return "what is registered under its name, and what the server offers"
     return "what the server says now, and said before" if is_change else "the server says"
 
 
 def _wrapped_lines(line: str, width: int, style: str) -> list[Text]:
-    """No character of what is decided on may fall off the edge of a screen."""
+    """Wrap a line to the width of the screen, so that no character of what is decided on is cut off."""
     parts = textwrap.wrap(
         line, max(20, width - 4), drop_whitespace=False, replace_whitespace=False, break_on_hyphens=False
     )
@@ -318,11 +326,11 @@ def _show_approval(invocation: Invocation, reference: str) -> None:
     draw_preview(invocation, answer)
     from interlock.approvals.api import Approval
 
-    one = answer.as_(Approval)
-    if one.status == "pending":
+    approval = answer.as_(Approval)
+    if approval.status == "pending":
         out.line()
-        out.advice(f"interlock approve {one.id[:8]}")
-        out.advice(f"interlock deny {one.id[:8]} --reason WHY")
+        out.advice(f"interlock approve {approval.id[:8]}")
+        out.advice(f"interlock deny {approval.id[:8]} --reason WHY")
 
 
 def reveal(invocation: Invocation, reference: str, key: str | None, passphrase_fd: int | None) -> None:
@@ -334,18 +342,18 @@ def reveal(invocation: Invocation, reference: str, key: str | None, passphrase_f
     from interlock.approvals.protocol.digests import REVEAL
 
     answer, out = invocation.node.get("approvals", reference, under=""), invocation.out
-    one = answer.as_(Approval)
-    if one.source != "aql":
+    approval = answer.as_(Approval)
+    if approval.source != "aql":
         raise Refused("no_code", "only what agents wait for has a code")
     proof = prove(answer, said=REVEAL, key=key, passphrase_fd=passphrase_fd)
     token = msgspec.json.decode(proof)["token"]
-    revealed = invocation.node.post("approvals", one.id, "code", under="", body=RevealCode(proof=token))
+    revealed = invocation.node.post("approvals", approval.id, "code", under="", body=RevealCode(proof=token))
     if out.as_json:
         out.raw_json(revealed.raw)
         return
     draw_preview(invocation, answer)
     out.line()
-    out.line(f"{'code' if one.kind == 'verify' else 'token'}  {revealed.as_(RevealedCode).code}")
+    out.line(f"{'code' if approval.kind == 'verify' else 'token'}  {revealed.as_(RevealedCode).code}")
 
 
 def draw_preview(invocation: Invocation, answer: "Answer") -> None:
@@ -377,7 +385,7 @@ def _watch(invocation: Invocation, kind: str | None, state: str) -> None:
 
 
 def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachable]") -> None:
-    """Each one once, when it comes or changes: a line of JSON, or a line of the table."""
+    """Print each approval when it arrives or changes, as a line of JSON or a line of the table."""
     from interlock.approvals.api import Approvals
     from interlock.approvals.cli.inbox import time_left
     from interlock.cli.terminal.text import one_line
@@ -392,16 +400,17 @@ def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachab
             away = True
             continue
         away = False
-        found = answer.as_(Approvals).approvals
-        values = {one["id"]: one for one in answer.value["approvals"]}
-        for one in found:
-            if seen.get(one.id) == one.status:
+        approvals = answer.as_(Approvals).approvals
+        values = {approval["id"]: approval for approval in answer.value["approvals"]}
+        for approval in approvals:
+            if seen.get(approval.id) == approval.status:
                 continue
             if out.as_json:
-                out.json_line(values[one.id])
+                out.json_line(values[approval.id])
             else:
-                out.line(f"{one.id}  {one.kind}  {one_line(one.name)}  {one_line(one.requested_by)}  {time_left(one)}")
-        seen = {one.id: one.status for one in found}
+                who, left = one_line(approval.requested_by), time_left(approval)
+                out.line(f"{approval.id}  {approval.kind}  {one_line(approval.name)}  {who}  {left}")
+        seen = {approval.id: approval.status for approval in approvals}
         out.console.file.flush()
 
 
@@ -530,48 +539,53 @@ def approve(
         out.advice(_outcome_text(done.as_(Approval)))
 
 
-def _arguments(one: "Approval") -> "dict[str, Any]":
+def _arguments(approval: "Approval") -> "dict[str, Any]":
     import msgspec
 
-    return msgspec.json.decode(bytes(one.params), type=dict[str, Any] | None) or {}
+    return msgspec.json.decode(bytes(approval.params), type=dict[str, Any] | None) or {}
 
 
-def _settled(one: "Approval") -> Refused:
+def _settled(approval: "Approval") -> Refused:
     from interlock.approvals.protocol.approval import Status
     from interlock.approvals.protocol.errors import settled_refusal
 
-    fault = settled_refusal(Status(one.status))
+    fault = settled_refusal(Status(approval.status))
     return Refused(fault.message, str((fault.details or {}).get("detail", fault.message)))
 
 
-def _no_approver(invocation: Invocation, one: "Approval") -> Refused:
-    """Nothing that could be signed here would count."""
+def _no_approver(invocation: Invocation, approval: "Approval") -> Refused:
+    """Return the refusal for an approval that nobody here can sign yet."""
     from interlock.approvals.api import Approvers
     from interlock.node.cli.tree import approver_step
 
-    if one.kind == "enrolment":
-        hint = f"interlock approve {one.id[:8]} --code CODE, with the setup code on the terminal of the node"
+    if approval.kind == "enrolment":
+        hint = f"interlock approve {approval.id[:8]} --code CODE, with the setup code on the terminal of the node"
     else:
         hint = " ".join(approver_step(invocation.node.get("approvers").as_(Approvers).approvers))
     return Refused("no_approver", "no one may approve this yet", hint=hint)
 
 
-def _choose_answer(one: "Approval", given: str | None) -> str | None:
-    if given is not None and given not in one.answers:
+def _choose_answer(approval: "Approval", answer: str | None) -> str | None:
+    if answer is not None and answer not in approval.answers:
         raise BadUsage("usage", "--class is for tools without a class")
-    if given is not None or not one.answers:
-        return given
-    if len(one.answers) == 1:
-        return one.answers[0]
+    if answer is not None or not approval.answers:
+        return answer
+    if len(approval.answers) == 1:
+        return approval.answers[0]
     if not can_ask():
-        raise BadUsage("answer_needed", "say what the tool is", hint=f"--class {' or '.join(one.answers)}")
-    chosen = typer.prompt(f"What is {one.name}? {', '.join(one.answers)}", err=True).strip().lower().replace("-", "_")
-    if chosen not in one.answers:
+        raise BadUsage("answer_needed", "say what the tool is", hint=f"--class {' or '.join(approval.answers)}")
+    chosen = (
+        typer.prompt(f"What is {approval.name}? {', '.join(approval.answers)}", err=True)
+        .strip()
+        .lower()
+        .replace("-", "_")
+    )
+    if chosen not in approval.answers:
         raise Waits("not_decided", "that is none of them; it still waits")
     return str(chosen)
 
 
-def _confirm(one: "Approval", said: str | None) -> None:
+def _confirm(approval: "Approval", answer: str | None) -> None:
     if not can_ask():
         raise Refused(
             "not_confirmed",
@@ -580,10 +594,12 @@ def _confirm(one: "Approval", said: str | None) -> None:
         )
     from interlock.approvals.cli.inbox import is_folded
 
-    what = f"Approve it as {said}?" if said in CLASSES else "Approve it?"
+    what = f"Approve it as {answer}?" if answer in CLASSES else "Approve it?"
     again = "Parts of it are folded. Approve also what you have not seen?"
-    if not typer.confirm(what, err=True) or (is_folded(one) and not typer.confirm(again, err=True)):
-        raise Waits("not_decided", "nothing was decided; it still waits", hint=f"interlock deny {one.id[:8]} says no")
+    if not typer.confirm(what, err=True) or (is_folded(approval) and not typer.confirm(again, err=True)):
+        raise Waits(
+            "not_decided", "nothing was decided; it still waits", hint=f"interlock deny {approval.id[:8]} says no"
+        )
 
 
 def _proof(answer: "Answer", given: str | None, said: str | None, key: str | None, passphrase_fd: int | None) -> "Raw":
@@ -599,26 +615,26 @@ def _proof(answer: "Answer", given: str | None, said: str | None, key: str | Non
     return msgspec.Raw(msgspec.json.encode(token.strip()))
 
 
-def _outcome_text(one: "Approval") -> str:
+def _outcome_text(approval: "Approval") -> str:
     from interlock.approvals.cli.inbox import time_left
     from interlock.cli.terminal.text import one_line
 
-    if one.kind == "definition" and one.status == "failed":
-        return f"approved, and it could not be done: {one_line(one.outcome or '')}"
-    if one.kind == "enrolment":
-        return f"done: {one_line(one.name)} may approve from now on"
-    if one.kind == "configuration":
+    if approval.kind == "definition" and approval.status == "failed":
+        return f"approved, and it could not be done: {one_line(approval.outcome or '')}"
+    if approval.kind == "enrolment":
+        return f"done: {one_line(approval.name)} may approve from now on"
+    if approval.kind == "configuration":
         return "done: the change of the configuration is signed"
-    if one.kind == "definition":
-        return f"done: {one_line(one.name)} is {'trusted' if one.source == 'drivers' else 'remembered'}"
-    if one.kind == "request":
-        name = one_line(one.name)
-        return f"{one_line(one.outcome or one.status)}: interlock names show {name} has it as it is now"
-    if one.kind == "proposal":
-        return f"approved: it was sent to {one_line(one.target or '')} in the room {one_line(one.room or '')}"
-    if one.source == "aql":
-        return f"approved: {one_line(one.agent or one.name)} may go on"
-    return f"approved: the same call by {one_line(one.requested_by)} runs once ({time_left(one)} left)"
+    if approval.kind == "definition":
+        return f"done: {one_line(approval.name)} is {'trusted' if approval.source == 'drivers' else 'remembered'}"
+    if approval.kind == "request":
+        name = one_line(approval.name)
+        return f"{one_line(approval.outcome or approval.status)}: interlock names show {name} has it as it is now"
+    if approval.kind == "proposal":
+        return f"approved: it was sent to {one_line(approval.target or '')} in the room {one_line(approval.room or '')}"
+    if approval.source == "aql":
+        return f"approved: {one_line(approval.agent or approval.name)} may go on"
+    return f"approved: the same call by {one_line(approval.requested_by)} runs once ({time_left(approval)} left)"
 
 
 deny_app = verb_app("Say no to what waits.")
@@ -661,5 +677,7 @@ def deny(
     from interlock.approvals.api import Approval
     from interlock.cli.terminal.text import one_line
 
-    one = done.as_(Approval)
-    out.line(f"{'returned' if return_ else 'denied'}: {one_line(one.name)}, asked by {one_line(one.requested_by)}")
+    approval = done.as_(Approval)
+    out.line(
+        f"{'returned' if return_ else 'denied'}: {one_line(approval.name)}, asked by {one_line(approval.requested_by)}"
+    )

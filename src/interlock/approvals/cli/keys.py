@@ -33,29 +33,29 @@ def can_ask() -> bool:
 
 
 def is_given(descriptor: int | None) -> bool:
-    """Whether a script supplies one; nothing is read."""
+    """Return whether a script supplies a passphrase. Nothing is read."""
     return descriptor is not None or bool(os.environ.get(VARIABLE))
 
 
 def maybe_given(descriptor: int | None) -> bytes | None:
-    """What a script supplies; None when it supplies nothing. What a descriptor holds can be read once."""
+    """Return the passphrase that a script supplies, or None. A descriptor can be read only once."""
     if descriptor is not None:
         try:
             with os.fdopen(os.dup(descriptor), "rb") as file:
-                given = file.readline(BYTES_MAX + 2).removesuffix(b"\n").removesuffix(b"\r")
+                passphrase = file.readline(BYTES_MAX + 2).removesuffix(b"\n").removesuffix(b"\r")
         except OSError as error:
             raise BadUsage("bad_passphrase", f"descriptor {descriptor} cannot be read: {error.strerror}") from None
     else:
-        given = os.environ.get(VARIABLE, "").encode("utf-8", "surrogateescape")
-        if not given:
+        passphrase = os.environ.get(VARIABLE, "").encode("utf-8", "surrogateescape")
+        if not passphrase:
             return None
-    return _check(given)
+    return _check(passphrase)
 
 
 def read_passphrase(name: str, descriptor: int | None) -> bytes:
-    given = maybe_given(descriptor)
-    if given is not None:
-        return given
+    passphrase = maybe_given(descriptor)
+    if passphrase is not None:
+        return passphrase
     if not can_ask():
         raise Refused(
             "passphrase_needed", f"the key {name} has a passphrase, and there is no terminal to type it on", hint=_HOW
@@ -64,10 +64,10 @@ def read_passphrase(name: str, descriptor: int | None) -> bytes:
 
 
 def choose_passphrase(name: str, descriptor: int | None) -> bytes:
-    """For a new key, which a program that copies its file may try at leisure: a short one is refused."""
-    given = maybe_given(descriptor)
-    if given is not None:
-        return _long_enough(given)
+    """Ask for the passphrase of a new key. Refuse a short one, because a program that copies the file can try many."""
+    passphrase = maybe_given(descriptor)
+    if passphrase is not None:
+        return _long_enough(passphrase)
     if not can_ask():
         raise Refused(
             "passphrase_needed", f"the key {name} needs a passphrase, and there is no terminal to type it on", hint=_HOW
@@ -134,7 +134,7 @@ class OperatorKeys:
         return self.folder / f"{name}.key"
 
     def maybe_public(self, name: str) -> str | None:
-        """The public key as an [[anchor]] has it; None where there is no key of that name."""
+        """Return the public key as an [[anchor]] has it, or None if there is no key of that name."""
         if not self.file(name).exists():
             return None
         from interlock.crypto.keys.operator_keys import public_text
@@ -150,7 +150,7 @@ class OperatorKeys:
             ) from None
 
     def make(self, name: str, kind: "KeyKind", passphrase: Callable[[], bytes] | None) -> str:
-        """The public key of a new pair. Never over one that is there."""
+        """Create a key pair and return its public key. An existing key is never overwritten."""
         from interlock.crypto.keys.operator_keys import KeyExists, make_key
 
         path = self.file(name)
@@ -164,7 +164,7 @@ class OperatorKeys:
             raise Refused("not_written", f"{path} cannot be written: {error.strerror or error}") from None
 
     def open(self, name: str, passphrase: Callable[[], bytes]) -> "SigningKey":
-        """`passphrase` is asked only for a key that has one."""
+        """Open a private key. `passphrase` is called only for a key that has one."""
         from interlock.crypto.keys.encrypted_pem import is_sealed
         from interlock.crypto.keys.operator_keys import PUBLIC_BYTES_MAX
         from interlock.crypto.keys.signing import read_signing_key
@@ -182,7 +182,7 @@ class OperatorKeys:
             raise Refused("key_unusable", str(refused)) from None
 
     def remove(self, name: str) -> bool:
-        """Whether there was a private key here."""
+        """Remove a key. Return whether there was a private key."""
         path = self.file(name)
         try:
             path.unlink()
@@ -194,8 +194,8 @@ class OperatorKeys:
         return True
 
     def unknown(self, name: str) -> Refused:
-        known = ", ".join(self.names())
-        hint = f"there is {known}" if known else f"interlock access key {name} makes it"
+        names = ", ".join(self.names())
+        hint = f"there is {names}" if names else f"interlock access key {name} makes it"
         return Refused("no_key", f"there is no key {name} in {self.folder}", hint=hint)
 
     def _exists(self, name: str) -> Refused:
@@ -210,7 +210,7 @@ class OperatorKeys:
 
 
 def anchor_lines(name: str, public: str, approves: Sequence[str], *, source: str = "key") -> list[str]:
-    """What makes a node believe the key."""
+    """Return the lines of the configuration that make a node trust the key."""
     from interlock.config.toml_text import toml_text
 
     entry = {"name": name, source: public, "approves": list(approves)}
@@ -218,7 +218,7 @@ def anchor_lines(name: str, public: str, approves: Sequence[str], *, source: str
 
 
 def own_name() -> str:
-    """What the person at this machine is called, as the name of a key."""
+    """Return the name of the person at this machine, for use as the name of a key."""
     import getpass
 
     from interlock.crypto.keys.operator_keys import KEY_NAME

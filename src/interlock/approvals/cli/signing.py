@@ -46,34 +46,34 @@ def prove(answer: Answer, *, said: str | None, key: str | None, passphrase_fd: i
 
 
 def prove_grant(draft: GrantDraft, *, key: str | None, passphrase_fd: int | None) -> Raw:
-    """The `proof` of a standing grant, over the terms that were shown."""
+    """Sign a standing grant over the terms that were shown."""
     grant = msgspec.convert(msgspec.to_builtins(draft.terms), StandingGrant)
     digest = grant_digest(grant)
     if digest != draft.digest:
         raise _not_what_is_shown("grant")
-    asked = Asked(
+    question = Asked(
         confirmation_id=grant.id,
         call_digest=digest,
         nonce="",
         tool=grant.tool,
         aggregator_id=grant.aggregator_id,
     )
-    return sign(asked, key=key, passphrase_fd=passphrase_fd)
+    return sign(question, key=key, passphrase_fd=passphrase_fd)
 
 
 def prove_classes(
     aggregator_id: str, id: str, entries: Sequence[ToolRuling], *, key: str | None, passphrase_fd: int | None
 ) -> Raw:
-    """The `proof` of what several tools are, over the list that was shown."""
-    listed = [ClassEntry(tool=one.tool, digest=one.digest, tool_class=one.tool_class) for one in entries]
-    asked = Asked(
+    """Sign the classes of several tools over the list that was shown."""
+    listed = [ClassEntry(tool=entry.tool, digest=entry.digest, tool_class=entry.tool_class) for entry in entries]
+    question = Asked(
         confirmation_id=id,
         call_digest=classification_digest(id, listed),
         nonce="",
         tool=entries[0].tool,
         aggregator_id=aggregator_id,
     )
-    return sign(asked, key=key, passphrase_fd=passphrase_fd)
+    return sign(question, key=key, passphrase_fd=passphrase_fd)
 
 
 def sign(asked: Asked, *, key: str | None, passphrase_fd: int | None, approvers: Sequence[str] = ()) -> Raw:
@@ -145,16 +145,16 @@ def _not_what_is_shown(what: str) -> Refused:
 def _choose_key(keys: OperatorKeys, named: str | None, approvers: Sequence[str]) -> str:
     if named is not None:
         return named
-    known = keys.names()
+    names = keys.names()
     own = own_name()
-    entitled = [name for name in known if name in approvers]
+    entitled = [name for name in names if name in approvers]
     if own not in entitled and len(entitled) == 1:
         return entitled[0]
-    if own in known or not known:
+    if own in names or not names:
         return own
-    if len(known) > 1:
-        raise BadUsage("which_key", f"there are several keys: {', '.join(known)}", hint="choose one with --key NAME")
-    return known[0]
+    if len(names) > 1:
+        raise BadUsage("which_key", f"there are several keys: {', '.join(names)}", hint="choose one with --key NAME")
+    return names[0]
 
 
 def draft_from_call(invocation: Invocation, wanted: DraftGrant, given: list[GrantRule]) -> GrantDraft:

@@ -67,7 +67,7 @@ ENDS: Final = frozenset(status for status in Status if not any(status is before 
 
 
 def maybe_after(status: Status, move: Move) -> Status | None:
-    """None: there is no such move."""
+    """Return the status after a move, or None if the move is not possible."""
     return TABLE.get((status, move))
 
 
@@ -97,7 +97,7 @@ class Source(enum.Enum):
 
 
 class Requires(enum.Enum):
-    """What an approval takes. To deny, the operator's role is enough."""
+    """Requirement for an approval. Denying needs only the role of an operator."""
 
     ACK = "ack"
     ROLE = "role"
@@ -111,7 +111,7 @@ class What(enum.Enum):
 
 
 class Proof(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of a proof that held. The token itself is kept nowhere."""
+    """Facts of an accepted proof that are stored. The token itself is not stored."""
 
     type: str
     anchor: str
@@ -169,7 +169,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def deadline(self) -> float | None:
-        """When it lapses by itself, if it does."""
+        """Return when the approval lapses by itself, or None."""
         match self.status:
             case Status.PENDING:
                 return self.expires_at
@@ -183,7 +183,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def shown_params(params: bytes, kind: str, *, lines_max: int, chars_max: int) -> Shown:
-    """The arguments of a call, whatever they look like; of a changed definition, what changed."""
+    """Return what a person sees: the arguments of a call, or the difference of a changed definition."""
     change = maybe_change(params) if kind == Kind.DEFINITION.value else None
     if change is not None:
         return fold_differences(*change, lines_max=lines_max, chars_max=chars_max)
@@ -191,7 +191,7 @@ def shown_params(params: bytes, kind: str, *, lines_max: int, chars_max: int) ->
 
 
 def maybe_change(params: bytes) -> tuple[bytes, bytes] | None:
-    """What a definition was and is, where it changed."""
+    """Return the old and the new definition, or None if nothing changed."""
     try:
         members = msgspec.json.decode(params, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError):

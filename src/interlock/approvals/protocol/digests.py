@@ -31,7 +31,7 @@ VERSION: Final = 1
 
 
 def answers(approval: Approval) -> tuple[str, ...]:
-    """What can be said to it besides no; empty where a plain yes is all there is."""
+    """Return the possible answers besides no. The result is empty if a plain yes is the only one."""
     if approval.method == NAMES_REVIEW:
         return REVIEW_ANSWERS
     if approval.kind is not Kind.DEFINITION:
@@ -57,7 +57,7 @@ def signed_digest(approval: Approval, answer: str | None) -> str:
 
 
 def enrolment_digest(params: Raw | bytes) -> str | None:
-    """The digest of who is to be an approver, as a person is shown them; None: it is not JSON that all read alike."""
+    """Return the digest of an approver as a person is shown it, or None if it is not unambiguous JSON."""
     try:
         return hashlib.sha256(canonical(decode_value(params))).hexdigest()
     except (CodecError, NotCanonical):
@@ -72,15 +72,19 @@ def proposal_digest(
     method: str | None,
     params: bytes,
 ) -> str:
-    """The digest of a room's proposal, as a person is shown it; its params to the byte (`null`: there are none)."""
+    """Return the digest of a room's proposal as a person is shown it, with the exact bytes of its params (`null` if
+    there are none).
+    """
     parts = [part or "" for part in (room, proposal_id, proposer, target, method)]
-    said = hashlib.sha256(b"".join(b"%b\0" % part.encode("utf-8", "surrogatepass") for part in parts))
-    said.update(params)
-    return said.hexdigest()
+    digest = hashlib.sha256(b"".join(b"%b\0" % part.encode("utf-8", "surrogatepass") for part in parts))
+    digest.update(params)
+    return digest.hexdigest()
 
 
 def shown_digest(params: Raw | bytes) -> str | None:
-    """The digest of the definition that a person was shown, so that they sign what they saw; None: there is none."""
+    """Return the digest of the definition that a person was shown, so that they sign what they saw. Return None if
+    there is none.
+    """
     shown = decode_object(params) or {}
     if "surface" in shown:
         return _surface_digest_shown(shown["surface"])
@@ -98,7 +102,7 @@ def shown_digest(params: Raw | bytes) -> str | None:
 
 
 def surface_pair_digest(name: str, registered: tuple[str, str | None], offered: tuple[str, str | None]) -> str:
-    """Of a surface name, and of the schemas of its specification and of a tool, each by their digests."""
+    """Return the digest of a surface name together with the schema digests of its specification and of a tool."""
     text = canonical({"surface": name, "registered": list(registered), "offered": list(offered)})
     return hashlib.sha256(text).hexdigest()
 
@@ -107,10 +111,10 @@ def _surface_digest_shown(raw: Raw) -> str | None:
     try:
         shown = decode_value(raw)
         name, sides = shown["name"], [shown["registered"], shown["offered"]]
-        found = [(schema_digest(one["argument"]), _maybe_digest(one.get("return"))) for one in sides]
+        digests = [(schema_digest(side["argument"]), _maybe_digest(side.get("return"))) for side in sides]
     except (CodecError, KeyError, TypeError, AttributeError):
         return None
-    return surface_pair_digest(name, found[0], found[1])
+    return surface_pair_digest(name, digests[0], digests[1])
 
 
 def _maybe_digest(schema: object) -> str | None:
@@ -119,9 +123,9 @@ def _maybe_digest(schema: object) -> str | None:
 
 def _folder_digest_shown(files: Raw) -> str | None:
     try:
-        found = decode_value(files)
+        digests = decode_value(files)
     except CodecError:
         return None
-    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+    if not isinstance(digests, dict) or not all(isinstance(each, str) for each in digests.values()):
         return None
-    return folder_digest(found)
+    return folder_digest(digests)

@@ -50,7 +50,7 @@ _OF_PROPOSALS: Final = {
 
 
 def refusal_of(approval: Approval) -> Refusal:
-    """Why there is no such move from where the approval stands."""
+    """Return why an approval in its present status cannot be decided or used."""
     code, why, reason = _REFUSALS[approval.status]
     if approval.kind is Kind.PROPOSAL and code in _OF_PROPOSALS:  # MCPx: X-4.2.1-5, X-7.3-4
         name, why = _OF_PROPOSALS[code]
@@ -64,7 +64,7 @@ def refusal_of(approval: Approval) -> Refusal:
 
 
 def settled_refusal(status: Status) -> Refusal:
-    """Why an approval of this status is not decided any more."""
+    """Return why an approval of this status can no longer be decided."""
     code, why, reason = _REFUSALS[status]
     return ax_refusal(code, why, reason=reason)
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 
 def folder_digest(files: Mapping[str, str]) -> str:
-    """`files`: the digest of each, by its name; whatever the order. SHA-256 in hex."""
-    made = hashlib.sha256()
+    """Return one SHA-256 digest in hex for all files, from the digest of each file by its name, in any order."""
+    digest = hashlib.sha256()
     for name in sorted(files):
-        made.update(f"{name}\0{files[name]}\n".encode("utf-8", "surrogateescape"))
-    return made.hexdigest()
+        digest.update(f"{name}\0{files[name]}\n".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

@@ -30,19 +30,21 @@ _SEPARATING: Final = frozenset("./\\%~:")
 
 
 def maybe_folder(text: str) -> str | None:
-    """The folder as it is signed, without a `/` at its end; None where it is none or too wide to be one."""
+    """Return the folder as it is signed, without a `/` at its end. Return None if it is not a folder or too wide."""
     parts = _maybe_parts(text)
     return None if parts is None or not any(parts) else "/".join(parts)
 
 
 def maybe_parent(path: str) -> str | None:
-    """The folder in which a path lies, where that is one that can be signed."""
+    """Return the folder of a path if it can be signed, or None."""
     parts = _maybe_parts(path)
     return None if parts is None else maybe_folder("/".join(parts[:-1]))
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether the path lies inside the folder, and is not the folder itself. `folder`: from `maybe_folder`."""
+    """Return whether the path lies inside the folder and is not the folder itself. `folder` comes from
+    `maybe_folder`.
+    """
     parts, above = _maybe_parts(path), folder.split("/")
     return parts is not None and len(parts) > len(above) and parts[: len(above)] == above
 

@@ -109,7 +109,7 @@ class OperatorKeyService:
         except OSError as error:
             return invalid("not_written", f"the key cannot be written: {error.strerror or error}")
 
-    def _sign(self, asked: Asked, name: str, passphrase: bytes, now: float) -> str | Refusal:
+    def _sign(self, question: Asked, name: str, passphrase: bytes, now: float) -> str | Refusal:
         from interlock.crypto.keys.signing import PassphraseWrong, read_signing_key
 
         try:
@@ -118,7 +118,7 @@ class OperatorKeyService:
             return invalid("passphrase", "the key cannot be opened with this passphrase")
         except StoreError as refused:
             return invalid("key_unfit", str(refused))
-        return key.sign(TYP, claims_of(asked, issuer=name, jti=secrets.token_urlsafe(JTI_BYTES), now=now))
+        return key.sign(TYP, claims_of(question, issuer=name, jti=secrets.token_urlsafe(JTI_BYTES), now=now))
 
     def _tries(self, by: str) -> tuple[_Tries, ...]:
         own = self._callers.get(by)

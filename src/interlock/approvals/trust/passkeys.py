@@ -49,7 +49,7 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True):
 
 class PasskeyService:
     def __init__(self, anchors: Anchors, recorder: Recorder, clock: Clock, url: Callable[[], str]) -> None:
-        """`url` is that of the operator endpoint."""
+        """Create the service. `url` returns the URL of the operator endpoint."""
         self._anchors = anchors
         self._recorder = recorder
         self._clock = clock
@@ -58,7 +58,7 @@ class PasskeyService:
         self._is_shadowed = False  # another program answers to `localhost` at our port
 
     def on_shadowed(self) -> None:
-        """Another program is where browsers look for `localhost`: no passkey made there counts."""
+        """Stop accepting passkeys, because another program answers where browsers look for `localhost`."""
         self._is_shadowed = True
 
     def find_relying_party(self) -> Party | None:
@@ -66,34 +66,36 @@ class PasskeyService:
         return None if self._is_shadowed and party is not None and party.is_local else party
 
     def url(self) -> str:
-        """Where people are sent to: at an address of this machine passkeys do not work, at its name they do."""
+        """Return where people are sent to. Passkeys do not work at an IP address of this machine, but they do at its
+        name.
+        """
         party = self.find_relying_party()
         has_passkeys = any(anchor.source == "passkey" for anchor in self._anchors.known())
         moved = party is not None and has_passkeys and not self._url().lower().startswith(party.origin)
         return party.origin if party is not None and moved else self._url()
 
     def browser_url(self) -> str:
-        """Where a person logs in: where they can make a passkey, if browsers make any here."""
+        """Return where a person logs in: where browsers can create a passkey, if they can anywhere here."""
         party = self.find_relying_party()
         return self._url() if party is None else party.origin
 
     # Deciding
 
     def maybe_origin(self, tool: str) -> str | None:
-        """Where a passkey may approve a call of the tool."""
+        """Return where a passkey may approve a call of the tool, or None."""
         party = self.find_relying_party()
         return party.origin if party is not None and passkeys_for(tool, self._anchors.known()) else None
 
-    def request(self, asked: Asked) -> PasskeyRequest | Refusal:
-        """What a browser is told (WebAuthn 5.5), bytes in base64url."""
-        party, keys = self.find_relying_party(), passkeys_for(asked.tool, self._anchors.known())
+    def request(self, question: Asked) -> PasskeyRequest | Refusal:
+        """Return what a browser is asked to sign (WebAuthn 5.5), bytes in base64url."""
+        party, keys = self.find_relying_party(), passkeys_for(question.tool, self._anchors.known())
         if party is None:
             return invalid("party", NO_PARTY)
         if not keys:
-            return invalid("not_entitled", f"no passkey may approve {asked.tool}")
+            return invalid("not_entitled", f"no passkey may approve {question.tool}")
         entropy = secrets.token_bytes(ENTROPY_BYTES)
         return PasskeyRequest(
-            challenge=encode(challenge(asked, now=self._clock.wall(), entropy=entropy)),
+            challenge=encode(challenge(question, now=self._clock.wall(), entropy=entropy)),
             rp_id=party.id,
             credentials=tuple(key.kid for key in keys if key.kid is not None),
             timeout=TIMEOUT_MS,
@@ -102,12 +104,12 @@ class PasskeyService:
     # Making one
 
     def invite(self, name: str, by: str) -> Invitation | None:
-        """None: browsers use no passkeys at this operator endpoint."""
+        """Invite a person to create a passkey. Return None if browsers use no passkeys at this operator endpoint."""
         party = self.find_relying_party()
         if party is None:
             return None
         now = self._clock.wall()
-        live = [one for one in self._invitations.values() if now < one.expires_at]
+        live = [open_invitation for open_invitation in self._invitations.values() if now < open_invitation.expires_at]
         invitation = Invitation(
             ticket=secrets.token_urlsafe(TICKET_BYTES),
             name=name,
@@ -117,40 +119,44 @@ class PasskeyService:
             user=secrets.token_bytes(ENTROPY_BYTES),
             expires_at=now + INVITATION_S,
         )
-        self._invitations = {one.ticket: one for one in (*live[1 - INVITATIONS_MAX :], invitation)}
+        self._invitations = {
+            open_invitation.ticket: open_invitation for open_invitation in (*live[1 - INVITATIONS_MAX :], invitation)
+        }
         return invitation
 
     def maybe_invitation(self, ticket: str) -> Invitation | None:
-        found = self._invitations.get(ticket)
-        return found if found is not None and self._clock.wall() < found.expires_at else None
+        invitation = self._invitations.get(ticket)
+        return invitation if invitation is not None and self._clock.wall() < invitation.expires_at else None
 
     def creation(self, invitation: Invitation) -> PasskeyCreation:
-        """What a browser is told (WebAuthn 5.4), bytes in base64url."""
+        """Return the options with which a browser creates a passkey (WebAuthn 5.4), bytes in base64url."""
         passkeys = (anchor for anchor in self._anchors.known() if anchor.source == "passkey")
-        known = tuple(key.kid for anchor in passkeys for key in anchor.keys if key.kid is not None)
+        existing = tuple(key.kid for anchor in passkeys for key in anchor.keys if key.kid is not None)
         return PasskeyCreation(
             challenge=encode(invitation.challenge),
             rp_id=invitation.party.id,
             user=encode(invitation.user),
             name=invitation.name,
             algorithms=tuple(ALGORITHMS),
-            exclude=known,
+            exclude=existing,
             timeout=TIMEOUT_MS,
         )
 
     async def enrol(self, ticket: str, client_data: bytes, attestation: bytes) -> Invitation | Wrong:
-        """What does not hold leaves the invitation as it was. Raises StoreError."""
+        """Register the passkey of an invitation. An invalid registration leaves the invitation unchanged. Raise
+        StoreError.
+        """
         invitation = self.maybe_invitation(ticket)
         if invitation is None or invitation.made is not None:
             return GONE
-        made = read_registration_untrusted(
+        registration = read_registration_untrusted(
             client_data, attestation, challenge=invitation.challenge, party=invitation.party
         )
-        if isinstance(made, Wrong):
-            return made
-        done = self._invitations[ticket] = msgspec.structs.replace(invitation, made=made.key)
+        if isinstance(registration, Wrong):
+            return registration
+        done = self._invitations[ticket] = msgspec.structs.replace(invitation, made=registration.key)
         try:
-            await self._recorder.append_now(_creation_line(done, made.key, self._clock.wall()))
+            await self._recorder.append_now(_creation_line(done, registration.key, self._clock.wall()))
         except StoreError:
             self._invitations[ticket] = invitation
             raise
@@ -170,7 +176,7 @@ def invitation_view(invitation: Invitation) -> InvitationView:
 
 
 def _creation_line(invitation: Invitation, key: Jwk, now: float) -> bytes:
-    """What the audit log is told of a passkey that was made; believed is it only once it is configured."""
+    """Encode the audit record of a new passkey. The node trusts it only once it is configured."""
     return msgspec.json.encode(
         {
             "at": rfc3339(now),

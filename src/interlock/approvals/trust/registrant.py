@@ -28,9 +28,9 @@ class ClientCertificate(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def principal(self) -> str | None:
-        """The name under which the certificate may register; None where it has none."""
-        found = next((name for name in map(maybe_dns_name, self.names) if name is not None), None)
-        return f"{CERTIFICATE}{found}" if found is not None else None
+        """Return the principal under which the certificate may register, or None."""
+        dns_name = next((name for name in map(maybe_dns_name, self.names) if name is not None), None)
+        return f"{CERTIFICATE}{dns_name}" if dns_name is not None else None
 
 
 class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +60,9 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def shows(self, request: Register) -> bool | Refusal:
-        """Whether its certificate proves the authority that nothing else does; with one for another name, why not."""
+        """Return whether the certificate proves an authority that nothing else proves. Return a refusal if it is for
+        another name.
+        """
         if isinstance(self.certificate, Refusal):
             return self.certificate
         if self.certificate is None or request.authority is None:
@@ -70,21 +72,27 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
         return check_certificate(request.authority, self.certificate.names) or True
 
     def _speaks_for(self, authority: str | None) -> bool:
-        """Whether the operator vouches for the authority. From elsewhere a token, which may have leaked, is none."""
-        said = self.rule.authority if self.rule is not None and self.on_this_machine else None
-        return authority is not None and said is not None and maybe_authority(said) == authority
+        """Return whether the operator vouches for the authority. A token from elsewhere does not count, because it
+        may have leaked.
+        """
+        authority_of_rule = self.rule.authority if self.rule is not None and self.on_this_machine else None
+        return (
+            authority is not None and authority_of_rule is not None and maybe_authority(authority_of_rule) == authority
+        )
 
 
 def registrant_scope(principal: str, rules: tuple[AccessRule, ...], token_scope: Scope | None) -> AuthScope:
-    """The scope of a registrant: of the first [[access]] entry that names it, else read; a token can only narrow it."""
+    """Return the scope of a registrant: that of the first [[access]] entry that names it, otherwise read. A token
+    can only narrow it.
+    """
     rule = maybe_rule(principal, rules)
     scope = AuthScope.READ if rule is None else AuthScope(rule.scope)
     return scope if token_scope is None else min(scope, AuthScope(token_scope))
 
 
 def maybe_rule(principal: str, rules: tuple[AccessRule, ...]) -> AccessRule | None:
-    """The first [[access]] entry that names it."""
-    return next((one for one in rules if any(fnmatchcase(principal, who) for who in one.who)), None)
+    """Return the first [[access]] entry that names the principal, or None."""
+    return next((rule for rule in rules if any(fnmatchcase(principal, who) for who in rule.who)), None)
 
 
 def registrant_identity(
@@ -110,8 +118,10 @@ def registrant_identity(
 
 
 def may_register(principal: str, rules: tuple[AccessRule, ...]) -> bool:
-    """Whether an [[access]] entry means certificates, or users, when it says who: a CA may vouch for more than
-    subservers, and a machine has users that are none."""
+    """Return whether an [[access]] entry names this certificate or user explicitly.
+
+    A certificate authority may vouch for more than subservers, and a machine has users that are not subservers.
+    """
     kind = principal.partition(":")[0] + ":"
-    said = (who for rule in rules for who in rule.who)
-    return any(who.startswith(kind) and fnmatchcase(principal, who) for who in said)
+    patterns = (who for rule in rules for who in rule.who)
+    return any(who.startswith(kind) and fnmatchcase(principal, who) for who in patterns)
