@@ -14,7 +14,8 @@ from interlock.config.plan import Plan
 from interlock.core.calls.caller import principal_for
 from interlock.core.feed import Feed
 from interlock.core.part import Part
-from interlock.node.capability_parts import App, CapabilityParts, NodeParts, ReloadStep, Stage
+from interlock.node.capability_parts import App, CapabilityParts, NodeParts, Stage
+from interlock.node.reload import ReloadStep
 from interlock.node.reload_parts import ReloadSteps
 
 

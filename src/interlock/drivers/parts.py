@@ -8,7 +8,8 @@ from interlock.config.plan import Plan
 from interlock.core.part import Part
 from interlock.drivers.contracts.lazy import LazyContracts
 from interlock.drivers.registry.service import Drivers
-from interlock.node.capability_parts import CapabilityParts, NodeParts, ReloadStep, Stage
+from interlock.node.capability_parts import CapabilityParts, NodeParts, Stage
+from interlock.node.reload import ReloadStep
 from interlock.node.reload_parts import ReloadSteps
 
 if TYPE_CHECKING:

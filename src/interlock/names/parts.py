@@ -9,7 +9,8 @@ from interlock.names.endpoint import NamesEndpoint
 from interlock.names.reviews import define_name_metrics
 from interlock.names.surface_check import Rejudgement
 from interlock.names.tools import NamesTools
-from interlock.node.capability_parts import App, CapabilityParts, NodeParts, ReloadStep, Stage
+from interlock.node.capability_parts import App, CapabilityParts, NodeParts, Stage
+from interlock.node.reload import ReloadStep
 from interlock.node.reload_parts import ReloadSteps
 from interlock.store.ports import Change
 

@@ -56,7 +56,7 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
     codes = Codes(kv, clock)
     guard_changes = GuardChanges(plan, stores.local.kv, inbox, anchors, recorder, clock)
 
-    def maybe_sent_code(id: str) -> str | None:
+    def find_sent_code(id: str) -> str | None:
         return codes.maybe_shown(id) if guard_changes.may_send_codes else None
 
     definitions = Definitions(kv, inbox, clock, ruled)
@@ -76,7 +76,7 @@ def make_approval_parts(plan: Plan, stores: StoreParts) -> ApprovalParts:
         ruled=ruled,
         definitions=definitions,
         expiry=Expiry(inbox, replicas),
-        notifier=Notifier(inbox, channels, url=passkeys.url, node=plan.node.name, code=maybe_sent_code),
+        notifier=Notifier(inbox, channels, url=passkeys.url, node=plan.node.name, code=find_sent_code),
         codes=codes,
         names=names,
         surfaces=surfaces,

@@ -32,10 +32,64 @@ from interlock.links.keeper import Keeper
 from interlock.names.names_check import NamesCheck
 from interlock.node.approval_parts import ApprovalParts
 from interlock.node.link_events import NodeLinkEvents
-from interlock.node.safety_parts import SafetyParts, make_safety_parts
 from interlock.node.store_parts import StoreParts
 from interlock.rooms.proposals import Proposals
 from interlock.safety.agent_check import AgentCheck
+from interlock.safety.agents import Blocks
+from interlock.safety.audit import SafetyAudit
+from interlock.safety.challenges import TOOL_PREFIX, Challenges
+from interlock.safety.codes import Attempts
+from interlock.safety.executions import Executions
+from interlock.safety.grants import CallableNames
+from interlock.safety.loop import SafetyLoop
+from interlock.safety.verification import Verification
+from interlock.safety.watch import Watch
+
+# The execution safety loop of a node: its stores, the loop itself, and the watch over calls.
+
+IDLE_S = 1800.0
+KEEP_S = 86_400.0
+
+
+class SafetyParts(msgspec.Struct, frozen=True, kw_only=True):
+    challenges: Challenges
+    loop: SafetyLoop
+    attempts: Attempts
+    verification: Verification
+    watch: Watch
+
+
+def make_safety_parts(
+    plan: Plan,
+    stores: StoreParts,
+    approvals: ApprovalParts,
+    live: LiveNamespace,
+    names: LiveOperationNames,
+) -> SafetyParts:
+    kv, clock, codes = stores.store.kv, stores.clock, approvals.codes
+    challenges = Challenges(approvals.inbox, codes, clock)
+    loop = SafetyLoop(
+        plan.safety,
+        clock,
+        blocks=Blocks(kv, clock),
+        executions=Executions(stores.local.kv, clock, KEEP_S),
+        challenges=challenges,
+        names=CallableNames(live, names.find_name, names.lifted_names),
+        audit=SafetyAudit(stores.recorder, clock),
+        has_channel=lambda name: (
+            (approvals.notifier.shows_codes and approvals.guard_changes.may_send_codes)
+            or bool(approvals.anchors.approver_names(TOOL_PREFIX + name))
+        ),
+        idle_s=IDLE_S,
+    )
+    attempts = Attempts(kv, clock, is_progressive=plan.safety.progressive_lockout)
+    return SafetyParts(
+        challenges=challenges,
+        loop=loop,
+        attempts=attempts,
+        verification=Verification(loop, codes, attempts, clock),
+        watch=Watch(loop, clock),
+    )
 
 
 class CallParts(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +168,9 @@ def make_call_parts(plan: Plan, stores: StoreParts, approvals: ApprovalParts) ->
     )
 
     def is_current(approval: Approval) -> bool:
-        """A tool that is not listed now may come back as it was."""
+        """Return whether a call would still run what was shown. A tool that is not listed now may come back
+        unchanged.
+        """
         is_call = approval.kind is Kind.CALL
         route = live.find_tool(approval.tool) if is_call else None
         return route is None or route.digest == approval.tool_digest

@@ -6,7 +6,7 @@ table; a capability may use those before it (`NodeParts.get`). A capability adds
 constructed. What the node asks of it later is in the methods below, and a capability overrides those it needs.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,6 +23,7 @@ from interlock.node.call_parts import CallParts
 from interlock.node.capabilities import capabilities
 from interlock.node.front_parts import FrontParts
 from interlock.node.link_parts import LinkParts
+from interlock.node.reload import ReloadStep
 from interlock.node.store_parts import StoreParts
 from interlock.store.ports import Change
 
@@ -30,12 +31,11 @@ if TYPE_CHECKING:
     from interlock.node.reload_parts import ReloadSteps
 
 App = Callable[..., Any]  # an ASGI application
-ReloadStep = Callable[[Plan, Plan], Awaitable[None]]  # called with the old plan and the new one
 Parts = TypeVar("Parts", bound="CapabilityParts")
 
 
 class Stage(IntEnum):
-    """When parts of a capability are opened. They are closed in the reverse order."""
+    """The stages in which parts of capabilities are opened. They are closed in the reverse order."""
 
     RECORDS = 1  # they read what the store holds, before changes of other replicas arrive
     TOOLS = 2  # they list tools of the node itself, before clients can connect
@@ -44,7 +44,7 @@ class Stage(IntEnum):
 
 
 class NodeParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node consists of: the common parts, and those of capabilities that are constructed so far."""
+    """The common parts of a node, and those of the capabilities that are constructed so far."""
 
     plan: Plan  # at the start; `stores.current` has the plan in effect
     listen: bool  # whether clients and subservers connect over the network

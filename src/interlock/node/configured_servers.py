@@ -1,6 +1,6 @@
-"""The links of the configured servers, and what happens to them when the configuration changes.
+"""The links of the configured servers, and what a changed configuration does to them.
 
-A server that is written as before is not touched: its process, its connections and its calls go on.
+A server whose configuration did not change is left alone: its process, its connections and its calls go on.
 """
 
 import asyncio
@@ -35,7 +35,9 @@ class Servers:
         ruled: AsyncFeed[str],
         asking: AskingMemory,
     ) -> None:
-        """`ruled`: the segment of a tool of which an operator said something new."""
+        """Construct without links. `ruled` publishes the segment of a tool about which an operator decided something
+        new.
+        """
         self._current = current
         self.own: dict[str, OwnLinks] = {}  # by segment, of servers whose clients may have links of their own
         self._asking = asking
@@ -51,17 +53,20 @@ class Servers:
         self._add(plan, plan.servers)
 
     async def take(self, old: Plan, new: Plan) -> None:
-        was = {server.segment: server for server in old.servers}
-        now = {server.segment: server for server in new.servers}
-        await asyncio.gather(*(self._remove(one) for one, server in was.items() if now.get(one) != server))
-        self._add(new, [server for one, server in now.items() if was.get(one) != server])
+        """Replace the links of servers that differ between two plans."""
+        before = {server.segment: server for server in old.servers}
+        after = {server.segment: server for server in new.servers}
+        await asyncio.gather(
+            *(self._remove(segment) for segment, server in before.items() if after.get(segment) != server)
+        )
+        self._add(new, [server for segment, server in after.items() if before.get(segment) != server])
 
     def end_session(self, caller: Caller) -> None:
         for own in self.own.values():
             own.end_session(caller)
 
     async def restock(self) -> None:
-        """The rules for tools changed: what every server offers is looked at again."""
+        """List the tools of every server again, by changed rules."""
         for keeper in list(self._keepers.values()):
             if keeper.is_offered and keeper.listing is not None:
                 await self._catalog.stock_again(keeper.link, keeper.listing)
@@ -83,8 +88,8 @@ class Servers:
             await self._catalog.stock(link, listing)
 
     def _add(self, plan: Plan, servers: Iterable[ServerPlan]) -> None:
-        made = [self._keeper(plan, server) for server in servers]
-        for keeper in made:
+        keepers = [self._keeper(plan, server) for server in servers]
+        for keeper in keepers:
             keeper.start()
 
     def _keeper(self, plan: Plan, server: ServerPlan) -> Keeper:
@@ -120,7 +125,7 @@ class Servers:
         return keeper
 
     async def _remove(self, segment: str) -> None:
-        """Its tools leave the lists first, so that no client calls what is going away."""
+        """Remove a server. Its tools leave the lists first, so that no client calls them while the link ends."""
         keeper = self._keepers[segment]
         self._catalog.drop(keeper.link)
         own = self.own.pop(segment, None)

@@ -1,4 +1,6 @@
-"""The endpoints of a node over its sockets: public, operator, the operator's on admin.sock, and clients over lines."""
+"""The endpoints of a node on its sockets: the public one, the operator's (also on admin.sock), and clients over
+lines.
+"""
 
 import asyncio
 import contextlib
@@ -27,8 +29,7 @@ from interlock.fronts.stdio_bridge import SOCKET, BridgedClient
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.node.capability_parts import CapabilityParts
 from interlock.node.front_parts import LineFronts
-from interlock.node.listen import EndpointServer
-from interlock.node.sockets import Sockets
+from interlock.node.sockets import EndpointServer, Sockets
 from interlock.operator.operation import Handlers
 
 if TYPE_CHECKING:
@@ -101,12 +102,12 @@ class Endpoints:
         await self._opened.aclose()
 
     def refuse_new(self) -> None:
-        """No new connections; exchanges under way go on."""
+        """Accept no new connections. Exchanges under way go on."""
         for server in self._servers:
             server.end()
 
     async def end(self) -> None:
-        """Until every exchange has ended, within a bound."""
+        """Wait until every exchange has ended, for at most DRAIN_S."""
         self.refuse_new()
         for client in list(self._bridged):
             client.transport.close()
@@ -139,7 +140,7 @@ class Endpoints:
         )
 
     async def _serve_users(self) -> None:
-        """Subservers of this machine, by their user (`ax.socket`)."""
+        """Serve subservers of this machine, which are identified by their user (`ax.socket`)."""
         if self._sockets.subservers is None:
             return
         public = self._public
@@ -151,7 +152,9 @@ class Endpoints:
         await self._serve(UserApp(self._subservers), self._sockets.subservers, http=SubserverProtocol)
 
     async def _serve_operator(self, app: Any, *socks: socket.socket, **options: Any) -> None:
-        """Each listener has connections of its own: strangers cannot take those of admin.sock."""
+        """Serve the operator endpoint. Each listener has its own limit of connections, so that others cannot block
+        admin.sock.
+        """
         connections = Connections(
             most=OPERATOR_CONNECTIONS_MAX,
             message_bytes=OPERATOR_BODY_BYTES,
@@ -211,16 +214,16 @@ class Endpoints:
         path.chmod(0o600)
 
     async def _authenticate(self, request: Any) -> str | None:
-        who = self._maybe_who(request)
+        who = self._find_operator(request)
         if who is None:
             peer = request.client.host if request.client is not None else None
             self._refusals.note(f"peer:{peer}", "operator", request.method[:20], "unauthorised")
             return None
         request.state.roles = who.roles
-        request.state.is_live = lambda: self._maybe_who(request) is not None
+        request.state.is_live = lambda: self._find_operator(request) is not None
         return who.principal
 
-    def _maybe_who(self, request: Any) -> Operator | None:
+    def _find_operator(self, request: Any) -> Operator | None:
         header, page = request.headers.get("authorization", ""), request.url.path.startswith(PAGES)
         who = self._tokens.operator(credential_of(header, basic=page))
         return who or maybe_browser(self._tokens, request.headers.get("host", ""), request.cookies)

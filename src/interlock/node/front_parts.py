@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class LineFronts:
-    """Makes the front of a client that speaks over lines: standard input, or the socket beside it."""
+    """A factory of fronts for clients that speak over lines: standard input, or the socket beside it."""
 
     def __init__(self, current: CurrentPlan, surfaces: Surfaces) -> None:
         self._current = current
@@ -40,7 +40,7 @@ class LineFronts:
         self._made: WeakSet[LineFront] = WeakSet()
 
     def replan(self) -> None:
-        """[[access]] changed, also for those who are here."""
+        """Apply changed [[access]] rules, also to clients that are connected."""
         for front in list(self._made):
             front.act_as(self._principal())
 
@@ -48,7 +48,7 @@ class LineFronts:
         return principal_for("local", None, self._current.plan.access)
 
     def make(self, only: str | None, surface: str | None = None) -> LineFront:
-        """`surface`: the one that is asked for."""
+        """Return a front for one client. `surface`: the surface that the client wants."""
         plan = self._current.plan
         principal = self._principal()
         front = LineFront(
@@ -85,7 +85,7 @@ class FrontParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_front_parts(plan: Plan, stores: StoreParts, calls: CallParts, links: LinkParts, *, listen: bool) -> FrontParts:
-    """`listen`: clients and subservers come over the network. Raises StoreError, CertificatesInvalid."""
+    """Construct the fronts. Raise StoreError or CertificatesInvalid. `listen`: clients connect over the network."""
     clock, tokens, refusals = stores.clock, stores.tokens, stores.refusals
 
     session_ended = Feed[EndedSession]()
@@ -168,7 +168,7 @@ def _surfaces(
 
 
 def _certificates(plan: Plan, stores: StoreParts) -> "Certificates | None":
-    """Who vouches for certificates of subservers and participants. Raises CertificatesInvalid."""
+    """Return what checks client certificates of subservers and participants. Raise CertificatesInvalid."""
     if plan.node.client_ca is None:
         return None
     from interlock.approvals.trust.client_certificates import Certificates

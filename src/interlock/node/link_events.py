@@ -1,4 +1,4 @@
-"""What links say and clients are to hear: the node's LinkEvents, which keepers pass on to."""
+"""The node's reaction to events of links: it updates the catalog, tells clients, charges budgets and writes records."""
 
 import logging
 from collections.abc import Callable
@@ -38,7 +38,11 @@ class NodeLinkEvents(LinkEvents):
         keeps_degraded: bool,
         on_ready: Callable[[Link], None],
     ) -> None:
-        """`keeps_degraded`: what a lost server listed stays listed for a while (degraded.enabled)."""
+        """Connect links with the rest of the node.
+
+        `keeps_degraded`: tools of a lost server stay listed for a while (degraded.enabled). `on_ready` is called when a
+        link becomes ready.
+        """
         self._on_ready = on_ready
         self._catalog = catalog
         self._audience = audience
@@ -93,7 +97,7 @@ class NodeLinkEvents(LinkEvents):
 
 
 def _roots_line(at: float, link: ConnectedLink, caller: Caller, held: HeldRoots) -> bytes:
-    """The record of a client's roots, by their URIs."""
+    """Return the audit record of a request for a client's roots, with their URIs."""
     return msgspec.json.encode(
         {
             "at": rfc3339(at),

@@ -30,9 +30,10 @@ class LinkParts(msgspec.Struct, frozen=True, kw_only=True):
     servers: Servers
 
 
-def _started(plan: Plan, keepers: Mapping[str, Keeper]) -> list[ServerPlan]:
-    """All that the node starts: configured servers and subservers, also before they are, drivers, and the command that
-    tells of approvals."""
+def _started_programs(plan: Plan, keepers: Mapping[str, Keeper]) -> list[ServerPlan]:
+    """Return all programs that the node starts: servers, children, drivers and the command that notifies of
+    approvals.
+    """
     links = (keeper.link for keeper in keepers.values())
     commands = {child.segment: child.command for child in plan.ax.children}
     if plan.approvals.command:
@@ -69,7 +70,7 @@ def make_link_parts(
             rules=(*outer_rules(plan.drivers), *files),
             private=private_paths(plan, files),
             limits=lambda: stores.current.plan.limits,
-            servers=lambda: _started(stores.current.plan, calls.keepers),
+            servers=lambda: _started_programs(stores.current.plan, calls.keepers),
         ),
     )
     return LinkParts(

@@ -1,4 +1,4 @@
-"""A node as a process: from its start to SIGTERM, SIGINT or, on stdio, the end of input."""
+"""A node as a process, from its start until SIGTERM, SIGINT or, on stdio, the end of input."""
 
 import asyncio
 import gc
@@ -13,9 +13,9 @@ from interlock.core.clock import SystemClock
 from interlock.fronts.stdio import stdio_front
 from interlock.fronts.stdio_bridge import SOCKET, bridge
 from interlock.node.endpoints import OperatorApp
-from interlock.node.listen import answers
 from interlock.node.node import READY_S, Node
 from interlock.node.reload import Read
+from interlock.node.sockets import answers
 from interlock.node.store_parts import adopt_shared_identity
 from interlock.operator.api import Status
 from interlock.process import fd_limit as descriptors
@@ -26,7 +26,7 @@ WAITING_S: Final = 1.0  # between two looks at servers that are still connecting
 
 
 class NodeGone(Exception):
-    """The node behind a bridge ended first."""
+    """The error when the node behind a bridge ends first."""
 
 
 def serve(
@@ -40,10 +40,11 @@ def serve(
     on_waiting: Callable[[Status], None],
     operator_app: OperatorApp,
 ) -> None:
-    """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks. `read`: when the files change.
+    """Run a node until SIGTERM, SIGINT or, on stdio, the end of input. Blocks.
 
-    `on_ready` is given the setup code too, as long as there is no approver: it is for this process's terminal alone.
-    `on_waiting` is told every second from then on until the last server had its first chance.
+    `read` reads the files again after they changed. `on_ready` also gets the setup code as long as there is no
+    approver: it is for the terminal of this process only. `on_waiting` is then called every second until every server
+    has made its first attempt to connect.
     """
     descriptors.raise_limit()
     announce = partial(_announce, on_ready=on_ready, on_waiting=on_waiting)
@@ -51,7 +52,7 @@ def serve(
 
 
 def _tune_collector() -> None:
-    """Calls make no circles, so the collector need not look as often; and what the start made is here to stay."""
+    """Let the garbage collector run less often: calls make no reference cycles, and what the start made stays."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 20, 20)
@@ -111,7 +112,7 @@ async def _run(
 
 
 async def _announce(node: Node, *, on_ready: OnReady, on_waiting: Callable[[Status], None]) -> None:
-    """Say how the node stands soon, and once more when the last server had its first chance."""
+    """Report the state of the node soon after the start, and once more when every server has made its first attempt."""
     await node.readiness.settle(READY_S)
     late = not node.readiness.is_settled
     on_ready(node.operations.node.status(), node.approvals.enrolments.maybe_setup_code)

@@ -1,18 +1,20 @@
 """The composition root: a Plan becomes a running node.
 
 Theory of operation. A node is an ordered tuple of parts. Each part is constructed with the parts it needs, which are
-therefore made before it; where two need each other, both are given a feed. Nothing is assigned to a part from outside.
-All parts have one life cycle (`runtime.base.part`): they are opened in the order of the tuple and closed in the
-reverse order, and a failure while opening closes those that were opened.
+therefore constructed before it. If two parts need each other, one of them publishes an event (`core.feed`), or both
+get a small value that is made first. Nothing is assigned to a part from outside. All parts have one life cycle
+(`core.part`): they are opened in the order of the tuple and closed in the reverse order, and a failure while opening
+closes those that were opened.
 
-The order is that of what rests on what: keys and stores, the inbox with what people decided, the gate, tokens and
-credentials, then the endpoints, so that a client is told "not ready" rather than nothing, and at last what is beyond
-this process: servers, drivers, subservers, children, parents. The last two are the shutdown of traffic and the watch of
-the configuration, so that a node that stops first takes up no change, then ends its traffic, then closes the rest.
+The order follows the dependencies: keys and stores, the inbox with what people decided, the gate, tokens and
+credentials, then the endpoints, so that a client that comes early gets "not ready" as an answer, and at last what is
+outside this process: servers, drivers, subservers, children, parents. The last two parts are the shutdown of traffic
+and the watch of the configuration. So a node that stops first ignores changes, then ends its traffic, then closes the
+rest.
 
-The parts are made by subject, one module for each: `store_parts`, `approval_parts`, `call_parts`, `link_parts`,
-`front_parts`, `driver_parts`. What an operator may ask is in `operation_parts`, a changed configuration in
-`reload_parts`. None of them knows the node.
+The common parts are constructed by subject, one module for each: `store_parts`, `approval_parts`, `call_parts`,
+`link_parts`, `front_parts`. Everything else is a capability (`capabilities`, `capability_parts`). Handlers of
+operations are constructed in `operation_parts`, steps for a changed configuration in `reload_parts`.
 """
 
 import asyncio
@@ -20,7 +22,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from interlock.approvals import classifications, enrolments, inbox, standing_grants, tool_definitions
 from interlock.approvals.inbox import Inbox
+from interlock.approvals.trust import approval_proofs
 from interlock.ax.parts import AxParts
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock, SystemClock
@@ -37,21 +41,48 @@ from interlock.node.link_parts import make_link_parts
 from interlock.node.operation_parts import make_operations
 from interlock.node.reload import Read, Reload
 from interlock.node.reload_parts import ReloadSteps
-from interlock.node.replica_parts import follow_replicas
 from interlock.node.sockets import Sockets
 from interlock.node.store_parts import make_store_parts
+from interlock.store import tokens
+from interlock.store.ports import Change
 from interlock.wire.refusal import UNAVAILABLE, Refusal
+
+# Which parts keep in memory what the store holds, and take over what other replicas of the node write there.
+
+
+def follow_replicas(node: NodeParts) -> None:
+    """Subscribe the parts of a node to the changes of its other replicas."""
+    approvals = node.approvals
+
+    def take_token(change: Change) -> None:
+        if node.stores.tokens.take_change(change):
+            node.fronts.public.dismiss_unwelcome()
+
+    buckets = {
+        inbox.BUCKET: approvals.inbox.take_change,
+        classifications.BUCKET: approvals.definitions.take_ruling,
+        tool_definitions.BUCKET: approvals.definitions.take_change,
+        standing_grants.BUCKET: approvals.grants.take_change,
+        enrolments.BUCKET: approvals.enrolments.take_change,
+        approval_proofs.REVOKED: approvals.judge.take_change,
+        tokens.BUCKET: take_token,
+    }
+    for capability in node.capabilities.values():
+        buckets |= capability.replicated_buckets()
+    for bucket, take_change in buckets.items():
+        node.stores.replicas.on_change(bucket, take_change)
+
 
 READY_S: Final = 3.0  # how long servers that are still connecting are waited for
 
 
 class Readiness:
-    """Whether every link of a node has made its first attempt to connect."""
+    """The readiness of a node: whether every link has made its first attempt to connect."""
 
     def __init__(self, keepers: Mapping[str, Keeper], clock: Clock) -> None:
         self._keepers = keepers
         self._clock = clock
-        self._started = clock.now()
+        self._started_programs = clock.now()
 
     @property
     def is_settled(self) -> bool:
@@ -59,7 +90,7 @@ class Readiness:
 
     def is_ready(self) -> bool:
         """Return whether every link has made its first attempt. A server that hangs does not delay the others."""
-        return self.is_settled or self._clock.now() - self._started > READY_S
+        return self.is_settled or self._clock.now() - self._started_programs > READY_S
 
     async def settle(self, seconds: float | None) -> None:
         """Wait until every link's first attempt has ended, for at most `seconds`."""
@@ -95,7 +126,7 @@ class Shutdown:
         self._capabilities = capabilities
 
     async def open(self) -> None:
-        """There is nothing to begin."""
+        """Do nothing: this part only acts when it is closed."""
 
     async def close(self) -> None:
         if self._endpoints is not None:
@@ -112,7 +143,9 @@ class Shutdown:
             await self._endpoints.end()
 
     async def drain(self) -> None:
-        """Until every call under way is answered, within a bound. A call that waits for a person is not waited for."""
+        """Wait until every call under way is answered, for at most DRAIN_S. Calls that wait for a person do not
+        count.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DRAIN_S
         self._dispatch.under_way.end_waiting(Refusal(UNAVAILABLE, "unavailable", {"reason": "node_stopping"}))
@@ -123,6 +156,8 @@ class Shutdown:
 
 
 class Node:
+    """A node, constructed from a plan. `open` starts it, `close` ends it."""
+
     def __init__(
         self,
         plan: Plan,
@@ -133,8 +168,11 @@ class Node:
         read: Read | None = None,
         listen: bool = True,
     ) -> None:
-        """`files`: what the plan was read from, which no sandboxed server may write. `read` reads them again when they
-        change. Without `listen` there are no sockets."""
+        """Construct all parts. Nothing is opened yet.
+
+        `files` are what the plan was read from; no sandboxed server may write to them. `read` reads them again after
+        they changed. Without `listen` there are no sockets.
+        """
         self.stores = make_store_parts(plan, clock or SystemClock())
         self.approvals = make_approval_parts(plan, self.stores)
         self.calls = make_call_parts(plan, self.stores, self.approvals)
@@ -221,14 +259,14 @@ class Node:
         return [part for capability in self._capabilities for part in capability.stages().get(stage, ())]
 
     async def open(self) -> None:
-        """Raises what keeps a part from opening; `close` is due then as well."""
+        """Open the parts in their order. Raise what keeps a part from opening; call `close` in that case too."""
         await self._stack.open()
 
     async def close(self) -> None:
         await self._stack.close()
 
     async def drain(self) -> None:
-        """Until every call under way is answered, within a bound."""
+        """Wait until every call under way is answered, within a bound."""
         await self._shutdown.drain()
 
     def _find_endpoints(self, plan: Plan, operator_app: OperatorApp) -> Endpoints | None:

@@ -1,7 +1,8 @@
-"""A changed configuration, taken up while the node runs.
+"""A changed configuration, applied while the node runs.
 
-The files are looked at every second, and at once upon SIGHUP. One that cannot be used changes nothing: the node goes on
-as it was and says why. What cannot change in a running node is named, and waits for the next start.
+The files are checked every second, and at once upon SIGHUP. A file that cannot be used changes nothing: the node goes
+on as before and reports the problem. Keys that cannot change in a running node are reported, and take effect at the
+next start.
 """
 
 import asyncio
@@ -29,21 +30,23 @@ log = logging.getLogger("interlock.config")
 LOOK_S: Final = 1.0
 
 Read = Callable[[], Loaded]  # raises ConfigInvalid
-Take = Callable[[Plan, Plan], Awaitable[None]]  # the old plan, the new one
+ReloadStep = Callable[[Plan, Plan], Awaitable[None]]  # called with the old plan and the new one
 _Seen = tuple[tuple[int, int, int] | str | None, ...]
 
 
 class Reload:
+    """The part that watches the files of the configuration."""
+
     def __init__(
-        self, read: Read, paths: tuple[Path, ...], plan: Plan, takes: Mapping[str, Take], clock: Clock
+        self, read: Read, paths: tuple[Path, ...], plan: Plan, steps: Mapping[str, ReloadStep], clock: Clock
     ) -> None:
-        """`takes`: for a key, or the start of one, what puts a change into effect."""
+        """Watch `paths`. `steps`: by key or section, what puts a change into effect."""
         self._read = read
         self._paths = paths
-        self._takes = takes
+        self._steps = steps
         self._clock = clock
         self._read_wall = clock.wall()
-        self._seen = _look(paths, plan.workspace)
+        self._seen = _file_states(paths, plan.workspace)
         self._asked = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.plan = plan  # in effect, but for `restart_for`
@@ -76,7 +79,7 @@ class Reload:
             try:
                 await asyncio.wait_for(self._asked.wait(), LOOK_S)
             except TimeoutError:
-                if _look(self._paths, self.plan.workspace) == self._seen:
+                if _file_states(self._paths, self.plan.workspace) == self._seen:
                     continue
             self._asked.clear()
             try:
@@ -89,7 +92,7 @@ class Reload:
                 self.problem = "internal error while it was taken up; the log has it"
 
     async def take_up(self) -> None:
-        self._seen = _look(self._paths, self.plan.workspace)
+        self._seen = _file_states(self._paths, self.plan.workspace)
         try:
             # Reading asks the file system only, but files may lie on a slow one.
             loaded = await asyncio.to_thread(self._read)
@@ -99,10 +102,10 @@ class Reload:
             self.problem = f"{place + ': ' if place else ''}{first.message}"
             log.error("the configuration has changed and cannot be used: %s; the node goes on as it was", self.problem)
             return
-        if _look(self._paths, self.plan.workspace) != self._seen:
+        if _file_states(self._paths, self.plan.workspace) != self._seen:
             return  # written while it was read: the next look finds that, and it is read again
         self._read_wall = self._clock.wall()
-        plan, self.problem = _with_devices_kept(loaded.plan, self.plan)
+        plan, self.problem = _keep_faulty_devices(loaded.plan, self.plan)
         if self.problem is not None:
             log.error("the configuration has changed: %s", self.problem)
         if loaded.paths != self._paths:
@@ -114,19 +117,19 @@ class Reload:
         if not changed:
             self.restart_for = ()
             return
-        takes = {key: self._take_for(key) for key in changed}
-        self.restart_for = tuple(key for key, take in takes.items() if take is None)
+        steps = {key: self._find_step(key) for key in changed}
+        self.restart_for = tuple(key for key, step in steps.items() if step is None)
         wanted = self.plan = without(new, self.restart_for, old)
-        failed: dict[Take, Exception] = {}
-        for take in dict.fromkeys(take for take in takes.values() if take is not None):
+        failed: dict[ReloadStep, Exception] = {}
+        for step in dict.fromkeys(step for step in steps.values() if step is not None):
             try:
-                await take(old, wanted)
+                await step(old, wanted)
             except Exception as error:  # it keeps nothing else from being taken up: an anchor that is gone is gone
-                failed[take] = error
+                failed[step] = error
         # Not in effect, so that it differs again when the files are next read. Servers are taken up one by one.
-        left = tuple(key for key, take in takes.items() if take in failed and section_of(key) != "servers")
+        left = tuple(key for key, step in steps.items() if step in failed and section_of(key) != "servers")
         self.plan = without(wanted, left, old)
-        at_once = [key for key, take in takes.items() if take is not None and take not in failed]
+        at_once = [key for key, step in steps.items() if step is not None and step not in failed]
         if at_once:
             log.info("the configuration has changed: %s", ", ".join(map(as_written, at_once)))
         if self.restart_for:
@@ -138,35 +141,39 @@ class Reload:
                 log.error("the configuration has changed and this cannot be taken up either: %s", other)
             raise first
 
-    def _take_for(self, key: str) -> Take | None:
-        return self._takes.get(key) or self._takes.get(section_of(key))
+    def _find_step(self, key: str) -> ReloadStep | None:
+        return self._steps.get(key) or self._steps.get(section_of(key))
 
 
-def _look(paths: tuple[Path, ...], workspace: Path) -> _Seen:
-    """The files read, and the descriptions of devices, also those that could not be read."""
+def _file_states(paths: tuple[Path, ...], workspace: Path) -> _Seen:
+    """Return what identifies the present state of the files, including the descriptions of devices."""
     try:
         devices = device_files(workspace)
     except OSError:
         devices = []
-    return (*map(_facts, paths), *(fact for file in devices for fact in (file.name, _facts(file))))
+    return (*map(_file_state, paths), *(fact for file in devices for fact in (file.name, _file_state(file))))
 
 
-def _facts(path: Path) -> tuple[int, int, int] | None:
+def _file_state(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(path)  # noqa: PTH116  (the same, without a Path per second)
+        status = os.stat(path)  # noqa: PTH116  (the same, without a Path per second)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def _with_devices_kept(new: Plan, old: Plan) -> tuple[Plan, str | None]:
-    """A device whose description is wrong now goes on as it was described before, and why; a new one with a wrong
-    description is failed, as at a start. Neither keeps the rest from being taken up."""
-    before = {one.segment: one for one in old.devices.described if one.fault is None}
-    wrong = [one for one in new.devices.described if one.fault is not None and one.segment in before]
-    if not wrong:
+def _keep_faulty_devices(new: Plan, old: Plan) -> tuple[Plan, str | None]:
+    """Return the new plan with the old descriptions of devices whose new one is wrong, and the first problem.
+
+    A new device with a wrong description is marked as failed, as at a start. Neither prevents the rest of the change.
+    """
+    before = {device.segment: device for device in old.devices.described if device.fault is None}
+    faulty = [device for device in new.devices.described if device.fault is not None and device.segment in before]
+    if not faulty:
         return new, None
-    described = tuple(before.get(one.segment, one) if one in wrong else one for one in new.devices.described)
+    described = tuple(
+        before.get(device.segment, device) if device in faulty else device for device in new.devices.described
+    )
     devices = msgspec.structs.replace(new.devices, described=described)
-    told = f"{wrong[0].fault}; the device {wrong[0].segment} goes on as it was"
-    return msgspec.structs.replace(new, devices=devices), told
+    problem = f"{faulty[0].fault}; the device {faulty[0].segment} goes on as it was"
+    return msgspec.structs.replace(new, devices=devices), problem

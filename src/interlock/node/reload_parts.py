@@ -6,7 +6,8 @@ from interlock.approvals.inbox import rules_of
 from interlock.approvals.notifier import make_channels
 from interlock.config.plan import Plan
 from interlock.guard.budgets import is_limited
-from interlock.node.capability_parts import NodeParts, ReloadStep
+from interlock.node.capability_parts import NodeParts
+from interlock.node.reload import ReloadStep
 
 
 class ReloadSteps:

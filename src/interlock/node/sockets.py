@@ -6,6 +6,7 @@ passkeys sign anything, on what a browser takes for the endpoint's own page. So 
 name is at both addresses, or at neither.
 """
 
+import asyncio
 import contextlib
 import errno
 import logging
@@ -14,10 +15,63 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import uvicorn
+
 from interlock.approvals.trust.passkeys import PasskeyService
-from interlock.config.plan import Plan
+from interlock.config.plan import Address, Plan
 from interlock.core.addresses import Addresses
-from interlock.node.listen import answers, bind, reachable
+
+# Sockets that a node listens on, and the servers behind them.
+
+
+class EndpointServer(uvicorn.Server):
+    """A server of one endpoint. It leaves signals to the node, and `begun` is set when it accepts connections."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.begun = asyncio.Event()
+
+    def end(self) -> None:
+        """Accept no new connections. Exchanges under way go on."""
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.begun.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    sock = socket.socket(family)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address.host, address.port))
+        sock.listen(2048)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise OSError(error.errno, f"{address}: {error.strerror}") from None
+    return sock
+
+
+def reachable(sock: socket.socket, address: Address) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)  # noqa: S104
+    return str(Address(host, sock.getsockname()[1]))
+
+
+def answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
+
 
 _TWINS: Final = {"127.0.0.1": "::1", "0.0.0.0": "::1", "::1": "127.0.0.1"}  # noqa: S104
 _NO_SUCH_ADDRESS: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # a machine without IPv6, or without IPv4
@@ -27,9 +81,11 @@ class Taken(Exception):
     """The refusal to listen at an address where another program listens."""
 
 
-def maybe_twin(sock: socket.socket) -> socket.socket | None:
-    """A listener at the other address and the same port; None where this machine has no such address, or where the
-    listener is not at `localhost`. Raises Taken."""
+def bind_twin(sock: socket.socket) -> socket.socket | None:
+    """Bind the same port at the other address of localhost. Raise Taken.
+
+    Return None if this machine has no such address, or the listener is not on localhost.
+    """
     host, port = sock.getsockname()[:2]
     other = _TWINS.get(host)
     if other is None:
@@ -72,7 +128,7 @@ class Sockets:
         self._opened = contextlib.ExitStack()
 
     async def open(self) -> None:
-        """Raises NodeRunning, OSError."""
+        """Bind all sockets. Raise NodeRunning or OSError."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         admin_path = self.folder / "admin.sock"
         if answers(str(admin_path)):
@@ -81,16 +137,16 @@ class Sockets:
         with contextlib.ExitStack() as opened:
             self.public = opened.enter_context(bind(self._plan.listen))
             operator = opened.enter_context(bind(self._plan.operator_listen))
-            twin = self._maybe_twin(operator)
+            twin = self._bind_twin(operator)
             self.operator = (operator,) if twin is None else (operator, opened.enter_context(twin))
-            self.admin = opened.enter_context(_bound_file(admin_path, 0o600))
+            self.admin = opened.enter_context(_bind_file(admin_path, 0o600))
             if self._ax_path is not None:
                 if answers(str(self._ax_path)):
                     raise OSError(errno.EADDRINUSE, f"{self._ax_path}: another program listens there")
                 if self._ax_path.is_socket():
                     self._ax_path.unlink()
                 # Everyone who may enter its folder may connect: the kernel tells who it is (AX-4.2-10).
-                self.subservers = opened.enter_context(_bound_file(self._ax_path, 0o666))
+                self.subservers = opened.enter_context(_bind_file(self._ax_path, 0o666))
             self._opened = opened.pop_all()
         scheme = "https" if self._plan.tls_cert is not None else "http"
         self._addresses.take_bound(
@@ -102,10 +158,12 @@ class Sockets:
         self.subservers = None
         self._opened.close()
 
-    def _maybe_twin(self, operator: socket.socket) -> socket.socket | None:
-        """Where else people find the operator endpoint when they ask for localhost."""
+    def _bind_twin(self, operator: socket.socket) -> socket.socket | None:
+        """Bind the other address that browsers may use for localhost, or switch passkeys off if another program has
+        it.
+        """
         try:
-            return maybe_twin(operator)
+            return bind_twin(operator)
         except Taken as taken:
             self._passkeys.on_shadowed()
             log.warning("another program is where browsers look for localhost (%s): no passkey counts here", taken)
@@ -113,8 +171,8 @@ class Sockets:
 
 
 @contextlib.contextmanager
-def _bound_file(path: Path, mode: int) -> Iterator[socket.socket]:
-    """A socket that is a file, for as long as this is entered. Raises OSError."""
+def _bind_file(path: Path, mode: int) -> Iterator[socket.socket]:
+    """Bind a Unix socket at `path` while the context is entered. Raise OSError."""
     with socket.socket(socket.AF_UNIX) as bound:
         try:
             bound.bind(str(path))

@@ -1,4 +1,4 @@
-"""What a node remembers, and who it is: the plan in effect, its addresses, stores, audit log and tokens."""
+"""The stores of a node and its identity: the plan in effect, addresses, audit log and tokens."""
 
 import msgspec
 
@@ -39,7 +39,9 @@ class StoreParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def adopt_shared_identity(plan: Plan, clock: Clock) -> None:
-    """Before a node is made: replicas that share a store are one aggregator. Raises StoreError."""
+    """Take over the identity of the aggregator, before a node is constructed, if replicas share a store. Raise
+    StoreError.
+    """
     store = build_shared_store(plan, plan.data, clock)
     if store.replication is None:
         return

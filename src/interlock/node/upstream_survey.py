@@ -1,6 +1,6 @@
-"""One look at every server of a plan: all are started or dialled as a node would, listed, and let go again.
+"""A look at every server of a plan: all are started or dialled as a node would, listed, and stopped again.
 
-No endpoint is opened and no call is made. Programs are started and packages installed, since nothing else can tell.
+No endpoint is opened and no call is made. Programs are started and packages installed, because nothing else can tell.
 """
 
 from collections.abc import Mapping
@@ -26,20 +26,20 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def survey(plan: Plan, *, patience_s: float) -> Survey:
-    """Waits until every server had its first chance, at most `patience_s`; one that is late is seen as connecting."""
+    """Return the state of every server after its first attempt, or as connecting after `patience_s`."""
     node = Node(plan, _no_operator_endpoint, listen=False)
     try:
         await node.open()
         await node.readiness.settle(patience_s)
         loaded = node.get(DriverParts).drivers
         await loaded.settle(patience_s)
-        seen = node.operations
+        operations = node.operations
         return Survey(
-            links=seen.links.list_all().links,
-            tools=seen.tools.list_all().tools,
-            drivers=(await seen.drivers.list_all()).drivers if loaded.registry is not None else (),
+            links=operations.links.list_all().links,
+            tools=operations.tools.list_all().tools,
+            drivers=(await operations.drivers.list_all()).drivers if loaded.registry is not None else (),
             last_words={
-                segment: tuple(line.text for line in seen.links.logs(segment, LAST_WORDS).lines)
+                segment: tuple(line.text for line in operations.links.logs(segment, LAST_WORDS).lines)
                 for segment in node.calls.keepers
             },
         )

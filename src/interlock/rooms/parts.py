@@ -9,7 +9,8 @@ from interlock.access.tokens import TokenRegistry, is_ours
 from interlock.config.plan import Plan
 from interlock.core.calls.caller import Principal
 from interlock.core.part import Part
-from interlock.node.capability_parts import App, CapabilityParts, NodeParts, ReloadStep, Stage
+from interlock.node.capability_parts import App, CapabilityParts, NodeParts, Stage
+from interlock.node.reload import ReloadStep
 from interlock.node.reload_parts import ReloadSteps
 from interlock.rooms.connections import Leases
 from interlock.rooms.endpoint import RoomsEndpoint

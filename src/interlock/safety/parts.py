@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 
 from interlock.config.plan import Plan
 from interlock.core.part import Part
-from interlock.node.capability_parts import CapabilityParts, NodeParts, ReloadStep, Stage
+from interlock.node.capability_parts import CapabilityParts, NodeParts, Stage
 from interlock.node.front_parts import EndedSession
+from interlock.node.reload import ReloadStep
 from interlock.node.reload_parts import ReloadSteps
 from interlock.safety import agents, codes
 from interlock.store.ports import Change

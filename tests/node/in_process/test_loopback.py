@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from interlock.node.sockets import Taken, maybe_twin
+from interlock.node.sockets import Taken, bind_twin
 
 
 def has_ipv6() -> bool:
@@ -30,22 +30,22 @@ def listening(host: str, port: int = 0) -> Iterator[socket.socket]:
 @pytest.mark.parametrize(("host", "other"), [("127.0.0.1", "::1"), ("0.0.0.0", "::1"), ("::1", "127.0.0.1")])
 def test_the_other_address_is_held_at_the_same_port(host: str, other: str) -> None:
     with listening(host) as sock:
-        twin = maybe_twin(sock)
+        twin = bind_twin(sock)
         assert twin is not None
         with twin:
             assert twin.getsockname()[:2] == (other, sock.getsockname()[1])
             with socket.create_connection((other, twin.getsockname()[1]), timeout=5):
                 pass
             with pytest.raises(Taken):
-                maybe_twin(sock)
+                bind_twin(sock)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "::"])
 def test_what_is_not_at_localhost_or_is_everywhere_has_no_twin(host: str) -> None:
     with listening(host) as sock:
-        assert maybe_twin(sock) is None
+        assert bind_twin(sock) is None
 
 
 def test_whoever_was_there_first_is_noticed() -> None:
     with listening("127.0.0.1") as sock, listening("::1", sock.getsockname()[1]), pytest.raises(Taken, match="::1"):
-        maybe_twin(sock)
+        bind_twin(sock)

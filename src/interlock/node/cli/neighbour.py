@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from interlock.config.plan import Address
-from interlock.node.listen import bind
+from interlock.node.sockets import bind
 
 PATIENCE_S: Final = 1.0
 READ_MAX: Final = 4096

@@ -150,7 +150,7 @@ def _addresses(set_up: SetUp) -> Found:
     if set_up.status is not None or set_up.loaded is None:
         return
     from interlock.node.cli.neighbour import maybe_neighbour
-    from interlock.node.listen import bind
+    from interlock.node.sockets import bind
 
     node = set_up.plan.node
     for key, address in (("node.listen", node.listen), ("node.operator_listen", node.operator_listen)):
