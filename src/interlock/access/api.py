@@ -12,7 +12,7 @@ TokenScope = Literal["read", "write", "admin"]
 
 
 class RoomOfToken(Struct, frozen=True, kw_only=True):
-    """What a token for a room is good for."""
+    """Room, participant and privilege of a token for a room."""
 
     topic: Annotated[str, Meta(description="The room.")]
     participant: Annotated[str, Meta(description="Who its holder is there.")]
@@ -64,7 +64,7 @@ class Login(Struct, frozen=True, kw_only=True):
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """Who asks, and what they may do."""
+    """Principal of a request and its roles."""
 
     principal: Annotated[str, Meta(description="Who asks.")]
     roles: Annotated[tuple[str, ...], Meta(description="viewer, admin, operator.")]
@@ -79,7 +79,7 @@ DAYS_MAX: Final = 3650
 
 
 class TokenRoom(RequestBody, frozen=True, kw_only=True):
-    """What a token for a room is good for."""
+    """Room, participant and privilege of a token that is to be created."""
 
     topic: Annotated[str, Meta(description="The room.", min_length=1, max_length=128)]
     participant: Annotated[str, Meta(description="Who its holder is there.", min_length=1, max_length=64)]

@@ -141,7 +141,9 @@ def _use_in_room(invocation: Invocation, topic: str) -> str:
 
 
 def _warn_of_no_room(invocation: Invocation, topic: str) -> None:
-    """The token is good all the same: a room may be made after it."""
+    """Warn if there is no room of this topic. The token is valid all the same, because the room may be created
+    later.
+    """
     from interlock.rooms.api import Rooms
 
     try:
@@ -150,9 +152,9 @@ def _warn_of_no_room(invocation: Invocation, topic: str) -> None:
         return
     topics = [room.topic for room in rooms]
     if topic not in topics:
-        known = f"there is {', '.join(topics[:ROOMS_NAMED])}" if topics else "there is none yet"
+        existing = f"there is {', '.join(topics[:ROOMS_NAMED])}" if topics else "there is none yet"
         invocation.out.remark(
-            f"no room has the topic {topic} so far ({known}); interlock rooms create {topic} makes it"
+            f"no room has the topic {topic} so far ({existing}); interlock rooms create {topic} makes it"
         )
 
 
@@ -241,7 +243,7 @@ def revoke(
 
 
 def _from_store(invocation: Invocation, away: Unreachable) -> "StoredTokens":
-    """The token table itself, when no node runs on this data folder; another node's table is out of reach."""
+    """Open the token table itself if no node runs on this data folder. The table of another node cannot be reached."""
     if invocation.remote_url is not None or away.error != "not_running":
         raise away
     from interlock.cli.client.offline import StoredTokens
@@ -291,14 +293,17 @@ def anchor(
         plan = invocation.loaded.plan
         names = names or [parent.authority for parent in plan.ax.parents if parent.authority is not None]
         name = name or next((parent.segment for parent in plan.ax.parents), plan.node.name)
-    proved = [maybe_authority(one) or maybe_dns_name(one) for one in dict.fromkeys(names)]
+    proved = [
+        maybe_authority(name_of_authority) or maybe_dns_name(name_of_authority)
+        for name_of_authority in dict.fromkeys(names)
+    ]
     if None in proved:
         raise BadUsage("usage", "--speaks-for takes a DNS name such as edge01.example.com, no wildcard and no address")
     if not proved:
         raise BadUsage(
             "usage", "there is no name to speak for", hint="--speaks-for NAME, or give a parent its 'authority'"
         )
-    made = not path.exists()
+    is_new = not path.exists()
     try:
         public = make_signing_key(path).public
     except StoreError as refused:
@@ -306,12 +311,12 @@ def anchor(
     entry = {"name": name or path.stem, "key": written(public), "speaks_for": list(dict.fromkeys(proved))}
     out = invocation.out
     if out.as_json:
-        out.json({"anchor": entry, "kid": public.kid, "file": str(path.absolute()), "made": made})
+        out.json({"anchor": entry, "kid": public.kid, "file": str(path.absolute()), "made": is_new})
         return
     out.line("[[anchor]]")
     for word, value in entry.items():
         out.line(f"{word} = {toml_text(value)}")
-    out.remark(f"{'made' if made else 'used'} the private key {path}; it stays here")
+    out.remark(f"{'made' if is_new else 'used'} the private key {path}; it stays here")
     out.remark("paste the lines into interlock.toml of the parent; we sign at each registration with an `authority`")
 
 
@@ -368,7 +373,7 @@ def certificate(
 
 
 def _names_to_keep(authority: "DevelopmentAuthority", name: str) -> tuple[list[str], list[str]] | None:
-    """A certificate that is renewed without a word of its names keeps them."""
+    """Return the names of an existing certificate, which a renewal without names keeps."""
     from interlock.store.ports import StoreError
 
     try:
@@ -441,21 +446,21 @@ def _revoke_certificate(invocation: Invocation, authority: "DevelopmentAuthority
     invocation.out.remark("revoked; give the line to every node that has this CA as client_ca, and a copy of the file")
 
 
-def _names(name: str, given: list[str] | None) -> list[str]:
+def _names(name: str, texts: list[str] | None) -> list[str]:
     from interlock.net.protocol.dns_name import maybe_dns_name
 
-    read = [(one, maybe_dns_name(one)) for one in given or [name]]
-    wrong = next((one for one, found in read if found is None), None)
+    read = [(text, maybe_dns_name(text)) for text in texts or [name]]
+    wrong = next((text for text, dns_name in read if dns_name is None), None)
     if wrong is not None:
         raise BadUsage("usage", f"{wrong} is no DNS name", hint="--dns HOST; no wildcard, and addresses as --ip")
-    return list(dict.fromkeys(found for _, found in read if found is not None))
+    return list(dict.fromkeys(dns_name for _, dns_name in read if dns_name is not None))
 
 
-def _addresses(given: list[str] | None) -> list[str]:
+def _addresses(texts: list[str] | None) -> list[str]:
     from ipaddress import ip_address
 
     try:
-        return [str(ip_address(one)) for one in given or []]
+        return [str(ip_address(text)) for text in texts or []]
     except ValueError as error:
         raise BadUsage("usage", f"{error}", hint="--ip 10.0.0.7") from None
 
@@ -526,7 +531,9 @@ def _print_key(
 
 
 def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None:
-    """At the node first: a key that is gone here and still believed there would be the wrong half done."""
+    """Revoke a key at the node, then remove it here. The order matters: a key that is removed here but trusted there
+    would be worse.
+    """
     ref = name
     if (public := keys.maybe_public(name)) is not None:
         from interlock.crypto.jose import read_key_untrusted, thumbprint
@@ -544,10 +551,10 @@ def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None
     from interlock.approvals.api import RevokedKeys
 
     done = answer.as_(RevokedKeys)
-    for one in done.revoked:
-        out.line(f"revoked {one}")
-    for one in done.voided:
-        out.line(f"what it had approved is void: {one}")
+    for approval in done.revoked:
+        out.line(f"revoked {approval}")
+    for approval in done.voided:
+        out.line(f"what it had approved is void: {approval}")
     if removed:
         out.line(f"removed {keys.file(name)}")
     out.remark(f"take the [[anchor]] {name} out of interlock.toml; it proves nothing any more")
@@ -588,13 +595,13 @@ def passkey(
     from interlock.approvals.cli.keys import anchor_lines
 
     tools = approves or ["*"]
-    made = enrol(invocation, name)
+    invitation = enrol(invocation, name)
     out = invocation.out
     if out.as_json:
-        anchor = {"name": made.name, "passkey": made.passkey, "approves": tools}
-        out.json({"anchor": anchor, "thumbprint": made.thumbprint})
+        anchor = {"name": invitation.name, "passkey": invitation.passkey, "approves": tools}
+        out.json({"anchor": anchor, "thumbprint": invitation.thumbprint})
         return
-    for line in anchor_lines(made.name, made.passkey or "", tools, source="passkey"):
+    for line in anchor_lines(invitation.name, invitation.passkey or "", tools, source="passkey"):
         out.line(line)
     out.remark(
         "the lines above belong into interlock.toml of the node, where it is enrolled first: interlock approvals"

@@ -49,7 +49,7 @@ class BrowserSession(msgspec.Struct, frozen=True, kw_only=True):
 
 class LoginService:
     def __init__(self, tokens: TokenRegistry, recorder: Recorder, clock: Clock, url: Callable[[], str]) -> None:
-        """`url` is that of the operator endpoint, as browsers are to write it."""
+        """Create the service. `url` returns the URL of the operator endpoint as browsers write it."""
         self._tokens = tokens
         self._recorder = recorder
         self._clock = clock
@@ -57,17 +57,19 @@ class LoginService:
         self._logins: dict[str, Login] = {}
 
     def mint(self, roles: frozenset[str]) -> Login:
-        """The ticket stands behind a #: it is in no log of requests, and a link that is only looked at is not used."""
+        """Create a login link. Its ticket follows a #, so that it is in no log of requests, and fetching the link
+        does not use it.
+        """
         now = self._clock.wall()
-        live = [one for one in self._logins.values() if now < one.expires_at]
+        live = [open_login for open_login in self._logins.values() if now < open_login.expires_at]
         ticket = secrets.token_urlsafe(TICKET_BYTES)
         url = f"{self._url()}{PATH}#{ticket}"
-        made = Login(ticket=ticket, url=url, roles=roles & ROLES, expires_at=now + TICKET_S)
-        self._logins = {one.ticket: one for one in (*live[1 - TICKETS_MAX :], made)}
-        return made
+        login = Login(ticket=ticket, url=url, roles=roles & ROLES, expires_at=now + TICKET_S)
+        self._logins = {open_login.ticket: open_login for open_login in (*live[1 - TICKETS_MAX :], login)}
+        return login
 
     async def use(self, ticket: str) -> BrowserSession | None:
-        """None where the ticket is unknown, used or over. Raises StoreError."""
+        """Exchange a ticket for a session. Return None if the ticket is unknown, used or expired. Raise StoreError."""
         login = self._logins.pop(ticket, None)
         now = self._clock.wall()
         if login is None or now >= login.expires_at:
@@ -78,7 +80,7 @@ class LoginService:
         return BrowserSession(cookie=cookie, key=key, record=record)
 
     async def end(self, host: str, cookies: Mapping[str, str]) -> None:
-        """Revokes the session of these cookies. Raises StoreError."""
+        """Revoke the session of these cookies. Raise StoreError."""
         cookie = maybe_cookie(host, cookies)
         if cookie is not None:
             for ended in await self._tokens.revoke(token_hash(cookie)[:ID_LENGTH]):
@@ -87,42 +89,46 @@ class LoginService:
 
     @property
     def is_secure(self) -> bool:
-        """Whether browsers come over https."""
+        """Return whether browsers connect over https."""
         return self._url().startswith("https://")
 
 
 def maybe_cookie(host: str, cookies: Mapping[str, str]) -> str | None:
-    """The cookie of a session at the endpoint that is reached as `host`."""
+    """Return the session cookie for the endpoint that is reached as `host`, or None."""
     return cookies.get(cookie_name(host, is_secure=True)) or cookies.get(cookie_name(host, is_secure=False))
 
 
 def cookie_name(host: str, *, is_secure: bool) -> str:
-    """With the port, which cookies do not know: two nodes of one machine each have their own."""
+    """Return the name of the session cookie. It contains the port, because cookies do not, and two nodes of one
+    machine must not share one.
+    """
     port = host.rpartition(":")[2]
     own = f"{COOKIE}-{port}" if port.isascii() and port.isdecimal() else COOKIE
     return f"{SECURE}{own}" if is_secure else own
 
 
 def is_session_key(key_untrusted: str, host: str, cookies: Mapping[str, str]) -> bool:
-    """Whether it is the key of the session in these cookies."""
+    """Return whether this is the key of the session in these cookies."""
     cookie = maybe_cookie(host, cookies) or ""
-    made = session_cookie(key_untrusted[:KEY_CHARS_MAX])
-    return secrets.compare_digest(made.encode(), cookie.encode("utf-8", "surrogatepass"))
+    expected = session_cookie(key_untrusted[:KEY_CHARS_MAX])
+    return secrets.compare_digest(expected.encode(), cookie.encode("utf-8", "surrogatepass"))
 
 
 def is_browser(principal: str) -> bool:
-    """Whether a person came by the cookie of a browser, which browsers attach to other pages' requests too."""
+    """Return whether a person is known by the cookie of a browser, which browsers attach to requests of other pages
+    too.
+    """
     return principal.startswith("browser:")
 
 
 def maybe_browser(tokens: TokenRegistry, host: str, cookies: Mapping[str, str]) -> Operator | None:
-    """The person behind the cookies of a request."""
+    """Return the person behind the cookies of a request, or None."""
     cookie = maybe_cookie(host, cookies)
     return None if cookie is None else tokens.browser(cookie)
 
 
 def _login_line(record: TokenRecord, now: float) -> bytes:
-    """The record of the audit log for a browser that was let in."""
+    """Encode the audit record of a browser that logged in."""
     return msgspec.json.encode(
         {
             "at": rfc3339(now),

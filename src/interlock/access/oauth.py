@@ -78,7 +78,7 @@ class Verifications:
 
     @contextmanager
     def waiting(self, source: str) -> Iterator[_Source]:
-        """One verification of the source that waits. Raises Unavailable where too many do."""
+        """Count one waiting verification of a source. Raise Unavailable if too many wait."""
         held = self._sources.get(source)
         if self._waiting >= WAITING_MAX or (held is not None and held.waiting >= WAITING_PER_SOURCE_MAX):
             raise Unavailable
@@ -96,7 +96,7 @@ class Verifications:
 
     @asynccontextmanager
     async def asking(self, source: str) -> AsyncIterator[None]:
-        """One question of the source, when it is its turn. Raises Unavailable."""
+        """Wait for the turn of a source to ask its authorization server. Raise Unavailable."""
         try:
             with self.waiting(source) as held:
                 async with asyncio.timeout(ASKING_S), held.turns, self._turns:
@@ -154,7 +154,7 @@ class Introspector:
         self._next_complaint = 0.0
 
     async def claims(self, token: str, source: str) -> tuple[Claims, float] | Invalid:
-        """What the server says of a token, and for how many seconds that holds. Raises Unavailable."""
+        """Return the claims of a token and for how many seconds they are valid. Raise Unavailable."""
         digest = hashlib.sha256(token.encode()).digest()
         now = self._clock.now()
         refused = self._refused.get(digest)
@@ -173,7 +173,7 @@ class Introspector:
 
     async def _ask(self, token: str, digest: bytes) -> tuple[Claims, float] | Invalid:
         try:
-            said = read_introspection_untrusted(
+            claims = read_introspection_untrusted(
                 await self._post(self._url, self._headers, request_body(token)), self._issuer
             )
         except FetchFailed as error:
@@ -183,14 +183,14 @@ class Introspector:
             self._complain(error)
             return Invalid(Reason.UNCLEAR)
         now = self._clock.now()
-        if isinstance(said, Invalid):
+        if isinstance(claims, Invalid):
             self._confirmed.pop(digest, None)
-            _keep(self._refused, digest, (said, now + BELIEVED_S), REFUSED_MAX)
-            return said
-        if said.exp is None:
-            said = msgspec.structs.replace(said, exp=self._clock.wall() + UNSTATED_S)
-        _keep(self._confirmed, digest, _Confirmed(said, now), CONFIRMED_MAX)
-        return said, BELIEVED_S
+            _keep(self._refused, digest, (claims, now + BELIEVED_S), REFUSED_MAX)
+            return claims
+        if claims.exp is None:
+            claims = msgspec.structs.replace(claims, exp=self._clock.wall() + UNSTATED_S)
+        _keep(self._confirmed, digest, _Confirmed(claims, now), CONFIRMED_MAX)
+        return claims, BELIEVED_S
 
     def _complain(self, error: Exception) -> None:
         if self._clock.now() >= self._next_complaint:
@@ -198,11 +198,11 @@ class Introspector:
             log.warning("issuer %s cannot be asked about tokens: %s", self._name, error)
 
 
-def _keep(kept: dict[bytes, V], digest: bytes, value: V, most: int) -> None:
-    kept.pop(digest, None)
-    if len(kept) >= most:
-        del kept[next(iter(kept))]
-    kept[digest] = value
+def _keep(table: dict[bytes, V], digest: bytes, value: V, most: int) -> None:
+    table.pop(digest, None)
+    if len(table) >= most:
+        del table[next(iter(table))]
+    table[digest] = value
 
 
 REVERIFY_S: Final = 300.0  # a remembered JWT is looked at again after this, so that withdrawn keys take effect
@@ -255,7 +255,9 @@ class AccessTokens:
         recorder: Recorder,
         clock: Clock,
     ) -> None:
-        """`resource`: the URL that tokens are for, known when the sockets are bound."""
+        """Create the resource server. `resource` returns the URL that tokens are for, which is known once the
+        sockets are bound.
+        """
         self._fetcher = Fetcher()
         self._asking = Fetcher()  # of its own, so that no question about a token waits in front of a key
         self._verifications = Verifications()
@@ -308,11 +310,11 @@ class AccessTokens:
         self._rules = rules
 
     def documents(self) -> dict[str, bytes]:
-        """What says which authorization servers there are, by its path."""
+        """Return the protected resource metadata by its paths."""
         return dict.fromkeys(metadata_paths(self._resource()), self.metadata)
 
     async def admit(self, authorization: bytes, source: str) -> Principal | HttpRefusal:
-        """The principal of the token; many requests with one token are one verification."""
+        """Return the principal of a token, or a refusal. Concurrent requests with one token share one verification."""
         under_way = self._under_way.get(authorization)
         if under_way is None:
             under_way = self._under_way[authorization] = _begin(self._verify(authorization, source))
@@ -320,9 +322,9 @@ class AccessTokens:
         return await asyncio.shield(under_way)
 
     def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> HttpRefusal | None:
-        """The refusal of a tool that a token with a wider scope would open for this caller (MCP, Scope Challenge).
+        """Refuse a tool that a token with a wider scope would open for this caller (MCP, Scope Challenge).
 
-        A tool that no token of theirs could open is not there for them at all, as for every other caller.
+        A tool that no token of the caller could open does not exist for the caller.
         """
         principal = caller.principal
         if method != TOOLS_CALL or principal.ceiling in (None, principal.scope):
@@ -352,12 +354,12 @@ class AccessTokens:
         if token.startswith(_OURS):  # and not in our table, which is asked first
             return self._invalid(Invalid(Reason.UNKNOWN))
         try:
-            found = await self._read(token, source)
+            outcome = await self._read(token, source)
         except Unavailable:
             return _UNAVAILABLE
-        if isinstance(found, Invalid):
-            return self._invalid(found)
-        issuer, claims, believed_s = found
+        if isinstance(outcome, Invalid):
+            return self._invalid(outcome)
+        issuer, claims, believed_s = outcome
         now = self._clock.wall()
         fault = check(claims, issuer=issuer.url, audience=issuer.audience, now=now)
         if fault is not None:
@@ -369,8 +371,11 @@ class AccessTokens:
         return principal
 
     async def _read(self, token: str, source: str) -> tuple[_Issuer, Claims, float] | Invalid:
-        """Whose token it is, what it says, and how long that may be believed. Where it cannot be read, only one that
-        has not the form of a JWT is shown to the issuer that is asked about tokens: another's may be anybody's."""
+        """Return the issuer of a token, its claims, and how long they may be trusted.
+
+        A token that cannot be read is shown to the introspecting issuer only if it does not look like a JWT: otherwise
+        it may belong to anybody.
+        """
         jwt = read_jwt_untrusted(token)
         if isinstance(jwt, Jwt):
             issuer = self._issuers.get(jwt.claims.iss or "")
@@ -383,8 +388,8 @@ class AccessTokens:
         else:
             issuer = self._asked
         assert issuer.introspector is not None  # noqa: S101  (an issuer has the one or the other)
-        said = await issuer.introspector.claims(token, source)
-        return said if isinstance(said, Invalid) else (issuer, *said)
+        claims = await issuer.introspector.claims(token, source)
+        return claims if isinstance(claims, Invalid) else (issuer, *claims)
 
     async def _read_signed(
         self, jwt: Jwt, issuer: _Issuer, keys: KeyRing, source: str
@@ -410,18 +415,18 @@ class AccessTokens:
     # What is answered
 
     def _invalid(self, fault: Invalid) -> HttpRefusal:
-        said = self._challenge(error="invalid_token", description=fault.reason.value, scope=self._first_scope)
-        return HttpRefusal("unauthorised", fault.reason.value, headers=said)
+        header = self._challenge(error="invalid_token", description=fault.reason.value, scope=self._first_scope)
+        return HttpRefusal("unauthorised", fault.reason.value, headers=header)
 
     def _insufficient(self, issuer: _Issuer, needed: str) -> HttpRefusal:
         scope = scope_to_ask(needed, issuer.scopes)
-        said = self._challenge(error="insufficient_scope", scope=scope)
+        header = self._challenge(error="insufficient_scope", scope=scope)
         return HttpRefusal(
-            "insufficient_scope", f"an access token with the scope {scope or needed} is needed", headers=said
+            "insufficient_scope", f"an access token with the scope {scope or needed} is needed", headers=header
         )
 
-    def _challenge(self, **said: str | None) -> bytes:
-        return f"www-authenticate: {challenge(self._metadata_url, **said)}\r\n".encode("latin-1")
+    def _challenge(self, **parameters: str | None) -> bytes:
+        return f"www-authenticate: {challenge(self._metadata_url, **parameters)}\r\n".encode("latin-1")
 
 
 def _begin(verification: Coroutine[Any, Any, Principal | HttpRefusal]) -> asyncio.Task[Principal | HttpRefusal]:

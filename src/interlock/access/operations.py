@@ -39,7 +39,7 @@ class TokenOperations:
     """Operations on tokens."""
 
     def __init__(self, tokens: TokenRegistry, dismiss: Callable[[], None], recorder: Recorder, clock: Clock) -> None:
-        """`dismiss` closes connections whose token is no longer valid."""
+        """Create the operations. `dismiss` closes connections whose token is no longer valid."""
         self._tokens = tokens
         self._recorder = recorder
         self._clock = clock

@@ -76,9 +76,11 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def credential_of(authorization: str, *, basic: bool) -> str:
-    """What an Authorization header at the operator endpoint holds: a bearer or, with `basic`, what a browser asked for.
+    """Return the credential in an Authorization header at the operator endpoint: a bearer token or, with `basic`, a
+    password.
 
-    A browser sends a password along with whatever any page makes it send. So it counts only where that is harmless.
+    A browser attaches a password to any request that a page makes it send, so that a password counts only where that
+    does no harm.
     """
     scheme, _, credential = authorization.partition(" ")
     credential = credential.strip()
@@ -104,7 +106,7 @@ class TokenRegistry:
         self._vouched: dict[str, float] = {}  # principal of an authorization server -> when its last token ends
 
     def replan(self, rules: tuple[AccessRule, ...]) -> None:
-        """Takes other [[access]] entries: the next request of each caller is looked up again."""
+        """Apply other [[access]] entries. The next request of each caller is looked up again."""
         self._rules = rules
         self._known.clear()
 
@@ -112,7 +114,7 @@ class TokenRegistry:
         self._records = await self._table.by_hash(self._clock.wall())
 
     def take_change(self, change: Change) -> bool:
-        """What another replica issued, revoked or forgot; whether a token counts no more."""
+        """Take over what another replica issued, revoked or removed. Return whether a token is no longer valid."""
         before = self._records.get(change.key)
         if change.entry is None:
             self._records.pop(change.key, None)
@@ -131,28 +133,30 @@ class TokenRegistry:
             log.warning("when tokens were last used could not be kept: %s", away)
 
     def principal(self, authorization: bytes) -> Principal | None:
-        """The client behind an Authorization header at the public endpoint."""
-        known = self._known.get(authorization)
+        """Return the client behind an Authorization header at the public endpoint, or None."""
+        cached = self._known.get(authorization)
         now = self._clock.wall()
-        if known is None or now >= known[1]:
+        if cached is None or now >= cached[1]:
             scheme, _, bearer = authorization.partition(b" ")
             record = self._record(bearer.strip(), "client") if scheme.lower() == b"bearer" else None
             if record is None:
                 return None
-            made = principal_for(f"client:{record.name}", record.scope, self._rules)
-            principal = known[0] if known is not None and known[0] == made else made
+            current = principal_for(f"client:{record.name}", record.scope, self._rules)
+            principal = cached[0] if cached is not None and cached[0] == current else current
             # Looked up again after a while, which is when its use is noted; a call in between costs nothing more.
-            known = (principal, min(record.expires_at or float("inf"), now + USE_NOTED_S))
-            _keep(self._known, authorization, known)
-        return known[0]
+            cached = (principal, min(record.expires_at or float("inf"), now + USE_NOTED_S))
+            _keep(self._known, authorization, cached)
+        return cached[0]
 
     def remember(self, authorization: bytes, principal: Principal, *, until: float, ends: float) -> None:
-        """An access token that was verified: to be believed until then, and when it ends at the latest."""
+        """Cache a verified access token until `until`. `ends` is when the token itself expires."""
         _keep(self._known, authorization, (principal, until))
         _keep(self._vouched, principal.name, max(ends, self._vouched.get(principal.name, 0.0)))
 
     def stands(self, principal: str) -> bool:
-        """Whether a principal that came in by a token of ours still has one. Others are not ours to judge."""
+        """Return whether a principal that used one of our tokens still has a valid one. Principals without such a
+        token always pass.
+        """
         audience, colon, name = principal.partition(":")
         if not colon or audience not in ("client", "subserver", "room") or "/" in name:
             return True
@@ -160,40 +164,46 @@ class TokenRegistry:
         return any(r.name == name and r.audience == audience and r.opens(now) for r in self._records.values())
 
     def has_lapsed(self, principal: str) -> bool:
-        """Whether the last access token that an authorization server gave this principal has ended."""
+        """Return whether the last access token that an authorization server gave this principal has expired."""
         from_issuer = principal.startswith("client:") and "/" in principal  # a parent's name is a URL
         return from_issuer and self._clock.wall() >= self._vouched.get(principal, 0.0)
 
     def as_it_would_be(self, principal: str) -> Principal:
-        """What a principal may do if it comes: by its token, where it has one here, and by [[access]]."""
+        """Return what a principal may do if it connects, by its token here, if it has one, and by [[access]]."""
         audience, _, name = principal.partition(":")
         now = self._clock.wall()
         own = [r for r in self._records.values() if (r.audience, r.name) == (audience, name) and r.opens(now)]
         return principal_for(principal, own[0].scope if own else None, self._rules)
 
     def as_it_is(self, principal: Principal) -> Principal:
-        """What a principal that is here may do now. One without a token of ours is judged with its next request."""
+        """Return what a connected principal may do now. A principal without one of our tokens is checked with its
+        next request.
+        """
         if principal.issuer is not None or principal.stranger or not is_ours(principal.name):
             return principal
         return self.as_it_would_be(principal.name)
 
     def operator(self, credential: str) -> "Operator | None":
-        """The person behind a credential at the operator endpoint."""
+        """Return the person behind a credential at the operator endpoint, or None."""
         record = self._record(credential.encode("latin-1", "replace"), "operator")
         return None if record is None else Operator(principal=f"operator:{record.name}", roles=_roles(record))
 
     def browser(self, cookie: str) -> "Operator | None":
-        """The person behind a browser's session. The cookie is good nowhere else, and no token is good as one."""
+        """Return the person behind a browser's session. The cookie is valid nowhere else, and no token is valid as a
+        cookie.
+        """
         record = self._record(cookie.encode("latin-1", "replace"), "browser")
         return None if record is None else Operator(principal=f"browser:{record.id[:8]}", roles=_roles(record))
 
     def subserver(self, authorization: bytes) -> TokenRecord | None:
-        """The registrant behind an Authorization header at /ax. It is good for nothing else (MCP-AX 10.1)."""
+        """Return the registrant behind an Authorization header at /ax. The token is valid for nothing else (MCP-AX
+        10.1).
+        """
         scheme, _, bearer = authorization.partition(b" ")
         return self._record(bearer.strip(), "subserver") if scheme.lower() == b"bearer" else None
 
     def room(self, authorization: bytes) -> TokenRecord | None:
-        """The participant behind an Authorization header at /v0."""
+        """Return the participant behind an Authorization header at /v0, or None."""
         scheme, _, bearer = authorization.partition(b" ")
         return self._record(bearer.strip(), "room") if scheme.lower() == b"bearer" else None
 
@@ -222,7 +232,7 @@ class TokenRegistry:
     async def begin_session(
         self, name: str, roles: frozenset[str], lasts_s: float, cookie: str
     ) -> tuple[str, TokenRecord]:
-        """A browser's session, as the cookie that holds it."""
+        """Start a browser's session and return its cookie."""
         await self._table.forget_ended("browser", self._clock.wall())  # they are many and short
         scope: Scope = "write" if "admin" in roles else "read"
         return await self._issue(name, "browser", scope, lasts_s, tuple(sorted(roles)), token=cookie)
@@ -257,7 +267,7 @@ class TokenRegistry:
         revoked = await self._table.revoke(reference, now)
         self._known.clear()
         # Not read again: what another replica revokes meanwhile would be taken back.
-        ids = {one.id for one in revoked}
+        ids = {record_of_token.id for record_of_token in revoked}
         for hash, record in self._records.items():
             if record.id in ids:
                 self._records[hash] = msgspec.structs.replace(record, revoked_at=now)
@@ -273,7 +283,7 @@ class TokenRegistry:
             await self._table.note_used(hash, at, self._clock.wall())
 
     async def list_live(self) -> Tokens:
-        """Every token that is not revoked."""
+        """Return every token that is not revoked."""
         return Tokens(tokens=tuple(self.token_view(record) for record in await self.list() if self._is_listed(record)))
 
     def _is_listed(self, record: TokenRecord) -> bool:
@@ -281,7 +291,7 @@ class TokenRegistry:
         return record.revoked_at is None and not is_over
 
     def token_view(self, record: TokenRecord) -> Token:
-        """A token for people: what it amounts to here, and without the token itself."""
+        """Return a token for people: its effective scope here, without the token itself."""
         scope: str = record.scope
         if record.audience == "subserver":
             scope = registrant_scope(f"subserver:{record.name}", self._rules, record.scope).value
@@ -306,19 +316,19 @@ def _roles(record: TokenRecord) -> frozenset[str]:
 
 
 def is_ours(principal: str) -> bool:
-    """Whether it came in by a token of ours, or from this machine without one."""
+    """Return whether a principal came with one of our tokens, or from this machine without one."""
     return principal == "local" or (principal.startswith("client:") and "/" not in principal)
 
 
 def issued_token(token: str, record: TokenRecord) -> IssuedToken:
-    """A new token as its maker sees it once."""
+    """Return a new token as its creator sees it once."""
     ends = rfc3339(record.expires_at) if record.expires_at is not None else None
     return IssuedToken(token=token, id=record.id, name=record.name, audience=record.audience, expires_at=ends)
 
 
-def _keep(kept: dict[K, V], key: K, value: V) -> None:
-    """The newest, up to KNOWN_MAX of them."""
-    kept.pop(key, None)
-    if len(kept) >= KNOWN_MAX:
-        del kept[next(iter(kept))]
-    kept[key] = value
+def _keep(table: dict[K, V], key: K, value: V) -> None:
+    """Add an entry, and drop the oldest beyond KNOWN_MAX."""
+    table.pop(key, None)
+    if len(table) >= KNOWN_MAX:
+        del table[next(iter(table))]
+    table[key] = value

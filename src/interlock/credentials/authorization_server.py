@@ -47,7 +47,7 @@ _JSON: Final = b"content-type: application/json\r\naccept: application/json\r\n"
 
 
 class TokenSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where tokens for a server come from."""
+    """Resource and authorization server from which tokens for a server come."""
 
     resource: str
     server: AuthorizationServer
@@ -56,7 +56,7 @@ class TokenSource(msgspec.Struct, frozen=True, kw_only=True):
 
 class AuthorizationServers:
     def __init__(self, url: str, issuer: str | None, clock: Clock, egress: tuple[str, ...] | None = None) -> None:
-        """`egress`: the hosts that may be asked; None: any."""
+        """Create the client. `egress` are the hosts that may be asked; None allows any host."""
         self._url = url
         self._egress = egress
         self._pinned = issuer
@@ -71,7 +71,9 @@ class AuthorizationServers:
     # Finding it
 
     async def find(self, challenge: Challenge, *, prefer: str | None = None) -> TokenSource:
-        """`prefer` is the issuer we already have dealings with, should the server list several."""
+        """Find the authorization server of a server. `prefer` is the issuer that we use already, if the server lists
+        several.
+        """
         if not is_protected(self._url):
             raise Unobtainable("it wants a token, and its url is plain http beyond this machine: use https")
         resource, issuers, scopes = await self._resource(challenge)
@@ -82,7 +84,7 @@ class AuthorizationServers:
         if not issuers:
             return await self._of_old(resource)
         trouble: Unobtainable | None = None
-        for issuer in sorted(issuers, key=lambda one: one != prefer)[:ISSUERS_MAX]:
+        for issuer in sorted(issuers, key=lambda candidate: candidate != prefer)[:ISSUERS_MAX]:
             try:
                 return TokenSource(resource=resource, server=await self.server(issuer), scopes=scopes)
             except Unobtainable as error:
@@ -90,37 +92,37 @@ class AuthorizationServers:
         raise trouble or NoOAuth("it names no authorization server")
 
     async def server(self, issuer: str) -> AuthorizationServer:
-        """The metadata of an issuer (MCP, Authorization Server Metadata Discovery)."""
-        known = self._known.get(issuer)
-        if known is not None and self._clock.now() < known[1]:
-            return known[0]
+        """Return the metadata of an issuer (MCP, Authorization Server Metadata Discovery)."""
+        cached = self._known.get(issuer)
+        if cached is not None and self._clock.now() < cached[1]:
+            return cached[0]
         if not is_issuer(issuer):
             raise Unobtainable("its authorization server is not at an https URL")
         trouble: Exception = FetchFailed("no metadata")
         for url in discovery_urls(issuer):
             try:
-                found = read_authorization_server_untrusted(await self._get(url), issuer)
+                metadata = read_authorization_server_untrusted(await self._get(url), issuer)
             except (FetchFailed, BadMetadata) as error:
                 trouble = error if not isinstance(trouble, BadMetadata) else trouble
                 continue
-            self._known = {issuer: (found, self._clock.now() + METADATA_FRESH_S)}
-            return found
+            self._known = {issuer: (metadata, self._clock.now() + METADATA_FRESH_S)}
+            return metadata
         passing = isinstance(trouble, FetchFailed)
         raise Unobtainable(f"its authorization server {printable(issuer)} cannot be used: {trouble}", passing=passing)
 
     async def _resource(self, challenge: Challenge) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-        """The resource identifier, its issuers, its scopes. No issuers: nothing was found."""
+        """Return the resource identifier, its issuers and its scopes. Without issuers, nothing was found."""
         named = challenge.resource_metadata
         for url in (named,) if named is not None else resource_metadata_urls(self._url):
             try:
-                said = read_protected_resource_untrusted(await self._get(url), self._url)
+                metadata = read_protected_resource_untrusted(await self._get(url), self._url)
             except BadMetadata as error:
                 raise Unobtainable(f"its resource metadata cannot be used: {error}") from None
             except FetchFailed as error:
                 if named is not None:
                     raise Unobtainable(f"its resource metadata cannot be fetched: {error}", passing=True) from None
                 continue
-            return said.resource, said.authorization_servers, said.scopes_supported
+            return metadata.resource, metadata.authorization_servers, metadata.scopes_supported
         return server_resource(self._url), (), ()
 
     async def _of_old(self, resource: str) -> TokenSource:
@@ -177,7 +179,7 @@ class AuthorizationServers:
         return await (await self._fetcher_for(url)).get(url)
 
     async def _fetcher_for(self, url: str) -> Fetcher:
-        """For this URL. Raises Unobtainable."""
+        """Return the fetcher for this URL. Raise Unobtainable if egress rules forbid it."""
         if self._egress is not None:
             try:
                 parts = urlsplit(url)
@@ -192,10 +194,10 @@ class AuthorizationServers:
 
 
 def printable(text: str) -> str:
-    """Somebody else's words, fit for one line of a log or a terminal."""
-    return "".join(one if one.isprintable() else "?" for one in text[:WORDS_MAX])
+    """Make the words of a peer fit for one line of a log or a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in text[:WORDS_MAX])
 
 
 def union(*parts: Sequence[str]) -> tuple[str, ...]:
-    """Each once, in the order they came."""
-    return tuple(dict.fromkeys(one for part in parts for one in part))
+    """Return all items once, in the order in which they first occur."""
+    return tuple(dict.fromkeys(item for part in parts for item in part))

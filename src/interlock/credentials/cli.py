@@ -53,14 +53,14 @@ def list_secrets(invocation: Invocation) -> None:
     from interlock.cli.terminal.text import one_line
     from interlock.credentials.api import Secrets
 
-    kept = answer.as_(Secrets).secrets
-    if not kept:
+    secrets = answer.as_(Secrets).secrets
+    if not secrets:
         out.remark("no secrets; interlock secrets set NAME keeps one")
         return
     rows = [[Text(head, style="dim") for head in ("KIND", "NAME", "")]]
     rows += [
-        [Text(one.kind), Text(one_line(one.name), style="bold"), Text(KINDS.get(one.kind, ""), style="dim")]
-        for one in kept
+        [Text(secret.kind), Text(one_line(secret.name), style="bold"), Text(KINDS.get(secret.kind, ""), style="dim")]
+        for secret in secrets
     ]
     out.draw(*in_columns(rows, width=out.console.width, shrink={2: 8, 1: 16}))
 
@@ -187,7 +187,9 @@ def _remark_what_waits(invocation: Invocation, slug: str) -> None:
 
 
 def _value(name: str) -> str:
-    """Never an argument: other users of the machine could read it there."""
+    """Read a secret from the terminal or stdin. It is never an argument, because other users of the machine could
+    read that.
+    """
     import sys
     from getpass import getpass
 
@@ -202,7 +204,7 @@ def _value(name: str) -> str:
 
 
 def from_store(invocation: Invocation, away: Unreachable) -> "StoredSecrets":
-    """The store itself, when no node runs on this data folder; another node's is out of reach."""
+    """Open the store itself if no node runs on this data folder. The store of another node cannot be reached."""
     if invocation.remote_url is not None or away.error != "not_running":
         raise away
     from interlock.cli.client.offline_secrets import StoredSecrets

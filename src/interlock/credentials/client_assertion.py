@@ -28,7 +28,7 @@ Key = EllipticCurvePrivateKey | Ed25519PrivateKey | RSAPrivateKey
 
 
 def client_assertion(path: Path, client: Client, accepted: tuple[str, ...] | None, now: float) -> str:
-    """Raises Unobtainable. Reads the key each time: it may have been replaced."""
+    """Sign a client assertion. The key is read each time, because it may have been replaced. Raise Unobtainable."""
     key = _key(path)
     alg = _algorithm(key, accepted)
     signed = assertion_to_sign(client, alg, secrets.token_urlsafe(16), now)
@@ -59,10 +59,10 @@ def _algorithm(key: Key, accepted: tuple[str, ...] | None) -> AssertionAlgorithm
             able = ("RS256", "PS256")
         case _:
             able = ("EdDSA",)
-    found = next((alg for alg in able if accepted is None or alg in accepted), None)
-    if found is None:
+    algorithm = next((alg for alg in able if accepted is None or alg in accepted), None)
+    if algorithm is None:
         raise Unobtainable(f"its authorization server does not take signatures of our private_key ({', '.join(able)})")
-    return found
+    return algorithm
 
 
 def _sign(key: Key, alg: AssertionAlgorithm, data: bytes) -> bytes:

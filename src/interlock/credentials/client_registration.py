@@ -24,7 +24,7 @@ class ClientIdentity:
 
     @property
     def callback(self) -> str | None:
-        """The URL that a browser comes back to."""
+        """Return the URL to which a browser returns, or None."""
         return self._addresses.operator.rstrip("/") + CALLBACK_PATH if self._addresses.is_bound else None
 
     @property
@@ -33,7 +33,7 @@ class ClientIdentity:
 
     @property
     def document(self) -> str | None:
-        """The URL of the document about this node, if it is public (Client ID Metadata Document 3)."""
+        """Return the URL of the document about this node, if it is public (Client ID Metadata Document 3)."""
         url = self.document_url
         is_public = self._addresses.is_bound and url.startswith("https:") and not is_loopback_url(url)
         return url if is_public else None
@@ -58,7 +58,9 @@ class Clients:
     async def find(
         self, segment: str, plan: OAuthPlan, server: AuthorizationServer, authority: AuthorizationServers
     ) -> Client:
-        """Raises Unobtainable, StoreError."""
+        """Return the client that this node is to a server, and register it if necessary. Raise Unobtainable or
+        StoreError.
+        """
         if plan.client_id is not None:
             return await self._configured_client(segment, plan, plan.client_id, server)
         if server.client_id_metadata_document_supported and self._identity.document is not None:
@@ -71,7 +73,7 @@ class Clients:
         return client
 
     async def of_grant(self, plan: OAuthPlan, grant: Grant, server: AuthorizationServer) -> Client:
-        """The client a token was given to, which alone may renew it. Raises TokenRefused where it is gone."""
+        """Return the client that a token was issued to, which alone may renew it. Raise TokenRefused if it is gone."""
         if plan.client_id is not None:
             if plan.client_id != grant.client_id:
                 raise TokenRefused("the client_id in 'auth' is another one now")

@@ -34,7 +34,7 @@ STATE_BYTES: Final = 32
 
 
 class Consent(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person is asked for, and where."""
+    """Consent that a person is asked for, with the URL of its page."""
 
     id: str  # not the state: it may be shown to anybody
     url: str
@@ -65,7 +65,7 @@ class PendingConsent(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What the person who came back is shown."""
+    """Page for the person who returns from the authorization server."""
 
     status: int
     title: str
@@ -130,23 +130,23 @@ class Consents:
         return consent
 
     async def finish(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, PendingConsent | None]:
-        """The page to show; and whose consent it was, when there is a token now."""
-        said = read_callback_untrusted(parameters)
-        pending = self._pending.get(_hash(said.state)) if said is not None else None
-        if said is None or pending is None:
+        """Return the page to show, and the consent if there is a token now."""
+        answer = read_callback_untrusted(parameters)
+        pending = self._pending.get(_hash(answer.state)) if answer is not None else None
+        if answer is None or pending is None:
             return _UNKNOWN, None
         self.forget(pending.requester)  # good once, whatever comes of it
         if self._clock.now() >= pending.consent.expires_at:
             return _UNKNOWN, None
         server, requester = pending.found.server, pending.requester
-        if not came_from(said, server.issuer, always_says=server.authorization_response_iss_parameter_supported):
+        if not came_from(answer, server.issuer, always_says=server.authorization_response_iss_parameter_supported):
             return _ELSEWHERE, None
-        if said.code is None:
+        if answer.code is None:
             return Page(
-                400, "There is no token", f"{requester.title}: the authorization server says {said.error}."
+                400, "There is no token", f"{requester.title}: the authorization server says {answer.error}."
             ), None
         try:
-            form = code_form(said.code, pending.verifier, pending.redirect_uri, pending.found.resource)
+            form = code_form(answer.code, pending.verifier, pending.redirect_uri, pending.found.resource)
             await requester.accept(pending, await requester.redeem(pending, form))
         except Unobtainable as error:
             return Page(502, "There is no token", f"{requester.title}: {error}."), None

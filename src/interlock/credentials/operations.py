@@ -84,7 +84,7 @@ class SecretOperations:
         """Remove a secret, a token for a server or a client registration. Raises NotFound, Refused, StoreError."""
         checked = _check_kind(kind)
         if not await self._credentials.remove_secret(checked, name):
-            raise NotFound("secret", name, [known for _, known in await self._credentials.secret_names()])
+            raise NotFound("secret", name, [existing for _, existing in await self._credentials.secret_names()])
         if checked == "token":
             await self._forget_token(name)  # first, so that it happens even if the log cannot be written
         await self._record("remove", checked, name, by)
@@ -121,9 +121,9 @@ class SecretOperations:
 
 
 def _check_kind(kind: str) -> Kind:
-    for known in get_args(SecretKind):
-        if known == kind:
-            checked: Kind = known
+    for candidate in get_args(SecretKind):
+        if candidate == kind:
+            checked: Kind = candidate
             return checked
     raise Refused("unknown_path", "the operator endpoint has no such path", status=404)
 

@@ -41,24 +41,28 @@ class SecretResolver:
         """Something that needs secrets is about to be started or dialled. Raises Unobtainable, StoreError."""
 
     async def text(self, text: str) -> str:
-        """The text with its secrets, whatever they hold. Raises Unobtainable naming a secret not set, StoreError."""
+        """Replace the references in a text by their secrets. Raise Unobtainable if a secret is not set, or
+        StoreError.
+        """
         pieces: list[str] = []
         end = 0
-        for found in SECRET_REFERENCE.finditer(text):
-            pieces += (text[end : found.start()], await self._secret(found[1]))
-            end = found.end()
+        for reference in SECRET_REFERENCE.finditer(text):
+            pieces += (text[end : reference.start()], await self._secret(reference[1]))
+            end = reference.end()
         return "".join((*pieces, text[end:]))
 
     async def table(self, table: Mapping[str, str]) -> dict[str, str]:
         return {name: await self.text(text) for name, text in table.items()}
 
     async def headers(self, table: Mapping[str, str]) -> dict[str, str]:
-        """The table with its secrets; Unobtainable where a value could not stand in a header."""
-        made = await self.table(table)
-        for name, value in made.items():
+        """Replace the references in header values by their secrets. Raise Unobtainable if a value cannot be in a
+        header.
+        """
+        resolved = await self.table(table)
+        for name, value in resolved.items():
             if not HEADER_VALUE.fullmatch(value):
                 raise Unobtainable(f"a secret in its header {name} is no value that a header can carry: set it anew")
-        return made
+        return resolved
 
     async def _secret(self, name: str) -> str:
         slug = secret_slug(name)
@@ -69,5 +73,5 @@ class SecretResolver:
 
 
 def secrets_named(*texts: str) -> frozenset[str]:
-    """The slugs of the secrets that these texts name."""
-    return frozenset(secret_slug(found[1]) for text in texts for found in SECRET_REFERENCE.finditer(text))
+    """Return the slugs of the secrets that these texts refer to."""
+    return frozenset(secret_slug(reference[1]) for text in texts for reference in SECRET_REFERENCE.finditer(text))

@@ -23,7 +23,7 @@ from interlock.store.sqlite.secrets import KINDS, Kind, Secrets
 
 
 def referenced_secrets(plan: ServerPlan) -> frozenset[str]:
-    """The secrets that a server's configuration names."""
+    """Return the secrets that a server's configuration refers to."""
     match plan.reach:
         case Spawn():
             return secrets_named(*plan.reach.command, *plan.reach.env.values())
@@ -55,14 +55,16 @@ class CredentialService:
         await self.secrets.close()
 
     def documents(self) -> dict[str, bytes]:
-        """The document about this node that anybody may read, by its path; the sockets are bound."""
+        """Return the public document about this node, by its path. The sockets must be bound."""
         identity = self._identity
         callback = identity.callback or ""
         metadata = client_metadata(callback, identity.name, "none", native=is_loopback_url(callback))
         return {DOCUMENT_PATH: client_document(identity.document_url, metadata)}
 
     def holder(self, segment: str, dial: Dial, revealer: SecretResolver | None = None) -> TokenHolder | None:
-        """None for a server whose credential stands in the configuration. `revealer`: where its secrets are its own."""
+        """Return the token holder of a server, or None if its credential is in the configuration. `revealer`
+        resolves the server's own secrets.
+        """
         if any(name.lower() == "authorization" for name in dial.headers):
             return None
         services = self._services
@@ -74,7 +76,7 @@ class CredentialService:
         return TokenHolder(services, segment, dial)
 
     def holder_for(self, node_own: TokenHolder, dial: Dial, principal: str) -> TokenHolder:
-        """A user's own token, beside the one of the node."""
+        """Return the holder of a user's own token, beside the token of the node."""
         return TokenHolder(self._services, node_own.segment, dial, principal=principal, node_own=node_own)
 
     async def finish_consent(self, parameters: Sequence[tuple[str, str]]) -> tuple[Page, PendingConsent | None]:
@@ -83,7 +85,7 @@ class CredentialService:
     # Secrets by name
 
     async def secret_names(self) -> list[tuple[Kind, str]]:
-        """(kind, name) of all that is kept: what a person set, tokens, registrations."""
+        """Return the kind and name of everything that is stored: secrets, tokens and registrations."""
         now = self._clock.wall()
         return [(kind, name) for kind in KINDS for name in await self.secrets.names(kind, now)]
 
@@ -93,7 +95,9 @@ class CredentialService:
         await self.secrets.put("secret", name, value.encode(), self._clock.wall())
 
     async def keep_secret(self, name: str, value: str) -> Literal["new", "same", "differs"]:
-        """Keeps it unless there is one of that name already, which stays; says which of the two values there is."""
+        """Store a secret unless one of that name exists. Return whether it is new, the same, or differs from the
+        stored one.
+        """
         before = await self.secrets.get("secret", name, self._clock.wall())
         if before is not None:
             return "same" if hmac.compare_digest(before, value.encode()) else "differs"

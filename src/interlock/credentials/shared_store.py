@@ -31,12 +31,14 @@ def build_shared_store(plan: Plan, data: Path, clock: Clock | None = None) -> St
 
 def build_names_log(plan: Plan, data: Path, clock: Clock | None = None) -> NamesLog:
     place = _maybe_place(plan, data, clock or SystemClock())
-    made: NamesLog = load_class(BACKENDS[plan.store.backend].names_log)(data if place is None else place)
-    return made
+    names_log: NamesLog = load_class(BACKENDS[plan.store.backend].names_log)(data if place is None else place)
+    return names_log
 
 
 def maybe_tree_store(plan: Plan, clock: Clock) -> Store | None:
-    """What the aggregators of a tree have in common, whatever their names: a folder, or the servers of the store."""
+    """Return the store that all aggregators of a tree share: a folder, or the servers of the store. Return None if
+    there is none.
+    """
     if plan.store.shared is not None:
         return build_store("sqlite", plan.store.shared)
     place = _maybe_place(plan, plan.data, clock)
@@ -44,7 +46,7 @@ def maybe_tree_store(plan: Plan, clock: Clock) -> Store | None:
 
 
 async def maybe_trouble(plan: Plan, data: Path) -> str | None:
-    """Why the servers of the store do not take this node; None: they do, or there are none. Nothing is written."""
+    """Return why the servers of the store do not accept this node, or None. Nothing is written."""
     place = _maybe_place(plan, data, SystemClock())
     if place is None:
         return None

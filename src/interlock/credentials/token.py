@@ -69,7 +69,9 @@ class TokenHolder:
         principal: str = "",
         node_own: "TokenHolder | None" = None,
     ) -> None:
-        """`node_own` holds the node's own token for the server, where this is to be a user's."""
+        """Create a holder. `node_own` holds the node's own token for the server if this is the holder of a user's
+        token.
+        """
         self.segment = segment
         self.principal = principal
         self.name = server_name(segment)
@@ -105,11 +107,11 @@ class TokenHolder:
 
     @property
     def has_token(self) -> bool:
-        """Whether there is a token that may still be good."""
+        """Return whether there is a token that may still be valid."""
         return self._grant is not None and not self.waits_for_consent
 
     def subscribe(self, on_line: Callable[[], None]) -> None:
-        """`on_line`: there is another token, or none any more."""
+        """Call `on_line` whenever the token changes or is removed."""
         self._on_line.append(on_line)
 
     def unsubscribe(self, on_line: Callable[[], None]) -> None:
@@ -146,14 +148,16 @@ class TokenHolder:
                 await self._try_to_renew()
 
     async def forget(self) -> None:
-        """The token was taken away."""
+        """Forget the token, because it was removed."""
         async with self._lock:
             await self._forget()
 
     # The server refuses
 
     async def refused(self, status: int, challenge: Challenge, *, sent_at: float) -> Denied | None:
-        """None when there is another token now. `sent_at`: when the refused request was made, by our own clock."""
+        """Handle a request that the server refused. Return None if there is another token now. `sent_at` is when the
+        refused request was made, by our own clock.
+        """
         async with self._lock:
             if self._given_at > sent_at:
                 return None
@@ -171,19 +175,19 @@ class TokenHolder:
 
     async def _deny(self, challenge: Challenge) -> Denied | None:
         before, self._challenge = self._grant, challenge
-        found = await self._authority.find(challenge, prefer=before.issuer if before is not None else None)
-        self._found = found
-        if before is not None and before.issuer != found.server.issuer:
-            log.info("link %s: its authorization server is now %s", self.name, printable(found.server.issuer))
+        source = await self._authority.find(challenge, prefer=before.issuer if before is not None else None)
+        self._found = source
+        if before is not None and before.issuer != source.server.issuer:
+            log.info("link %s: its authorization server is now %s", self.name, printable(source.server.issuer))
             await self._forget()
             before = None
         now = self._services.clock.now()
-        self._wanted = self._plan.scopes or union(before.scopes if before else (), challenge.scope) or found.scopes
+        self._wanted = self._plan.scopes or union(before.scopes if before else (), challenge.scope) or source.scopes
         replaced = before is not None and now - self._replaced_at < JUST_GIVEN_S
         if self._plan.grant == "client_credentials":
             if replaced:
                 return Denied(reason=f"it refuses the token that {_JUST_GIVEN}", retry_s=DENIED_RETRY_S)
-            await self._acquire(found)
+            await self._acquire(source)
             self._replaced_at = now
             return None
         if before is not None and before.refresh_token is not None and not replaced:
@@ -235,53 +239,57 @@ class TokenHolder:
     # A person agrees
 
     async def consent(self, *, anew: bool = False) -> Consent:
-        """Raises Unobtainable, StoreError. `anew`: an operator asks, so what was given up before is tried again."""
+        """Return the consent to ask a person for. With `anew`, an operator asks, so that a step that was given up is
+        tried again. Raise Unobtainable or StoreError.
+        """
         async with self._lock:
             if self._plan.grant == "client_credentials":
                 raise Unobtainable("no consent is needed: the node gets its token with client credentials")
             if anew:
                 self._step_ups = 0
-            known = self._grant or (self._node_own._grant if self._node_own is not None else None)
+            grant = self._grant or (self._node_own._grant if self._node_own is not None else None)
             if self._found is None or anew:
-                self._found = await self._find_again(known)
-            wanted = self._wanted or self._plan.scopes or (known.scopes if known is not None else ())
+                self._found = await self._find_again(grant)
+            wanted = self._wanted or self._plan.scopes or (grant.scopes if grant is not None else ())
             redirect_uri = self._services.clients.redirect_uri()
             client = await self._services.clients.find(self.segment, self._plan, self._found.server, self._authority)
             return self._services.consents.ask(self, self._found, client, redirect_uri, wanted or self._found.scopes)
 
-    async def _find_again(self, known: Grant | None) -> TokenSource:
-        """Without a refusal to go by: what the last one said, the usual places, or where a token came from before."""
+    async def _find_again(self, grant: Grant | None) -> TokenSource:
+        """Find the token source without a refusal: by the last challenge, at the usual places, or where the previous
+        token came from.
+        """
         try:
-            return await self._authority.find(self._challenge, prefer=known.issuer if known is not None else None)
+            return await self._authority.find(self._challenge, prefer=grant.issuer if grant is not None else None)
         except NoOAuth:
-            if known is None:
+            if grant is None:
                 raise
-            return TokenSource(resource=known.resource, server=await self._authority.server(known.issuer))
+            return TokenSource(resource=grant.resource, server=await self._authority.server(grant.issuer))
 
     async def redeem(self, pending: PendingConsent, form: dict[str, str]) -> Token:
         return await self._request(pending.found.server, pending.client, form)
 
     async def accept(self, pending: PendingConsent, token: Token) -> None:
         async with self._lock:
-            found, scopes = pending.found, pending.consent.scopes
-            await self._keep(token, pending.client.client_id, found.server.issuer, found.resource, scopes)
+            source, scopes = pending.found, pending.consent.scopes
+            await self._keep(token, pending.client.client_id, source.server.issuer, source.resource, scopes)
 
     # Tokens
 
-    async def _acquire(self, found: TokenSource) -> None:
-        """OAuth 2.1 4.2: the node is its own user."""
-        client = await self._services.clients.find(self.segment, self._plan, found.server, self._authority)
-        token = await self._request(found.server, client, credentials_form(self._wanted, found.resource))
-        await self._keep(token, client.client_id, found.server.issuer, found.resource, self._wanted)
+    async def _acquire(self, source: TokenSource) -> None:
+        """Get a token with client credentials (OAuth 2.1 4.2): the node is its own user."""
+        client = await self._services.clients.find(self.segment, self._plan, source.server, self._authority)
+        token = await self._request(source.server, client, credentials_form(self._wanted, source.resource))
+        await self._keep(token, client.client_id, source.server.issuer, source.resource, self._wanted)
 
     async def _refresh(self, grant: Grant) -> None:
-        kept = await self._services.records.grant(self.segment, self.principal, self._server)
-        if kept is None:
+        stored = await self._services.records.grant(self.segment, self.principal, self._server)
+        if stored is None:
             raise TokenRefused("it was removed")
-        if kept.access_token != grant.access_token:  # another process was first, and a refresh token is good once
-            grant = kept
-            if not self._has_ended(kept):
-                self._adopt(kept, given=True)
+        if stored.access_token != grant.access_token:  # another process was first, and a refresh token is good once
+            grant = stored
+            if not self._has_ended(stored):
+                self._adopt(stored, given=True)
                 return
         server = await self._authority.server(grant.issuer)
         client = await self._services.clients.of_grant(self._plan, grant, server)
@@ -373,10 +381,10 @@ class TokenHolder:
         try:
             if self._plan.grant == "client_credentials":
                 self._wanted = self._wanted or grant.scopes
-                found = self._found
-                if found is None:
-                    found = TokenSource(resource=grant.resource, server=await self._authority.server(grant.issuer))
-                await self._acquire(found)
+                source = self._found
+                if source is None:
+                    source = TokenSource(resource=grant.resource, server=await self._authority.server(grant.issuer))
+                await self._acquire(source)
             else:
                 await self._refresh(grant)
         except TokenRefused as error:

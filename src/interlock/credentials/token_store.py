@@ -37,7 +37,9 @@ class TokenStore:
         self._clock = clock
 
     async def grant(self, segment: str, principal: str, server: str) -> Grant | None:
-        """None also when it was given for another server: a segment may have been given another URL since."""
+        """Return the stored token of a server. Return None if it was issued for another server, because the URL of a
+        segment may have changed.
+        """
         name = grant_name(segment, principal)
         data = await self._secrets.get("token", name, self._clock.wall())
         grant = _read(data, Grant)
@@ -54,7 +56,7 @@ class TokenStore:
         await self._secrets.remove("token", grant_name(segment, principal))
 
     async def client(self, issuer: str) -> Client | None:
-        """What we registered at that issuer, as long as it holds."""
+        """Return our registration at an issuer as long as it is valid, or None."""
         client = _read(await self._secrets.get("client", issuer, self._clock.wall()), Client)
         if client is None or client.issuer != issuer:
             return None
@@ -67,7 +69,9 @@ class TokenStore:
         await self._secrets.remove("client", issuer)
 
     async def bound_issuer(self, segment: str, client_id: str, issuer: str) -> str:
-        """The issuer that a client of the configuration belongs to: the one given, when it is first used."""
+        """Return the issuer that a client of the configuration belongs to. The first use binds it to the given
+        issuer.
+        """
         name = f"{segment} in the configuration"  # no issuer has blanks
         bound = _read(await self._secrets.get("client", name, self._clock.wall()), _ClientBinding)
         if bound is None or bound.client_id != client_id:

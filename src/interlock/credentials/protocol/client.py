@@ -33,17 +33,19 @@ class BadRegistration(Exception):
 
 
 def method_for(supported: tuple[str, ...] | None, *, secret: bool, key: bool) -> Method | None:
-    """How a client that has a secret, or a key, or neither, says who it is; None where it cannot."""
+    """Return how a client with a secret, a key or neither authenticates, or None if it cannot."""
     if key:
         return "private_key_jwt" if supported is None or "private_key_jwt" in supported else None
     if not secret:
         return "none"
-    known = ("client_secret_basic",) if supported is None else supported  # RFC 8414 2: the default
-    return next((method for method in _BY_SECRET if method in known), None)
+    accepted = ("client_secret_basic",) if supported is None else supported  # RFC 8414 2: the default
+    return next((method for method in _BY_SECRET if method in accepted), None)
 
 
 def method_to_register(supported: tuple[str, ...] | None) -> Method | None:
-    """A public client where that is possible: PKCE does what a secret would, and there is none to keep."""
+    """Return the authentication method to register: a public client if possible, because PKCE protects it without a
+    secret.
+    """
     if supported is not None and "none" in supported:
         return "none"
     return method_for(supported, secret=True, key=False)
@@ -61,7 +63,7 @@ def client_metadata(redirect_uri: str, name: str, method: Method, *, native: boo
 
 
 def client_document(client_id: str, metadata: Mapping[str, Any]) -> bytes:
-    """The document behind a client_id that is its URL."""
+    """Encode the document behind a client_id that is a URL."""
     return msgspec.json.encode({"client_id": client_id, **metadata})
 
 
@@ -72,23 +74,23 @@ class _Registered(msgspec.Struct):
     token_endpoint_auth_method: str | None = None
 
 
-def read_registration_untrusted(data: bytes, issuer: str, asked: Method, redirect_uri: str) -> Client:
-    """Raises BadRegistration."""
+def read_registration_untrusted(data: bytes, issuer: str, requested: Method, redirect_uri: str) -> Client:
+    """Read the answer to a client registration. Raise BadRegistration."""
     try:
-        said = msgspec.json.decode(data, type=_Registered)
+        registered = msgspec.json.decode(data, type=_Registered)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadRegistration("the answer is not a client registration") from None
-    method = said.token_endpoint_auth_method or asked
-    if not 0 < len(said.client_id) <= CLIENT_ID_MAX or len(said.client_secret or "") > SECRET_MAX:
+    method = registered.token_endpoint_auth_method or requested
+    if not 0 < len(registered.client_id) <= CLIENT_ID_MAX or len(registered.client_secret or "") > SECRET_MAX:
         raise BadRegistration("the registration has no client_id that could be used")
-    if method not in METHODS or method == "private_key_jwt" or (method != "none" and not said.client_secret):
+    if method not in METHODS or method == "private_key_jwt" or (method != "none" and not registered.client_secret):
         raise BadRegistration("the registration wants a way of authentication it gives nothing for")
-    expires_at = said.client_secret_expires_at
+    expires_at = registered.client_secret_expires_at
     return Client(
         issuer=issuer,
-        client_id=said.client_id,
+        client_id=registered.client_id,
         method=method,  # type: ignore[arg-type]  # one of METHODS
-        secret=said.client_secret if method != "none" else None,
+        secret=registered.client_secret if method != "none" else None,
         redirect_uri=redirect_uri,
         expires_at=expires_at if expires_at > 0 else None,
     )

@@ -23,7 +23,9 @@ class ProtectedResource(msgspec.Struct, frozen=True):
 
 
 class AuthorizationServer(msgspec.Struct, frozen=True):
-    """What of an authorization server's metadata a client needs. Lists that are absent are None: that has a meaning."""
+    """Metadata of an authorization server that a client needs. An absent list is None, which differs from an empty
+    list.
+    """
 
     issuer: str
     token_endpoint: str
@@ -38,13 +40,13 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
 
 
 def server_resource(url: str) -> str:
-    """The resource identifier of a server we were told to reach at `url` (MCP, Canonical Server URI)."""
+    """Return the resource identifier of the server at `url` (MCP, Canonical Server URI)."""
     parts = urlsplit(url)
     return urlunsplit(_normal(parts)._replace(path=parts.path.rstrip("/") if parts.path == "/" else parts.path))
 
 
 def resource_metadata_urls(url: str) -> tuple[str, ...]:
-    """Where a server that names no place may keep its metadata, in the order MCP gives."""
+    """Return where a server may publish its metadata if it names no place, in the order that MCP gives."""
     parts = _normal(urlsplit(url))
     path = parts.path.rstrip("/")
     places = (WELL_KNOWN + path, WELL_KNOWN) if path else (WELL_KNOWN,)
@@ -56,20 +58,22 @@ def origin_of(url: str) -> str:
 
 
 def read_protected_resource_untrusted(data: bytes, url: str) -> ProtectedResource:
-    """Raises BadMetadata. The resource must be the server at `url`, or what that server is a part of."""
+    """Read protected resource metadata. The resource must be the server at `url`, or a path above it. Raise
+    BadMetadata.
+    """
     try:
-        said = msgspec.json.decode(data, type=ProtectedResource)
+        metadata = msgspec.json.decode(data, type=ProtectedResource)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadMetadata("the answer is not protected resource metadata") from None
-    if not covers(said.resource, url):  # RFC 9728 3.3
+    if not covers(metadata.resource, url):  # RFC 9728 3.3
         raise BadMetadata("the resource metadata is that of another resource")
-    if not said.authorization_servers:  # MCP: at least one
+    if not metadata.authorization_servers:  # MCP: at least one
         raise BadMetadata("the resource metadata names no authorization server")
-    return msgspec.structs.replace(said, scopes_supported=_scopes(said.scopes_supported))
+    return msgspec.structs.replace(metadata, scopes_supported=_scopes(metadata.scopes_supported))
 
 
 def covers(resource: str, url: str) -> bool:
-    """Whether a token for `resource` is one for the server at `url`: the same, or a path above it."""
+    """Return whether a token for `resource` is valid for the server at `url`: the same resource, or a path above it."""
     try:
         ours, theirs = _normal(urlsplit(url)), _normal(urlsplit(resource))
         whole = urlsplit(resource)
@@ -82,17 +86,17 @@ def covers(resource: str, url: str) -> bool:
 
 
 def read_authorization_server_untrusted(data: bytes, issuer: str) -> AuthorizationServer:
-    """Raises BadMetadata."""
+    """Read authorization server metadata. Raise BadMetadata."""
     try:
-        said = msgspec.json.decode(data, type=AuthorizationServer)
+        metadata = msgspec.json.decode(data, type=AuthorizationServer)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadMetadata("the answer is not authorization server metadata") from None
-    if said.issuer != issuer:  # RFC 8414 3.3, to the letter
+    if metadata.issuer != issuer:  # RFC 8414 3.3, to the letter
         raise BadMetadata("the metadata names another issuer")
-    for endpoint in (said.token_endpoint, said.authorization_endpoint, said.registration_endpoint):
+    for endpoint in (metadata.token_endpoint, metadata.authorization_endpoint, metadata.registration_endpoint):
         if endpoint is not None and not is_protected(endpoint):  # OAuth 2.1 1.5
             raise BadMetadata("the metadata names an endpoint that is not https")
-    return msgspec.structs.replace(said, scopes_supported=_scopes(said.scopes_supported))
+    return msgspec.structs.replace(metadata, scopes_supported=_scopes(metadata.scopes_supported))
 
 
 def is_issuer(url: str) -> bool:
@@ -110,4 +114,4 @@ def _normal(parts: SplitResult) -> SplitResult:
 
 
 def _scopes(listed: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one for one in listed if is_scope(one)))[:SCOPES_MAX]
+    return tuple(dict.fromkeys(scope for scope in listed if is_scope(scope)))[:SCOPES_MAX]

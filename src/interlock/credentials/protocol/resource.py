@@ -40,16 +40,16 @@ def request_body(token: str) -> bytes:
 
 
 def read_introspection_untrusted(data: bytes, issuer: str) -> Claims | Invalid:
-    """The claims of an active token. An answer need not repeat who answers, so a missing issuer is filled in."""
+    """Return the claims of an active token. A missing issuer is filled in, because an answer need not repeat it."""
     try:
-        said = msgspec.json.decode(data, type=Introspected)
+        answer = msgspec.json.decode(data, type=Introspected)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadIntrospection("the answer is not a token introspection answer") from None
-    if not said.active:
+    if not answer.active:
         return Invalid(Reason.INACTIVE)
-    if said.token_type is not None and said.token_type.lower() not in ("bearer", "access_token"):
+    if answer.token_type is not None and answer.token_type.lower() not in ("bearer", "access_token"):
         return Invalid(Reason.BOUND)
-    return said if said.iss is not None else msgspec.structs.replace(said, iss=issuer)
+    return answer if answer.iss is not None else msgspec.structs.replace(answer, iss=issuer)
 
 
 # OAuth's scope strings and our three scopes, of which a wider one holds the narrower ones.
@@ -69,13 +69,15 @@ DEFAULT_SCOPES: Final[Mapping[str, OurScope]] = {
 
 
 def granted_scope(scopes: Iterable[str], table: Mapping[str, OurScope]) -> OurScope | None:
-    """The widest of ours that the token's scopes stand for; None when they stand for none."""
+    """Return the widest of our scopes that the token's scopes map to, or None."""
     ours = [table[scope] for scope in scopes if scope in table]
     return max(ours, key=RANK.index, default=None)
 
 
 def scope_to_ask(needed: str, table: Mapping[str, OurScope]) -> str | None:
-    """The scope string a client should ask for: the first that stands for `needed`, else for the next wider one."""
+    """Return the scope string that a client should ask for: the first that maps to `needed`, otherwise to the next
+    wider scope.
+    """
     for ours in RANK[RANK.index(needed) :]:
         for scope, stands_for in table.items():
             if stands_for == ours:
@@ -96,7 +98,7 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+", re.ASCII)
 
 
 def resource_of(public_url: str) -> str:
-    """The resource identifier of the node that clients reach at `public_url`."""
+    """Return the resource identifier of the node that clients reach at `public_url`."""
     return canonical_uri(public_url.rstrip("/") + ENDPOINT)
 
 
@@ -107,7 +109,7 @@ def metadata_url(resource: str) -> str:
 
 
 def metadata_paths(resource: str) -> frozenset[str]:
-    """Where the document may be asked for: at the root, for the endpoint, and behind a proxy that adds a path."""
+    """Return the paths of the metadata document: at the root, for the endpoint, and behind a proxy that adds a path."""
     return frozenset((WELL_KNOWN, WELL_KNOWN + ENDPOINT, urlsplit(metadata_url(resource)).path))
 
 
@@ -122,7 +124,9 @@ def metadata_document(resource: str, name: str, issuers: Sequence[str], scopes: 
 
 
 def discovery_urls(issuer: str) -> tuple[str, ...]:
-    """Where an authorization server may say what it is, in the order MCP gives (RFC 8414 3.1 and 5)."""
+    """Return where an authorization server may publish its metadata, in the order that MCP gives (RFC 8414 3.1 and
+    5).
+    """
     parts = urlsplit(issuer)
     path = parts.path.rstrip("/")
     paths = (_OAUTH + path, _OPENID + path, path + _OPENID) if path else (_OAUTH, _OPENID)
@@ -140,18 +144,18 @@ class ServerMetadata(msgspec.Struct, frozen=True):
 
 def read_metadata_untrusted(data: bytes, issuer: str) -> ServerMetadata:
     try:
-        said = msgspec.json.decode(data, type=ServerMetadata)
+        metadata = msgspec.json.decode(data, type=ServerMetadata)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadMetadata("the answer is not authorization server metadata with issuer and jwks_uri") from None
-    if said.issuer != issuer:  # RFC 8414 3.3
+    if metadata.issuer != issuer:  # RFC 8414 3.3
         raise BadMetadata("the metadata names another issuer")
-    if not is_protected(said.jwks_uri):
+    if not is_protected(metadata.jwks_uri):
         raise BadMetadata("the metadata names a jwks_uri that is not https")
-    return said
+    return metadata
 
 
 def is_protected(url: str) -> bool:
-    """Whether what is fetched there cannot be changed on the way: https, or http within this machine."""
+    """Return whether nobody can change what is fetched there: it is https, or http within this machine."""
     parts = _maybe_split(url) if _VISIBLE.fullmatch(url) else None  # `urlsplit` drops line breaks
     host = (parts.hostname if parts is not None else None) or ""
     if parts is None or not _HOST.fullmatch(host) or parts.username is not None or "#" in url:

@@ -67,8 +67,8 @@ def authorization_url(
     resource: str,
     scopes: Sequence[str],
 ) -> str:
-    """The page to open. RFC 6749 3.1: a query that the endpoint has is kept."""
-    asked = {
+    """Return the URL of the page to open. A query that the endpoint has already is preserved (RFC 6749 3.1)."""
+    parameters = {
         "response_type": "code",
         "client_id": client_id,
         "redirect_uri": redirect_uri,
@@ -78,15 +78,15 @@ def authorization_url(
         "resource": resource,  # AX-10.1-2
     }
     if scopes:
-        asked["scope"] = " ".join(scopes)
+        parameters["scope"] = " ".join(scopes)
     if OFFLINE in scopes:
-        asked["prompt"] = "consent"  # OpenID Connect Core 11: without it no refresh token is given
+        parameters["prompt"] = "consent"  # OpenID Connect Core 11: without it no refresh token is given
     parts = urlsplit(endpoint)
-    return urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, urlencode(asked))))))
+    return urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, urlencode(parameters))))))
 
 
 class Returned(msgspec.Struct, frozen=True, kw_only=True):
-    """What a browser brought back to the callback."""
+    """Parameters with which a browser returns to the callback."""
 
     state: str
     code: str | None = None
@@ -95,18 +95,20 @@ class Returned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_callback_untrusted(parameters: Sequence[tuple[str, str]]) -> Returned | None:
-    """None when it is no answer to anything. RFC 6749 3.1: a parameter stands there once."""
-    said: dict[str, str] = {}
+    """Read the parameters of the callback. Return None if they are no answer, or a parameter occurs twice (RFC 6749
+    3.1).
+    """
+    values: dict[str, str] = {}
     for name, value in parameters:
-        if name in said or len(value) > CALLBACK_VALUE_MAX:
+        if name in values or len(value) > CALLBACK_VALUE_MAX:
             return None
-        said[name] = value
-    if not said.get("state") or ("code" in said) == ("error" in said):
+        values[name] = value
+    if not values.get("state") or ("code" in values) == ("error" in values):
         return None
-    error = said.get("error")
+    error = values.get("error")
     if error is not None and not _ERROR_CODE.fullmatch(error):
         error = "an error without a name"
-    return Returned(state=said["state"], code=said.get("code"), error=error, iss=said.get("iss"))
+    return Returned(state=values["state"], code=values.get("code"), error=error, iss=values.get("iss"))
 
 
 def came_from(returned: Returned, issuer: str, *, always_says: bool) -> bool:
@@ -138,7 +140,9 @@ def credentials_form(wanted: Sequence[str], resource: str) -> dict[str, str]:
 
 
 def token_request(form: Mapping[str, str], client: Client, assertion: str | None = None) -> tuple[bytes, bytes]:
-    """Headers and body, with whatever proves who asks (RFC 6749 2.3, RFC 7523 2.2)."""
+    """Return the headers and the body of a token request, with the client's authentication (RFC 6749 2.3, RFC 7523
+    2.2).
+    """
     headers, sent = _FORM, dict(form)
     match client.method:
         case "client_secret_basic":
@@ -177,38 +181,38 @@ class _Granted(msgspec.Struct):
 
 
 def read_token_untrusted(data: bytes) -> Token:
-    """Raises BadAnswer."""
+    """Read the answer to a token request. Raise BadAnswer."""
     try:
-        said = msgspec.json.decode(data, type=_Granted)
+        answer = msgspec.json.decode(data, type=_Granted)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise BadAnswer("the answer is not a token") from None
-    if said.token_type.lower() != "bearer":
+    if answer.token_type.lower() != "bearer":
         raise BadAnswer("the token is of a type other than Bearer")
-    if len(said.access_token) > TOKEN_BYTES_MAX or not _ACCESS_TOKEN.fullmatch(said.access_token):
+    if len(answer.access_token) > TOKEN_BYTES_MAX or not _ACCESS_TOKEN.fullmatch(answer.access_token):
         raise BadAnswer("the token is too long for a header, or has characters that no header may carry")
-    if len(said.refresh_token or "") > TOKEN_BYTES_MAX:
+    if len(answer.refresh_token or "") > TOKEN_BYTES_MAX:
         raise BadAnswer("the refresh token is too long")
     return Token(
-        access_token=said.access_token,
-        refresh_token=said.refresh_token or None,
-        lifetime_s=_lifetime(said.expires_in),
-        scopes=None if said.scope is None else scopes(said.scope),
+        access_token=answer.access_token,
+        refresh_token=answer.refresh_token or None,
+        lifetime_s=_lifetime(answer.expires_in),
+        scopes=None if answer.scope is None else scopes(answer.scope),
     )
 
 
 def error_code_untrusted(data: bytes) -> str | None:
-    """The name of the error an authorization server answers with (RFC 6749 5.2); None when it gives none."""
+    """Return the name of the error of an authorization server (RFC 6749 5.2), or None if it gives none."""
     try:
-        said = msgspec.json.decode(data)
+        answer = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    code = said.get("error") if isinstance(said, dict) else None
+    code = answer.get("error") if isinstance(answer, dict) else None
     return code if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else None
 
 
-def _lifetime(said: float | str | None) -> float | None:
+def _lifetime(value: float | str | None) -> float | None:
     try:
-        seconds = float(said) if said is not None else 0.0  # some servers write the number as a string
+        seconds = float(value) if value is not None else 0.0  # some servers write the number as a string
     except ValueError:
         return None
     return min(seconds, LIFETIME_S_MAX) if seconds > 0 else None

@@ -21,7 +21,7 @@ def is_bearer(authorization: bytes) -> bool:
 
 
 def maybe_bearer(authorization: bytes) -> str | None:
-    """The token of an Authorization header; None when it holds none, or nothing that could be one."""
+    """Return the token of an Authorization header, or None if there is no valid one."""
     token = authorization.partition(b" ")[2]
     if not is_bearer(authorization) or len(token) > TOKEN_BYTES_MAX:
         return None
@@ -32,9 +32,9 @@ def maybe_bearer(authorization: bytes) -> str | None:
 def challenge(
     metadata_url: str, *, error: str | None = None, description: str | None = None, scope: str | None = None
 ) -> str:
-    """RFC 6750 3.1: a request without a credential is told no error."""
-    said = {"resource_metadata": metadata_url, "error": error, "error_description": description, "scope": scope}
-    return "Bearer " + ", ".join(f'{name}="{_UNQUOTABLE.sub("", text)}"' for name, text in said.items() if text)
+    """Return a WWW-Authenticate challenge. A request without a credential gets no error code (RFC 6750 3.1)."""
+    parameters = {"resource_metadata": metadata_url, "error": error, "error_description": description, "scope": scope}
+    return "Bearer " + ", ".join(f'{name}="{_UNQUOTABLE.sub("", text)}"' for name, text in parameters.items() if text)
 
 
 CHALLENGE_BYTES_MAX: Final = 8192
@@ -59,7 +59,7 @@ NO_CHALLENGE: Final = Challenge()
 
 
 def read_challenge_untrusted(values: Iterable[bytes]) -> Challenge:
-    """The Bearer challenge among all that the server offers; the first, if it offers several."""
+    """Return the first Bearer challenge among all challenges of a server."""
     for value in values:
         for scheme, parameters in _challenges(value[:CHALLENGE_BYTES_MAX].decode("latin-1")):
             if scheme == "bearer":
@@ -72,8 +72,8 @@ def read_challenge_untrusted(values: Iterable[bytes]) -> Challenge:
 
 
 def scopes(text: str) -> tuple[str, ...]:
-    """A scope string cut into its scopes, each once; what could not be one is left out."""
-    return tuple(dict.fromkeys(one for one in text.split(" ") if _SCOPE.fullmatch(one)))[:SCOPES_MAX]
+    """Split a scope string into its scopes, each once. Invalid scopes are left out."""
+    return tuple(dict.fromkeys(scope for scope in text.split(" ") if _SCOPE.fullmatch(scope)))[:SCOPES_MAX]
 
 
 def is_scope(text: str) -> bool:
@@ -85,12 +85,12 @@ def _challenges(text: str) -> Iterator[tuple[str, dict[str, str]]]:
     at = 0
     while at < len(text):
         at = _end(_SKIPPED.match(text, at), at)
-        found = _PARAMETER.match(text, at)
-        if found is not None:
-            quoted = found[2]
-            value = found[3] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
-            parameters.setdefault(found[1].lower(), value)
-            at = found.end()
+        parameter = _PARAMETER.match(text, at)
+        if parameter is not None:
+            quoted = parameter[2]
+            value = parameter[3] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+            parameters.setdefault(parameter[1].lower(), value)
+            at = parameter.end()
             continue
         begun = _SCHEME.match(text, at)
         if begun is None:  # a token68, or nothing that could be read
@@ -104,5 +104,5 @@ def _challenges(text: str) -> Iterator[tuple[str, dict[str, str]]]:
         yield scheme, parameters
 
 
-def _end(found: re.Match[str] | None, otherwise: int) -> int:
-    return otherwise if found is None else found.end()
+def _end(match: re.Match[str] | None, otherwise: int) -> int:
+    return otherwise if match is None else match.end()
