@@ -27,6 +27,7 @@ from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, Principal, ViewKey
 from interlock.core.calls.charge import Account
+from interlock.core.calls.client_request import ClientRequest
 from interlock.core.clock import SystemClock
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.link_state import LinkState
@@ -130,7 +131,8 @@ class Way:
         meta = msgspec.json.decode(META, type=dict[str, Raw])
         began = time.process_time_ns()
         for _ in range(CALLS):
-            dispatch.call_tool(caller, b"1", {"name": name, "arguments": arguments, "_meta": META}, meta, sink)
+            params = {"name": name, "arguments": arguments, "_meta": META}
+            dispatch.call_tool(ClientRequest(caller, b"1", "tools/call", params, meta, sink))
         return (time.process_time_ns() - began) / CALLS / 1000
 
 

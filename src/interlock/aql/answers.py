@@ -15,6 +15,7 @@ from interlock.aql.protocol.field_selection import Selection, known_fields, sele
 from interlock.aql.protocol.model import Category
 from interlock.aql.protocol.results import Read, maybe_envelope_data, read_error, read_result
 from interlock.core.calls.caller import Caller, Sink
+from interlock.core.calls.client_request import ClientRequest
 from interlock.mcp.methods import MODERN
 from interlock.wire.jsonrpc.codec import decode_value, encode_result, encode_value
 
@@ -165,9 +166,7 @@ class Delivery:
 
     def __init__(
         self,
-        caller: Caller,
-        client_id: bytes,
-        sink: Sink,
+        request: ClientRequest,
         limit: int,
         *,
         request_id: str | None = None,
@@ -175,9 +174,9 @@ class Delivery:
         started_ms: Callable[[], int] | None = None,
     ) -> None:
         """`is_bare`: the answer is one of introspection, whose shapes are closed."""
-        self._caller = caller
-        self._client_id = client_id
-        self._sink = sink
+        self._caller = request.caller
+        self._client_id = request.client_id
+        self._sink = request.sink
         self._limit = limit
         self._request_id = request_id
         self._is_bare = is_bare

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import Raw
 
 from interlock.aql.answers import STRUCTURED_SINCE, Answered
-from interlock.aql.native_calls import AskedCall, OwnCall
+from interlock.aql.native_calls import OwnCall
 from interlock.aql.protocol.envelope import Halted, batch, failed, success, tool_result
 from interlock.aql.protocol.errors import Code, Failure, internal_error, too_large
 from interlock.aql.protocol.families import EndpointTool
 from interlock.aql.protocol.requests import Batch, read_item
 from interlock.core.calls.call import Call
+from interlock.core.calls.client_request import ClientRequest
 from interlock.mcp.methods import META_CAPABILITIES, MODERN, TOOLS_CALL
 from interlock.wire.jsonrpc.codec import decode_object, encode_result, find_string
 
@@ -59,7 +60,7 @@ class BatchCall(OwnCall):
     item_caller: Any = None
 
     @classmethod
-    def start(cls, surface: "AqlSurface", asked: AskedCall, batch: Batch, tool: EndpointTool) -> "BatchCall":
+    def start(cls, surface: "AqlSurface", asked: ClientRequest, batch: Batch, tool: EndpointTool) -> "BatchCall":
         caller = asked.caller
         whole = cls(
             caller,
@@ -106,7 +107,9 @@ class BatchCall(OwnCall):
                 self._take(name, Answered(failure=_ASKS) if has_asked and answered.failure is not None else answered)
                 self.advance()
 
-        asked = AskedCall(self.item_caller, self.client_id, dict(self.params), dict(self.meta), _ItemSink(self))
+        asked = ClientRequest(
+            self.item_caller, self.client_id, TOOLS_CALL, dict(self.params), dict(self.meta), _ItemSink(self)
+        )
         call = self.surface.begin(asked, request, self.tool, deliver)
         if place == self.place and not call.done:
             self.current = call

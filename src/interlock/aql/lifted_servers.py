@@ -21,8 +21,9 @@ from interlock.aql.protocol.tool_names import snake
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.caller import Caller, Principal, view_key
+from interlock.core.calls.client_request import ClientRequest
 from interlock.dispatch.dispatch import Dispatch
-from interlock.mcp.methods import LATEST_MODERN, META_CAPABILITIES, META_VERSION, Era
+from interlock.mcp.methods import LATEST_MODERN, META_CAPABILITIES, META_VERSION, TOOLS_CALL, Era
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
 
 log = logging.getLogger("interlock.aql")
@@ -134,7 +135,8 @@ class LiftedServers:
         meta = dict(_META)
         asked = {"name": Raw(encode_value(route.qualified)), "arguments": arguments, "_meta": meta}
         answer = _Answer()
-        dispatch.call_tool(Caller(principal, Era.MODERN, "aql", key), b'"aql"', asked, meta, answer)
+        caller = Caller(principal, Era.MODERN, "aql", key)
+        dispatch.call_tool(ClientRequest(caller, b'"aql"', TOOLS_CALL, asked, meta, answer))
         try:
             message = await asyncio.wait_for(answer.future, ANSWER_S)
         except TimeoutError:

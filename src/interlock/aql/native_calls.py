@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-import msgspec
 from msgspec import Raw
 
 from interlock.aql.answers import Answered, Deliver, unexpected
@@ -13,20 +12,9 @@ from interlock.aql.native_operations import Answer, NativeOperation, OperationCo
 from interlock.aql.protocol.errors import Failure, OperationFailed
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, Outcome
-from interlock.core.calls.caller import Caller, Sink
 from interlock.mcp.meta import PROGRESS_TOKEN
 from interlock.mcp.methods import PROGRESS
 from interlock.wire.jsonrpc.codec import decode_value, encode_notification, encode_value
-
-
-class AskedCall(msgspec.Struct, frozen=True):
-    """A tools/call of an endpoint as it came."""
-
-    caller: Caller
-    client_id: bytes
-    params: dict[str, Any]
-    meta: dict[str, Raw]
-    sink: Sink
 
 
 class OwnCall(Call):

@@ -7,7 +7,7 @@ through the same guard, with the same argument bytes wherever names need no mapp
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from interlock.aql.answers import Answered, Deliver, Delivery, OperationSink, un
 from interlock.aql.batch import BatchCall
 from interlock.aql.introspect import Introspection
 from interlock.aql.loop_operations import DECLARATIONS
-from interlock.aql.native_calls import AskedCall, NativeCalls, OwnCall
+from interlock.aql.native_calls import NativeCalls, OwnCall
 from interlock.aql.operation_index import Entry
 from interlock.aql.protocol.envelope import Warn, failed, tool_result
 from interlock.aql.protocol.errors import (
@@ -41,8 +41,9 @@ from interlock.aql.protocol.tokens import digest_of
 from interlock.aql.protocol.validation import Arguments
 from interlock.catalog.catalog import View
 from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller, Sink, ViewKey
+from interlock.core.calls.caller import Caller, ViewKey
 from interlock.core.calls.charge import Account
+from interlock.core.calls.client_request import ClientRequest
 from interlock.core.clock import Clock, rfc3339
 from interlock.dispatch.arrivals import ArrivingCall
 from interlock.dispatch.dispatch import Dispatch
@@ -214,36 +215,24 @@ class AqlSurface:
 
     # Calls
 
-    def call_tool(
-        self,
-        caller: Caller,
-        client_id: bytes,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        sink: Sink,
-        headers: Mapping[bytes, bytes] | None = None,
-        *,
-        as_task: bool = False,
-    ) -> Call:
-        name = find_string(params.get("name"))
+    def call_tool(self, asked: ClientRequest) -> Call:
+        caller, meta = asked.caller, asked.meta
+        name = find_string(asked.params.get("name"))
         endpoints = self.adapter.endpoints(self._mode)
         tool = endpoints.by_name.get(name or "")
         if tool is None:
-            return self.dispatch.call_tool(caller, client_id, {"name": Raw(b'""')}, meta, sink)
+            return self.dispatch.call_tool(msgspec.structs.replace(asked, params={"name": Raw(b'""')}, headers=None))
         aql = self.adapter.plan.aql
         if caller.aql is None:
             self.adapter.session_of(caller, meta)
-        asked = AskedCall(caller, client_id, params, meta, sink)
-        request = read_request(params.get("arguments"), aql.limits, has_batch=aql.batch)
+        request = read_request(asked.params.get("arguments"), aql.limits, has_batch=aql.batch)
         if isinstance(request, Batch):
             return BatchCall.start(self, asked, request, tool)
         if isinstance(request, Failure):
             is_bare = request.code == AqlCode.BATCH_VALIDATION_ERROR.value
             return self._refuse(asked, request, is_bare=is_bare)
         deliver = Delivery(
-            caller,
-            client_id,
-            sink,
+            asked,
             aql.limits.response_bytes,
             request_id=request.request_id,
             is_bare=request.operation == INTROSPECT,
@@ -253,7 +242,7 @@ class AqlSurface:
 
     def begin(
         self,
-        asked: AskedCall,
+        asked: ClientRequest,
         request: Request,
         tool: EndpointTool,
         deliver: Deliver,
@@ -267,7 +256,7 @@ class AqlSurface:
 
     def _begin(
         self,
-        asked: AskedCall,
+        asked: ClientRequest,
         request: Request,
         tool: EndpointTool,
         deliver: Deliver,
@@ -276,12 +265,9 @@ class AqlSurface:
         index = self.adapter.index(caller)
         entry = index.by_name.get(request.operation)
         if entry is None or request.operation == INTROSPECT:
-            arrivals, now = self.dispatch.arrivals, self.adapter.clock.now()
-            later = ArrivingCall(
-                caller, asked.client_id, TOOLS_CALL, asked.params, asked.meta, asked.sink, now, self.dispatch.under_way
-            )
+            later = ArrivingCall(*self.dispatch.call_fields(asked))
             make = partial(self.begin, asked, request, tool, deliver)
-            if arrivals.postpone(later, make):
+            if self.dispatch.arrivals.postpone(later, make):
                 return later
         if entry is None:  # AQL-8.5.2-1
             because = _LOOP_OFF if request.operation in _LOOP_OPERATIONS else ""
@@ -326,7 +312,8 @@ class AqlSurface:
             asked.sink, deliver, entry, selection, caller=caller, help=self._guidance, ack=ack, warnings=warnings
         )
         sent = {**asked.params, "name": entry.tool_name, "arguments": _for_upstream(entry, arguments.text)}
-        return self.dispatch.call_tool(caller, asked.client_id, sent, meta, wrapped, None, ack=ack)
+        inner_request = ClientRequest(caller, asked.client_id, TOOLS_CALL, sent, meta, wrapped)
+        return self.dispatch.call_tool(inner_request, ack=ack)
 
     async def _introspect_settled(self, caller: Caller, request: Request) -> Answered:
         """When the AQL servers below have said what they have: a first list shows operations, not their tools."""
@@ -405,7 +392,7 @@ class AqlSurface:
 
     def _begin_native(
         self,
-        asked: AskedCall,
+        asked: ClientRequest,
         entry: Entry,
         arguments: Arguments,
         ack: Acknowledgement | PersonHold | None,
@@ -424,23 +411,12 @@ class AqlSurface:
 
     # Answers of our own
 
-    def _new(self, asked: AskedCall, target: str) -> OwnCall:
-        now = self.adapter.clock.now()
-        return OwnCall(
-            asked.caller,
-            asked.client_id,
-            TOOLS_CALL,
-            asked.params,
-            asked.meta,
-            asked.sink,
-            now,
-            self.dispatch.under_way,
-            target,
-        )
+    def _new(self, asked: ClientRequest, target: str) -> OwnCall:
+        return OwnCall(*self.dispatch.call_fields(asked, target))
 
     def _own(
         self,
-        asked: AskedCall,
+        asked: ClientRequest,
         answered: Answered,
         deliver: Deliver,
         *,
@@ -454,13 +430,13 @@ class AqlSurface:
 
     def _refuse(
         self,
-        asked: AskedCall,
+        asked: ClientRequest,
         refused: Failure,
         *,
         is_bare: bool,
     ) -> Call:
         limit = self.adapter.plan.aql.limits.response_bytes
-        deliver = Delivery(asked.caller, asked.client_id, asked.sink, limit, is_bare=is_bare)
+        deliver = Delivery(asked, limit, is_bare=is_bare)
         return self._own(asked, Answered(failure=refused), deliver)
 
     def _stopwatch(self) -> Any:

@@ -42,6 +42,7 @@ from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.catalog.routes import LinkItems, Route, era_of
 from interlock.catalog.unlisted_tools import CHANGED
 from interlock.core.calls.caller import Principal, ViewKey
+from interlock.core.calls.client_request import ClientRequest
 from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.dispatch.dispatch import Dispatch
@@ -54,7 +55,7 @@ from interlock.links.operations import masked_session
 from interlock.links.registered import RegisteredLink
 from interlock.mcp.items import maybe_value
 from interlock.mcp.meta import PROGRESS_TOKEN, stamp_modern
-from interlock.mcp.methods import PROGRESS, Era
+from interlock.mcp.methods import PROGRESS, TOOLS_CALL, Era
 from interlock.names.protocol.entry import Lookup
 from interlock.names.protocol.grammar import SiblingAdvice, sibling_advice
 from interlock.names.protocol.judgement import SurfaceVerdict
@@ -275,7 +276,7 @@ class CallOperations:
         meta[PROGRESS_TOKEN] = Raw(id)
         params: dict[str, Any] = {"name": Raw(encode_value(name)), "arguments": arguments}
         sink = _Progress()
-        call = self._dispatch.call_tool(caller, id, params, meta, sink)
+        call = self._dispatch.call_tool(ClientRequest(caller, id, TOOLS_CALL, params, meta, sink))
         try:
             while not sink.is_over:
                 await sink.changed.wait()

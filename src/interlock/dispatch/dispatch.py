@@ -19,15 +19,15 @@ from msgspec import Raw
 from interlock.approvals.decisions import DecisionService
 from interlock.approvals.protocol.approval import Approval
 from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass
-from interlock.ax.protocol.messages import CONFIRM
 from interlock.ax.protocol.route import ROUTE
 from interlock.catalog.catalog import EVERYTHING, Catalog, View
 from interlock.catalog.route_check import RouteCheck
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallHold, Outcome
-from interlock.core.calls.caller import Caller, Sink, ViewKey
+from interlock.core.calls.caller import ViewKey
 from interlock.core.calls.check import HELD, Admitted, CheckNumber, Held, Refused
+from interlock.core.calls.client_request import ClientRequest
 from interlock.core.calls.failures import answer_failures
 from interlock.core.calls.incoming_route import Followed
 from interlock.core.calls.refusals import BUSY, is_not_found, own_links_full
@@ -60,7 +60,6 @@ from interlock.mcp.methods import (
     META_CAPABILITIES,
     MODERN,
     NAMED_BY,
-    PROMPTS_GET,
     RESOURCES_READ,
     TOOLS_CALL,
     Era,
@@ -134,32 +133,33 @@ class Dispatch:
 
     def call_tool(
         self,
-        caller: Caller,
-        client_id: bytes,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        sink: Sink,
-        headers: Mapping[bytes, bytes] | None = None,
+        request: ClientRequest,
         *,
         as_task: bool = False,
         ack: CallHold | None = None,
         released_by: str | None = None,
     ) -> Call:
-        """`as_task`: a legacy client asks for a task. `ack`: what the caller itself has to confirm (MCP-AQL).
-        `released_by`: the approval of a proposal to make this very call (MCPx)."""
-        way: Followed | None = None
+        """Call a tool (tools/call).
+
+        `as_task`: a legacy client asks for a task. `ack`: what the caller itself has to confirm (MCP-AQL).
+        `released_by`: the approval of a proposal to make this very call (MCPx).
+        """
+        caller, params, meta = request.caller, request.params, request.meta
+        followed: Followed | None = None
         if caller.hop is not None:
-            followed = caller.hop.follow(params, meta, params.get("name"))
-            if isinstance(followed, Refusal):
-                return self.refuse(self._new(caller, client_id, TOOLS_CALL, params, meta, sink), followed)
-            if followed is not None:
-                way, params["name"], meta = followed, followed.raw, _with_route(meta, followed)
+            route_taken = caller.hop.follow(params, meta, params.get("name"))
+            if isinstance(route_taken, Refusal):
+                return self.refuse(self._new(request), route_taken)
+            if route_taken is not None:
+                followed, params["name"], meta = route_taken, route_taken.raw, _with_route(meta, route_taken)
+                if meta is not request.meta:
+                    request = msgspec.structs.replace(request, meta=meta)
         back: Back | None = None
         if "requestState" in params:
-            came = self._came_back(caller, client_id, params, meta, sink)
-            if isinstance(came, Call):
-                return came
-            back = came
+            returning = self._find_returning(request)
+            if isinstance(returning, Call):
+                return returning
+            back = returning
         namespace = self._catalog.namespace
         if caller.seen is not namespace:
             caller.seen, caller.view = namespace, namespace.view(caller.key)
@@ -168,35 +168,32 @@ class Dispatch:
             route = view.tools[bytes(params["name"])]
         except KeyError:  # spelled otherwise, or unknown
             name = find_string(params.get("name"))
-            known = view.find_tool(name) if name is not None else None
-            if known is None:
-                make = partial(self.call_tool, headers=headers, as_task=as_task, ack=ack)
-                later = self._maybe_later(make, caller, client_id, TOOLS_CALL, params, meta, sink)
+            listed = view.find_tool(name) if name is not None else None
+            if listed is None:
+                later = self._postpone(request, partial(self.call_tool, as_task=as_task, ack=ack))
                 if later is not None:
                     return later
-                return self._refuse_unknown_tool(self._new(caller, client_id, TOOLS_CALL, params, meta, sink), name)
-            route = known
+                return self._refuse_unknown_tool(self._new(request), name)
+            route = listed
         arguments = params.get("arguments")
         if arguments is not None and memoryview(arguments)[0] != _OBJECT and not _may_be_null(arguments, route):
-            call = self._new(caller, client_id, TOOLS_CALL, params, meta, sink, route.qualified)
-            return self._invalid(call, "params.arguments must be an object")
+            return self._invalid(self._new(request, route.qualified), "params.arguments must be an object")
         head, onward = route.head, route.onward
-        if way is not None and onward is not None:
-            onward = way.onward
+        if followed is not None and onward is not None:
+            onward = followed.onward
         if route.mirrored:
-            mirrored = self._mirror_headers(route, arguments, headers)
+            mirrored = self._mirror_headers(route, arguments, request.headers)
             if isinstance(mirrored, Refusal):
-                call = self._new(caller, client_id, TOOLS_CALL, params, meta, sink, route.qualified)
-                return self.refuse(call, mirrored)
+                return self.refuse(self._new(request, route.qualified), mirrored)
             head = mirrored
         link = route.link
         call = (link.task_call_type if as_task else link.call_type)(
             caller,
-            client_id,
+            request.client_id,
             TOOLS_CALL,
             params,
             meta,
-            sink,
+            request.sink,
             self._clock.now(),
             self.under_way,
             route.qualified,
@@ -207,7 +204,7 @@ class Dispatch:
             route,
         )
         if not link.modern:
-            refusal = self._across(call, link, route)
+            refusal = self._cross_eras(call, link, route)
             if refusal is not None:
                 return self.refuse(call, refusal)
         if route.gate is not None:
@@ -221,28 +218,19 @@ class Dispatch:
         return self.send(call, link)
 
     def _take_back(self, call: Call, hold: GateHold, back: Back) -> Call:
-        """The client's person does not want it: nothing will be sent, so that nothing beyond the arguments counts."""
+        """End a call that the client's person no longer wants. Nothing is sent, so only the first checks count."""
         refused = self.guard.find_refusal(call, hold.route.link, CheckNumber.AVAILABILITY)
         if refused is not None:
             return self.refuse(call, refused.refusal)
         self._gate.take_back(call, hold, back)
         return call
 
-    def _maybe_later(
-        self,
-        make: Callable[..., Call],
-        caller: Caller,
-        client_id: bytes,
-        method: str,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        sink: Sink,
-    ) -> Call | None:
-        """A request for what is not listed, while servers have yet to arrive: it is looked at again when they have."""
-        if caller.hop is not None or "requestState" in params:
+    def _postpone(self, request: ClientRequest, make: Callable[[ClientRequest], Call]) -> Call | None:
+        """Make the call later if servers have yet to arrive, which may list what the request names."""
+        if request.caller.hop is not None or "requestState" in request.params:
             return None
-        call = ArrivingCall(caller, client_id, method, params, meta, sink, self._clock.now(), self.under_way)
-        return call if self.arrivals.postpone(call, partial(make, caller, client_id, params, meta, sink)) else None
+        call = ArrivingCall(*self.call_fields(request))
+        return call if self.arrivals.postpone(call, partial(make, request)) else None
 
     def _refuse_unknown_tool(self, call: Call, name: str | None) -> Call:
         if name is None:
@@ -250,75 +238,74 @@ class Dispatch:
         call.target = name[:255]
         return self.refuse(call, self._route_check.unlisted(call.caller, name))
 
-    def get_prompt(
-        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
-    ) -> Call:
-        way = caller.hop.follow(params, meta, params.get("name")) if caller.hop is not None else None
-        if isinstance(way, Refusal):
-            return self.refuse(self._new(caller, client_id, PROMPTS_GET, params, meta, sink), way)
-        if way is not None:
-            params["name"] = way.raw
-        resumed = self._maybe_resume(caller, client_id, PROMPTS_GET, params, meta, sink)
+    def get_prompt(self, request: ClientRequest) -> Call:
+        """Get a prompt (prompts/get)."""
+        caller, params = request.caller, request.params
+        followed = caller.hop.follow(params, request.meta, params.get("name")) if caller.hop is not None else None
+        if isinstance(followed, Refusal):
+            return self.refuse(self._new(request), followed)
+        if followed is not None:
+            params["name"] = followed.raw
+        resumed = self._find_resumed(request)
         if resumed is not None:
             return resumed
         name = find_string(params.get("name"))
         route = self.view(caller.key).find_prompt(name) if name is not None else None
         if route is None:
-            later = self._maybe_later(self.get_prompt, caller, client_id, PROMPTS_GET, params, meta, sink)
+            later = self._postpone(request, self.get_prompt)
             if later is not None:
                 return later
-            call = self._new(caller, client_id, PROMPTS_GET, params, meta, sink, (name or "")[:255])
+            call = self._new(request, (name or "")[:255])
             if name is None:
                 return self._invalid(call, "params.name must be a string")
             return self._invalid(call, "unknown prompt", {"reason": "prompt_not_found"})
-        onward = _onward(route.onward, way)
-        common = caller, client_id, PROMPTS_GET, params, meta, sink, self._clock.now(), self.under_way, route.qualified
+        onward = _onward(route.onward, followed)
+        fields = self.call_fields(request, route.qualified)
         link = route.link
-        call = link.new_request(route.original, *common, route.timeout_s, route.head, onward, READING)
+        call = link.new_request(route.original, *fields, route.timeout_s, route.head, onward, READING)
         return self._request(call, link, "name", route.wire_name)
 
-    def read_resource(
-        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
-    ) -> Call:
+    def read_resource(self, request: ClientRequest) -> Call:
+        """Read a resource (resources/read)."""
+        caller, params = request.caller, request.params
         uri = find_string(params.get("uri"))
-        way = caller.hop.follow_uri(params, meta, uri) if caller.hop is not None and uri is not None else None
-        if isinstance(way, Refusal):
-            return self.refuse(self._new(caller, client_id, RESOURCES_READ, params, meta, sink), way)
-        if way is not None:
-            uri, params["uri"] = way.name, way.raw
-        resumed = self._maybe_resume(caller, client_id, RESOURCES_READ, params, meta, sink)
+        followed: Followed | Refusal | None = None
+        if caller.hop is not None and uri is not None:
+            followed = caller.hop.follow_uri(params, request.meta, uri)
+        if isinstance(followed, Refusal):
+            return self.refuse(self._new(request), followed)
+        if followed is not None:
+            uri, params["uri"] = followed.name, followed.raw
+        resumed = self._find_resumed(request)
         if resumed is not None:
             return resumed
         if uri is None:
-            call = self._new(caller, client_id, RESOURCES_READ, params, meta, sink)
-            return self._invalid(call, "params.uri must be a string")
+            return self._invalid(self._new(request), "params.uri must be a string")
         target = uri[:255]
-        found = self.view(caller.key).find_resource(uri)
-        if isinstance(found, list):
-            later = self._maybe_later(self.read_resource, caller, client_id, RESOURCES_READ, params, meta, sink)
+        place = self.view(caller.key).find_resource(uri)
+        if isinstance(place, list):
+            later = self._postpone(request, self.read_resource)
             if later is not None:
                 return later
-            call = self._new(caller, client_id, RESOURCES_READ, params, meta, sink, target)
-            return self.refuse(call, resource_not_found(uri, found, caller.era))
-        link, downstream = found
-        onward = _onward(self._onward_to_place(link, downstream), way)
+            return self.refuse(self._new(request, target), resource_not_found(uri, place, caller.era))
+        link, downstream = place
+        onward = _onward(self._onward_to_place(link, downstream), followed)
         head = modern_head(RESOURCES_READ) + b"mcp-name: %b\r\n" % encode_header(downstream)
-        common = caller, client_id, RESOURCES_READ, params, meta, sink, self._clock.now(), self.under_way, target
-        call = link.new_request(downstream, *common, link.timeout_s, head, onward, READING)
+        call = link.new_request(downstream, *self.call_fields(request, target), link.timeout_s, head, onward, READING)
         return self._request(call, link, "uri", Raw(encode_value(downstream)))
 
-    def complete(
-        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
-    ) -> Call:
+    def complete(self, request: ClientRequest) -> Call:
+        """Complete an argument of a prompt or of a resource template (completion/complete)."""
+        caller, params, meta = request.caller, request.params, request.meta
         ref: dict[str, Any] | None = decode_object(params["ref"]) if "ref" in params else None
         kind = find_string((ref or {}).get("type"))
         link: Link | None = None
         what = target = ""
         onward: dict[str, Raw] | None = None
-        way: Followed | Refusal | None = None
+        followed: Followed | Refusal | None = None
         if ref is not None and kind == "ref/prompt":
-            way = caller.hop.follow(params, meta, ref.get("name")) if caller.hop is not None else None
-            name = way.name if isinstance(way, Followed) else find_string(ref.get("name")) or ""
+            followed = caller.hop.follow(params, meta, ref.get("name")) if caller.hop is not None else None
+            name = followed.name if isinstance(followed, Followed) else find_string(ref.get("name")) or ""
             target = name[:255]
             route = self.view(caller.key).find_prompt(name)
             if route is not None:
@@ -326,8 +313,8 @@ class Dispatch:
                 onward = route.onward
         elif ref is not None and kind == "ref/resource":
             uri = find_string(ref.get("uri")) or ""
-            way = caller.hop.follow_uri(params, meta, uri) if caller.hop is not None else None
-            uri = way.name if isinstance(way, Followed) else uri
+            followed = caller.hop.follow_uri(params, meta, uri) if caller.hop is not None else None
+            uri = followed.name if isinstance(followed, Followed) else uri
             target = uri[:255]
             place = self.view(caller.key).find_template(uri)
             if place is not None:
@@ -335,33 +322,32 @@ class Dispatch:
                 what = place[1]
                 onward = self._onward_to_place(*place)
         else:
-            call = self._new(caller, client_id, COMPLETE, params, meta, sink)
-            return self._invalid(call, "params.ref must be a ref/prompt or a ref/resource")
-        if link is None or isinstance(way, Refusal):
-            call = self._new(caller, client_id, COMPLETE, params, meta, sink, target)
-            if isinstance(way, Refusal):
-                return self.refuse(call, way)
+            return self._invalid(self._new(request), "params.ref must be a ref/prompt or a ref/resource")
+        if isinstance(followed, Refusal):
+            return self.refuse(self._new(request, target), followed)
+        if link is None:
+            call = self._new(request, target)
             return self._invalid(call, "params.ref names nothing here", {"reason": "reference_not_found"})
         params["ref"] = ref
-        common = caller, client_id, COMPLETE, params, meta, sink, self._clock.now(), self.under_way, target
-        call = link.new_request(what, *common, link.timeout_s, modern_head(COMPLETE), _onward(onward, way), READING)
+        fields = self.call_fields(request, target)
+        onward = _onward(onward, followed)
+        call = link.new_request(what, *fields, link.timeout_s, modern_head(COMPLETE), onward, READING)
         return call if call.done else self.send(call, link)
 
     def _request(self, call: Call, link: Link, member: str, wire_name: Raw) -> Call:
-        """`member`: of its params, which its server calls `wire_name`."""
+        """Send a request for a prompt or a resource. `member`: of its params, which its server calls `wire_name`."""
         if call.done:
             return call
-        refusal = self._across(call, link)
+        refusal = self._cross_eras(call, link)
         if refusal is not None:
             return self.refuse(call, refusal)
         call.params[member] = wire_name
         return self.send(call, link)
 
-    def confirm(
-        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
-    ) -> Call:
+    def confirm(self, request: ClientRequest) -> Call:
         """Take a proof (mcpax/confirm), from anybody, and make the call that it releases."""
-        call = ConfirmCall(caller, client_id, CONFIRM, params, meta, sink, self._clock.now(), self.under_way)
+        caller = request.caller
+        call = ConfirmCall(*self.call_fields(request))
         held = self._confirmations.find_held_call(call)
         if isinstance(held, Refusal):
             return self.refuse(call, held)
@@ -374,7 +360,7 @@ class Dispatch:
             self._answer_confirm(call, redeemed, Outcome.REFUSED)
             return call
         if caller.calls is not None:
-            caller.calls[client_id] = call
+            caller.calls[request.client_id] = call
         self._confirming.begin(answer_failures(call, self._confirm(call, held)))
         return call
 
@@ -393,7 +379,8 @@ class Dispatch:
             params, meta = self._confirmations.released_request(call, decided)
             self.under_way.finish(call, Outcome.OK)
             call.done = True
-            call.released_call = self.call_tool(call.caller, call.client_id, params, meta, call.sink)
+            released = ClientRequest(call.caller, call.client_id, TOOLS_CALL, params, meta, call.sink)
+            call.released_call = self.call_tool(released)
 
     async def open(self) -> None:
         """Do nothing: there is nothing to begin."""
@@ -402,29 +389,34 @@ class Dispatch:
         """Wait until every confirmation is decided."""
         await self._confirming.finish()
 
+    # What the routed methods share
+
+    def _new(self, request: ClientRequest, target: str = "") -> Call:
+        """Return a call for a request that is refused, or answered here."""
+        return Call(*self.call_fields(request, target))
+
+    def call_fields(self, request: ClientRequest, target: str = "") -> tuple[Any, ...]:
+        """Return the first fields of a call, in their order."""
+        return (
+            request.caller,
+            request.client_id,
+            request.method,
+            request.params,
+            request.meta,
+            request.sink,
+            self._clock.now(),
+            self.under_way,
+            target,
+        )
+
     def _onward_to_place(self, link: Link, uri: str) -> dict[str, Raw] | None:
-        """The route of a request for a resource, where an AX peer has it."""
+        """Return the route of a request for a resource that an AX peer has."""
         return self._catalog.namespace.onward(link, uri) if link.offer.kind != "adopted" else None
-
-    # The common way
-
-    def _new(
-        self,
-        caller: Caller,
-        client_id: bytes,
-        method: str,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        sink: Sink,
-        target: str = "",
-    ) -> Call:
-        """A request that is refused, or answered here."""
-        return Call(caller, client_id, method, params, meta, sink, self._clock.now(), self.under_way, target)
 
     def _mirror_headers(
         self, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
     ) -> bytes | Refusal:
-        """Arguments that a 2026-07-28 tool wants repeated as headers: checked where they came so, written anew."""
+        """Return the headers of a 2026-07-28 tool that wants arguments repeated there, compared with the client's."""
         try:
             values = decode_value(arguments) if arguments is not None else {}
         except CodecError:
@@ -438,10 +430,8 @@ class Dispatch:
     def _invalid(self, call: Call, message: str, data: dict[str, Any] | None = None) -> Call:
         return self.refuse(call, Refusal(INVALID_PARAMS, message, data))
 
-    # Across eras (`CallHandler`)
-
-    def _across(self, call: Call, link: Link, tool: Route | None = None) -> Refusal | None:
-        """A modern client's call to a legacy server: note what a retry must repeat, and the log level it wants."""
+    def _cross_eras(self, call: Call, link: Link, tool: Route | None = None) -> Refusal | None:
+        """Prepare a modern client's call for a legacy server: note what a retry must repeat, and set its log level."""
         if call.caller.era is LEGACY or link.facts is None or link.facts.era is MODERN:
             return None
         if "requestState" in call.params:  # only we make one for this server
@@ -455,24 +445,20 @@ class Dispatch:
         call.after = self.under_way.set_log_level(call, link)
         return None
 
-    def _came_back(
-        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
-    ) -> Call | Back | None:
-        """A tools/call with a state: of a call that is held, of one that is parked, or of its server's own."""
-        back = self._gate.returned(caller, params)
+    def _find_returning(self, request: ClientRequest) -> Call | Back | None:
+        """Return what a tools/call with a state comes back to: a held call, a parked call, or None: its server's."""
+        back = self._gate.returned(request.caller, request.params)
         if isinstance(back, Refusal):
-            return self.refuse(self._new(caller, client_id, TOOLS_CALL, params, meta, sink), back)
-        return back or self._maybe_resume(caller, client_id, TOOLS_CALL, params, meta, sink)
+            return self.refuse(self._new(request), back)
+        return back or self._find_resumed(request)
 
-    def _maybe_resume(
-        self, caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
-    ) -> Call | None:
-        """The parked call a retry takes up, or the refusal as an ended call; None for every other request."""
-        if caller.era is Era.LEGACY or "requestState" not in params:
+    def _find_resumed(self, request: ClientRequest) -> Call | None:
+        """Return the parked call that a retry resumes, or its refusal as an ended call; None for any other request."""
+        if request.caller.era is Era.LEGACY or "requestState" not in request.params:
             return None
-        resumed = self.under_way.parking.resume(caller, client_id, method, params, meta, sink)
+        resumed = self.under_way.parking.resume(request)
         if isinstance(resumed, Refusal):
-            return self.refuse(self._new(caller, client_id, method, params, meta, sink), resumed)
+            return self.refuse(self._new(request), resumed)
         return resumed
 
     # Sending
@@ -624,14 +610,14 @@ class Dispatch:
         return call
 
 
-def _onward(own: dict[str, Raw] | None, way: Followed | None) -> dict[str, Raw] | None:
-    """What an AX peer below reads of the route (MCP-AX 7.2): `own`, where the request began here."""
-    return own if own is None or way is None else way.onward
+def _onward(own: dict[str, Raw] | None, followed: Followed | None) -> dict[str, Raw] | None:
+    """Return the route that an AX peer below reads (MCP-AX 7.2). `own`: if the request began here."""
+    return own if own is None or followed is None else followed.onward
 
 
-def _with_route(meta: dict[str, Raw], way: Followed) -> dict[str, Raw]:
-    """A parent may say its route beside `_meta`. What it says in there is the same with many calls, and shared."""
-    return meta if ROUTE in meta else {**meta, **way.said}
+def _with_route(meta: dict[str, Raw], followed: Followed) -> dict[str, Raw]:
+    """Return `_meta` with the route of a parent that wrote it beside `_meta`. Calls share `_meta`: it is copied."""
+    return meta if ROUTE in meta else {**meta, **followed.said}
 
 
 def resource_not_found(uri: str, candidates: list[str], era: Era) -> Refusal:
@@ -645,6 +631,6 @@ def resource_not_found(uri: str, candidates: list[str], era: Era) -> Refusal:
 
 
 def _may_be_null(arguments: Raw, route: Route) -> bool:
-    """Some clients write null for no arguments: what that means is the server's affair, where nothing here reads it."""
+    """Return whether null arguments, which some clients write for none, may go to the server as they are."""
     is_read = route.gate is not None or route.mirrored or route.link.checks_input
     return not is_read and bytes(arguments) == b"null"

@@ -18,7 +18,8 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Asked, Caller, Sink
+from interlock.core.calls.caller import Asked
+from interlock.core.calls.client_request import ClientRequest
 from interlock.core.clock import Clock
 from interlock.core.recorder import digest_of
 from interlock.mcp.capabilities import declares, may_be_asked, question_capability
@@ -217,10 +218,9 @@ class Parking:
 
     # The client comes back
 
-    def resume(
-        self, caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
-    ) -> Call | Refusal | None:
-        """The call a retry belongs to; why it cannot go on; or None: there is no state, or it is not ours to judge."""
+    def resume(self, request: ClientRequest) -> Call | Refusal | None:
+        """Resume the call that a retry belongs to, or refuse the retry; None if its state is not one of ours."""
+        caller, params = request.caller, request.params
         raw = params.get("requestState")
         state = find_string(raw) if raw is not None else None
         if state is None or not is_ours(state):
@@ -228,7 +228,7 @@ class Parking:
         ticket = unseal_untrusted(state, self._key)
         if ticket is None:
             return None  # another node's, further down the tree, or changed: the server of the request will say
-        foreign = ticket.digest != b"" and ticket.digest != request_digest(method, params)
+        foreign = ticket.digest != b"" and ticket.digest != request_digest(request.method, params)
         if ticket.principal != caller.principal.name or foreign:
             return _refusal("state_foreign", "this requestState belongs to another request")
         if self._clock.wall() > ticket.expires_at:
@@ -240,20 +240,12 @@ class Parking:
         space = self.spaces.get(ticket.handle)
         if space is None or not space.waiting or space.round != ticket.round:
             return _refusal("state_used", "this requestState was used already; send the request anew")
-        return self._go_on(ticket.handle, space, client_id, params, meta, sink)
+        return self._go_on(ticket.handle, space, request)
 
-    def _go_on(
-        self,
-        handle: str,
-        space: Space,
-        client_id: bytes,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        sink: Sink,
-    ) -> Call:
-        call = space.call
+    def _go_on(self, handle: str, space: Space, request: ClientRequest) -> Call:
+        call, params = space.call, request.params
         space.waiting = False
-        call.return_to(client_id, meta, sink)
+        call.return_to(request)
         call.handler.resume(call)
         given = decode_object(params["inputResponses"]) if "inputResponses" in params else {}
         answers = []
@@ -265,13 +257,14 @@ class Parking:
                 answers.append((link, upstream_id, b'"result":' + bytes(answer)))
         _answer_after(call.handler.prepare_server(call), call, answers)
         if call.done:
-            self._deliver(handle, space, client_id, sink)
+            self._deliver(handle, space, request)
         elif space.questions:  # not all was answered: ask again
             self._tell(handle, space)
         return call
 
-    def _deliver(self, handle: str, space: Space, client_id: bytes, sink: Sink) -> None:
-        """The server had answered before the client came back."""
+    def _deliver(self, handle: str, space: Space, request: ClientRequest) -> None:
+        """Answer the client with what the server had answered before the client came back."""
+        client_id = request.client_id
         self._forget(handle, space)
         try:
             response = decode_untrusted(space.away.message or b"")
@@ -281,7 +274,7 @@ class Parking:
             again = (
                 encode_error(client_id, response.error) if response.error else encode_result(client_id, response.result)
             )
-            sink.answer(again, space.away.status)
+            request.sink.answer(again, space.away.status)
 
     # Endings
 

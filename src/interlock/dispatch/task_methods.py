@@ -10,7 +10,8 @@ from interlock.catalog.catalog import View
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller, Sink
+from interlock.core.calls.caller import Caller
+from interlock.core.calls.client_request import ClientRequest
 from interlock.core.calls.refusals import BUSY
 from interlock.core.clock import Clock
 from interlock.core.link_state import USABLE
@@ -29,7 +30,6 @@ from interlock.mcp.methods import (
     TASKS_GET,
     TASKS_RESULT,
     TASKS_UPDATE,
-    TOOLS_CALL,
     Era,
 )
 from interlock.mcp.tasks import (
@@ -72,21 +72,17 @@ class TaskMethods:
 
     # Making
 
-    def call_tool(
-        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink
-    ) -> Call:
-        """A legacy client's tools/call that asks for a task."""
-        dispatch = self._dispatch
-        name = find_string(params.get("name"))
+    def call_tool(self, request: ClientRequest) -> Call:
+        """Make a legacy client's tools/call that asks for a task."""
+        dispatch, caller = self._dispatch, request.caller
+        name = find_string(request.params.get("name"))
         route = dispatch.view(caller.key).find_tool(name) if name is not None else None
         if route is None:
-            return dispatch.call_tool(caller, client_id, params, meta, sink)
+            return dispatch.call_tool(request)
         refusal = self._unmakeable(caller, route)
         if refusal is not None:
-            started, target = self._clock.now(), route.qualified
-            call = Call(caller, client_id, TOOLS_CALL, params, meta, sink, started, dispatch.under_way, target)
-            return dispatch.refuse(call, refusal)
-        return dispatch.call_tool(caller, client_id, params, meta, sink, as_task=True)
+            return dispatch.refuse(Call(*dispatch.call_fields(request, route.qualified)), refusal)
+        return dispatch.call_tool(request, as_task=True)
 
     def _unmakeable(self, caller: Caller, route: Route) -> Refusal | None:
         if route.link.modern:
@@ -99,22 +95,16 @@ class TaskMethods:
 
     # Asking
 
-    def ask(
-        self,
-        caller: Caller,
-        client_id: bytes,
-        method: str,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        sink: Sink,
-    ) -> Call:
-        request = (caller, client_id, method, params, meta, sink, self._clock.now(), self._dispatch.under_way)
+    def ask(self, request: ClientRequest) -> Call:
+        """Send a request about a task to the server that made the task."""
+        caller, method, params = request.caller, request.method, request.params
         task_id = find_string(params.get("taskId"))
-        task = self._find_task(caller, method, task_id, meta)
+        task = self._find_task(caller, method, task_id, request.meta)
         if isinstance(task, Refusal):
-            refused = Call(*request, target=(task_id or "")[:255])
+            refused = Call(*self._dispatch.call_fields(request, (task_id or "")[:255]))
             return self._dispatch.refuse(refused, task)
-        call = TaskAsking(*request, target=task.route.qualified, tasks=self._tasks, task=task)
+        fields = self._dispatch.call_fields(request, task.route.qualified)
+        call = TaskAsking(*fields, tasks=self._tasks, task=task)
         call.timeout_s = None if call.waits_forever else STANDARD_S
         call.head = task_head(method, task.theirs)
         params["taskId"] = Raw(encode_value(task.theirs))

@@ -1,47 +1,32 @@
 """What the fronts need of a dispatcher and of lists: the flat surface and the AQL surfaces have one each."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
 from msgspec import Raw
 
 from interlock.catalog.catalog import View
 from interlock.core.calls.call import Call
-from interlock.core.calls.caller import Caller, Sink, ViewKey
+from interlock.core.calls.caller import ViewKey
+from interlock.core.calls.client_request import ClientRequest
 from interlock.mcp.methods import Era
 from interlock.wire.refusal import Refusal
 
 
-class RoutedMethod(Protocol):
-    def __call__(
-        self, caller: Caller, client_id: bytes, params: dict[str, Any], meta: dict[str, Raw], sink: Sink, /
-    ) -> Call: ...
-
-
 class ClientDispatch(Protocol):
-    @property
-    def get_prompt(self) -> RoutedMethod: ...
+    """The methods that a surface offers: the dispatcher itself, or the MCP-AQL surfaces before it."""
 
-    @property
-    def read_resource(self) -> RoutedMethod: ...
+    def call_tool(self, request: ClientRequest) -> Call: ...
 
-    @property
-    def complete(self) -> RoutedMethod: ...
+    def get_prompt(self, request: ClientRequest) -> Call: ...
 
-    @property
-    def confirm(self) -> RoutedMethod: ...
+    def read_resource(self, request: ClientRequest) -> Call: ...
+
+    def complete(self, request: ClientRequest) -> Call: ...
+
+    def confirm(self, request: ClientRequest) -> Call: ...
 
     def view(self, key: ViewKey) -> View: ...
-
-    def call_tool(
-        self,
-        caller: Caller,
-        client_id: bytes,
-        params: dict[str, Any],
-        meta: dict[str, Raw],
-        sink: Sink,
-        headers: Mapping[bytes, bytes] | None = None,
-    ) -> Call: ...
 
 
 class ClientLists(Protocol):

@@ -10,6 +10,7 @@ from interlock.config.plan import NameForm
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, Principal, Sink, view_key
+from interlock.core.calls.client_request import ClientRequest
 from interlock.dispatch.client_notifications import ClientNotifications
 from interlock.dispatch.client_tasks import AskedTasks
 from interlock.dispatch.dispatch import resource_not_found
@@ -159,19 +160,20 @@ class LegacyFront:
             if meta is None:
                 sink.answer(encode_refusal(message_id, Refusal(INVALID_PARAMS, "params._meta must be an object")))
                 return None
+            request = ClientRequest(caller, message_id, method, params, meta, sink)
             if method == TOOLS_CALL:
                 if "task" in params:
-                    return self._task_methods.call_tool(caller, message_id, params, meta, sink)
-                return self._dispatch.call_tool(caller, message_id, params, meta, sink)
+                    return self._task_methods.call_tool(request)
+                return self._dispatch.call_tool(request)
             if method == RESOURCES_READ:
-                return self._dispatch.read_resource(caller, message_id, params, meta, sink)
+                return self._dispatch.read_resource(request)
             if method == PROMPTS_GET:
-                return self._dispatch.get_prompt(caller, message_id, params, meta, sink)
+                return self._dispatch.get_prompt(request)
             if method in ABOUT[Era.LEGACY]:
-                return self._task_methods.ask(caller, message_id, method, params, meta, sink)
+                return self._task_methods.ask(request)
             if method == CONFIRM:
-                return self._dispatch.confirm(caller, message_id, params, meta, sink)
-            return self._dispatch.complete(caller, message_id, params, meta, sink)
+                return self._dispatch.confirm(request)
+            return self._dispatch.complete(request)
         if method in LISTS:
             self._list(session, message_id, method, params, sink)
         elif method == SUBSCRIBE:

@@ -13,6 +13,7 @@ from interlock.config.plan import NameForm
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, Principal, Sink, ViewKey, view_key
+from interlock.core.calls.client_request import ClientRequest
 from interlock.dispatch.client_notifications import ClientNotifications
 from interlock.dispatch.task_methods import ABOUT, TaskMethods
 from interlock.fronts.audience import Audience
@@ -176,21 +177,21 @@ class ModernFront:
         """Answers through the sink. Returns what must be stopped when the client goes."""
         method, params, meta = request.method, request.params, request.meta
         if method == TOOLS_CALL:
-            return self._dispatch.call_tool(caller, request.id, params, meta, sink, headers)
+            return self._dispatch.call_tool(ClientRequest(caller, request.id, method, params, meta, sink, headers))
         if method in LISTS:
             self._list(caller, request, params, self._key(caller, meta, names), sink)
         elif method == RESOURCES_READ:
-            return self._dispatch.read_resource(caller, request.id, params, meta, sink)
+            return self._dispatch.read_resource(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method == PROMPTS_GET:
-            return self._dispatch.get_prompt(caller, request.id, params, meta, sink)
+            return self._dispatch.get_prompt(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method == COMPLETE:
-            return self._dispatch.complete(caller, request.id, params, meta, sink)
+            return self._dispatch.complete(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method in ABOUT[Era.MODERN]:
-            return self._task_methods.ask(caller, request.id, method, params, meta, sink)
+            return self._task_methods.ask(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method == LISTEN:
             return self._listen(caller, request, sink)
         elif method == CONFIRM:
-            return self._dispatch.confirm(caller, request.id, params, meta, sink)
+            return self._dispatch.confirm(ClientRequest(caller, request.id, method, params, meta, sink))
         elif method == DISCOVER:
             self._discover(caller, request, sink)
         else:

@@ -15,6 +15,7 @@ from msgspec import Raw
 from interlock.catalog.catalog import View
 from interlock.catalog.routes import Route
 from interlock.core.calls.caller import Caller, Principal, ViewKey
+from interlock.core.calls.client_request import ClientRequest
 from interlock.core.calls.refusals import NOT_FOUND
 from interlock.dispatch.dispatch import Dispatch
 from interlock.links.handshake import OUR_INFO
@@ -154,7 +155,8 @@ class NodeParticipant:
             sink.refusal(id, NOT_FOUND)
             return
         released = self._proposals.find_released_approval(sink.asked.id)
-        self._dispatch.call_tool(caller, id, params, meta, sink, released_by=released)
+        request = ClientRequest(caller, id, TOOLS_CALL, params, meta, sink)
+        self._dispatch.call_tool(request, released_by=released)
 
     def _view(self, caller: Caller) -> View:
         return self._dispatch.view(caller.key)

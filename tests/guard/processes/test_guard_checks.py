@@ -23,6 +23,7 @@ from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Caller, Principal, view_key
 from interlock.core.calls.check import CheckNumber, Refused, Verdict
+from interlock.core.calls.client_request import ClientRequest
 from interlock.dispatch.dispatch import Dispatch
 from interlock.mcp.methods import Era
 from interlock.wire.jsonrpc.codec import encode_value
@@ -59,7 +60,7 @@ def begin(node: House, name: str, who: Principal) -> Answer:
     caller = Caller(who, Era.MODERN, "test", view_key(who, only=None, names="auto", declares_extension=False))
     answer = Answer()
     params = {"name": Raw(encode_value(name)), "arguments": Raw(b"{}")}
-    node.node.calls.dispatch.call_tool(caller, b"1", params, {}, answer)
+    node.node.calls.dispatch.call_tool(ClientRequest(caller, b"1", "tools/call", params, {}, answer))
     return answer
 
 

@@ -19,6 +19,7 @@ from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.core.calls.caller import Asked, Caller, Sink
 from interlock.core.calls.charge import Account, Charge
 from interlock.core.calls.check import Admitted, Check, Refused, Release
+from interlock.core.calls.client_request import ClientRequest
 from interlock.core.link_state import Standing
 from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, META_MARK, without_claims
 from interlock.mcp.meta import PROGRESS_TOKEN
@@ -507,12 +508,12 @@ class Call(msgspec.Struct, eq=False):
         """The params as its client wrote them, where `wished` is kept."""
         return {**self.params, NAMED_BY[self.method]: self.wished}
 
-    def return_to(self, client_id: bytes, meta: dict[str, Raw], sink: Sink) -> None:
-        """The client came back to a parked call with another request; the time it took is not the server's."""
+    def return_to(self, request: ClientRequest) -> None:
+        """Answer the request with which a client came back to a parked call. Its deadline starts again."""
         self.progressed = True
-        self.client_id = client_id
-        self.meta = meta
-        self.sink = sink
+        self.client_id = request.client_id
+        self.meta = request.meta
+        self.sink = request.sink
 
 
 class Inquiry:

@@ -14,6 +14,7 @@ from msgspec import Raw
 
 from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.core.calls.caller import Principal
+from interlock.core.calls.client_request import ClientRequest
 from interlock.dispatch.dispatch import Dispatch
 from interlock.drivers.api import DriverExamples, ExampleOutcome
 from interlock.drivers.contracts.lazy import LazyContracts
@@ -25,6 +26,7 @@ from interlock.drivers.protocol.server_name import server_name
 from interlock.drivers.workspace.declaration import Declared
 from interlock.fronts.modern import ModernFront
 from interlock.mcp.meta import stamp_modern
+from interlock.mcp.methods import TOOLS_CALL
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
 from interlock.wire.jsontext.pointer import pointer_step
 
@@ -102,7 +104,8 @@ class ExampleRunner:
             "requestState": Raw(encode_value(pin(key))),
         }
         answer = _Answer()
-        self._dispatch.call_tool(caller, str(next(_ids)).encode(), params, meta, answer)
+        client_id = str(next(_ids)).encode()
+        self._dispatch.call_tool(ClientRequest(caller, client_id, TOOLS_CALL, params, meta, answer))
         try:
             async with asyncio.timeout(contract.timeout_ms / 1000 + START_S):
                 said = decode_value(await answer.message)
