@@ -136,7 +136,7 @@ class _Judging(RegisteredConnector):
             self._failures += 1
             raise
 
-    async def _maybe_address(self) -> str | None:
+    async def _find_address(self) -> str | None:
         verdict = await judge(self._endpoint, self._allowed, self._guest)
         if isinstance(verdict, Refusal):
             raise ConnectFailed(f"it is not dialled: {verdict.message}")

@@ -366,7 +366,7 @@ class Members(ABC):
         former = self._keepers.get(session.segment)
         if isinstance(former, RegisteredKeeper):  # what it listed is refused until the new one has listed (13.2)
             self._members.pop(former.link.registration.session_id, None)
-            former.link.stand(LinkState.CONNECTING, "its subserver is back and lists its tools")
+            former.link.set_state(LinkState.CONNECTING, "its subserver is back and lists its tools")
         if not self._members:
             self._show_own_tool()
         keeper = source.keeper_for(
@@ -399,7 +399,7 @@ class Members(ABC):
         standing = self.engine.maybe_standing(session.segment)
         is_silent = not answers and standing is not None and standing.state is LivenessState.SUSPECT
         if is_silent and standing is not None and standing.session.session_id == session.session_id:
-            keeper.link.stand(LinkState.DEGRADED, "it missed two heartbeats and does not answer")
+            keeper.link.set_state(LinkState.DEGRADED, "it missed two heartbeats and does not answer")
             self._degrade(keeper.link)
 
     def _degrade(self, link: ConnectedLink) -> None:

@@ -56,7 +56,7 @@ class ArgumentsCheck:
 
     def explain(self, route: Route, caller: Principal) -> Verdict:
         strict = route.is_held  # for `Hold.identify` names the call, whatever it waits for
-        has_contract = route.link.maybe_outlook(route.original) is not None
+        has_contract = route.link.find_outlook(route.original) is not None
         reason = "the server's"
         if strict:
             reason = "as its schema has them, and the same to every reader: they are part of what is confirmed"

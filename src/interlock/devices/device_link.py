@@ -268,13 +268,13 @@ class DeviceKeeper(Keeper):
     def _backoff_s(self) -> float:
         return LOOK_AGAIN_S
 
-    def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
+    def _set_lost_state(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
         """Report a loss once, although the session looks for the device all the time."""
         state = LinkState.FAILED if self.listing is None else LinkState.DEGRADED
         is_news = self.link.standing.state is not state
         if is_news:
             log.warning("device %s: %s", self.link.segment, reason)
-        self.link.stand(state, reason)
+        self.link.set_state(state, reason)
         if is_news and state is LinkState.DEGRADED:
             self._lost(self.link)
 

@@ -51,7 +51,7 @@ from interlock.guard.guard import Guard
 from interlock.links.handshake import modern_head
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link, Own
-from interlock.links.process_limit import RoomFull
+from interlock.links.process_limit import LimitReached
 from interlock.links.unauthorized_retry import unauthorised
 from interlock.mcp.headers import encode_header, mirror_headers, mirror_mismatch
 from interlock.mcp.methods import (
@@ -572,7 +572,7 @@ class Dispatch:
             log.warning("link %s: no token for %s: %s", link.name, call.caller.principal.name, error)
             call.on_failed(unauthorised(link.name), Outcome.REFUSED)
             return
-        except RoomFull as full:
+        except LimitReached as full:
             call.on_failed(own_links_full(full.most), Outcome.REFUSED)
             return
         if call.done:

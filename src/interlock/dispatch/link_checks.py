@@ -57,10 +57,10 @@ class AvailabilityCheck:
     def explain(self, route: Route, caller: Principal) -> Verdict:
         link = route.link
         verdict: Said
-        own = link.own.maybe_usable(caller.name) if link.own is not None else None
+        own = link.own.find_usable(caller.name) if link.own is not None else None
         if own is not None:
             link = own
-        standing, outlook = link.standing, link.maybe_outlook(route.original)
+        standing, outlook = link.standing, link.find_outlook(route.original)
         if link.own is not None and not self.is_full(link):
             verdict, reason = "later", _explain_own(link.own, caller.name)
         elif maybe_unusable(standing) is not None:
@@ -87,7 +87,7 @@ class SendCheck:
         return maybe_unusable(link.standing)
 
     def explain(self, route: Route, caller: Principal) -> Verdict:
-        outlook = route.link.maybe_outlook(route.original)
+        outlook = route.link.find_outlook(route.original)
         timeout_s = route.timeout_s if outlook is None else outlook.timeout_s
         reason = f"timeout {timeout_s:g} s" if timeout_s is not None else "no timeout (batch)"
         return Verdict(check=self.number, name=self.name, verdict="later", reason=reason)

@@ -21,7 +21,7 @@ from interlock.dispatch.client_tasks import Background
 from interlock.links.connected_link import ConnectedLink
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
-from interlock.links.process_limit import RoomFull
+from interlock.links.process_limit import LimitReached
 from interlock.links.server_keeper import ServerKeeper
 from interlock.links.subscriptions import Heard
 from interlock.mcp.methods import ASKED_OF_CLIENT, ELICITATION_COMPLETE, LOG_RANK, ROOTS_CHANGED
@@ -102,7 +102,7 @@ class Audience:
         if link.own is not None and link.own.is_whole:
             try:
                 own = await link.own.open(member.caller, said)
-            except RoomFull as full:
+            except LimitReached as full:
                 return own_links_full(full.most)
             link = own if isinstance(own, Link) else link
             if member not in self.members:

@@ -513,9 +513,9 @@ def _stamp(call: Call, meta: dict[str, Raw]) -> None:
 class Sharing(Protocol):
     """Decides whether a server's clients get links of their own (`share = "auto"`)."""
 
-    def maybe_own(self, link: "ServerLink", facts: ServerFacts) -> Own | None: ...
+    def find_own(self, link: "ServerLink", facts: ServerFacts) -> Own | None: ...
 
-    def maybe_own_of_legacy(self, link: "ServerLink", facts: ServerFacts) -> Own | None: ...
+    def find_own_of_legacy(self, link: "ServerLink", facts: ServerFacts) -> Own | None: ...
 
     def on_asked(self, link: "ServerLink", method: str, *, in_call: bool) -> Own | None: ...
 
@@ -536,8 +536,11 @@ class ServerLink(ConnectedLink):
         owner: str | None = None,
         client: Caller | None = None,
     ) -> None:
-        """`own` or `sharing`: of a link that all share. `shared`: of one beside it; `owner`, `client`: whose
-        it is, where it is one's own."""
+        """Create the link of a server.
+
+        `own` and `sharing` belong to a link that all clients share. `shared` is the shared link of the same server, if
+        this one is not it; `owner` and `client` say whose link this one is.
+        """
         is_dialled = isinstance(plan.reach, Dial)
         super().__init__(
             plan.segment,
@@ -561,8 +564,8 @@ class ServerLink(ConnectedLink):
 
     def greeted(self, facts: ServerFacts) -> None:
         if self._sharing is not None:
-            self.own = self._sharing.maybe_own(self, facts)
-            self.own_of_legacy = self._sharing.maybe_own_of_legacy(self, facts)
+            self.own = self._sharing.find_own(self, facts)
+            self.own_of_legacy = self._sharing.find_own_of_legacy(self, facts)
         super().greeted(facts)
 
     def on_asked(self, method: str, *, in_call: bool) -> None:
@@ -577,6 +580,6 @@ class ServerLink(ConnectedLink):
             return tuple(os.path.realpath(path) for path in roots)
         if not isinstance(self.reach, Spawn):
             return ()
-        given = (word for word in self.reach.command if word.startswith(("/", ".")))
-        paths = ((self.reach.cwd or Path()) / word for word in given)
+        path_words = (word for word in self.reach.command if word.startswith(("/", ".")))
+        paths = ((self.reach.cwd or Path()) / word for word in path_words)
         return tuple(os.path.realpath(path) for path in paths if path.is_dir())

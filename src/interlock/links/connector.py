@@ -25,7 +25,7 @@ from interlock.links.connected_link import ConnectedLink
 from interlock.links.handshake import USUAL, GreetingFailed, Manner, greet
 from interlock.links.link import ServerFacts
 from interlock.links.pipes import HttpPipe, PipeOwner, SsePipe, StdioPipe, Trouble, Undelivered
-from interlock.links.process_limit import ProcessRoom
+from interlock.links.process_limit import ProcessLimit
 from interlock.mcp.methods import INITIALIZED, Era
 from interlock.net.http.client import header
 from interlock.process.child import Child
@@ -42,7 +42,7 @@ from interlock.wire.jsonrpc.oversized import Oversized
 
 
 class MutePipe(StdioPipe):
-    """The child: what it prints is for people."""
+    """The standard streams of a child that answers over HTTP on this machine: a container with a published port."""
 
     def __init__(self, owner: PipeOwner, printed: Callable[[bytes], None]) -> None:
         super().__init__(owner)
@@ -51,12 +51,12 @@ class MutePipe(StdioPipe):
     def on_line(self, data: bytes) -> None:
         self._printed(data + b"\n")
 
-    def on_oversized(self, found: Oversized) -> None:
-        self._printed(b"(a line longer than %d bytes)\n" % found.limit)
+    def on_oversized(self, oversized: Oversized) -> None:
+        self._printed(b"(a line longer than %d bytes)\n" % oversized.limit)
 
 
 class ServedPipe(HttpPipe):
-    """Where it answers; the child ends with it."""
+    """The HTTP pipe to a child that publishes a port. The child ends with the pipe."""
 
     def __init__(self, program: MutePipe, owner: PipeOwner, url: str, max_bytes: int) -> None:
         super().__init__(owner, url, {}, max_bytes)
@@ -84,7 +84,7 @@ LATER: Final = (408, 425, 429)  # statuses after which the same may be tried aga
 
 
 class Eras(Protocol):
-    """What is remembered of servers met before."""
+    """Memory of the era that each server spoke last."""
 
     def get(self, server: str) -> Era | None: ...
 
@@ -96,7 +96,7 @@ def _never() -> bool:
 
 
 class ConnectorParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What keepers need to launch and dial."""
+    """The collaborators that keepers need to launch and dial servers."""
 
     packages: Path
     may_build_sources: Callable[[], bool] = _never  # whether a package may be built, which runs its code
@@ -108,7 +108,7 @@ class ConnectorParts(msgspec.Struct, frozen=True, kw_only=True):
     manner: Manner = USUAL
     tls: ssl.SSLContext | None = None  # how certificates of dialled servers are checked; None: as the system does
     sandboxes: Sandboxes | None = None  # None: no server can be started in one
-    room: ProcessRoom = msgspec.field(default_factory=ProcessRoom)
+    process_limit: ProcessLimit = msgspec.field(default_factory=ProcessLimit)
     limits: StartLimits = msgspec.field(default_factory=StartLimits)
 
 
@@ -126,7 +126,7 @@ class ConnectFailed(Exception):
 
 
 class Loss:
-    """That the connection went, and in which words."""
+    """The loss of a connection: a reason, and an event to wait for."""
 
     def __init__(self) -> None:
         self.reason = ""
@@ -149,6 +149,8 @@ class Loss:
 
 
 class Connector:
+    """Launches or dials the server of one link and greets it."""
+
     def __init__(
         self,
         link: ConnectedLink,
@@ -165,15 +167,18 @@ class Connector:
         self._ended_in: list[Era] = []  # the eras that attempts in a row asked in first, and ended before any answer
 
     async def connect(self, start: AsyncExitStack) -> None:
-        """`start` is left when the server is up: until then it counts as starting. Raises ConnectFailed. Whatever was
-        opened by then hangs on the link."""
+        """Start or dial the server and greet it. Raises ConnectFailed.
+
+        `start` is closed when the server is up: until then it counts as starting. Whatever was opened is attached to
+        the link, also after a failure.
+        """
         link, reach = self._link, self._link.reach
         if reach is None:
             raise ConnectFailed("the node does not know where it is")
         if link.unset:
             names = " and ".join(link.unset)
             raise ConnectFailed(f"it needs the environment variable {names}: set it, then start the node again")
-        remembered = self._maybe_first() or self._connector_parts.eras.get(link.segment)
+        remembered = self._choose_first_era() or self._connector_parts.eras.get(link.segment)
         try:
             await self._connector_parts.revealer.begin()
             if isinstance(reach, Spawn):
@@ -199,18 +204,21 @@ class Connector:
         self._ended_in.clear()
         self._welcome(facts)
 
-    def _maybe_first(self) -> Era | None:
-        """Some servers end when asked in the tongue they do not speak, others for other reasons. What ends is asked
-        the same way twice before the other way goes first."""
+    def _choose_first_era(self) -> Era | None:
+        """Return the era to try first, or None if earlier attempts say nothing about it.
+
+        Some servers exit when they are greeted in an era they do not speak, others exit for other reasons. A server
+        that exits is greeted the same way twice before the other era goes first.
+        """
         match self._ended_in[-ASKED_ALIKE:]:
-            case [one, other] if one is other:
-                return Era.MODERN if one is Era.LEGACY else Era.LEGACY
+            case [earlier, later] if earlier is later:
+                return Era.MODERN if earlier is Era.LEGACY else Era.LEGACY
             case [*_, last]:
                 return last
         return None
 
-    async def greet_anew(self, pipe: HttpPipe) -> None:
-        """A new session with a legacy server that forgot ours, on the same connection. Raises ConnectFailed."""
+    async def greet_again(self, pipe: HttpPipe) -> None:
+        """Open a new session with a legacy server that forgot ours, on the same connection. Raises ConnectFailed."""
         pipe.forget_session()
         self._link.session = b""
         try:
@@ -323,10 +331,10 @@ class Connector:
         )
 
     def _say_progress(self, text: str) -> None:
-        self._link.stand(self._link.standing.state, text)
+        self._link.set_state(self._link.standing.state, text)
 
     async def _dial(self, reach: Dial, remembered: Era | None) -> ServerFacts:
-        address = await self._maybe_address()
+        address = await self._find_address()
         headers = await self._connector_parts.revealer.headers(reach.headers)
         if reach.query:
             query = urlencode(await self._connector_parts.revealer.table(reach.query))
@@ -337,7 +345,7 @@ class Connector:
             try:
                 return await self._dial_at(reach, headers, address, remembered)
             except GreetingFailed as failed:
-                moved = _maybe_moved(reach.url, failed.what)
+                moved = _find_redirect(reach.url, failed.what)
                 if moved is None:
                     raise
                 if self._link.pipe is not None:
@@ -368,7 +376,9 @@ class Connector:
         remembered: Era | None,
         before: GreetingFailed | None = None,
     ) -> ServerFacts:
-        """`before`: what the other transport failed with, if this one is only tried for it."""
+        """Greet the server over streamable HTTP. `before`: how the other transport failed, if this one is only tried
+        because of it.
+        """
         link = self._link
         link.session = b""
         link.pipe = HttpPipe(link, reach.url, headers, self._result_bytes, address, self._connector_parts.tls)
@@ -394,15 +404,17 @@ class Connector:
         return await self._greet_or_lose(Era.LEGACY)
 
     def _speaks_other(self, reach: Dial, what: Undelivered | None) -> bool:
-        """Whether it refuses the transport it was met with, and another may be tried."""
+        """Return whether the server refuses this transport, so that the other one should be tried."""
         if what is None or what.trouble not in (Trouble.REFUSED, Trouble.MALFORMED):
             return False
         # AIP-transport-10: an answer that is neither an event stream nor one for later.
         plainly = what.status < 500 and what.status not in LATER
         return reach.transport == "auto" or (self._connector_parts.manner.either_transport and plainly)
 
-    async def _maybe_address(self) -> str | None:
-        """The one address to dial; None: wherever the host's name leads. Raises ConnectFailed."""
+    async def _find_address(self) -> str | None:
+        """Return the only address that may be dialled, or None to use what the host name resolves to. Raises
+        ConnectFailed.
+        """
         return None
 
     async def _greet_or_lose(self, remembered: Era | None) -> ServerFacts:
@@ -428,13 +440,16 @@ def _is_redirect(what: Undelivered | None) -> bool:
     return what is not None and what.status in REDIRECTS
 
 
-def _maybe_moved(url: str, what: Undelivered | None) -> str | None:
-    """Where it sends us, within its own origin; None: nowhere. Raises GreetingFailed for anywhere else: what the
-    headers hold is for this server alone (AIP-security-11)."""
-    said = header(what.headers, b"location") if what is not None and _is_redirect(what) else None
-    if said is None:
+def _find_redirect(url: str, what: Undelivered | None) -> str | None:
+    """Return the URL that a redirect within the same origin leads to, or None if there is no redirect.
+
+    Raises GreetingFailed for a redirect to another origin: the headers hold secrets for this server alone
+    (AIP-security-11).
+    """
+    location = header(what.headers, b"location") if what is not None and _is_redirect(what) else None
+    if location is None:
         return None
-    target = urljoin(url, said.decode("latin-1"))
+    target = urljoin(url, location.decode("latin-1"))
     try:
         was, now = urlsplit(url), urlsplit(target)
     except ValueError:

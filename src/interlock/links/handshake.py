@@ -1,6 +1,7 @@
-"""Finding out which era a server speaks, by asking it: `server/discover` first, `initialize` where that fails.
+"""The handshake with a server: find out which era it speaks by asking `server/discover` first, then `initialize`.
 
-Never keyed on one error code: servers refuse an unknown method in many ways, and some not at all.
+The decision does not depend on one error code: servers refuse an unknown method in many ways, and some do not answer at
+all.
 """
 
 import asyncio
@@ -62,7 +63,7 @@ LEGACY_CAPABILITIES: Final = {
 
 
 class Manner(msgspec.Struct, frozen=True, kw_only=True):
-    """How one server is met, where that differs from how every server is."""
+    """The settings of a handshake with one server that differ from the usual ones."""
 
     capabilities: Mapping[str, Any] = msgspec.field(default_factory=lambda: LEGACY_CAPABILITIES)
     versions: tuple[str, ...] = ()  # the only ones it may speak; empty: whichever we know
@@ -78,7 +79,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def offered(self) -> str | None:
-        """The newest version for a handshake; None: there is to be none."""
+        """Return the newest version to offer in `initialize`, or None if no legacy version is allowed."""
         return next(filter(self.allows, reversed(LEGACY_VERSIONS)), None)
 
     def order(self, remembered: Era | None) -> list[Era]:
@@ -108,8 +109,10 @@ def modern_head(method: str) -> bytes:
 async def greet(
     link: ConnectedLink, remembered: Era | None, say: Callable[[str], None], manner: Manner = USUAL
 ) -> ServerFacts:
-    """What the server is. `say` hears what is being waited for. Raises GreetingFailed."""
-    asked: dict[Era, Inquiry] = {}
+    """Greet the server and return what it says about itself. `say` reports what is being waited for. Raises
+    GreetingFailed.
+    """
+    inquiries: dict[Era, Inquiry] = {}
     order = manner.order(remembered)
     greet_s = manner.within(GREET_S)
     deadline = asyncio.get_running_loop().time() + greet_s
@@ -119,11 +122,11 @@ async def greet(
     insisted = False
     try:
         for step, era in enumerate(order):
-            asked[era] = _ask(link, era, manner)
+            inquiries[era] = _ask(link, era, manner)
             # A server that was greeted so before may only be slow to start, and end when asked in the other tongue.
             probe_s = min(PROBE_S if remembered is not era else KNOWN_S, greet_s)
             patience = probe_s if step < len(order) - 1 else greet_s
-            while pending := [inquiry.future for inquiry in asked.values() if not inquiry.future.done()]:
+            while pending := [inquiry.future for inquiry in inquiries.values() if not inquiry.future.done()]:
                 left = min(patience, deadline - asyncio.get_running_loop().time())
                 done, _ = await asyncio.wait(pending, timeout=max(left, 0), return_when=asyncio.FIRST_COMPLETED)
                 if not done:
@@ -131,27 +134,27 @@ async def greet(
                     if step < len(order) - 1:
                         say(f"{reasons[-1]}; asking {_METHOD[order[1]]}")
                     break
-                for spoken, inquiry in list(asked.items()):
+                for spoken, inquiry in list(inquiries.items()):
                     if not inquiry.future.done():
                         continue
                     facts = _read(spoken, inquiry.future.result(), manner)
                     if isinstance(facts, ServerFacts):
                         return facts
-                    del asked[spoken]
+                    del inquiries[spoken]
                     if facts.again and not insisted:  # it refused the version it says it speaks: once more
                         insisted = True
-                        asked[spoken] = _ask(link, spoken, manner)
+                        inquiries[spoken] = _ask(link, spoken, manner)
                         continue
                     reasons.append(facts.reason)
                     last = facts.what or last
                     code = code or facts.code
-                    if _hopeless(facts.what):
+                    if _is_final(facts.what):
                         raise facts
-                if era not in asked:
+                if era not in inquiries:
                     break
         raise GreetingFailed(reasons[-1] if reasons else "it did not answer", last, code=code)
     finally:
-        for inquiry in asked.values():
+        for inquiry in inquiries.values():
             link.in_flight.pop(inquiry.upstream_id, None)
 
 
@@ -165,8 +168,8 @@ def _ask(link: ConnectedLink, era: Era, manner: Manner) -> Inquiry:
     return link.ask(INITIALIZE, params)
 
 
-def _hopeless(what: Undelivered | None) -> bool:
-    """Nothing another question could change."""
+def _is_final(what: Undelivered | None) -> bool:
+    """Return whether the failure is final: greeting the server in the other era cannot help."""
     return what is not None and what.trouble in (Trouble.UNREACHABLE, Trouble.UNAUTHORISED)
 
 
@@ -175,7 +178,7 @@ def _read(era: Era, reply: Response | Refusal, manner: Manner) -> ServerFacts | 
         what = reply.what if isinstance(reply, LostRefusal) else None
         return GreetingFailed(reply.detail if isinstance(reply, LostRefusal) else reply.message, what)
     if reply.error:
-        return GreetingFailed(_refusal(era, reply.error), again=_speaks_ours(reply.error))
+        return GreetingFailed(_refusal(era, reply.error), again=_lists_our_version(reply.error))
     result = decode_object(reply.result)
     if result is None:
         return GreetingFailed("its greeting is not an object")
@@ -185,8 +188,8 @@ def _read(era: Era, reply: Response | Refusal, manner: Manner) -> ServerFacts | 
     return facts
 
 
-def _speaks_ours(error: Raw) -> bool:
-    """-32022 whose list of versions holds one of ours."""
+def _lists_our_version(error: Raw) -> bool:
+    """Return whether an error -32022 lists a version that we speak."""
     try:
         body = decode_value(error)
         if find_code(body["code"]) != UNSUPPORTED_VERSION:
@@ -250,6 +253,8 @@ BUCKET: Final = "eras"
 
 
 class EraMemory:
+    """Remembers the era that each server spoke last, so that the next start greets it in that era first."""
+
     def __init__(self, kv: KeyValue, clock: Clock) -> None:
         self._kv = kv
         self._clock = clock
@@ -257,7 +262,7 @@ class EraMemory:
         self._tasks = BackgroundTasks()
 
     async def open(self) -> None:
-        """Raises StoreError."""
+        """Load what was remembered. Raises StoreError."""
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
             with contextlib.suppress(ValueError):
                 self._known[entry.key] = Era(entry.value.decode())

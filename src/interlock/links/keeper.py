@@ -79,7 +79,9 @@ class Keeper(PassedOnEvents):
         events: LinkEvents,
         stderr: StderrRing | None = None,
     ) -> None:
-        """`events`: the node's, for what clients must learn. `stock`: puts what is listed into the catalog."""
+        """Create the keeper and its link. `events`: the node's, for what clients must learn. `stock`: puts lists
+        into the catalog.
+        """
         super().__init__(events)
         self.link = make_link(self)
         self.listing: Listing | None = None
@@ -151,13 +153,13 @@ class Keeper(PassedOnEvents):
         except TimeoutError:
             log.warning("link %s: did not stop within %g s", self.link.name, STOP_S)
         await self._release_holder()
-        self.link.stand(LinkState.STOPPED, None)
-        self._let_go_of_link()
+        self.link.set_state(LinkState.STOPPED, None)
+        self._detach_link()
 
     async def _release_holder(self) -> None:
         """Stop using the token of the server."""
 
-    def _let_go_of_link(self) -> None:
+    def _detach_link(self) -> None:
         """Detach from the link, whose last events are not for this keeper."""
         self.link.events = self._events
 
@@ -276,14 +278,14 @@ class Keeper(PassedOnEvents):
             self._attempts += 1
             self.link.restarts += 1
             wait_s = retry_s or self._backoff_s()
-            self._stand_lost(reason, wait_s, unauthorised=retry_s is not None)
+            self._set_lost_state(reason, wait_s, unauthorised=retry_s is not None)
             self.settled.set()
             await self._pause(wait_s)
 
     async def _connect(self) -> None:
         state = self.link.standing.state
         if state is LinkState.ASLEEP or (self.listing is None and state is not LinkState.CONNECTING):
-            self.link.stand(LinkState.CONNECTING, self.link.standing.reason)
+            self.link.set_state(LinkState.CONNECTING, self.link.standing.reason)
         async with AsyncExitStack() as start:
             await self._open_connection(start)
             await self._stock()
@@ -297,7 +299,7 @@ class Keeper(PassedOnEvents):
     async def _sleep(self) -> None:
         self._usable.clear()
         await self._hang_up(IDLE)
-        self.link.stand(LinkState.ASLEEP, None)
+        self.link.set_state(LinkState.ASLEEP, None)
         self.settled.set()
         await self._wake.wait()
         self._falls_asleep = False
@@ -306,15 +308,15 @@ class Keeper(PassedOnEvents):
         """Return how long to wait before the next attempt, after a loss or a failed attempt."""
         return backoff_s(self._attempts)
 
-    def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
+    def _set_lost_state(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
         again = f"next attempt in {wait_s:.1f} s" if isfinite(wait_s) else "it is not tried again"
         log.warning("link %s: %s; %s", self.link.name, reason, again)
         if unauthorised:
-            self.link.stand(LinkState.UNAUTHORISED, reason)
+            self.link.set_state(LinkState.UNAUTHORISED, reason)
         elif self.listing is not None:
-            self.link.stand(LinkState.DEGRADED, reason)
+            self.link.set_state(LinkState.DEGRADED, reason)
         else:
-            self.link.stand(LinkState.FAILED, reason)
+            self.link.set_state(LinkState.FAILED, reason)
 
     async def _pause(self, wait_s: float) -> None:
         """Wait for the next attempt. The tools of a degraded link leave the catalog when their grace is over."""
@@ -326,7 +328,7 @@ class Keeper(PassedOnEvents):
         standing = self.link.standing
         if standing.state is LinkState.DEGRADED and self._clock.wall() - standing.since_wall > GRACE_S:
             self.listing = None
-            self.link.stand(LinkState.FAILED, standing.reason)
+            self.link.set_state(LinkState.FAILED, standing.reason)
             await self._stock_catalog(self.link, None)
 
     async def _hang_up(self, reason: str) -> None:
@@ -352,7 +354,7 @@ class Keeper(PassedOnEvents):
             for method, (items, _) in zip(methods, outcomes, strict=True)
         }
         await self._publish(Listing(**fields), LISTS_OF)
-        self._stand_listed()
+        self._set_listed_state()
 
     async def _relist(self, kind: str) -> None:
         loop = asyncio.get_running_loop()
@@ -393,7 +395,7 @@ class Keeper(PassedOnEvents):
                 # The old list stays, and is not read again for every client that asks.
                 self.listed_at[kind] = self._clock.now()
         if self.link.standing.state in (LinkState.READY, LinkState.SLOW):
-            self._stand_listed()
+            self._set_listed_state()
 
     async def _publish(self, listing: Listing, kinds: Iterable[str]) -> None:
         self.listing = listing
@@ -402,8 +404,8 @@ class Keeper(PassedOnEvents):
             self.listed_at[kind] = self._clock.now()
         await self._stock_catalog(self.link, listing)
 
-    def _stand_listed(self) -> None:
-        self.link.stand(
+    def _set_listed_state(self) -> None:
+        self.link.set_state(
             LinkState.SLOW if self._troubles else LinkState.READY, "; ".join(self._troubles.values()) or None
         )
 

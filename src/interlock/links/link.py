@@ -46,37 +46,39 @@ if TYPE_CHECKING:
 
 
 class TaskEvents:
-    """What a link says of tasks, and asks of the node that keeps them; here, for a node that knows of none."""
+    """Events and questions about tasks, from a link to the node that tracks them. The defaults suit a node without
+    tasks.
+    """
 
     call_type: CallFactory = Call  # of a tools/call that may become a task
     per_user_call_type: CallFactory = Call  # of one over a link with its user's token, which may not
 
     def on_link_ended(self, link: "ConnectedLink") -> None:
-        """A link that will not come back; whatever ran at its server ended with it."""
+        """End the tasks of a link that will not come back."""
 
     def on_task_status(self, link: "ConnectedLink", params: Raw) -> None: ...
 
     def on_task_progress(self, link: "ConnectedLink", progress_id: int, params: dict[str, Raw]) -> None:
-        """Progress that belongs to no call under way."""
+        """Pass on progress that belongs to no call under way."""
 
     def on_task_log(self, link: "ConnectedLink", params: Raw) -> bool:
-        """True when the message is about a task, and was passed on."""
+        """Pass on a log message about a task. Return whether it was about one."""
         return False
 
     def on_task_request(self, link: "ConnectedLink", request: Request, origin: Pending | None) -> bool:
-        """True when the request is about a task, and will be answered."""
+        """Answer a server's request about a task. Return whether it was about one."""
         return False
 
     def on_task_answer(self, link: "ConnectedLink", upstream_id: bytes, payload: bytes) -> bytes:
-        """A client's answer to a server's request, as the server is to read it."""
+        """Return a client's answer with the task ids that the server knows."""
         return payload
 
     def named_for(self, link: "ConnectedLink", caller: Caller, related: Raw) -> Any:
-        """The task a client's request says it belongs to, as the server knows it; None if it does not."""
+        """Return the task that a client's request belongs to, as the server knows it, or None."""
         return None
 
     def of_others(self, link: "ConnectedLink", principals: set[str]) -> bool:
-        """Whether tasks of anybody else may still run at this server."""
+        """Return whether tasks of other principals may still run at this server."""
         return False
 
 
@@ -84,7 +86,7 @@ NO_TASKS = TaskEvents()
 
 
 class LinkEvents:
-    """What a link reports. The methods do nothing; a subclass overrides those it needs.
+    """Events of a link. The methods do nothing; a subclass overrides those it needs.
 
     A link reports to its keeper. The keeper acts on what concerns its connection and passes the rest on to the node's
     `LinkEvents`, which informs the audience, the catalog and the budgets.
@@ -97,56 +99,60 @@ class LinkEvents:
         return NO_TASKS
 
     def on_standing(self, link: "Link") -> None:
-        """`link.standing` changed."""
+        """React to a new `link.standing`."""
 
     def on_resource_updated(self, link: "ConnectedLink", params: Raw) -> None: ...
 
     def on_log(self, link: "Link", params: Raw) -> None:
-        """A log message that belongs to no call we can name."""
+        """Pass on a log message that belongs to no known call."""
 
     def on_question(self, link: "ConnectedLink", asking: Asking) -> Refusal | None:
-        """The server asks the client of a call or task something. The refusal, if it may not."""
+        """Return why the server may not ask the client of this call or task, or None if it may."""
         return None
 
     def on_orphan_request(self, link: "ConnectedLink", request: Request) -> bool:
-        """A server's request that belongs to no call. True when it will be answered."""
+        """Answer a server's request that belongs to no call. Return whether it will be answered."""
         return False
 
     def on_client_roots(self, link: "ConnectedLink", caller: Caller, held: HeldRoots) -> None:
-        """Of a client's roots these go to the server, and these do not."""
+        """Record which of a client's roots were passed to the server and which were withheld."""
 
     def on_elicitation_complete(self, link: "ConnectedLink", params: Raw) -> None: ...
 
     def on_vendor_notification(self, link: "ConnectedLink", notification: Notification) -> None:
-        """A notification that no revision of MCP has, and that belongs to no call we can name."""
+        """Pass on a vendor-specific notification that belongs to no known call."""
 
     def on_announced(self, link: "Link", kind: str, since: float) -> None:
-        """The server said, at this time of the loop, that its list of `kind` changed; it has been read since."""
+        """Announce that a list changed, after it was read again. `since`: when the server said so, in the loop's
+        time.
+        """
 
     def on_own_changed(self, link: "ConnectedLink", kind: str) -> None:
-        """The server of a client's own link says that its list of `kind` changed."""
+        """Tell the owner of a link that the server's list of `kind` changed."""
 
     # What the keeper acts on
 
     def on_changed(self, link: "ConnectedLink", kind: str) -> None:
-        """The server says its list of `kind` changed."""
+        """Read the list of `kind` again, because the server says that it changed."""
 
     def on_acknowledged(self, link: "ConnectedLink", params: Raw) -> None:
-        """A modern server says what it will tell us."""
+        """Note what a modern server agreed to report."""
 
     def on_pipe_lost(self, link: "ConnectedLink", reason: str) -> None: ...
 
     def on_session_lost(self, link: "ConnectedLink") -> None: ...
 
     def on_unauthorised(self, link: "ConnectedLink", what: Undelivered) -> None:
-        """The server refuses the credential. Calls that could be sent again with another wait in `link.refused`."""
+        """React to a refused credential. Calls that can be sent again with another one wait in
+        `link.failed.refused`.
+        """
 
     def on_unreachable(self, link: "ConnectedLink") -> None:
-        """A request could not be sent at all."""
+        """React to a request that could not be sent at all."""
 
 
 class PassedOnEvents(LinkEvents):
-    """Passes on what is meant for clients."""
+    """Events that are passed on to the node, which informs clients."""
 
     def __init__(self, events: LinkEvents) -> None:
         self._events = events
@@ -185,7 +191,7 @@ LATENCIES_MAX = 100  # calls of which a link remembers how long they took
 
 
 class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server said of itself when greeted."""
+    """The facts that a server stated about itself when it was greeted."""
 
     era: Era
     version: str
@@ -197,27 +203,32 @@ class ServerFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Own(Protocol):
-    """The links to one server beside the shared one: of a client's own, or of those that can do the same."""
+    """The links to one server besides the shared one: one per client, or one for all clients with the same
+    capabilities.
+    """
 
     @property
     def is_whole(self) -> bool:
-        """Whether all that a client does goes over its link, and not only its calls."""
+        """Return whether everything a client does goes over its link, and not only its calls."""
 
     @property
     def reason(self) -> str | None:
-        """Why they have them, where the node decided it."""
+        """Return why clients have links of their own, if the node decided it."""
 
-    def ready(self, caller: Caller, said: Raw | None = None) -> "Link | None":
-        """The client's link, when it can be used at once, and it counts as used; the shared one for a client that is
-        to use that. `said`: the capabilities that a 2026-07-28 request declares."""
+    def ready(self, caller: Caller, declared: Raw | None = None) -> "Link | None":
+        """Return the client's link if it can be used at once, and mark it as used; the shared one for a client without
+        its own.
 
-    def maybe_usable(self, principal: str) -> "Link | None":
-        """The link of a principal, only looked at."""
+        `declared`: the capabilities that a 2026-07-28 request declares.
+        """
 
-    async def open(self, caller: Caller, said: Raw | None = None) -> "Link | Consent":
-        """The client's link, however long it takes; or what its user has to agree to first.
+    def find_usable(self, principal: str) -> "Link | None":
+        """Return the usable link of a principal, without marking it as used, or None."""
 
-        Raises Unobtainable, StoreError, RoomFull.
+    async def open(self, caller: Caller, declared: Raw | None = None) -> "Link | Consent":
+        """Open the client's link, however long it takes, and return it, or what its user has to consent to first.
+
+        Raises Unobtainable, StoreError, LimitReached.
         """
 
     @property
@@ -225,6 +236,8 @@ class Own(Protocol):
 
 
 class Link:
+    """A segment of the namespace and what answers its calls. The base of all links."""
+
     call_type: CallFactory = Call  # of a tools/call
     task_call_type: CallFactory = Call  # of a tools/call whose client asks for a task
     checks_input = False  # whether arguments of a tool are compared with a contract
@@ -270,7 +283,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """What people call it: the segment, without the version of a driver."""
+        """Return the name for people: the segment without the version of a driver."""
         return server_name(self.segment)
 
     def send(self, admitted: Admitted[Call]) -> None:
@@ -278,7 +291,7 @@ class Link:
 
     @property
     def served(self) -> int:
-        """How many calls it answered, or still has."""
+        """Return how many calls were answered or are under way."""
         return self.calls - self.errors
 
     @property
@@ -306,33 +319,34 @@ class Link:
 
     @property
     def suspended_count(self) -> int:
-        """Calls that wait for their clients; they are not booked."""
+        """Return how many calls wait for an answer of their client. They are not booked."""
         return 0
 
     @property
     def is_connected(self) -> bool:
-        """Whether what is sent now leaves. A standing says the same, a little later."""
+        """Return whether a message sent now leaves the node. `standing` follows a little later."""
         return True
 
     def cancel(self, pending: Pending, reason: str) -> None:
-        """No call waits any more for what was sent."""
+        """Stop a request for which no call waits any more."""
 
     def send_again(self, call: Call) -> None:
-        """The same call in its next round, with what its client was asked for."""
+        """Send the same call in its next round, with what its client answered."""
 
     def suspend(self, call: Call) -> None:
-        """Its client is asked: the server does nothing for it until the answer."""
+        """Note that the server waits for an answer of the call's client."""
 
     def resume(self, call: Call) -> None:
-        """... which came."""
+        """Note that the client has answered, and that the server works on the call again."""
 
-    def maybe_outlook(self, tool: str) -> Outlook | None:
-        """What a call of a tool would find beyond this link; None where there is nothing but its server."""
+    def find_outlook(self, tool: str) -> Outlook | None:
+        """Return what a call of a tool would meet beyond this link, or None if there is only its server."""
         return None
 
     def new_request(self, what: str, *fields: Any) -> Call:
-        """A request for a prompt or a resource, or about one; `what` is its name or URI here. One that is done was
-        answered."""
+        """Create a request for a prompt or a resource. `what`: its name or URI here. A request that is done was
+        answered.
+        """
         return Call(*fields)
 
     def greeted(self, facts: ServerFacts) -> None:
@@ -340,7 +354,7 @@ class Link:
         self.era = facts.era
         self.modern = facts.era is Era.MODERN
 
-    def stand(self, state: LinkState, reason: str | None) -> None:
+    def set_state(self, state: LinkState, reason: str | None) -> None:
         if self.standing.state is not state or self.standing.reason != reason:
             since = self._clock.wall() if self.standing.state is not state else self.standing.since_wall
             self.standing = Standing(state, reason, since, self.retry_after_ms, self.gone)

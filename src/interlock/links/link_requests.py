@@ -225,7 +225,10 @@ class FailedRequests(LinkPart):
             self._fail(origin, what)
 
     def _can_renew(self, call: Call) -> bool:
-        """A call without a ticket was parked: the server has had it, and it is never sent again."""
+        """Return whether the call may be sent again with a new credential.
+
+        A call without a ticket was parked: the server has had it, and it is never sent again.
+        """
         is_sent_once = call.ticket is not None and not call.renewed
         return self.can_renew_credential and is_sent_once and call.upstream_id in self.link.waiting
 

@@ -72,17 +72,17 @@ class ListFailed(Exception):
 FIELD: Final = {TOOLS_LIST: "tools", PROMPTS_LIST: "prompts", RESOURCES_LIST: "resources", TEMPLATES_LIST: "templates"}
 
 
-async def read_list(link: ConnectedLink, method: str, known: Items | None = None, page_s: float = LIST_S) -> Items:
-    """Raises ListFailed. A server without the capability has an empty list and is not asked.
+async def read_list(link: ConnectedLink, method: str, previous: Items | None = None, page_s: float = LIST_S) -> Items:
+    """Read all pages of a list. A server without the capability has an empty list and is not asked. Raises ListFailed.
 
-    An item that is in `known`, the list as it was last read, is the same object again where its bytes are.
+    An item whose bytes are the same as in `previous`, the list as it was last read, is the same object again.
     """
     facts = link.facts
     if facts is None or _NEEDS[method] not in facts.capabilities:
         return Items()
     cursor: Raw | None = None
-    reading = _Reading(_KEY[method], known)
-    found, refused = reading.found, reading.refused
+    reading = _Reading(_KEY[method], previous)
+    items, refused = reading.found, reading.refused
     items_max = AGGREGATED_MAX if link.offer.is_aggregator else ITEMS_MAX
     digest = hashlib.sha256()
     ttl_s: float | None = None
@@ -114,18 +114,21 @@ async def read_list(link: ConnectedLink, method: str, known: Items | None = None
         cursor = page.get("nextCursor")
         if cursor is None or bytes(cursor) in (b"null", b'""'):
             break
-        if len(found) >= items_max:
+        if len(items) >= items_max:
             refused.append(("*", f"more than {items_max} items"))
             break
     else:
         refused.append(("*", f"more than {PAGES_MAX} pages"))
-    if len(found) > items_max:
-        refused.append(("*", f"{len(found) - items_max} items beyond the first {items_max}"))
-        del found[items_max:], reading.raws[items_max:]
+    if len(items) > items_max:
+        refused.append(("*", f"{len(items) - items_max} items beyond the first {items_max}"))
+        del items[items_max:], reading.raws[items_max:]
     if len(refused) > REFUSED_MAX:
-        refused[REFUSED_MAX:] = [("*", "more items that cannot be listed"), *(one for one in refused if one[0] == "*")]
+        refused[REFUSED_MAX:] = [
+            ("*", "more items that cannot be listed"),
+            *(item for item in refused if item[0] == "*"),
+        ]
     return Items(
-        items=tuple(found),
+        items=tuple(items),
         raws=tuple(reading.raws),
         refused=tuple(refused),
         digest=digest.digest(),
@@ -135,9 +138,9 @@ async def read_list(link: ConnectedLink, method: str, known: Items | None = None
     )
 
 
-def read_definitions(method: str, definitions: Iterable[bytes], known: Items | None = None) -> Items:
+def read_definitions(method: str, definitions: Iterable[bytes], previous: Items | None = None) -> Items:
     """Return the list of a server whose definitions are at hand, as `read_list` would read it."""
-    reading = _Reading(_KEY[method], known)
+    reading = _Reading(_KEY[method], previous)
     digest = hashlib.sha256()
     for raw in definitions:
         digest.update(raw + b"\n")
@@ -153,7 +156,7 @@ def read_definitions(method: str, definitions: Iterable[bytes], known: Items | N
 async def _read_page(
     link: ConnectedLink, method: str, cursor: Raw | None, page_s: float
 ) -> tuple[dict[str, Raw], int] | None:
-    """One page, and its size in bytes."""
+    """Return one page and its size in bytes, or None if the server has no such list."""
     modern = link.facts is not None and link.facts.era is Era.MODERN
     params: dict[str, Any] = {"_meta": MODERN_META} if modern else {}
     if cursor is not None:
@@ -185,9 +188,9 @@ async def _read_page(
 class _Reading:
     """One list, as far as it has come."""
 
-    def __init__(self, key: str, known: Items | None) -> None:
+    def __init__(self, key: str, previous: Items | None) -> None:
         self._key = key
-        self._known = known or Items()
+        self._known = previous or Items()
         self._places = {raw: place for place, raw in enumerate(self._known.raws)}
         self.found: list[tuple[str, Item]] = []
         self.raws: list[bytes] = []
@@ -213,11 +216,11 @@ class _Reading:
             self.raws.append(raw)
 
 
-def _least(known: float | None, raw: Raw | None) -> float | None:
+def _least(shortest_s: float | None, raw: Raw | None) -> float | None:
     try:
         ms = decode_value(raw) if raw is not None else None
     except CodecError:
         ms = None
     if not isinstance(ms, int | float) or isinstance(ms, bool) or ms < 0:
-        return known
-    return ms / 1000 if known is None else min(known, ms / 1000)
+        return shortest_s
+    return ms / 1000 if shortest_s is None else min(shortest_s, ms / 1000)

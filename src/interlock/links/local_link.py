@@ -108,7 +108,7 @@ class LocalLink(Link):
         members: Members | None = None,
         is_root: bool = False,
     ) -> None:
-        """`is_root`: the tools are named directly under the root of the tree, without the segment of this link."""
+        """Create a link to the node itself. `is_root`: its tools are named directly under the root of the tree."""
         super().__init__(".".join(path), events, clock, kind="own", transport="memory")
         self.path = path
         self.is_root = is_root
@@ -119,7 +119,7 @@ class LocalLink(Link):
         self._running = BackgroundTasks()
         capabilities = _RESOURCE_CAPABILITIES if resources else {}
         self.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN, capabilities=capabilities))
-        self.stand(LinkState.READY, None)
+        self.set_state(LinkState.READY, None)
 
     def send(self, admitted: Admitted[Call]) -> None:
         """Run the handler of the call. The answer arrives in a later turn of the loop, as over every other link."""

@@ -39,7 +39,7 @@ from interlock.links.keeper import SAME_REST_S, WAKE_LEAST_S, Keeper
 from interlock.links.link import Link, LinkEvents
 from interlock.links.listing import Listing
 from interlock.links.pipes import Undelivered
-from interlock.links.process_limit import SETTLED_S, RoomFull
+from interlock.links.process_limit import SETTLED_S, LimitReached
 from interlock.links.server_keeper import ServerKeeper
 from interlock.mcp.capabilities import common_capabilities
 from interlock.mcp.meta import RAW_EMPTY
@@ -51,6 +51,8 @@ TELL_S: Final = 0.05  # several changes are told as one
 
 
 class OwnKeeper(ServerKeeper):
+    """The keeper of a link besides the shared one. It lists nothing: the catalog shows what the shared link lists."""
+
     link: ServerLink
     is_offered = False
     reads = ()
@@ -65,8 +67,9 @@ class OwnKeeper(ServerKeeper):
         *,
         token: TokenHolder | None = None,
     ) -> None:
-        """`token`: of the user whose link it is, who may have to agree to it first; its calls alone go over the link.
-        `holder`: that one, or the node's."""
+        """Create the keeper. `token`: of the link's user, who may have to consent first. `holder`: that token, or
+        the node's.
+        """
         super().__init__(make_link, connector_parts, _no_catalog, events, holder)
         self.closes_holder = token is not None
         self.token = token
@@ -79,7 +82,7 @@ class OwnKeeper(ServerKeeper):
 
     @property
     def is_serving(self) -> bool:
-        """Whether its server works on a call, or is about to."""
+        """Return whether its server works on a call, or is about to."""
         return bool(self.opening or self.link.booked)
 
     @property
@@ -101,7 +104,7 @@ class OwnKeeper(ServerKeeper):
         self.used_at = self._connector_parts.clock.now()
 
     async def open(self) -> ServerLink | Consent:
-        """The link once it can be used, or it is plain that it cannot; or what its user has to agree to first.
+        """Return the link once it can be used or has failed, or what its user has to consent to first.
 
         Raises Unobtainable, StoreError.
         """
@@ -138,8 +141,10 @@ class OwnKeeper(ServerKeeper):
     # With a user's token it is for calls: what the server says beside them is dropped
 
     def on_changed(self, link: ConnectedLink, kind: str) -> None:
-        """Its owner is told, after a moment, and once a second at most; the lists are those of the shared link. Where
-        it has no owner, they are read again."""
+        """Tell the owner of the link that a list changed, after a moment and at most once a second.
+
+        The lists are those of the shared link. If this link has no owner, they are read again.
+        """
         shared = self.link.shared
         if self.link.owner is None and isinstance(shared, ConnectedLink):
             shared.events.on_changed(shared, kind)
@@ -175,7 +180,7 @@ class OwnKeeper(ServerKeeper):
 
     async def _stock(self) -> None:
         self.listing = Listing()
-        self.link.stand(LinkState.READY, None)
+        self.link.set_state(LinkState.READY, None)
 
     def _say_everything(self) -> None:
         if self.token is None:
@@ -198,7 +203,7 @@ Key = Caller | tuple[str | None, bytes, int]
 
 
 class OwnLinks:
-    """Those of one server; implements `links.link.Own`."""
+    """The links to one server besides the shared one."""
 
     def __init__(
         self,
@@ -212,8 +217,9 @@ class OwnLinks:
         holder: TokenHolder | None = None,
         token_of: Callable[[str], TokenHolder] | None = None,
     ) -> None:
-        """`keepers`: where the node finds them, the shared one among them. `holder`: has the node's token for a server
-        that is dialled. `token_of`: each user has a token of their own instead."""
+        """Create the pool. `keepers`: of the whole node. `holder`: the node's token. `token_of`: the token of each
+        user instead.
+        """
         self._plan = plan
         self._connector_parts = connector_parts
         self._events = events
@@ -233,7 +239,7 @@ class OwnLinks:
         self._sweeper: asyncio.TimerHandle | None = None
         self._ending = BackgroundTasks()
         if self._is_process:
-            connector_parts.room.join(self)
+            connector_parts.process_limit.join(self)
 
     def __len__(self) -> int:
         return len(self._keepers)
@@ -254,15 +260,17 @@ class OwnLinks:
         self,
         reason: str | None,
         *,
-        asked: frozenset[str] | None = None,
+        capabilities: frozenset[str] | None = None,
         asks: bool = False,
         is_exact: bool = False,
         in_own_era: bool = False,
     ) -> None:
-        """Who gets a link from now on, and why. `asks`: its server asks its clients. `is_exact`: every link declares
-        what its clients can do. `in_own_era`: legacy sessions, in their era, for as long as the server may speak
-        both."""
-        self.reason, self.asked, self._asks, self._in_own_era = reason, asked, asks, in_own_era
+        """Set which clients get a link of their own from now on, and why.
+
+        `asks`: the server asks its clients questions. `is_exact`: every link declares what its clients can do.
+        `in_own_era`: legacy sessions get one, in their era, as long as the server may speak both.
+        """
+        self.reason, self.asked, self._asks, self._in_own_era = reason, capabilities, asks, in_own_era
         self._is_exact = is_exact
 
     async def stop(self) -> None:
@@ -270,29 +278,29 @@ class OwnLinks:
             self._sweeper.cancel()
         for key in list(self._keepers):
             self._end(key)
-        self._connector_parts.room.leave(self)
+        self._connector_parts.process_limit.leave(self)
         await self._ending.finish()
 
     # Whose
 
-    def _maybe_key(self, caller: Caller, said: Raw | None) -> Key | None:
-        """None: this client's calls go over the shared link."""
+    def _find_key(self, caller: Caller, declared_raw: Raw | None) -> Key | None:
+        """Return the key of the client's link, or None if its calls go over the shared link."""
         principal = caller.principal.name
         if not self._per_session:
             return principal, b"", 0
-        offered = caller.capabilities if caller.asker is not None else decode_object(said or RAW_EMPTY) or {}
+        offered = caller.capabilities if caller.asker is not None else decode_object(declared_raw or RAW_EMPTY) or {}
         if self.asked is not None and self.asked.isdisjoint(offered):
-            declared = _declared({**offered, "roots": _ROOTS}) if self._is_exact else _EVERYTHING
-            return None if declared == _EVERYTHING else (None, declared, 0)
+            declaration = _declared({**offered, "roots": _ROOTS}) if self._is_exact else _EVERYTHING
+            return None if declaration == _EVERYTHING else (None, declaration, 0)
         if caller.asker is not None:
             return caller
-        declared, number = _declared(offered) if self._is_exact else b"", 0
-        while self._asks and (kept := self._keepers.get((principal, declared, number))) and kept.is_serving:
+        declaration, number = _declared(offered) if self._is_exact else b"", 0
+        while self._asks and (keeper := self._keepers.get((principal, declaration, number))) and keeper.is_serving:
             number += 1
-        return principal, declared, number
+        return principal, declaration, number
 
-    def ready(self, caller: Caller, said: Raw | None = None) -> ServerLink | None:
-        key = self._maybe_key(caller.whole or caller, said)
+    def ready(self, caller: Caller, declared: Raw | None = None) -> ServerLink | None:
+        key = self._find_key(caller.whole or caller, declared)
         if key is None:
             return self._shared
         keeper = self._keepers.get(key)
@@ -305,19 +313,21 @@ class OwnLinks:
     def _shared(self) -> ServerLink:
         return self._all_keepers[self._plan.segment].link  # type: ignore[return-value]
 
-    def maybe_usable(self, principal: str) -> ServerLink | None:
+    def find_usable(self, principal: str) -> ServerLink | None:
         return next((keeper.link for keeper in self._links_of(principal) if keeper.is_usable), None)
 
-    async def open(self, caller: Caller, said: Raw | None = None) -> ServerLink | Consent:
-        """The client's link, or what its user has to agree to first. Raises Unobtainable, StoreError, RoomFull."""
+    async def open(self, caller: Caller, declared: Raw | None = None) -> ServerLink | Consent:
+        """Return the client's link, or what its user has to consent to first. Raises Unobtainable, StoreError,
+        LimitReached.
+        """
         client = caller.whole or caller
-        key = self._maybe_key(client, said)
+        key = self._find_key(client, declared)
         if key is None:
             return self._shared
         is_of_several = not isinstance(key, Caller) and key[0] is None
         try:
-            opened = await self._kept(key, client).open()
-        except RoomFull:
+            opened = await self._find_or_make_keeper(key, client).open()
+        except LimitReached:
             if not self._in_own_era and not is_of_several:
                 raise
             return self._shared  # which serves all but some questions
@@ -331,21 +341,21 @@ class OwnLinks:
             self.reason = "it speaks the era of legacy clients too"
         return opened
 
-    def _kept(self, key: Key, caller: Caller) -> OwnKeeper:
-        """The keeper of a link, or of another one of its principal where there is no room for it."""
-        known = self._keepers.get(key)
-        if known is not None:
-            return known
+    def _find_or_make_keeper(self, key: Key, caller: Caller) -> OwnKeeper:
+        """Return the keeper of a link, or of another link of the same principal if the limit is reached."""
+        keeper = self._keepers.get(key)
+        if keeper is not None:
+            return keeper
         try:
             return self._make(key, caller)
-        except RoomFull:
+        except LimitReached:
             other = None if isinstance(key, Caller) or key[0] is None else next(self._links_of(key[0]), None)
             if other is None:
                 raise
             return other
 
     def _links_of(self, principal: str) -> Iterator[OwnKeeper]:
-        """Those for all that a principal does."""
+        """Return the keepers of a principal's links that serve all its sessions."""
         for keeper in self._keepers.values():
             if keeper.link.owner == principal and keeper.link.client is None:
                 yield keeper
@@ -354,11 +364,11 @@ class OwnLinks:
 
     def _make(self, key: Key, caller: Caller) -> OwnKeeper:
         if len(self._keepers) >= self.most:
-            if self.maybe_idle_since() is None:
-                raise RoomFull(self.most)
+            if self.find_idle_since() is None:
+                raise LimitReached(self.most)
             self.end_longest_idle()
         if self._is_process:
-            self._connector_parts.room.make_room()
+            self._connector_parts.process_limit.free_one()
         principal = caller.principal.name
         token = self._token_of(principal) if self._token_of is not None else None
         client, owner = (key, principal) if isinstance(key, Caller) else (None, key[0])
@@ -394,7 +404,9 @@ class OwnLinks:
         return segment
 
     def _own_parts(self, key: Key) -> ConnectorParts:
-        """A server is told what the clients of its link can do; where that is not known, what any may."""
+        """Return connector parts that declare what the clients of the link can do, or what any client can do if
+        unknown.
+        """
         is_in_own_era = isinstance(key, Caller) and self._shared.modern  # if it speaks that too
         eras = _UnknownEra() if is_in_own_era else _ErasOf(self._connector_parts.eras, self._plan.segment)
         parts = msgspec.structs.replace(self._connector_parts, eras=eras)
@@ -415,7 +427,7 @@ class OwnLinks:
     # Ending
 
     async def forget(self, principal: str) -> None:
-        """The user's token was taken away."""
+        """End the link of a user whose token was removed."""
         if (principal, b"", 0) in self._keepers:
             await self._end((principal, b"", 0))
 
@@ -423,17 +435,17 @@ class OwnLinks:
         if caller in self._keepers:
             self._end(caller)
 
-    def maybe_idle_since(self) -> float | None:
-        key = self._maybe_longest_idle()
+    def find_idle_since(self) -> float | None:
+        key = self._find_longest_idle()
         return None if key is None else self._keepers[key].used_at
 
     def end_longest_idle(self) -> None:
-        key = self._maybe_longest_idle()
+        key = self._find_longest_idle()
         if key is not None:
             self._end(key)
 
-    def _maybe_longest_idle(self) -> Key | None:
-        """Of those that may make room."""
+    def _find_longest_idle(self) -> Key | None:
+        """Return the key of the link that is idle longest and may end, or None."""
         before = self._connector_parts.clock.now() - (SETTLED_S if self._is_process else 0.0)
         idle = [key for key, keeper in self._keepers.items() if keeper.is_idle and keeper.used_at <= before]
         return min(idle, key=lambda key: self._keepers[key].used_at, default=None)

@@ -56,10 +56,10 @@ SIDE_FULL = Undelivered(Trouble.BUSY, "too many messages to it wait already")
 
 class PipeOwner(Protocol):
     def on_message(self, data: bytes, origin: Pending | None) -> bool:
-        """True when it was the answer to `origin`."""
+        """Handle a message. Return whether it was the answer to `origin`."""
 
-    def on_oversized(self, found: Oversized, origin: Pending | None) -> None:
-        """A message over the limit was left out; `origin` as for `on_message`."""
+    def on_oversized(self, oversized: Oversized, origin: Pending | None) -> None:
+        """Handle a message over the limit, which was skipped. `origin` as for `on_message`."""
 
     def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None: ...
 
@@ -84,8 +84,8 @@ class Pipe(Protocol):
 
 
 def unauthorised(status: int, headers: Headers) -> Undelivered:
-    said = tuple(value for name, value in headers if name.lower() == b"www-authenticate")
-    return Undelivered(Trouble.UNAUTHORISED, f"it refuses our credential (HTTP {status})", status, said)
+    challenges = tuple(value for name, value in headers if name.lower() == b"www-authenticate")
+    return Undelivered(Trouble.UNAUTHORISED, f"it refuses our credential (HTTP {status})", status, challenges)
 
 
 class StdioPipe:
@@ -115,8 +115,8 @@ class StdioPipe:
         if data.strip():
             self._owner.on_message(data, None)
 
-    def on_oversized(self, found: Oversized) -> None:
-        self._owner.on_oversized(found, None)
+    def on_oversized(self, oversized: Oversized) -> None:
+        self._owner.on_oversized(oversized, None)
 
     def on_gone(self, reason: str) -> None:
         self._owner.on_pipe_lost(reason)
@@ -145,7 +145,7 @@ class HttpPipe:
         address: str | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`address` and `tls` as for `HttpClient`."""
+        """Create a pipe to `url`. `address` and `tls` as for `HttpClient`."""
         parts = urlsplit(url)
         self.owner = owner
         self.target = (parts.path or "/").encode() + (b"?" + parts.query.encode() if parts.query else b"")
@@ -169,7 +169,7 @@ class HttpPipe:
         self._closed = False
 
     def adopt_credential(self, line: bytes) -> None:
-        """The Authorization header that every request has from now on."""
+        """Set the Authorization header of every request from now on."""
         self._custom = self._written + line
         self._post = self.client.start(b"POST", self.target, POST_HEAD + self._custom + self._session)
         if self._stream is not None and self._stream.refused:
@@ -201,7 +201,7 @@ class HttpPipe:
         return exchange
 
     def open_stream(self) -> None:
-        """The legacy GET stream, reopened as long as the server offers it."""
+        """Open the legacy GET stream, and reopen it as long as the server offers it."""
         stream = _Exchange(self, listening=True)
         self._stream = stream
         stream.open()
@@ -288,7 +288,7 @@ class _Exchange(PacedDelivery, eq=False):
             (handle.pause if wanted else handle.resume)()
 
     def _is_awaited(self) -> bool:
-        """Whether somebody still waits for this very exchange: a call may be on its next round under another id."""
+        """Return whether a call still waits for this exchange: it may be in its next round under another id."""
         origin = self.origin
         return origin is not None and origin.upstream_id == self.sent_as and self.pipe.owner.waits(origin)
 
@@ -367,9 +367,9 @@ class _Exchange(PacedDelivery, eq=False):
         elif event.oversized is not None:
             self._on_oversized(event.oversized)
 
-    def _on_oversized(self, found: Oversized) -> None:
+    def _on_oversized(self, oversized: Oversized) -> None:
         was_awaited = self._is_awaited()
-        self.pipe.owner.on_oversized(found, self.origin)
+        self.pipe.owner.on_oversized(oversized, self.origin)
         if was_awaited and not self._is_awaited():
             self.abort()  # the rest of the stream answers no call
 
@@ -412,7 +412,7 @@ class SsePipe:
         address: str | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        """`address` and `tls` as for `HttpClient`."""
+        """Create a pipe to `url`. `address` and `tls` as for `HttpClient`."""
         parts = urlsplit(url)
         self._owner = owner
         self._url = url
@@ -434,7 +434,7 @@ class SsePipe:
         self._custom = self._written + line
 
     async def open(self, timeout_s: float) -> Undelivered | None:
-        """None when the endpoint is known; otherwise why not."""
+        """Open the event stream. Return None when the endpoint is known, otherwise why it is not."""
         self._handle = self._client.request(b"GET", self._target, EVENT_STREAM_HEAD + self._custom, b"", self)
         try:
             async with asyncio.timeout(timeout_s):
@@ -491,9 +491,9 @@ class SsePipe:
         elif event.oversized is not None:
             self._owner.on_oversized(event.oversized, None)
 
-    def _endpoint(self, said: str) -> None:
+    def _endpoint(self, reference: str) -> None:
         try:
-            parts = urlsplit(urljoin(self._url, said))
+            parts = urlsplit(urljoin(self._url, reference))
         except ValueError:
             self._on_lost(Undelivered(Trouble.MALFORMED, "its SSE endpoint is no address"))
             return
@@ -559,7 +559,7 @@ class _Posted:
 
 
 def _undelivered(failure: Failure, limit: int) -> Undelivered:
-    """`limit`: of an answer's body; 0 where no answer is one."""
+    """Return the failure as a link reports it. `limit`: of the body of an answer; 0 if no answer is expected."""
     if failure.kind is FailureKind.TOO_LARGE and limit:
         return Undelivered(Trouble.TOO_LARGE, failure.detail, limit=limit)
     if failure.kind is FailureKind.BUSY:

@@ -1,7 +1,7 @@
-"""The room for processes that one principal, session or tenant has of its own: how many of all servers, and which of
-them makes way for another.
+"""The limit on processes that belong to one principal, session or tenant, over all servers of the node.
 
-Each server's processes are a pool of their own, with a limit of their own. All pools of a node share this room.
+Each server's processes are a pool with a limit of its own. All pools of a node share this limit; when it is reached,
+the process that is idle longest ends.
 """
 
 from collections.abc import Callable
@@ -10,8 +10,8 @@ from typing import Final, Protocol
 SETTLED_S: Final = 60.0  # idle for so long, a process makes room for another's
 
 
-class RoomFull(Exception):
-    """There is no room for another: none of those there are may end."""
+class LimitReached(Exception):
+    """The limit on processes is reached, and none of them may end."""
 
     def __init__(self, most: int) -> None:
         super().__init__(most)
@@ -23,8 +23,8 @@ class ProcessPool(Protocol):
 
     def __len__(self) -> int: ...
 
-    def maybe_idle_since(self) -> float | None:
-        """When the one that is idle longest was last used; None where none may make room."""
+    def find_idle_since(self) -> float | None:
+        """Return when the process that is idle longest was last used, or None if none may end."""
 
     def end_longest_idle(self) -> None: ...
 
@@ -33,7 +33,9 @@ def _no_limit() -> int:
     return 1_000_000
 
 
-class ProcessRoom:
+class ProcessLimit:
+    """The limit that all process pools of a node share."""
+
     def __init__(self, most: Callable[[], int] = _no_limit) -> None:
         self._most = most
         self._pools: set[ProcessPool] = set()
@@ -44,12 +46,12 @@ class ProcessRoom:
     def leave(self, pool: ProcessPool) -> None:
         self._pools.discard(pool)
 
-    def make_room(self) -> None:
-        """Raises RoomFull."""
+    def free_one(self) -> None:
+        """End an idle process if the limit is reached, so that another one can start. Raises LimitReached."""
         most = self._most()
         if sum(len(pool) for pool in self._pools) < most:
             return
-        idle = [(since, pool) for pool in self._pools if (since := pool.maybe_idle_since()) is not None]
+        idle = [(since, pool) for pool in self._pools if (since := pool.find_idle_since()) is not None]
         if not idle:
-            raise RoomFull(most)
-        min(idle, key=lambda one: one[0])[1].end_longest_idle()
+            raise LimitReached(most)
+        min(idle, key=lambda idle_pool: idle_pool[0])[1].end_longest_idle()

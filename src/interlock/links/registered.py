@@ -1,8 +1,8 @@
-"""A subserver that came to us: a link with a registration behind it (MCP-AX 3.1, 6, 12).
+"""The link of a subserver that registered with this node, and its keeper (MCP-AX 3.1, 6, 12).
 
-It differs from the link of a configured server in what it says beside MCP. Requests of MCP-AX go to the registrar, its
-notifications pass a gate, and the route of a call is written into what goes down. It does not come back by itself: a
-subserver that returns registers anew and is another link.
+It differs from the link of a configured server in the messages besides MCP. Requests of MCP-AX go to the registrar,
+notifications pass a gate, and the route of a call is written into its metadata. It does not reconnect by itself: a
+subserver that returns registers again and gets another link.
 """
 
 import asyncio
@@ -72,17 +72,17 @@ _CAPABILITIES: Final = ("tools", "resources", "prompts", "completions")
 
 
 class RegistrationEvents(Protocol):
-    """What a registered link and its keeper tell the registrar."""
+    """Events of a registered link and its keeper, for the registrar."""
 
     def on_ax_request(self, link: "RegisteredLink", request: Request) -> None: ...
 
     def on_ax_notification(self, link: "RegisteredLink", message: Notification) -> None: ...
 
     def on_notice(self, link: "RegisteredLink", notice: Notice) -> None:
-        """A notification that plain MCP does not know, marked with where it comes from."""
+        """Pass on a notification that plain MCP does not have, marked with its origin."""
 
     def on_link_lost(self, link: "RegisteredLink", reason: str) -> None:
-        """Its connection is gone, or cannot be used any more."""
+        """React to a connection that is gone or unusable."""
 
 
 class _Laid(msgspec.Struct, frozen=True):
@@ -137,23 +137,25 @@ class RegisteredLink(ConnectedLink):
             if laid is not None and self.modern:
                 call.params["_meta"], call.meta = laid.text, laid.said
             else:
-                self._lay(call, onward)
+                self._write_route(call, onward)
         super().send(admitted)
 
-    def _lay(self, call: Call, onward: dict[str, Raw]) -> None:
-        """The route over what the caller said. Clients say the same with every call, and a tool's route is one."""
+    def _write_route(self, call: Call, onward: dict[str, Raw]) -> None:
+        """Write the route into the metadata of a call. The result is cached: clients repeat their metadata with
+        every call.
+        """
         meta = call.meta
         if not (self.modern and call.caller.era is Era.MODERN and _PASSING.issuperset(meta)):
             call.params.setdefault("_meta", RAW_EMPTY)
             call.meta = {**meta, **onward}  # so that `_meta` is written anew, whatever the eras
             return
-        said = {key: value for key, value in meta.items() if key not in (ROUTE, CURSOR)}
-        text = Raw(encode_value({**said, **onward}))
+        unrouted = {key: value for key, value in meta.items() if key not in (ROUTE, CURSOR)}
+        text = Raw(encode_value({**unrouted, **onward}))
         if len(text) <= LAID_BYTES_MAX and CALLER not in onward:  # that one is made for this call alone
             if len(self._laid) >= LAID_MAX:
                 self._laid.clear()
-            self._laid[(id(meta), id(onward))] = _Laid(meta, onward, text, said)
-        call.params["_meta"], call.meta = text, said
+            self._laid[(id(meta), id(onward))] = _Laid(meta, onward, text, unrouted)
+        call.params["_meta"], call.meta = text, unrouted
 
     def _rewrite_meta(self, call: Call, uid: int) -> None:
         super()._rewrite_meta(call, uid)
@@ -161,15 +163,15 @@ class RegisteredLink(ConnectedLink):
             call.params["_meta"] = {**call.params.get("_meta", {}), **call.onward}
 
     def greeted(self, facts: ServerFacts) -> None:
-        """What the registration leaves out is not asked for, whatever the greeting offers (6.1)."""
+        """Take the facts of the server, without the capabilities that its registration leaves out (6.1)."""
         register = self.registration.register
         left_out = [name for name in _CAPABILITIES if getattr(register, name) is False]
-        kept = {name: raw for name, raw in facts.capabilities.items() if name not in left_out}
-        super().greeted(msgspec.structs.replace(facts, capabilities=kept))
+        capabilities = {name: raw for name, raw in facts.capabilities.items() if name not in left_out}
+        super().greeted(msgspec.structs.replace(facts, capabilities=capabilities))
 
     @property
     def registered_capabilities(self) -> dict[str, Raw]:
-        """What the registration says it has (6.1)."""
+        """Return the capabilities that the registration declares (6.1)."""
         register = self.registration.register
         return {name: Raw(b"{}") for name in _CAPABILITIES if getattr(register, name)}
 
@@ -205,7 +207,7 @@ class RegisteredLink(ConnectedLink):
             return
         subject = bytes(named)
         if message.method == PROGRESS:
-            call = self._maybe_progressing(subject)
+            call = self._find_progressing(subject)
             if isinstance(call, Call):
                 call.progressed = True  # it lives, whenever its caller hears of it
             elif not self.tasks:
@@ -215,29 +217,29 @@ class RegisteredLink(ConnectedLink):
         self._let_through(self._gate.receive(message.method, message.params, now, (message.method, subject)))
         self._arm()
 
-    def _maybe_progressing(self, token: bytes) -> Pending | None:
+    def _find_progressing(self, token: bytes) -> Pending | None:
         return self.in_flight.get(int(token)) if token.isdigit() and len(token) <= TOKEN_DIGITS_MAX else None
 
     def _tell_news(self, notice: Notice) -> None:
         if notice.method == PROGRESS and not self.tasks:
             named = (decode_object(notice.params) or {}).get(PROGRESS_TOKEN)
-            if named is None or self._maybe_progressing(bytes(named)) is None:
+            if named is None or self._find_progressing(bytes(named)) is None:
                 self._gate.count_lost()  # the answer overtook what waited
                 return
         self.notifications.deliver(Notification(notice.method, notice.params), None)
 
     def _let_through(self, released: Release) -> None:
-        for one in released:
-            if isinstance(one, Overflow):
-                since = rfc3339(self._clock.wall() - (self._clock.now() - one.since))
-                notice = overflow(self.segment, one.dropped, since, str(uuid.uuid4()))
+        for event in released:
+            if isinstance(event, Overflow):
+                since = rfc3339(self._clock.wall() - (self._clock.now() - event.since))
+                notice = overflow(self.segment, event.dropped, since, str(uuid.uuid4()))
                 self._registrar.on_notice(self, notice)
-            elif one.method in _NEWS:
-                self._tell_news(one)
-            elif one.method in _PLAIN:
-                self.notifications.deliver(Notification(one.method, one.params), None)
+            elif event.method in _NEWS:
+                self._tell_news(event)
+            elif event.method in _PLAIN:
+                self.notifications.deliver(Notification(event.method, event.params), None)
             else:
-                marked = prefix(one, self.segment, aggregator=self.offer.is_aggregator)
+                marked = prefix(event, self.segment, aggregator=self.offer.is_aggregator)
                 if marked is None:
                     self.stray += 1
                 elif marked.method == LOG_MESSAGE:
@@ -256,8 +258,8 @@ class RegisteredLink(ConnectedLink):
         self._let_through(self._gate.on_deadline(self._clock.now()))
         self._arm()
 
-    def hush(self) -> None:
-        """Nothing more is told of it."""
+    def stop_notices(self) -> None:
+        """Stop passing on its notifications."""
         if self._gate_timer is not None:
             self._gate_timer.cancel()
             self._gate_timer = None
@@ -336,7 +338,7 @@ class _Accepted(RegisteredConnector):
 
 
 class RegistrationParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What the keeper of a registered link is made of."""
+    """The collaborators of the keeper of a registered link."""
 
     make_link: Callable[[LinkEvents], RegisteredLink]
     connector_parts: ConnectorParts
@@ -351,7 +353,7 @@ class RegisteredKeeper(ServerKeeper):
     link: RegisteredLink
 
     def __init__(self, parts: RegistrationParts, stderr: StderrRing | None = None) -> None:
-        """`stderr`: of a subserver that was started here."""
+        """Create the keeper. `stderr`: of a subserver that this node started."""
         super().__init__(parts.make_link, parts.connector_parts, parts.stock, parts.events, stderr=stderr)
         self._registrar = parts.registrar
         self._connector: Any = _Accepted(self.link, parts.connector_parts, self.stderr, self._loss)
@@ -362,18 +364,18 @@ class RegisteredKeeper(ServerKeeper):
         return False  # MCP-AX 13.1: no call waits for it
 
     async def restart(self) -> None:
-        """It is told to go, and comes back by itself if it wants to."""
+        """Disconnect the subserver, which registers again if it wants to."""
         self.link.on_pipe_lost("restarted by the operator")
 
     def on_pipe_lost(self, link: ConnectedLink, reason: str) -> None:
         self._registrar.on_link_lost(self.link, reason)
 
     def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
-        """The node has no credential for a subserver: it is the subserver that shows one."""
+        """Log the refusal. The node has no credential for a subserver: the subserver presents one."""
         log.warning("link %s: %s", link.name, what.detail)
 
     async def answers(self, within_s: float) -> bool:
-        """Whether it answers anything at all, an error included."""
+        """Return whether the subserver answers anything within the time, even with an error."""
         link = self.link
         if link.modern:
             inquiry = link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
@@ -386,25 +388,25 @@ class RegisteredKeeper(ServerKeeper):
             return False
 
     def recover(self) -> None:
-        """It was suspected of being gone, and is not."""
+        """Set the link ready again after a suspicion that turned out to be wrong."""
         if self._usable.is_set() and self.link.pipe is not None:
-            self._stand_listed()
+            self._set_listed_state()
 
     def cut(self, state: LinkState, reason: str) -> None:
-        """The link is over: calls that wait are told now."""
+        """End the link for good, and with it every call that waits."""
         self._stopping = True
         self._usable.clear()
         self.settled.set()
         self.subscriptions.hang_up()
-        self.link.hush()
+        self.link.stop_notices()
         for task in (self._task, *self._relists.values(), self._probing):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
         self._relists.clear()
         self.link.pipe = None
         self.link.fail_all(reason)
-        self.link.stand(state, reason)
-        self._let_go_of_link()
+        self.link.set_state(state, reason)
+        self._detach_link()
 
     async def _live(self) -> None:
         try:
@@ -413,6 +415,6 @@ class RegisteredKeeper(ServerKeeper):
         except ConnectFailed as failed:
             if not self._stopping:  # it stays registered, without tools (MCP-AX 4.2)
                 await self._publish(Listing(), self.listed_at)
-                self.link.stand(LinkState.FAILED, failed.reason)
+                self.link.set_state(LinkState.FAILED, failed.reason)
         finally:
             self.settled.set()

@@ -156,7 +156,7 @@ class ServerKeeper(Keeper):
         if not isinstance(pipe, HttpPipe):
             return
         try:
-            await self._connector.greet_anew(pipe)
+            await self._connector.greet_again(pipe)
         except ConnectFailed as failed:
             self.lose(failed.reason)
             return
@@ -165,8 +165,8 @@ class ServerKeeper(Keeper):
 
     async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
         try:
-            known = getattr(self.listing, FIELD[method]) if self.listing is not None else None
-            return await read_list(self.link, method, known, self._connector_parts.manner.within(LIST_S)), None
+            previous = getattr(self.listing, FIELD[method]) if self.listing is not None else None
+            return await read_list(self.link, method, previous, self._connector_parts.manner.within(LIST_S)), None
         except ListFailed as failed:
             return None, failed
 

@@ -34,6 +34,12 @@ from interlock.wire.jsonrpc.codec import decode_object
 
 
 class StatefulServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that is known to keep a client's state in its process.
+
+    It is recognised by its package, wherever its command names it, or by the name it reports when greeted. Such a
+    server costs a process per session, so that a server which reports one of these names falsely gains nothing.
+    """
+
     packages: tuple[str, ...]
     names: tuple[str, ...] = ()  # as in serverInfo
     asks: bool = False  # it also asks its clients
@@ -70,8 +76,8 @@ STATEFUL: Final = (
 )
 
 
-def maybe_stateful(reach: Spawn | Dial | None, name: str) -> StatefulServer | None:
-    """`name`: what the server calls itself."""
+def find_stateful(reach: Spawn | Dial | None, name: str) -> StatefulServer | None:
+    """Return the entry of a server that is known to be stateful, or None. `name`: what the server calls itself."""
     words = _words(reach) if isinstance(reach, Spawn) else ()
     for server in STATEFUL:
         if name in server.names or any(_names(word, package) for word in words for package in server.packages):
@@ -91,7 +97,7 @@ BUCKET: Final = "asking"
 
 
 class Asking(msgspec.Struct, frozen=True):
-    """What one server asks for."""
+    """The capabilities that one server asks its clients for."""
 
     server: str  # the name it gives itself: another server under the same segment is not known to ask
     asks: frozenset[str]  # capabilities of clients: elicitation, sampling, roots; nothing said which client was meant
@@ -115,7 +121,7 @@ class AskingMemory:
         self._tasks = BackgroundTasks()
 
     async def open(self) -> None:
-        """Raises StoreError."""
+        """Load what was remembered. Raises StoreError."""
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
             try:
                 self._known[entry.key] = msgspec.json.decode(entry.value, type=Asking)
@@ -126,22 +132,22 @@ class AskingMemory:
         await self._tasks.finish()
 
     def of(self, segment: str, server: str) -> Asking:
-        known = self._known.get(segment)
-        return known if known is not None and known.server == server else NOTHING
+        asking = self._known.get(segment)
+        return asking if asking is not None and asking.server == server else NOTHING
 
     def add(self, segment: str, server: str, capability: str, *, in_call: bool) -> None:
-        known = self.of(segment, server)
-        asks, in_calls = known.asks, known.asks_in_calls
+        asking = self.of(segment, server)
+        asks, in_calls = asking.asks, asking.asks_in_calls
         if in_call:
             in_calls |= {capability}
         else:
             asks |= {capability}
-        known = self._known[segment] = Asking(server, asks, in_calls)
-        self._tasks.begin(self._save(segment, known))
+        asking = self._known[segment] = Asking(server, asks, in_calls)
+        self._tasks.begin(self._save(segment, asking))
 
-    async def _save(self, segment: str, known: Asking) -> None:
+    async def _save(self, segment: str, asking: Asking) -> None:
         try:
-            await self._kv.put(BUCKET, segment, msgspec.json.encode(known), self._clock.wall())
+            await self._kv.put(BUCKET, segment, msgspec.json.encode(asking), self._clock.wall())
         except Exception as error:
             log.warning("what %s asks for could not be remembered: %s", server_name(segment), error)
 
@@ -152,50 +158,57 @@ log = logging.getLogger("interlock.links")
 
 
 class AutoSharing:
-    """Of one server."""
+    """The decision of `share = "auto"` for one server."""
 
     def __init__(self, own: OwnLinks, memory: AskingMemory) -> None:
         self._own = own
         self._memory = memory
 
-    def maybe_own(self, link: ServerLink, facts: ServerFacts) -> Own | None:
-        """The links that its clients get of their own, now that it was greeted."""
+    def find_own(self, link: ServerLink, facts: ServerFacts) -> Own | None:
+        """Return the links that clients get of their own, now that the server was greeted, or None if it is shared."""
         if facts.era is not Era.LEGACY:
             return None
-        stateful = maybe_stateful(link.reach, facts.name)
+        stateful = find_stateful(link.reach, facts.name)
         if stateful is not None:
             self._own.serve(stateful.reason, asks=stateful.asks, is_exact=stateful.asks)
             return self._own
-        known = self._memory.of(link.segment, facts.name)
-        asked, all_asked = known.asks, known.asks | known.asks_in_calls
-        if "roots" in asked and not link.allowed_folders():
-            asked -= {"roots"}
-        is_exact = not all_asked.isdisjoint(DECLARED)
-        if not asked and not is_exact:
+        asking = self._memory.of(link.segment, facts.name)
+        capabilities, all_capabilities = asking.asks, asking.asks | asking.asks_in_calls
+        if "roots" in capabilities and not link.allowed_folders():
+            capabilities -= {"roots"}
+        is_exact = not all_capabilities.isdisjoint(DECLARED)
+        if not capabilities and not is_exact:
             return None
-        self._own.serve(f"it asks for {', '.join(sorted(all_asked))}", asked=asked, asks=True, is_exact=is_exact)
+        self._own.serve(
+            f"it asks for {', '.join(sorted(all_capabilities))}", capabilities=capabilities, asks=True, is_exact=is_exact
+        )
         return self._own
 
-    def maybe_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> Own | None:
-        """Those of legacy clients, where it may speak both eras. A node below asks by itself; tasks have one era."""
+    def find_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> Own | None:
+        """Return the links of legacy clients at a modern server that may speak both eras, or None.
+
+        A node below handles questions itself, and tasks exist in one era only.
+        """
         if facts.era is not Era.MODERN or not isinstance(link.reach, Dial):
             return None
         extensions = decode_object(facts.capabilities.get("extensions", RAW_EMPTY)) or {}
         if EXTENSION in extensions or offers_tasks(facts.capabilities, facts.era):
             return None
-        self._own.serve(None, asked=frozenset(ASKED_OF_CLIENT.values()), in_own_era=True)
+        self._own.serve(None, capabilities=frozenset(ASKED_OF_CLIENT.values()), in_own_era=True)
         return self._own
 
     def on_asked(self, link: ServerLink, method: str, *, in_call: bool) -> Own | None:
-        """The same, now that it asks something."""
+        """Note that the server asks a client, and return the links that clients get of their own from now on, or
+        None.
+        """
         facts, capability = link.facts, ASKED_OF_CLIENT.get(method)
         if facts is None or capability is None:
             return link.own
-        known = self._memory.of(link.segment, facts.name)
-        if capability in (known.asks_in_calls if in_call else known.asks):
+        asking = self._memory.of(link.segment, facts.name)
+        if capability in (asking.asks_in_calls if in_call else asking.asks):
             return link.own
         self._memory.add(link.segment, facts.name, capability, in_call=in_call)
-        own = self.maybe_own(link, facts)
+        own = self.find_own(link, facts)
         if own is not None and link.own is None:
             log.info("link %s: %s; clients get other links from now on", link.name, self._own.reason)
         return own

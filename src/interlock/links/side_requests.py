@@ -35,7 +35,10 @@ class SideRequests:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def send(self, start: bytes, message: bytes, sink: ResponseSink) -> bool:
-        """`start` as for `HttpClient.send`. False, and nothing is sent: too much waits already."""
+        """Send a message without waiting for its answer. Return False without sending it if too many messages wait.
+
+        `start` as for `HttpClient.send`.
+        """
         size = len(message)
         count = len(self._under_way)
         if count >= WAITING_MAX or (count and self._bytes + size > BYTES_MAX):

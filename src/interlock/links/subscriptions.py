@@ -31,10 +31,12 @@ _LISTS: Final = ("tools", "prompts", "resources")
 
 
 class Subscriptions:
-    """The subscriptions of one link, and the owner of its Listeners."""
+    """The resources that are watched at one server, and the changes of its lists."""
 
     def __init__(self, link: ConnectedLink, missed: Callable[[], None]) -> None:
-        """`missed` is called when lists may have changed while the link did not listen."""
+        """Create the subscriptions of a link. `missed` is called when lists may have changed while the link did not
+        listen.
+        """
         self.uris: set[str] = set()  # what is watched, granted or being asked for
         self._link = link
         self._missed = missed
@@ -49,7 +51,7 @@ class Subscriptions:
         self._one_by_one = False  # the server refused several new resources at once: which of them?
 
     async def subscribe(self, uri: str) -> Response | Refusal | None:
-        """None when the server will tell of changes; otherwise its refusal."""
+        """Watch a resource. Return None when the server will report changes, otherwise its refusal."""
         facts = self._link.facts
         if facts is None or not has(facts.capabilities.get("resources"), "subscribe"):
             return Refusal(METHOD_NOT_FOUND, "the server of this resource has no subscriptions")
@@ -70,7 +72,7 @@ class Subscriptions:
                 self._say(UNSUBSCRIBE, uri)
 
     def say_again(self) -> None:
-        """The server is there, as a new one: it knows of no subscription."""
+        """Repeat all subscriptions at a server that has come back."""
         self._open = True
         facts = self._link.facts
         if facts is not None and facts.era is Era.MODERN:
@@ -80,7 +82,7 @@ class Subscriptions:
                 self._say(SUBSCRIBE, uri)
 
     def hang_up(self) -> None:
-        """The connection is gone; each listener ends with it."""
+        """Note that the connection is gone. Each listener ends with it."""
         self._open = False
 
     # One resource
@@ -169,7 +171,7 @@ class Subscriptions:
         self._accept(listener)
 
     def _accept(self, listener: Listener) -> None:
-        """It is acknowledged, or has been open for so long that it is taken for it."""
+        """Replace the current listener by one that is acknowledged, or has been open long enough to count as such."""
         if listener is self._next:
             stale = self._take_next()
             self._replace_current(listener)
@@ -204,7 +206,7 @@ class Subscriptions:
         return False
 
     def _tell(self, uri: str, outcome: Response | Refusal | None) -> bool:
-        """False when no task waits for it."""
+        """Deliver the outcome of a subscription. Return whether a task waited for it."""
         heard = self._waiting.get(uri)
         if heard is None:
             return False
@@ -215,7 +217,7 @@ class Subscriptions:
         return True
 
     def _take_next(self) -> bool:
-        """It waits no longer. True when what is wanted has changed meanwhile."""
+        """Stop waiting for the next listener. Return whether the wanted resources have changed meanwhile."""
         self._next = None
         if self._overdue is not None:
             self._overdue.cancel()
@@ -241,8 +243,8 @@ class Subscriptions:
         self._lingering -= 1
         if not self._lingering:
             self._link.notifications.update_counts = None
-        for told in (self._link.notifications.update_counts or {}).values():
-            told.pop(old.upstream_id, None)
+        for counts in (self._link.notifications.update_counts or {}).values():
+            counts.pop(old.upstream_id, None)
 
     def _listen_if_idle(self) -> None:
         if self._open and self._current is None and self._next is None:
@@ -251,7 +253,7 @@ class Subscriptions:
 
 
 def has(raw: Raw | None, member: str) -> bool:
-    """Whether a capability carries a setting."""
+    """Return whether a capability has a setting that is true."""
     settings = decode_object(raw) if raw is not None else None
     return settings is not None and bytes(settings.get(member, b"")) == b"true"
 
@@ -305,7 +307,7 @@ class TaskListening:
         self._open: _Listening | None = None
 
     async def watch(self, ids: set[str]) -> set[str]:
-        """Those of these tasks that the server agrees to tell of."""
+        """Follow tasks. Return those that the server agrees to report."""
         self._ids |= ids
         self.say()
         try:
@@ -346,18 +348,18 @@ class TaskListening:
             return
         agreed = decode_object(members["notifications"]) if "notifications" in members else None
         ids = decode_array((agreed or {}).get("taskIds", Raw(b"[]"))) or []
-        listening.agreed = {told for raw in ids if (told := find_string(raw)) is not None}
+        listening.agreed = {task_id for raw in ids if (task_id := find_string(raw)) is not None}
         self._settle(listening)
 
     def _settle(self, listening: _Listening) -> None:
-        """The server has spoken about it, or had the time to: those it replaces are no longer needed."""
+        """Cancel the requests that this one replaces, because the server has answered it or had enough time to."""
         listening.settled.set()
         while (older := listening.older) is not None:
             self._link.cancel(older, "replaced")
             listening.older, older.older = older.older, None
 
     def _on_ended(self, listening: _Listening, refused: bool) -> None:
-        """Its stream ended. A lost server is told again by its keeper; one that is there after a pause."""
+        """React to the end of a stream: listen again after a pause if the server is still connected."""
         self._settle(listening)
         if listening is self._open and not refused:
             self._open = None
@@ -386,21 +388,26 @@ class LogLevel:
         self._heard: Heard | None = None
 
     def set(self, level: str | None) -> Heard | None:
-        """What sessions want; None: nothing. Done when the server has taken what it was told, or had its time; None
-        when it has already."""
+        """Set the level that sessions want, None for no logs.
+
+        Return a future that is done when the server has taken the level or its time is over, or None if nothing is
+        pending.
+        """
         self.of_sessions = level
         return self._settle()
 
     def want(self, level: str) -> Heard | None:
-        """At least this much: each client hears only what it asked for, whatever the server says."""
+        """Set the level to at least this one, for a request that names its own. Each client only gets what it asked
+        for.
+        """
         self._of_requests = (
-            level if self._of_requests is None else min(level, self._of_requests, key=lambda one: LOG_RANK[one])
+            level if self._of_requests is None else min(level, self._of_requests, key=lambda name: LOG_RANK[name])
         )
         return self._settle()
 
     def _settle(self) -> Heard | None:
         wanted = [level for level in (self.of_sessions, self._of_requests) if level is not None]
-        level = min(wanted, key=lambda one: LOG_RANK[one]) if wanted else None
+        level = min(wanted, key=lambda name: LOG_RANK[name]) if wanted else None
         if level is None and self._level is not None:
             level = QUIET
         if level != self._level:

@@ -23,7 +23,7 @@ log = logging.getLogger("interlock.links")
 
 class Renewal:
     def __init__(self, link: ConnectedLink, holder: TokenHolder, clock: Clock, doubt: Callable[[], None]) -> None:
-        """`doubt` is called when the server may refuse everything from now on."""
+        """Create the renewal of a link. `doubt` is called when the server may refuse everything from now on."""
         self._link = link
         self._holder = holder
         self._clock = clock
@@ -40,7 +40,7 @@ class Renewal:
             self._task = asyncio.get_running_loop().create_task(self._run(what))
 
     def cancel(self) -> None:
-        """The link is going away. No call is left waiting."""
+        """Stop, because the link is going away. No call is left waiting."""
         if self._task is not None:
             self._task.cancel()
         self._give_up()
@@ -101,7 +101,7 @@ class Renewal:
 
 
 def unauthorised(name: str, *, lasting: bool = True) -> Refusal:
-    """What a client hears. Why exactly is for the operator: it may name hosts."""
+    """Return the refusal for a client. The exact reason is for the operator, because it may name hosts."""
     data = {
         "reason": "unauthorised" if lasting else "insufficient_scope",
         "outcome": "not_sent",

@@ -11,7 +11,7 @@ from interlock.links.connected_link import ConnectedLink
 from interlock.links.connector import ConnectorParts
 from interlock.links.handshake import EraMemory
 from interlock.links.keeper import Keeper
-from interlock.links.process_limit import ProcessRoom
+from interlock.links.process_limit import ProcessLimit
 from interlock.links.share_decision import AskingMemory
 from interlock.node.approval_parts import ApprovalParts
 from interlock.node.call_parts import CallParts
@@ -60,7 +60,7 @@ def make_link_parts(
         eras=eras,
         clock=clock,
         revealer=credentials.revealer,
-        room=ProcessRoom(lambda: stores.current.plan.limits.own_processes),
+        process_limit=ProcessLimit(lambda: stores.current.plan.limits.own_processes),
         sandboxes=Sandboxes(
             state=plan.data,
             workspace=plan.workspace,

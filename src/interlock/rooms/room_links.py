@@ -90,7 +90,7 @@ class ParticipantKeeper(ServerKeeper):
                 task.cancel()
         self._relists.clear()
         if self.link.standing.state is not LinkState.CONNECTING:
-            self.link.stand(LinkState.DEGRADED, LEFT)
+            self.link.set_state(LinkState.DEGRADED, LEFT)
 
     def on_changed(self, link: ConnectedLink, kind: str) -> None:
         if self._usable.is_set():
@@ -111,8 +111,8 @@ class ParticipantKeeper(ServerKeeper):
         self.subscriptions.hang_up()
         self.link.pipe = None
         self.link.fail_all(reason)
-        self.link.stand(LinkState.STOPPED, reason)
-        self._let_go_of_link()
+        self.link.set_state(LinkState.STOPPED, reason)
+        self._detach_link()
 
     async def _live(self) -> None:
         try:
@@ -120,7 +120,7 @@ class ParticipantKeeper(ServerKeeper):
             self._usable.set()
         except ConnectFailed as failed:
             await self._publish(Listing(), self.listed_at)
-            self.link.stand(LinkState.FAILED, failed.reason)
+            self.link.set_state(LinkState.FAILED, failed.reason)
 
 
 ROOMS: Final = "rooms"  # the segment above all of them

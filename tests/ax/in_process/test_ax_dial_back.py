@@ -63,10 +63,10 @@ async def test_a_name_that_leads_elsewhere_later_is_not_dialled(monkeypatch: pyt
     nothing = cast(Any, None)
     dialling = dial_back._Judging(cast(Any, _Link()), nothing, nothing, Loss(), (NAMED,), GUEST)
     _leads_to(monkeypatch, "127.0.0.1")
-    assert await dialling._maybe_address() == "127.0.0.1"
+    assert await dialling._find_address() == "127.0.0.1"
     _leads_to(monkeypatch, "127.0.0.1", "10.0.0.1")
     with pytest.raises(ConnectFailed, match="not dialled"):
-        await dialling._maybe_address()
+        await dialling._find_address()
 
 
 @pytest.mark.req("AX-3.1-3")

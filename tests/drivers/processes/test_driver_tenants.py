@@ -103,7 +103,7 @@ async def test_a_tenant_for_whom_there_is_no_room_waits_and_is_then_refused(stag
 async def test_the_room_of_the_node_holds_for_tenants_of_all_drivers(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stage.node.links.connector_parts.room, "_most", lambda: 1)
+    monkeypatch.setattr(stage.node.links.connector_parts.process_limit, "_most", lambda: 1)
     provider = await settled(stage.provider(metadata={"isolation": "tenant", "max_processes": 8}))
     ada = await pid_of(stage, provider, "ada")
     error = await provider.acquire(caller("bob"), 0.2)

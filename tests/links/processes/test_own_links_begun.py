@@ -14,7 +14,7 @@ from tests.support.node_with_clock import AheadClock, Asked, Place
 from interlock.config.plan import Dial, Package, Spawn
 from interlock.links.connected_link import ServerLink
 from interlock.links.own_links import OwnKeeper
-from interlock.links.share_decision import BUCKET, STATEFUL, AskingMemory, maybe_stateful
+from interlock.links.share_decision import BUCKET, STATEFUL, AskingMemory, find_stateful
 from interlock.node.node import Node
 
 FORM = {"message": "?", "requestedSchema": {"type": "object", "properties": {}}}
@@ -199,12 +199,12 @@ async def test_a_record_that_cannot_be_read_is_left_out(few: tuple[Node, AheadCl
 def test_a_stateful_server_is_known_by_its_package_wherever_it_is_named(
     command: tuple[str, ...], is_known: bool
 ) -> None:
-    assert (maybe_stateful(Spawn(command=command), "") is not None) == is_known
+    assert (find_stateful(Spawn(command=command), "") is not None) == is_known
 
 
 def test_a_stateful_server_is_known_by_a_package_to_install_and_by_its_own_name() -> None:
     package = Package(registry="npm", name="chrome-devtools-mcp@1.2.3")
-    assert maybe_stateful(Spawn(command=(), package=package), "") is not None
-    assert maybe_stateful(Dial(url="https://h.example/mcp"), "Playwright") is not None
-    assert maybe_stateful(Dial(url="https://h.example/mcp"), "") is None
+    assert find_stateful(Spawn(command=(), package=package), "") is not None
+    assert find_stateful(Dial(url="https://h.example/mcp"), "Playwright") is not None
+    assert find_stateful(Dial(url="https://h.example/mcp"), "") is None
     assert all(one.reason for one in STATEFUL)

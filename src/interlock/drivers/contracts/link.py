@@ -54,7 +54,7 @@ class ContractLink(Link):
         self.providers: Mapping[str, Provider] = {}  # by the drivers' keys
         self._work = BackgroundTasks()
         self.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
-        self.stand(LinkState.READY, None)
+        self.set_state(LinkState.READY, None)
 
     def offers(self, capability: str, has: bool) -> None:
         """What clients are told of it when they are greeted."""
@@ -71,7 +71,7 @@ class ContractLink(Link):
         assert isinstance(call, LeasedCall)  # noqa: S101  (the guard refuses a withdrawn tool)
         call.depart(admitted)
 
-    def maybe_outlook(self, tool: str) -> Outlook | None:
+    def find_outlook(self, tool: str) -> Outlook | None:
         served = self.contracts.get(tool)
         return None if served is None else served.outlook(self.clock)
 

@@ -199,7 +199,7 @@ class DriverKeeper(ServerKeeper):
                 raise ConnectFailed(str(failed), refusal=refusal)
             lists[FIELD[method]] = items
         await self._publish(Listing(**lists), LISTS_OF)
-        self._stand_listed()
+        self._set_listed_state()
 
     async def _hang_up(self, reason: str) -> None:
         if self.link.pid is not None and not (self._falls_asleep or self._stopping):
@@ -222,8 +222,8 @@ class DriverKeeper(ServerKeeper):
         self._gives_up = self._failed > self._retries_max  # AIP-transport-12
         return AGAIN_S if self._gives_up else backoff_s(self._failed, FIRST_S)
 
-    def _stand_lost(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
-        super()._stand_lost(reason, wait_s, unauthorised=unauthorised)
+    def _set_lost_state(self, reason: str, wait_s: float, *, unauthorised: bool) -> None:
+        super()._set_lost_state(reason, wait_s, unauthorised=unauthorised)
         if unauthorised or self._gives_up:
             self._gives_up = False
             self.fell.set()

@@ -244,7 +244,7 @@ class DriverProvider:
             lambda who: self._keepers.make(installed, self._connector_parts, who),
             environment.keepers,
             environment.connector_parts.clock,
-            None if driver.server.address is not None else environment.connector_parts.room,
+            None if driver.server.address is not None else environment.connector_parts.process_limit,
             most=driver.interlock.max_processes,
             # AIP-transport-3
             idle_s=None if driver.connection.keepalive or driver.server.address is not None else idle_s,

@@ -17,7 +17,7 @@ from interlock.drivers.provider.contract_check import Verdict
 from interlock.drivers.provider.keeper import DriverKeeper
 from interlock.links.connected_link import ServerLink
 from interlock.links.keeper import Keeper
-from interlock.links.process_limit import SETTLED_S, ProcessRoom, RoomFull
+from interlock.links.process_limit import SETTLED_S, LimitReached, ProcessLimit
 
 LOOK_LEAST_S: Final = 0.05
 LOOK_AGAIN_S: Final = 1.0  # for room that processes of other servers leave: nothing tells of it
@@ -65,7 +65,7 @@ class Instances:
         make: Callable[[str | None], DriverKeeper],
         keepers: dict[str, Keeper],
         clock: Clock,
-        room: ProcessRoom | None,
+        room: ProcessLimit | None,
         *,
         most: int,
         idle_s: float | None,
@@ -78,7 +78,7 @@ class Instances:
         self._make_keeper = make
         self._keepers = keepers
         self._clock = clock
-        self._room = room or ProcessRoom()
+        self._room = room or ProcessLimit()
         self._most = most
         self._idle_s = idle_s
         self._one_by_one = one_by_one
@@ -165,12 +165,12 @@ class Instances:
 
     def _has_room(self) -> bool:
         try:
-            self._room.make_room()
-        except RoomFull:
+            self._room.free_one()
+        except LimitReached:
             return False
         return True
 
-    def maybe_idle_since(self) -> float | None:
+    def find_idle_since(self) -> float | None:
         return min((one.used_at for one in self._settled() if one.is_idle), default=None)
 
     def end_longest_idle(self) -> None:

@@ -90,8 +90,8 @@ def detail_lines(link: Link, *, width: int, now: datetime, ascii_only: bool) -> 
     if link.restarts:
         lines += labelled_lines("restarts", str(link.restarts), width)
     if link.stderr_lines:
-        said = f"{count(link.stderr_lines, 'line')}: interlock links logs {one_line(link.segment)}"
-        lines += labelled_lines("stderr", said, width)
+        remarks = f"{count(link.stderr_lines, 'line')}: interlock links logs {one_line(link.segment)}"
+        lines += labelled_lines("stderr", remarks, width)
     for number, denied in enumerate(link.denied):
         text = f"{one_line(denied.place)}: {one_line(denied.why)}; {one_line(denied.remedy)}"
         lines += labelled_lines("kept from" if number == 0 else "", text, width, style="yellow")
@@ -114,9 +114,9 @@ def _device_lines(device: Device, width: int) -> list[Text]:
     at = f" at {one_line(device.port)}" if device.port else ""
     gone = f", gone {count(device.unplugged, 'time')}" if device.unplugged else ""
     lines = labelled_lines("device", f"profile {device.profile}{at}, {seen}{gone}", width)
-    said = f"{device.sent} sent, {device.received} received, {device.retries} repeated"
+    messages = f"{device.sent} sent, {device.received} received, {device.retries} repeated"
     waiting = f", {count(device.waiting, 'call')} waiting" if device.waiting else ""
-    lines += labelled_lines("messages", said + waiting, width)
+    lines += labelled_lines("messages", messages + waiting, width)
     if device.discarded:
         dropped = ", ".join(f"{number} {one_line(reason)}" for reason, number in device.discarded.items())
         lines += labelled_lines("dropped", dropped, width, style="yellow")
@@ -137,18 +137,24 @@ def _own_text(own: OwnLink) -> str:
     return f"{one_line(own.segment)}: {one_line(own.state)}, {whose}{where}, {count(own.calls, 'call')}, {use}"
 
 
-def _registration(known: Registration, hops: int, width: int) -> list[Text]:
-    who = known.principal
-    if known.authority:
-        who += f", {known.authority} ({'verified' if known.verified else 'unverified'})"
-    lines = labelled_lines("registered", f"{one_line(who)}, scope {known.auth_scope}, session {known.session}", width)
-    beat = f"every {known.heartbeat_interval_ms} ms" if known.heartbeat_interval_ms else "none, the link tells"
+def _registration(registration: Registration, hops: int, width: int) -> list[Text]:
+    who = registration.principal
+    if registration.authority:
+        who += f", {registration.authority} ({'verified' if registration.verified else 'unverified'})"
+    lines = labelled_lines(
+        "registered", f"{one_line(who)}, scope {registration.auth_scope}, session {registration.session}", width
+    )
+    beat = (
+        f"every {registration.heartbeat_interval_ms} ms"
+        if registration.heartbeat_interval_ms
+        else "none, the link tells"
+    )
     lines += labelled_lines("heartbeat", beat, width)
-    below = f", {count(known.aggregators, 'aggregator')} below" if known.aggregators else ""
-    spoken = f"MCP-AX {one_line(known.version)}" if known.version else "MCP-AX, its version not said"
-    lines += labelled_lines("away", f"{count(hops, 'hop')}{below}, {known.transport_class}, {spoken}", width)
-    if known.secure_by:
-        lines += labelled_lines("secure by", one_line(known.secure_by), width)
+    below = f", {count(registration.aggregators, 'aggregator')} below" if registration.aggregators else ""
+    spoken = f"MCP-AX {one_line(registration.version)}" if registration.version else "MCP-AX, its version not said"
+    lines += labelled_lines("away", f"{count(hops, 'hop')}{below}, {registration.transport_class}, {spoken}", width)
+    if registration.secure_by:
+        lines += labelled_lines("secure by", one_line(registration.secure_by), width)
     return lines
 
 
@@ -166,11 +172,11 @@ def budget_text(limits: Mapping[str, Spent]) -> str:
 
 
 def budget_style(limits: Mapping[str, Spent]) -> str:
-    return "yellow" if any(one.used >= one.limit for one in limits.values()) else "dim"
+    return "yellow" if any(spent.used >= spent.limit for spent in limits.values()) else "dim"
 
 
 def budget_lines(budgets: tuple[Budget, ...], *, width: int) -> list[Text]:
-    """One line or more for each caller and tool that has used something."""
+    """Return the lines that show the budget of each caller and tool that has used some of it."""
     lines = []
     for budget in budgets:
         text = f"budget of {one_line(budget.name)}: {budget_text(budget.limits)}"
@@ -273,9 +279,9 @@ def logs(
     elif out.as_json:
         out.raw_json(answer.raw)
     else:
-        found = answer.as_(LinkLog).lines
-        _print_lines(invocation, found)
-        if not found:
+        last_lines = answer.as_(LinkLog).lines
+        _print_lines(invocation, last_lines)
+        if not last_lines:
             out.remark(f"{segment} has written nothing to its stderr")
 
 
@@ -296,7 +302,7 @@ def _follow(invocation: Invocation, segment: str, seen: "tuple[LogLine, ...]") -
 
 
 def unseen(seen: "tuple[LogLine, ...]", newest: "tuple[LogLine, ...]") -> "tuple[LogLine, ...]":
-    """The lines of `newest` that come after those already seen: both are windows onto one growing text."""
+    """Return the lines of `newest` that come after those already seen. Both are windows onto one growing text."""
     if not seen:
         return newest
     for end in range(len(newest), 0, -1):
@@ -316,7 +322,7 @@ def _print_lines(invocation: Invocation, lines: "tuple[LogLine, ...]") -> None:
         for line in lines:
             out.json_line({"at": line.at, "text": line.text})
     else:
-        for times, line in repeats(lines, lambda one: one.text):
+        for times, line in repeats(lines, lambda entry: entry.text):
             again = f" (×{times})" if times > 1 else ""
             out.line(f"{local_time(line.at, '%H:%M:%S')}  {printable(line.text, keep=chr(9))}{again}")
     sys.stdout.flush()
@@ -358,12 +364,12 @@ def restart(
     from interlock.cli.terminal.text import local_time, printable
     from interlock.credentials.api import Consent
 
-    asked = answer.as_(Consent)
-    out.line(printable(asked.url))
-    scopes = f", for {printable(' '.join(asked.scopes))}" if asked.scopes else ""
-    out.remark(f"open this page of {printable(asked.issuer)} and agree to a token for {segment}{scopes}")
+    consent = answer.as_(Consent)
+    out.line(printable(consent.url))
+    scopes = f", for {printable(' '.join(consent.scopes))}" if consent.scopes else ""
+    out.remark(f"open this page of {printable(consent.issuer)} and agree to a token for {segment}{scopes}")
     out.remark(
-        f"it is good once, until {local_time(asked.expires_at, '%H:%M')}; interlock status --watch shows the rest"
+        f"it is good once, until {local_time(consent.expires_at, '%H:%M')}; interlock status --watch shows the rest"
     )
 
 
