@@ -180,7 +180,10 @@ class AutoSharing:
         if not capabilities and not is_exact:
             return None
         self._own.serve(
-            f"it asks for {', '.join(sorted(all_capabilities))}", capabilities=capabilities, asks=True, is_exact=is_exact
+            f"it asks for {', '.join(sorted(all_capabilities))}",
+            capabilities=capabilities,
+            asks=True,
+            is_exact=is_exact,
         )
         return self._own
 
