@@ -6,6 +6,7 @@ from interlock.config.plan import Plan
 from interlock.core.part import Part
 from interlock.names import surface_check
 from interlock.names.endpoint import NamesEndpoint
+from interlock.names.operations import NameOperations, SurfaceOperations
 from interlock.names.reviews import define_name_metrics
 from interlock.names.surface_check import Rejudgement
 from interlock.names.tools import NamesTools
@@ -26,6 +27,8 @@ class RegistryParts(CapabilityParts):
             names.state, names.state.changed, lambda: calls.catalog.namespace, approvals.ruled
         )
         self.tools = NamesTools(calls.catalog, calls.link_events, stores.clock, names, node.plan)
+        self.surfaces = SurfaceOperations(calls.catalog, approvals.surfaces.pins, approvals.ruled)
+        self._operations = NameOperations(names, self.surfaces, stores.audit, stores.recorder)
         self.endpoint = NamesEndpoint(
             stores.current,
             stores.tokens,
@@ -41,6 +44,9 @@ class RegistryParts(CapabilityParts):
             Stage.RECORDS: (self._reviews, self._surfaces.pins, self._surfaces.questions, self.rejudgement),
             Stage.TOOLS: (self.tools,),
         }
+
+    def services(self) -> tuple[object, ...]:
+        return (self._operations, self.surfaces)
 
     def apps(self) -> Mapping[str, App]:
         return {"/registry/": self.endpoint, "/assignments/": self.endpoint}

@@ -1,4 +1,4 @@
-"""The operations of a node for operators: one object per noun, each with the parts it needs."""
+"""The operations of the common parts of a node: one object per noun, each with the parts it needs."""
 
 import msgspec
 
@@ -16,21 +16,16 @@ from interlock.credentials.operations import ConsentOperations, SecretOperations
 from interlock.drivers.operations import DriverOperations
 from interlock.drivers.parts import DriverParts
 from interlock.links.operations import LinkOperations
-from interlock.names.operations import NameOperations, SurfaceOperations
 from interlock.node.capability_parts import NodeParts
 from interlock.node.reload import Reload
 from interlock.node.status import StatusOperations
 from interlock.operator.operation import Handlers, handlers_of
-from interlock.rooms.operations import RoomOperations
-from interlock.rooms.parts import RoomParts
-from interlock.safety.operations import AgentOperations
 from interlock.store.operations import AuditOperations
 
 
 class Operations(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that handles operations, by noun."""
 
-    agents: AgentOperations
     approvers: ApproverOperations
     audit: AuditOperations
     calls: CallOperations
@@ -41,11 +36,8 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
     inbox: InboxOperations
     links: LinkOperations
     logins: LoginOperations
-    names: NameOperations
     node: StatusOperations
-    rooms: RoomOperations
     secrets: SecretOperations
-    surfaces: SurfaceOperations
     tokens: TokenOperations
     tools: ToolOperations
     more: tuple[object, ...]  # of capabilities that bring their own
@@ -59,7 +51,7 @@ class Operations(msgspec.Struct, frozen=True, kw_only=True):
 def make_operations(parts: NodeParts, reload: Reload | None) -> Operations:
     """Construct the operations of a node."""
     stores, approvals, calls, links = parts.stores, parts.approvals, parts.calls, parts.links
-    fronts, ax, rooms, drivers = parts.fronts, parts.get(AxParts), parts.get(RoomParts), parts.get(DriverParts)
+    fronts, ax, drivers = parts.fronts, parts.get(AxParts), parts.get(DriverParts)
 
     def explain(route: Route, caller: str) -> tuple[CheckVerdict, ...]:
         return tuple(
@@ -69,12 +61,10 @@ def make_operations(parts: NodeParts, reload: Reload | None) -> Operations:
 
     link_operations = LinkOperations(calls.keepers, calls.catalog, ax.registrar, ax.children, calls.budgets)
     audit = AuditOperations(stores.audit, stores.recorder)
-    surfaces = SurfaceOperations(calls.catalog, approvals.surfaces.pins, approvals.ruled)
     secrets = SecretOperations(
         links.credentials, calls.keepers, links.servers.own, drivers.drivers, stores.recorder, stores.clock
     )
     return Operations(
-        agents=AgentOperations(calls.safety.loop),
         approvers=ApproverOperations(
             approvals.enrolments,
             approvals.anchors,
@@ -113,11 +103,8 @@ def make_operations(parts: NodeParts, reload: Reload | None) -> Operations:
         logins=LoginOperations(
             LoginService(stores.tokens, stores.recorder, stores.clock, approvals.passkeys.browser_url)
         ),
-        names=NameOperations(approvals.names, surfaces, stores.audit, stores.recorder),
         node=StatusOperations(parts, link_operations, audit, reload),
-        rooms=RoomOperations(rooms.rooms, calls.approvals, stores.audit, stores.recorder, stores.clock),
         secrets=secrets,
-        surfaces=surfaces,
         tokens=TokenOperations(stores.tokens, fronts.public.dismiss_unwelcome, stores.recorder, stores.clock),
         tools=ToolOperations(
             calls.catalog,

@@ -15,6 +15,7 @@ from interlock.node.reload_parts import ReloadSteps
 from interlock.rooms.connections import Leases
 from interlock.rooms.endpoint import RoomsEndpoint
 from interlock.rooms.node_participant import NodeParticipants
+from interlock.rooms.operations import RoomOperations
 from interlock.rooms.participation import Participation
 from interlock.rooms.room_links import RoomLinks
 from interlock.rooms.room_tools import RoomResources, RoomTools
@@ -46,6 +47,7 @@ class RoomParts(CapabilityParts):
         common = (self.rooms, calls.catalog, calls.link_events, stores.clock, participation)
         self.resources = RoomResources(*common, calls.audience)
         self.tools = RoomTools(plan.ax.root_segment, *common, leases)
+        self._operations = RoomOperations(self.rooms, calls.approvals, stores.audit, stores.recorder, stores.clock)
         self.node = NodeParticipants(
             self.rooms, calls.dispatch, calls.proposals, partial(_principal_in_a_room, stores.tokens)
         )
@@ -55,6 +57,9 @@ class RoomParts(CapabilityParts):
             Stage.RECORDS: (self.rooms,),
             Stage.TOOLS: (self.room_links, self.node, self.tools, self.resources),
         }
+
+    def services(self) -> tuple[object, ...]:
+        return (self._operations,)
 
     def apps(self) -> Mapping[str, App]:
         return {"/v0/": self.endpoint}

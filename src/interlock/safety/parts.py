@@ -9,6 +9,7 @@ from interlock.node.front_parts import EndedSession
 from interlock.node.reload import ReloadStep
 from interlock.node.reload_parts import ReloadSteps
 from interlock.safety import agents, codes
+from interlock.safety.operations import AgentOperations
 from interlock.store.ports import Change
 
 
@@ -17,11 +18,15 @@ class AgentParts(CapabilityParts):
         self._node = node
         self._safety = node.calls.safety
         self._codes = node.approvals.codes
+        self.operations = AgentOperations(node.calls.safety.loop)
         node.fronts.session_ended.subscribe(self._end_session)
 
     def stages(self) -> Mapping[Stage, tuple[Part, ...]]:
         safety = self._safety
         return {Stage.RECORDS: (safety.verification, safety.challenges, safety.loop, safety.watch)}
+
+    def services(self) -> tuple[object, ...]:
+        return (self.operations,)
 
     def reload_steps(self, steps: ReloadSteps) -> Mapping[str, ReloadStep]:
         async def take_safety(old: Plan, new: Plan) -> None:

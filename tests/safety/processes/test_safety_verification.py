@@ -32,6 +32,7 @@ from interlock.gate.protocol.held_call import Presented
 from interlock.safety import codes
 from interlock.safety.agents import BUCKET
 from interlock.safety.api import NameAgent
+from interlock.safety.parts import AgentParts
 from interlock.store.ports import Damaged
 from interlock.wire.jsonrpc.codec import Notification
 from interlock.wire.refusal import Refusal
@@ -600,7 +601,9 @@ async def test_an_operator_sees_a_code_only_upon_a_proof(here: AgentsHere) -> No
     refused = await views.reveal(id, await prove(here, id), by="local")  # the proof of an approval shows nothing
     assert isinstance(refused, Refusal) and refused.message == "proof_invalid"
     whole = views.maybe_one(id)
-    assert here.shown(id) not in str(whole) and here.shown(id) not in str(here.node.operations.agents.list_all())
+    assert here.shown(id) not in str(whole) and here.shown(id) not in str(
+        here.node.get(AgentParts).operations.list_all()
+    )
     shown = await views.reveal(id, await prove(here, id, REVEAL), by="local")
     assert not isinstance(shown, Refusal) and shown.code == here.shown(id)
     records = [one for one in await here.audited("approvals/reveal") if one["approval"] == id]
@@ -610,7 +613,7 @@ async def test_an_operator_sees_a_code_only_upon_a_proof(here: AgentsHere) -> No
 
 async def test_operators_list_order_and_abort(here: AgentsHere) -> None:
     agent, id = await blocked(here, "client:ops", "gardener")
-    operations = here.node.operations.agents
+    operations = here.node.get(AgentParts).operations
     (one,) = [one for one in operations.list_all().agents if one.principal == agent.client]
     assert (one.name, one.is_blocked, one.status, one.approval_id) == ("gardener", True, "running", id)
     fresh = await operations.order_challenge(NameAgent(principal="client:ops", name="gardener"))
