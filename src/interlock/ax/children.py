@@ -74,7 +74,7 @@ class _ChildConnection(SubserverConnection):
         return self.child is not None and self._stopping is None and self.child.send(message)
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """What is queued is written before the input ends."""
+        """Stop the child. What is queued is written before its input ends."""
         if self.child is not None and self._stopping is None:
             self._stopping = asyncio.get_running_loop().create_task(self.child.stop())
 
@@ -135,7 +135,7 @@ class ChildSupervisor:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every child had its first chance to register."""
+        """Return whether every child had its first chance to register."""
         return all(child.state != CONNECTING for child in self.waiting.values())
 
     async def settle(self) -> None:
@@ -144,9 +144,9 @@ class ChildSupervisor:
             await self._changed.wait()
 
     async def take(self, plan: Plan) -> None:
-        """Other children: those that are written as before are not touched."""
+        """Apply a configuration with other children. Children whose entry did not change are not touched."""
         self._plan = plan
-        await self._end([one for one, (child, _) in self._raised.items() if child not in plan.ax.children])
+        await self._end([segment for segment, (child, _) in self._raised.items() if child not in plan.ax.children])
         await self.open()
 
     async def close(self) -> None:
@@ -172,8 +172,8 @@ class ChildSupervisor:
                 stderr,
                 on_registered=partial(self._on_registered, child),
             )
-            known = self.waiting.get(child.segment)
-            self._note(child, CONNECTING, known.reason if known is not None else "it has not registered yet")
+            waiting = self.waiting.get(child.segment)
+            self._note(child, CONNECTING, waiting.reason if waiting is not None else "it has not registered yet")
             try:
                 await self._live(child, life)
                 reason = life.reason
@@ -204,8 +204,8 @@ class ChildSupervisor:
 
     def _note(self, child: ChildPlan, state: str, reason: str) -> None:
         self._changed.set()
-        known = self.waiting.get(child.segment)
-        since = known.since_wall if known is not None else self._connector_parts.clock.wall()
+        waiting = self.waiting.get(child.segment)
+        since = waiting.since_wall if waiting is not None else self._connector_parts.clock.wall()
         self.waiting[child.segment] = Waiting(state=state, reason=reason, since_wall=since)
 
     async def _live(self, child: ChildPlan, life: _ChildConnection) -> None:

@@ -73,7 +73,7 @@ class SubserverConnection:
         heartbeat_min_ms: int,
         stderr: StderrRing | None = None,
     ) -> None:
-        """`stderr`: of a subserver that was started here."""
+        """Create a connection. `stderr` is the error output of a subserver that was started here."""
         self.guest = guest
         self.transport = transport
         self._registrar = registrar
@@ -89,13 +89,13 @@ class SubserverConnection:
         self._late: asyncio.TimerHandle | None = None
 
     def begin(self, pipe: MessagePipe) -> None:
-        """Before the first message."""
+        """Take the pipe and start the time limit for the registration. Called before the first message."""
         self._pipe = pipe
         self._late = asyncio.get_running_loop().call_later(REGISTER_WITHIN_S, self._too_late)
 
     @property
     def is_waiting(self) -> bool:
-        """It is connected and not registered."""
+        """Return whether the subserver is connected but not registered."""
         return self._link is None
 
     # The connection
@@ -123,11 +123,11 @@ class SubserverConnection:
             )
             self._refuse(message.id if isinstance(message, Request) else b"null", refusal)
 
-    def on_oversized(self, found: Oversized) -> None:
+    def on_oversized(self, oversized: Oversized) -> None:
         if self._link is not None:
-            self._link.on_oversized(found, None)
+            self._link.on_oversized(oversized, None)
         else:
-            self.close(TOO_BIG, f"sent a message larger than {found.limit} bytes before its registration")
+            self.close(TOO_BIG, f"sent a message larger than {oversized.limit} bytes before its registration")
 
     def on_closed(self, code: int, reason: str) -> None:
         self._gone = reason or "closed the connection"

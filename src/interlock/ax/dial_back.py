@@ -40,7 +40,7 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 async def check_endpoint(register: Register, allowed: Iterable[str], guest: RegistrantIdentity) -> Refusal | None:
-    """Why the node does not connect there, or None."""
+    """Return why the node does not connect to the endpoint, or None."""
     if register.endpoint is None:
         return _refuse("named when registering by POST; without one, open a WebSocket at /ax")
     verdict = await judge(register.endpoint, allowed, guest)
@@ -48,43 +48,45 @@ async def check_endpoint(register: Register, allowed: Iterable[str], guest: Regi
 
 
 async def judge(endpoint: str, allowed: Iterable[str], guest: RegistrantIdentity) -> tuple[str, ...] | Refusal:
-    """The addresses to connect to, or why there are none. Empty: wherever the name leads, as the operator named it."""
-    asked = urlsplit(endpoint)
-    if _LEADS_AWAY.search(asked.path):
+    """Return the addresses to connect to, or why there are none. An empty result allows any address, because the
+    operator named the host.
+    """
+    url = urlsplit(endpoint)
+    if _LEADS_AWAY.search(url.path):
         return _refuse("a URL whose path has no '..', '//', '\\' and no such character encoded")
     entries = [urlsplit(entry) for entry in allowed]
-    matching = [entry for entry in entries if _matches(asked, entry)]
+    matching = [entry for entry in entries if _matches(url, entry)]
     if not matching:
         return _refuse("within ax.dial_back of this aggregator")
-    addresses = await _addresses(asked)
+    addresses = await _addresses(url)
     if not addresses:
         return _refuse("an address that can be resolved")
-    named = any(entry.hostname == asked.hostname for entry in matching)
+    named = any(entry.hostname == url.hostname for entry in matching)
     if not named and any(scope_of(address) > Scope.PUBLIC for address in addresses):
         return _refuse("on no private network, unless ax.dial_back names its host")
     on_this_machine = all(map(is_loopback, addresses))
-    protected = asked.scheme == "https" or (guest.rule is not None and guest.rule.secure_by is not None)
+    protected = url.scheme == "https" or (guest.rule is not None and guest.rule.secure_by is not None)
     if not protected and not on_this_machine:
         return ax_refusal(LINK_INSECURE, "an endpoint beyond this machine is dialled over TLS", member="endpoint")
     return () if named and protected else tuple(map(str, addresses))
 
 
-def _matches(asked: SplitResult, entry: SplitResult) -> bool:
-    """Part by part: a star in the host must not reach into the path."""
-    if asked.scheme != entry.scheme or not asked.hostname or not entry.hostname:
+def _matches(url: SplitResult, entry: SplitResult) -> bool:
+    """Compare a URL with an allowed one part by part, so that a star in the host cannot reach into the path."""
+    if url.scheme != entry.scheme or not url.hostname or not entry.hostname:
         return False
-    port, allowed_port = asked.port or _PORTS[asked.scheme], entry.port or _PORTS[entry.scheme]
-    path, allowed_path = asked.path or "/", entry.path or "/"
-    return port == allowed_port and fnmatchcase(asked.hostname, entry.hostname) and fnmatchcase(path, allowed_path)
+    port, allowed_port = url.port or _PORTS[url.scheme], entry.port or _PORTS[entry.scheme]
+    path, allowed_path = url.path or "/", entry.path or "/"
+    return port == allowed_port and fnmatchcase(url.hostname, entry.hostname) and fnmatchcase(path, allowed_path)
 
 
 async def _addresses(url: SplitResult) -> list[IpAddress]:
     loop = asyncio.get_running_loop()
     try:
-        found = await asyncio.wait_for(loop.getaddrinfo(url.hostname, url.port, type=socket.SOCK_STREAM), RESOLVE_S)
+        results = await asyncio.wait_for(loop.getaddrinfo(url.hostname, url.port, type=socket.SOCK_STREAM), RESOLVE_S)
     except (OSError, TimeoutError, UnicodeError):
         return []
-    return [ipaddress.ip_address(str(one[4][0]).partition("%")[0]) for one in found]
+    return [ipaddress.ip_address(str(result[4][0]).partition("%")[0]) for result in results]
 
 
 def _refuse(must: str) -> Refusal:
@@ -108,7 +110,7 @@ class DialBack:
         return DialledBackKeeper(parts, self._allowed, self.guest)
 
     def close(self, code: int, reason: str) -> None:
-        """Nothing of the subserver's is open here; the keeper hangs up."""
+        """Do nothing: no connection of the subserver is open here, and the keeper closes its own."""
 
 
 class _Judging(RegisteredConnector):

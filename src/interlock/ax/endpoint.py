@@ -84,11 +84,11 @@ class AxEndpoint:
         self._stops = False
 
     def replan(self, plan: Plan) -> None:
-        """Other [[access]] entries, for those who come from now on."""
+        """Apply other [[access]] entries to connections that are opened from now on."""
         self._plan = plan
 
     def stop(self) -> None:
-        """No new connections; those that have not registered are closed, because nothing is under way on them."""
+        """Accept no new connections, and close those that have not registered, because nothing is under way on them."""
         self._stops = True
         for connection in list(self._waiting):
             if connection.is_waiting:
@@ -118,7 +118,7 @@ class AxEndpoint:
         await _answer(send, refusal, kind)
 
     async def _post(self, body: bytes, who: RegistrantIdentity) -> bytes:
-        """The answer to one message, empty to a notification."""
+        """Return the answer to one message. It is empty for a notification."""
         try:
             message = decode_untrusted(body)
         except CodecError as error:
@@ -176,7 +176,7 @@ class AxEndpoint:
 
     def _is_crowded(self) -> bool:
         if len(self._waiting) >= WAITING_MAX:
-            self._waiting = {one for one in self._waiting if one.is_waiting}
+            self._waiting = {connection for connection in self._waiting if connection.is_waiting}
         return len(self._waiting) >= WAITING_MAX
 
     def _admit(self, scope: Scope) -> RegistrantIdentity | HttpRefusal:
@@ -214,7 +214,7 @@ class AxEndpoint:
         )
 
     def stands(self, registrant: RegistrantIdentity) -> bool:
-        """Whether one who came in by a certificate, or with one, still may."""
+        """Return whether a registrant that connected with a certificate is still allowed to."""
         shown = registrant.certificate
         if not isinstance(shown, ClientCertificate) or self._certificates is None:
             return True
@@ -223,7 +223,9 @@ class AxEndpoint:
         return self._certificates.stands(shown)
 
     def _whence(self, scope: Scope, head: Head) -> tuple[bool, str | None]:
-        """Whether it comes from this machine, and over which TLS. A trusted proxy speaks for whom it passes on."""
+        """Return whether a connection comes from this machine, and its TLS version. A trusted proxy speaks for its
+        clients.
+        """
         peer = address_of(scope["client"][0] if scope["client"] else None)
         if self._proxies.trusts(peer):
             client = self._proxies.client(head.raw_headers)
@@ -297,8 +299,8 @@ _CREDENTIALS: Final = "3i"  # pid, uid, gid (unix(7))
 class UserProtocol(McpProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         sock: Any = transport.get_extra_info("socket")
-        said = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_CREDENTIALS))
-        self.app_state = {**self.app_state, UID: struct.unpack(_CREDENTIALS, said)[1]}
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_CREDENTIALS))
+        self.app_state = {**self.app_state, UID: struct.unpack(_CREDENTIALS, credentials)[1]}
         super().connection_made(transport)
 
     def _takes(self) -> bool:

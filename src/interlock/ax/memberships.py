@@ -85,14 +85,16 @@ class ClaimsAbove(Protocol):
     """The parent in our own tree, where there is one."""
 
     async def claim(self, claims: Sequence[Claimed], released_session: str | None) -> Mapping[str, str]:
-        """Those that another aggregator has: subserver_id -> its aggregator_id."""
+        """Claim subservers at the parent. Return those that another aggregator has: subserver_id -> aggregator_id."""
 
     def release(self, subserver_ids: Sequence[str]) -> None: ...
 
 
 class TreeClaims:
     def __init__(self, aggregator_id: str, on_moved: Callable[[str, Mapping[str, str]], None]) -> None:
-        """`on_moved` is told by which registration subservers were claimed, OWN for our own, and who has them now."""
+        """Create the claims. `on_moved` receives the registration through which subservers were claimed (OWN for our
+        own), and who has them now.
+        """
         self._own_id = aggregator_id
         self._on_moved = on_moved
         self._above: ClaimsAbove | None = None
@@ -102,36 +104,38 @@ class TreeClaims:
         self._above = above
 
     async def claim_own(self, subserver_id: str, session_id: str, released_session: str | None) -> str | None:
-        """A subserver registers here. The aggregator that has it already; None: it is ours."""
+        """Claim a subserver that registers here. Return the aggregator that has it already, or None if it is ours."""
         lease = lease_of(self._own_id, session_id)
         claimed = Claimed(subserver_id=subserver_id, aggregator_id=lease.aggregator_id, session_hash=lease.session_hash)
         return (await self.claim((claimed,), OWN, released_session)).get(subserver_id)
 
     async def claim(self, claims: Iterable[Claimed], via: str, released_session: str | None = None) -> dict[str, str]:
-        """Those that another aggregator has. `via`: the session of the registrant that claims."""
+        """Enter claims and ask the parent. Return those that another aggregator has. `via` is the session of the
+        registrant that claims.
+        """
         refused: dict[str, str] = {}
         entered = []
         moved: list[tuple[str, Claimed]] = []
-        for one in claims:
-            before = self.holders.maybe_held(one.subserver_id)
-            holder = self.holders.claim(one, via, released_session)
+        for claimed in claims:
+            before = self.holders.maybe_held(claimed.subserver_id)
+            holder = self.holders.claim(claimed, via, released_session)
             if holder is not None:
-                refused[one.subserver_id] = holder
+                refused[claimed.subserver_id] = holder
                 continue
-            entered.append(one)
-            if before is not None and before.via != via and before.lease.aggregator_id != one.aggregator_id:
-                moved.append((before.via, one))
+            entered.append(claimed)
+            if before is not None and before.via != via and before.lease.aggregator_id != claimed.aggregator_id:
+                moved.append((before.via, claimed))
         if entered and self._above is not None:
             for subserver_id, holder in (await self._above.claim(entered, released_session)).items():
                 if self.holders.release(subserver_id, via):
                     refused[subserver_id] = holder
-        for former, one in moved:
-            if one.subserver_id not in refused:
-                self._on_moved(former, {one.subserver_id: one.aggregator_id})
+        for former, claimed in moved:
+            if claimed.subserver_id not in refused:
+                self._on_moved(former, {claimed.subserver_id: claimed.aggregator_id})
         return refused
 
     def disown(self, held: Mapping[str, str]) -> None:
-        """The parent says that others have these."""
+        """Release subservers that other aggregators have, as the parent says."""
         for subserver_id, holder in held.items():
             before = self.holders.maybe_held(subserver_id)
             if before is not None:
@@ -139,14 +143,14 @@ class TreeClaims:
                 self._on_moved(before.via, {subserver_id: holder})
 
     def release(self, subserver_ids: Iterable[str], via: str) -> None:
-        self._tell([one for one in subserver_ids if self.holders.release(one, via)])
+        self._tell([subserver_id for subserver_id in subserver_ids if self.holders.release(subserver_id, via)])
 
     def release_own(self, subserver_id: str, session_id: str) -> None:
         if self.holders.release(subserver_id, OWN, lease_of(self._own_id, session_id).session_hash):
             self._tell([subserver_id])
 
     def end(self, session: Session) -> None:
-        """A registration is over: its own claim, and those that came by it."""
+        """End the claim of a registration, and the claims that came through it."""
         self.release_own(session.register.subserver_id, session.session_id)
         self._tell(self.holders.release_all(session.session_id))
 
@@ -200,13 +204,13 @@ class RegistrationSource(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """False: it ended while its registration was judged."""
+        """Return False if the connection ended while its registration was checked."""
 
     async def ask_parent(self) -> Parent | Refusal | None:
-        """None: it has none, or knows no such question."""
+        """Ask the subserver for its parent. Return None if it has none or does not know the request."""
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
-        """The keeper, and with it the link, which has its pipe."""
+        """Create the keeper and its link, which has the pipe of this source."""
 
     def close(self, code: int, reason: str) -> None: ...
 
@@ -323,7 +327,7 @@ class Members(ABC):
     def on_ax_notification(self, link: RegisteredLink, message: Notification) -> None: ...
 
     def welcome(self, session_id: str) -> None:
-        """The subserver has been told: from now on the node is its MCP client."""
+        """Start to use the link, after the answer to the registration was sent."""
         member = self._members.get(session_id)
         if member is not None:
             member.keeper.start()
@@ -331,7 +335,7 @@ class Members(ABC):
                 self._tasks.begin(self._renew_without_beats(session_id))
 
     def closed(self, session_id: str, reason: str) -> None:
-        """Its connection is gone."""
+        """Handle the loss of a member's connection."""
         self.happened(self.engine.link_closed(session_id, now=self._clock.now()), detail=reason)
 
     # What happens to registrations
@@ -383,7 +387,7 @@ class Members(ABC):
         log.info("link %s: registered by %s", session.segment, session.peer.principal)
 
     def _show_own_tool(self) -> None:
-        """From the first subserver on: without one there is nothing to count."""
+        """List the aggregator's own tool once there is a subserver; without one there is nothing to count."""
         if not self._own_tool_shown:
             self._own_tool_shown = True
             self._catalog.place(own_items(self.drops, self._plan.ax.root_segment, self._link_events, self._clock))
@@ -392,8 +396,11 @@ class Members(ABC):
         self._tasks.begin(self._probe(self._members[event.session.session_id].keeper))
 
     async def _probe(self, keeper: RegisteredKeeper) -> None:
-        """It missed two heartbeats. The third ends its session (6.3); where it does not answer either, its calls are
-        refused before, so that the tree has settled in under three intervals (13.3)."""
+        """Ping a subserver that missed two heartbeats, and refuse its calls if it does not answer.
+
+        The third missed heartbeat ends its session (6.3). Refusing calls earlier lets the tree settle in less than
+        three intervals (13.3).
+        """
         session = keeper.link.registration
         answers = await keeper.answers(session.register.heartbeat_interval_ms / 4000)
         standing = self.engine.maybe_standing(session.segment)
@@ -450,11 +457,15 @@ class Members(ABC):
             self._catalog.drop(keeper.link)
 
     def set_above(self, ids: frozenset[str]) -> None:
-        """The aggregators known to stand above us: a registrant that says one of them is below it goes (5.3)."""
+        """Set the aggregators that are known to be above us. A registrant that names one of them as below it is
+        removed (5.3).
+        """
         self.happened(self.engine.set_above(ids))
 
     def _give_time(self, event: CycleClaimed) -> None:
-        """It may be an aggregator that repeats what it was told: it hears of it with its next beat."""
+        """Give a registrant one interval to correct its claim. It may be an aggregator that repeats a claim, and
+        learns of the error with its next heartbeat.
+        """
         interval_s = (event.session.register.heartbeat_interval_ms or HEARTBEAT_MS) / 1000
         asyncio.get_running_loop().call_later(interval_s, self._end_cycle, event.session.session_id)
 
@@ -484,7 +495,7 @@ class Members(ABC):
             self._tasks.begin(self._renew_lease(self._leases, member))
 
     async def _renew_without_beats(self, session_id: str) -> None:
-        """Where no beats are promised, the link says that it lives (6.3)."""
+        """Renew the lease of a subserver that promised no heartbeats, as long as its link is open (6.3)."""
         while self.engine.has_session(session_id):
             self._renew(session_id)
             await asyncio.sleep(HEARTBEAT_MS / 1000)
@@ -508,11 +519,11 @@ class Members(ABC):
     # Subservers that another aggregator has (13.4)
 
     def _take_away(self, via: str, held: Mapping[str, str]) -> None:
-        """Those registered here end; a registrant is told of those below it, and ends them."""
+        """End registrations here that other aggregators hold, and notify a registrant of those below it."""
         member = self._members.get(via)
         if member is not None and member.keeper.link.pipe is not None:
-            told = encode_notification(HELD_ELSEWHERE.encode(), encode_held(held))
-            member.keeper.link.pipe.send(told, b"", None)
+            notification = encode_notification(HELD_ELSEWHERE.encode(), encode_held(held))
+            member.keeper.link.pipe.send(notification, b"", None)
         for subserver_id, holder in held.items() if via == OWN else ():
             session_id = self.engine.maybe_session(subserver_id)
             if session_id is not None:
@@ -551,7 +562,7 @@ class Members(ABC):
             link.pipe.send(encode_notification(notice.method.encode(), bytes(notice.params)), b"", None)
 
     def _maybe_member(self, link: Link) -> _Member | None:
-        """The member whose link it is, unless another has taken its place."""
+        """Return the member that has this link, unless another has replaced it."""
         keeper = self._keepers.get(link.segment)
         if not isinstance(keeper, RegisteredKeeper) or keeper.link is not link:
             return None
@@ -574,7 +585,7 @@ class Members(ABC):
     # The end
 
     def maybe_rule(self, session_id: str) -> AccessRule | None:
-        """The [[access]] entry it came in by."""
+        """Return the [[access]] entry that admitted the session, or None."""
         member = self._members.get(session_id)
         return None if member is None else member.source.guest.rule
 
@@ -593,7 +604,9 @@ class Members(ABC):
                 member.keeper.link.on_pipe_lost("its [[access]] entry changed")
 
     def hang_up(self) -> None:
-        """The node stops: every subserver is told to look elsewhere. Calls under way have been waited for."""
+        """Close all connections because the node stops, so that subservers look for another parent. Calls under way
+        have ended.
+        """
         self._stopping = True
         if self._timer is not None:
             self._timer.cancel()

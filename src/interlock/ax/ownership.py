@@ -81,7 +81,7 @@ class Leases:
         self._tree = tree
 
     async def claim(self, request: Register, session_id: str) -> Refusal | None:
-        """None: it is ours now, for three intervals."""
+        """Claim a subserver for three intervals. Return None if it is ours now, otherwise the refusal."""
         wanted = lease_of(self._own_id, session_id)
         for _ in range(TRIES_MAX):
             entry = await self._kv.get(LEASES, self._key(request.subserver_id), self._clock.wall())
@@ -93,7 +93,7 @@ class Leases:
         return Refusal(UNAVAILABLE, "unavailable", {"reason": "lease_contended"})
 
     async def renew(self, session: Session) -> bool:
-        """False: it moved on, and the session here must end."""
+        """Renew the lease. Return False if another aggregator has it, so that the session here must end."""
         own = lease_of(self._own_id, session.session_id)
         subserver_id = session.register.subserver_id
         for _ in range(TRIES_MAX):

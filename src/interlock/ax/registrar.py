@@ -78,17 +78,17 @@ class Registrar(Members):
         self.keep_segments(plan)
 
     async def open(self) -> None:
-        """Subservers come by themselves."""
+        """Do nothing: subservers connect by themselves."""
 
     def keep_segments(self, plan: Plan) -> None:
-        """Segments that the configuration assigns cannot be registered."""
+        """Reserve the segments of the configuration, so that they cannot be registered."""
         devices = (device.segment for device in plan.devices.described)
         self._configured = (*(server.segment for server in plan.servers), *devices)
         self._keep()
         self._children = {child.segment: f"child:{child.segment}" for child in plan.ax.children}
 
     def keep_contracts(self, segments: Iterable[str]) -> None:
-        """Segments of drivers' contracts cannot be registered either."""
+        """Reserve the segments of drivers' contracts, so that they cannot be registered."""
         self._of_contracts = tuple(segments)
         self._keep()
 
@@ -98,7 +98,7 @@ class Registrar(Members):
     # Registering
 
     async def register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Refusal:
-        """The answer. After it has been sent, `welcome` begins to use the link."""
+        """Return the answer to a registration. After it was sent, `welcome` starts to use the link."""
         began = self._clock.now()
         try:
             answer = await self._register(request, link_id, source)
@@ -112,11 +112,11 @@ class Registrar(Members):
         return answer
 
     def _note_version(self, request: Register) -> None:
-        """6.1: taken all the same, and said once."""
+        """Log another version of MCP-AX once. The registration is accepted all the same (6.1)."""
         if len(self._versions_noted) <= VERSIONS_NOTED_MAX:
             self._versions_noted.add(request.version)
-            said = "names no version" if request.version is None else f"names the version {request.version!a}"
-            log.info("link %s: its registration %s of MCP-AX; we speak %s", request.segment, said, VERSION)
+            description = "names no version" if request.version is None else f"names the version {request.version!a}"
+            log.info("link %s: its registration %s of MCP-AX; we speak %s", request.segment, description, VERSION)
 
     async def _register(self, request: Register, link_id: str, source: RegistrationSource) -> Registered | Refusal:
         guest = source.guest
@@ -155,11 +155,11 @@ class Registrar(Members):
         return answer
 
     def _check_class(self, transport_class: str) -> Refusal | None:
-        known = [*(one.id for one in TRANSPORT_CLASSES), *self._plan.ax.transport_classes]
-        if transport_class in known:  # AX-6.1-6
+        classes = [*(standard.id for standard in TRANSPORT_CLASSES), *self._plan.ax.transport_classes]
+        if transport_class in classes:  # AX-6.1-6
             return None
-        why = f"transport_class must be one of {', '.join(known)}; ax.transport_classes names private ones"
-        return Refusal(INVALID_PARAMS, why, {"member": "transport_class", "known": known})
+        why = f"transport_class must be one of {', '.join(classes)}; ax.transport_classes names private ones"
+        return Refusal(INVALID_PARAMS, why, {"member": "transport_class", "known": classes})
 
     async def _seat(
         self, request: Register, peer: Peer, owner: Owner | None, session_id: str, source: RegistrationSource
@@ -182,7 +182,7 @@ class Registrar(Members):
         return step.answer
 
     def _with_budget(self, peer: Peer, source: RegistrationSource) -> Peer:
-        """What it is told now holds as long as its session (11.4)."""
+        """Add the budget of a registration, which holds as long as its session (11.4)."""
         rule = source.guest.rule
         limits = self._budgets.for_registration(rule.budget if rule is not None else None)
         return msgspec.structs.replace(peer, budget=limits.as_object())
@@ -191,7 +191,9 @@ class Registrar(Members):
         self.happened(self.engine.end(session_id, "removed", now=self._clock.now()))
 
     async def _check_holder(self, request: Register, session_id: str, source: RegistrationSource) -> Refusal | None:
-        """13.4: by the store where one is shared, else by asking the subserver and our parent."""
+        """Refuse a subserver that another aggregator has (13.4), by the shared store or by asking the subserver and
+        our parent.
+        """
         if self._leases is not None:
             return await self._leases.claim(request, session_id)
         answer: Parent | Refusal | None = None
@@ -217,14 +219,15 @@ class Registrar(Members):
         self.happened(events)  # which may close the link, behind the answer
 
     def on_ax_notification(self, link: RegisteredLink, message: Notification) -> None:
-        """The same without an answer (6.3)."""
+        """Handle a message of MCP-AX that came as a notification, and send no answer (6.3)."""
         request, session = Request(b"0", message.method, message.params), link.registration
         self.happened(self.answer(request, session.peer, session.session_id)[1])
 
     def answer(self, request: Request, peer: Peer, own: str | None = None) -> tuple[bytes, tuple[Event, ...]]:
-        """To a request of MCP-AX other than a first mcpax/register, and what is to happen once it is on its way.
+        """Return the answer to a request of MCP-AX other than a first mcpax/register, and the events to handle once it
+        is sent.
 
-        `own`: the session of the link it came on, if it came on one.
+        `own` is the session of the link it came on, if it came on one.
         """
         if request.method == HEARTBEAT:
             return self._answer_beat(request, peer, own)

@@ -72,17 +72,19 @@ class Tenant(Protocol):
     def hear(self, notification: Notification) -> None: ...
 
     def hear_answer(self, response: Response) -> None:
-        """To a question that was not the registrant's."""
+        """Handle an answer to a request that was not the registrant's."""
 
     def leave(self) -> None:
-        """The link is gone."""
+        """Handle the loss of the link."""
 
 
 class Uplink:
     def __init__(
         self, register: Register, parents: Sequence[tuple[str, Opener]], log: logging.Logger, *, once: bool = False
     ) -> None:
-        """`parents` are names for the log and ways to open a pipe. `once`: a lost link is the end."""
+        """Create the link. `parents` are names for the log with functions that open a pipe. With `once`, a lost link
+        is the end.
+        """
         self._engine = Registrant(register, len(parents))
         self._parents = parents
         self._log = log
@@ -99,7 +101,7 @@ class Uplink:
         raise NotImplementedError
 
     def _register_message(self, parent: int, register: Register) -> Register:
-        """The registration as this parent is to read it."""
+        """Return the registration for this parent."""
         return register
 
     async def run(self) -> None:
@@ -241,7 +243,7 @@ class Uplink:
             self._ended.set()
 
     def _handle_cycle(self, step: CycleClaimed) -> None:
-        """Only one with registrants of its own can have heard such a claim."""
+        """Do nothing: only an aggregator can receive such a claim."""
 
     def _handle_lost(self, reason: str, *, mendable: bool = True) -> None:
         self._link = None
@@ -270,14 +272,14 @@ class Uplink:
             case _:
                 assert_never(message)
 
-    def refuse_oversized(self, found: Oversized) -> None:
+    def refuse_oversized(self, oversized: Oversized) -> None:
         """Answer for a message over the limit, which was not read."""
-        self._log.warning("a message of the parent was left out: it is larger than %d bytes", found.limit)
-        refusal = message_too_large(found.limit)
-        if found.kind is MessageKind.REQUEST:
-            self._reply(encode_refusal(found.id, refusal))
-        elif found.kind is MessageKind.RESPONSE:
-            self._handle_response(Response(found.id, ABSENT, Raw(error_body(refusal))))
+        self._log.warning("a message of the parent was left out: it is larger than %d bytes", oversized.limit)
+        refusal = message_too_large(oversized.limit)
+        if oversized.kind is MessageKind.REQUEST:
+            self._reply(encode_refusal(oversized.id, refusal))
+        elif oversized.kind is MessageKind.RESPONSE:
+            self._handle_response(Response(oversized.id, ABSENT, Raw(error_body(refusal))))
 
     def _handle_request(self, request: Request) -> None:
         if request.method == PARENT:
@@ -288,12 +290,12 @@ class Uplink:
             self._tenant.serve(request)
 
     def _handle_refused(self, message: Notification) -> None:
-        """Some of what we list is not listed above (4.2)."""
-        told = bytes(message.params).decode(errors="replace")
-        self._log.warning("the parent does not list everything: %s", display_words(told))
+        """Log that the parent does not list some of our tools (4.2)."""
+        text = bytes(message.params).decode(errors="replace")
+        self._log.warning("the parent does not list everything: %s", display_words(text))
 
     def _handle_held(self, message: Notification) -> None:
-        """Only one with registrants of its own can have any that another aggregator has."""
+        """Do nothing: only an aggregator can have subservers that another aggregator holds."""
 
     def _reply(self, message: bytes) -> None:
         if self._link is not None and self._link.pipe is not None:
@@ -301,15 +303,15 @@ class Uplink:
 
     def _handle_response(self, response: Response) -> None:
         id = int(response.id) if response.id.isdigit() and len(response.id) < 19 else 0
-        asked = self._asked.pop(id, None)
-        if asked is None and self._tenant is not None:
+        request = self._asked.pop(id, None)
+        if request is None and self._tenant is not None:
             self._tenant.hear_answer(response)
             return
         jitter = random.random()  # noqa: S311
         if response.error:
             self._take(self._engine.refused(id, _read_error(response.error), _now(), jitter))
             return
-        if not isinstance(asked, Register):
+        if not isinstance(request, Register):
             self._take(self._engine.answered(id))  # the draft shows no answer to the others: any shows that it lives
             return
         read = codec.read_registered_untrusted(response.result)
@@ -322,8 +324,10 @@ class Uplink:
         if link is not self._link:
             return
         if reason == "superseded":  # two that take turns would throw each other out for ever
-            said = "another process registered with our subserver_id: stop one, or give each a state folder of its own"
-            self._handle_lost(said, mendable=False)
+            explanation = (
+                "another process registered with our subserver_id: stop one, or give each a state folder of its own"
+            )
+            self._handle_lost(explanation, mendable=False)
         else:
             refused = reason.startswith(NAMESPACE_INVALID)  # the same names would be refused again
             self._handle_lost(f"the link was closed: {reason or code}", mendable=not refused)
@@ -340,9 +344,9 @@ class _Link:
         if self._uplink._link is self:
             self._uplink.receive(data)
 
-    def on_oversized(self, found: Oversized) -> None:
+    def on_oversized(self, oversized: Oversized) -> None:
         if self._uplink._link is self:
-            self._uplink.refuse_oversized(found)
+            self._uplink.refuse_oversized(oversized)
 
     def on_closed(self, code: int, reason: str) -> None:
         self._uplink.closed(self, code, reason)
@@ -361,7 +365,7 @@ def _read_error(error: Raw) -> UpstreamError:
 
 
 def display_words(words: str) -> str:
-    """A parent's words: one line, no control characters, not endless."""
+    """Make the words of a parent fit for one line of a log: no control characters, and a limited length."""
     return ascii(words[:SHOWN_MAX])[1:-1]
 
 

@@ -56,7 +56,9 @@ class UpwardFront:
         send: Callable[[bytes], bool],
         only: str | None = None,
     ) -> None:
-        """`segment` is what the parent assigned. `only`: it is shown this link alone, in its own names."""
+        """Create the front. `segment` is what the parent assigned. With `only`, the parent sees this link alone,
+        under its own names.
+        """
         self._legacy = legacy
         self._modern = modern
         self._audience = audience
@@ -74,7 +76,7 @@ class UpwardFront:
         audience.join(self)
 
     def close(self) -> None:
-        """The node stops: what is under way is answered, nothing new begins."""
+        """Accept no new requests, because the node stops. Requests under way are answered."""
         self._closing = True
 
     # Tenant
@@ -129,8 +131,8 @@ class UpwardFront:
             if session is not None:
                 self._legacy.sessions.close(session, "the parent went away")
         running, self._running = self._running, {}
-        for one in running.values():
-            self._stop(one, "the parent went away")
+        for request in running.values():
+            self._stop(request, "the parent went away")
 
     # The eras
 
@@ -142,16 +144,16 @@ class UpwardFront:
             self._legacy.welcome(opened, request, self)
 
     def _serve_plain(self, request: Request) -> None:
-        """The draft shows a parent that lists and calls without a greeting (MCP-AX 5.1, 5.2)."""
+        """Serve a parent that lists and calls without `initialize`, as the draft shows (MCP-AX 5.1, 5.2)."""
         if self._plain is None:
             self._plain = self._open_session(request, _NO_GREETING)
         if self._plain is not None:
             self._legacy.handle(self._plain, request, self)
 
     def _open_session(self, request: Request, greeting: Raw) -> Session | None:
-        """None: the request was refused."""
-        asked = Request(request.id, INITIALIZE, greeting)
-        opened = self._legacy.initialize(asked, self._principal, VIA_AX, self._only, NAMES)
+        """Open a session for the parent. Return None if the request was refused."""
+        initialize = Request(request.id, INITIALIZE, greeting)
+        opened = self._legacy.initialize(initialize, self._principal, VIA_AX, self._only, NAMES)
         if isinstance(opened, Refusal):
             self._refuse(request.id, opened)
             return None
@@ -184,7 +186,7 @@ class UpwardFront:
             running.cancel(reason or "cancelled by the parent")
 
     def over(self, request_id: bytes) -> None:
-        """It is answered, or never will be."""
+        """Forget a request that was answered or will never be."""
         if isinstance(self._running.pop(request_id, None), Listener):
             self._listens -= 1
 
@@ -220,7 +222,9 @@ class UpwardFront:
         pass
 
     def on_vendor_notification(self, notification: Notification) -> None:
-        """A parent hears what registered subservers tell (MCP-AX 12); an adopted server's own are for its clients."""
+        """Ignore the notification. A parent gets those of registered subservers (MCP-AX 12); those of adopted
+        servers are for clients.
+        """
 
     def on_notice(self, notice: Notice) -> None:
         if self._session is None:
@@ -228,14 +232,14 @@ class UpwardFront:
 
 
 def _is_unstamped(request: Request) -> bool:
-    """It does not say that it is of the modern era."""
+    """Return whether a request does not declare the modern era."""
     params = decode_object(request.params) if request.params else {}
     meta = decode_object(params.get("_meta", Raw(b"{}"))) if params is not None else None
     return meta is not None and META_VERSION not in meta
 
 
 class _Reply:
-    """Where one request of the parent is answered."""
+    """Sink for the answer to one request of the parent."""
 
     __slots__ = ("_front", "_id", "is_over")
 

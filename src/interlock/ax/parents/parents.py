@@ -80,7 +80,7 @@ Held = Mapping[str, str]  # subserver_id -> the aggregator that has it
 
 class ParentClaims:
     def __init__(self, on_held: Callable[[Held], None]) -> None:
-        """`on_held`: of subservers that were taken before the parent had answered."""
+        """Create the claims. `on_held` receives subservers that were accepted before the parent answered."""
         self._on_held = on_held
         self._send: Callable[[bytes], bool] | None = None
         self._asked: dict[bytes, asyncio.Future[Held] | None] = {}
@@ -94,10 +94,10 @@ class ParentClaims:
                 self._ask(Claims(claims=tuple(claims[start : start + CLAIMS_MAX])), None)
 
     def end(self) -> None:
-        """No parent any more: those who wait go on without."""
+        """End all waiting claims, because there is no parent any longer."""
         self._send = None
-        asked, self._asked = self._asked, {}
-        for waiting in asked.values():
+        requests, self._asked = self._asked, {}
+        for waiting in requests.values():
             if waiting is not None and not waiting.done():
                 waiting.set_result({})
 
@@ -117,7 +117,7 @@ class ParentClaims:
             self._ask(Claims(released=tuple(subserver_ids[start : start + CLAIMS_MAX])), None)
 
     def hear(self, response: Response) -> bool:
-        """False: it answers nothing of ours."""
+        """Handle an answer of the parent. Return False if it answers no claim."""
         if response.id not in self._asked:
             return False
         waiting = self._asked.pop(response.id)
@@ -217,7 +217,7 @@ class Parents(Uplink):
         self._task = asyncio.get_running_loop().create_task(self.run(), name="parents")
 
     def close(self) -> None:
-        """Nothing new begins; calls under way go on."""
+        """Accept no new requests of the parent. Calls under way continue."""
         if isinstance(self._tenant, UpwardFront):
             self._tenant.close()
 
@@ -238,14 +238,14 @@ class Parents(Uplink):
             standing.state, standing.assigned_segment = "stopped", None
 
     def subtree_changed(self, subtree_ids: tuple[str, ...]) -> None:
-        """Other aggregators stand below us: the parent learns it with the next heartbeat (5.3)."""
+        """Report other aggregators below us to the parent with the next heartbeat (5.3)."""
         self._take(self._engine.subtree_changed(subtree_ids, asyncio.get_running_loop().time()))
 
     @property
     def above(self) -> frozenset[str]:
-        """The aggregators known to stand above us: also a parent that is away, as long as it is configured."""
-        parents = (one.aggregator_id for one in self.standings)
-        return frozenset((*self._learnt, *(one for one in parents if one is not None)))
+        """Return the aggregators that are known to be above us, including a configured parent that is not connected."""
+        parents = (aggregator_id.aggregator_id for aggregator_id in self.standings)
+        return frozenset((*self._learnt, *(aggregator_id for aggregator_id in parents if aggregator_id is not None)))
 
     def receive(self, data: bytes) -> None:
         front = self._tenant
@@ -259,8 +259,8 @@ class Parents(Uplink):
         return worded_for(register, plan, plan.segment, self._signer, self._clock.wall())
 
     def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> UpwardFront:
-        given = step.registered.auth_scope
-        principal = principal_for(self._who(step.parent), given.value if given is not None else None, self._access)
+        scope = step.registered.auth_scope
+        principal = principal_for(self._who(step.parent), scope.value if scope is not None else None, self._access)
         return self._make_front(principal, step.registered.assigned_segment, send)
 
     def _dial(self, parent: int) -> None:
@@ -270,16 +270,16 @@ class Parents(Uplink):
     def _handle_joined(self, step: Joined) -> None:
         super()._handle_joined(step)
         standing = self._stand(step.parent, "registered")
-        given = step.registered
-        standing.assigned_segment, standing.aggregator_id = given.assigned_segment, given.aggregator_id
-        standing.scope = given.auth_scope.value if given.auth_scope is not None else None
+        registered = step.registered
+        standing.assigned_segment, standing.aggregator_id = registered.assigned_segment, registered.aggregator_id
+        standing.scope = registered.auth_scope.value if registered.auth_scope is not None else None
         standing.reason = standing.next_step = None
         standing.not_listed, standing.not_listed_because = 0, {}
         self._on_above()
         if self._claimed is not None and self._link is not None and self._link.pipe is not None:
-            self.claims.begin(given, self._link.pipe.send, self._claimed())
-        self._budgets.receive(self._tree, Limits(**given.budget))
-        self._record(step.parent, REGISTER, given.assigned_segment, "ok", None)
+            self.claims.begin(registered, self._link.pipe.send, self._claimed())
+        self._budgets.receive(self._tree, Limits(**registered.budget))
+        self._record(step.parent, REGISTER, registered.assigned_segment, "ok", None)
 
     def _handle_cycle(self, step: CycleClaimed) -> None:
         log.warning("%s is above us, and a link claims to have it below: that link goes", step.id)
@@ -366,7 +366,7 @@ class Parents(Uplink):
 
 
 def parent_opener(parent: ParentPlan, max_bytes: int) -> Opener:
-    """Dials a parent with our credential towards it. Raises TlsInvalid."""
+    """Return a function that dials a parent with our credential. Raise TlsInvalid."""
     headers = {"Authorization": f"Bearer {parent.secret}"} if parent.secret is not None else {}
     is_tls = parent.url.startswith("wss:")
     if is_tls:
@@ -385,7 +385,7 @@ def parent_opener(parent: ParentPlan, max_bytes: int) -> Opener:
 def worded_for(
     register: Register, plan: ParentPlan, segment: str, signer: "SigningKey | None", wall: float
 ) -> Register:
-    """The registration as this parent is to read it: with the authority that we claim there, proved where we can."""
+    """Complete a registration for one parent, with the authority that we claim there and its proof if we have a key."""
     authority = maybe_authority(plan.authority) if plan.authority is not None else None
     proof = None
     if authority is not None and signer is not None:
@@ -413,14 +413,14 @@ _STEPS: Final = {
 
 
 def _read_refused_untrusted(params: Raw) -> tuple[int, dict[str, int]]:
-    """How many tools the parent does not list, and its reasons for those it names."""
-    said = decode_object(params) or {}
+    """Return how many tools the parent does not list, and its reasons for those it names."""
+    members = decode_object(params) or {}
     reasons: Counter[str] = Counter()
-    for each in (decode_array(said.get("tools", Raw(b"[]"))) or [])[:REFUSED_MAX]:
+    for each in (decode_array(members.get("tools", Raw(b"[]"))) or [])[:REFUSED_MAX]:
         tool = decode_object(each) or {}
         reason = find_string(tool.get("detail")) or find_string(tool.get("reason")) or "it gives no reason"
         reasons[display_words(reason)] += 1
-    total = bytes(said.get("total", b""))
+    total = bytes(members.get("total", b""))
     is_count = total.isdigit() and len(total) < TOTAL_DIGITS_MAX
     return max(int(total) if is_count else 0, reasons.total()), dict(reasons)
 
@@ -440,14 +440,16 @@ class ParentTrees:
     """The parents of all trees of a node, with the methods of one `Parents`."""
 
     def __init__(self, plan: Plan, make_parents: Callable[[Plan], Parents]) -> None:
-        """`make_parents` makes those of a plan that knows of one tree only."""
+        """Create the parents of each tree. `make_parents` receives a plan that contains one tree only."""
         self._plans = plan.ax.parents
         trees: dict[str, list[ParentPlan]] = {}
         for parent in plan.ax.parents:
             trees.setdefault(parent.tree or plan.ax.tree, []).append(parent)
-        made = {tree: make_parents(_in_one_tree(plan, tree, tuple(parents))) for tree, parents in trees.items()}
-        self._trees = list(made.values())
-        own = made.get(plan.ax.tree)
+        parents_by_tree = {
+            tree: make_parents(_in_one_tree(plan, tree, tuple(parents))) for tree, parents in trees.items()
+        }
+        self._trees = list(parents_by_tree.values())
+        own = parents_by_tree.get(plan.ax.tree)
         self.claims = own.claims if own is not None else None  # split brain is a matter of one tree (13.4)
 
     def start(self) -> None:
@@ -467,17 +469,17 @@ class ParentTrees:
 
     @property
     def above(self) -> frozenset[str]:
-        """The aggregators known to stand above us, in any tree."""
+        """Return the aggregators that are known to be above us in any tree."""
         return frozenset().union(*(parents.above for parents in self._trees))
 
     def status(self) -> list[Parent]:
-        """In the order of the configuration."""
-        found = {
+        """Return the status of each parent in the order of the configuration."""
+        statuses = {
             id(plan): status
             for parents in self._trees
             for plan, status in zip(parents.plans, parents.status(), strict=True)
         }
-        return [found[id(plan)] for plan in self._plans]
+        return [statuses[id(plan)] for plan in self._plans]
 
 
 def _in_one_tree(plan: Plan, tree: str, parents: tuple[ParentPlan, ...]) -> Plan:

@@ -62,17 +62,17 @@ class ParentService:
             await self._trees.leave()
 
     def stop_calls(self) -> None:
-        """Parents send no new calls; those under way are answered."""
+        """Accept no new calls of parents. Calls under way are answered."""
         if self._trees is not None:
             self._trees.close()
 
     def check(self, plan: Plan) -> None:
-        """Raises StoreError, CannotStart where these parents cannot be used."""
+        """Raise StoreError or CannotStart if these parents cannot be used."""
         check_parents(plan)
         own_key(plan)
 
     async def replan(self, plan: Plan) -> None:
-        """Raises as `check` does, before anything is given up."""
+        """Replace the parents. It raises as `check` does before the present parents are left."""
         check_parents(plan)
         signer = own_key(plan)
         leaving, self._trees = self._trees, None
@@ -128,7 +128,9 @@ class ParentService:
 
 
 def own_key(plan: Plan) -> "SigningKey | None":
-    """What proves our authority to parents; `interlock access anchor` makes it. Raises a StoreError."""
+    """Return the key that proves our authority to parents, or None. `interlock access anchor` creates it. Raise
+    StoreError.
+    """
     path = plan.data / NODE_KEY
     if not path.exists() or all(parent.authority is None for parent in plan.ax.parents):
         return None

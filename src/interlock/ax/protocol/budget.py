@@ -21,7 +21,7 @@ Scope = Literal["subserver", "caller", "tool"]
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """What one call counts for. `limits`: of the tool itself, over all callers."""
+    """Price of one call. `limits` are those of the tool itself, over all callers."""
 
     mutable: bool = False
     units: int = 0
@@ -36,7 +36,7 @@ class Over(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """None: unlimited."""
+    """Limits of a session. None means unlimited."""
 
     max_calls_per_minute: int | None = None
     max_mutable_calls_per_session: int | None = None
@@ -47,21 +47,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return self == UNLIMITED
 
     def as_object(self) -> dict[str, int]:
-        """An unlimited one is left out (6.2)."""
+        """Return the limits as an object without the unlimited ones (6.2)."""
         return {name: limit for name, limit in msgspec.structs.asdict(self).items() if limit is not None}  # AX-6.2-4
 
-    def within(self, given: "Limits") -> "Limits":
-        """Each the smaller of the two (11.4): what is handed down is within what was given."""
-        theirs = given.as_object()
+    def within(self, other: "Limits") -> "Limits":
+        """Return the smaller of each pair of limits (11.4), so that what is handed down is within what was granted."""
+        theirs = other.as_object()
         both = {name: min(limit, theirs.get(name, limit)) for name, limit in self.as_object().items()}
         return Limits(**{**theirs, **both})
 
     def else_(self, usual: "Limits") -> "Limits":
-        """What these leave open is as usual."""
+        """Fill in limits that are not set from `usual`."""
         return Limits(**{**usual.as_object(), **self.as_object()})
 
     def exceeded(self, usage: "BudgetUsage", price: Price, now: float) -> Over | None:
-        """The limit that one more call of this price exceeds, or None. Of several, one that waiting does not lift."""
+        """Return the limit that one more call of this price exceeds, or None. A limit that waiting does not lift
+        comes first.
+        """
         most = self.max_mutable_calls_per_session
         if most is not None and price.mutable and usage.mutable_calls >= most:  # AX-11.4-1
             return Over(budget="max_mutable_calls_per_session", limit=most, used=usage.mutable_calls)
@@ -75,7 +77,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def shown(self, usage: "BudgetUsage", now: float) -> dict[str, dict[str, int]]:
-        """Each limit there is, and what of it is used."""
+        """Return each limit with its usage."""
         used = {
             "max_calls_per_minute": usage.calls(now),
             "max_mutable_calls_per_session": usage.mutable_calls,
@@ -100,7 +102,7 @@ class Slice:
 
 
 class BudgetUsage:
-    """Of one session: it begins at zero and never forgets, apart from the minute."""
+    """Usage of one session. It starts at zero and never shrinks, except for the calls of the last minute."""
 
     __slots__ = ("_calls", "_slices", "cost_units", "mutable_calls")
 
@@ -120,7 +122,7 @@ class BudgetUsage:
         return self._calls
 
     def charge(self, price: Price, now: float) -> Slice:
-        """Gives what `refund` wants back."""
+        """Charge one call, and return what `refund` needs."""
         current = self._slices[-1] if self._slices else None
         if current is None or now - current.opened >= SLICE_S:
             self.calls(now)  # so that old entries are forgotten, also where no question comes
@@ -135,7 +137,7 @@ class BudgetUsage:
         return current
 
     def refund(self, price: Price, charged: Slice) -> None:
-        """At most once for each charge."""
+        """Take back a charge, at most once."""
         self.mutable_calls -= price.mutable  # AX-11.4-4: refunded
         self.cost_units -= price.units  # AX-11.4-4: refunded
         if not charged.ended:  # AX-11.4-4: refunded
@@ -143,12 +145,12 @@ class BudgetUsage:
             self._calls -= 1
 
     def retry_after_ms(self, limit: int, now: float) -> int | None:
-        """Until the window has room for one call more; None when it never has."""
+        """Return how long until the window allows one more call, or None if it never does."""
         left = self.calls(now)
-        for one in self._slices if limit > 0 else ():
-            left -= one.calls
+        for interval in self._slices if limit > 0 else ():
+            left -= interval.calls
             if left < limit:  # AX-11.4-3: retry_after_ms
-                return ceil((one.last + WINDOW_S - now) * 1000)
+                return ceil((interval.last + WINDOW_S - now) * 1000)
         return None
 
 

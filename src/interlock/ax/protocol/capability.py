@@ -164,7 +164,9 @@ def read_capability(
 
 
 def is_claim(key: str, value: object) -> bool:
-    """Whether a server can have said this of a tool: a key of the annotation, or an MCP hint, with a fitting value."""
+    """Return whether a server could have declared this: a key of the annotation or an MCP hint, with a fitting
+    value.
+    """
     if key in HINTS:
         return isinstance(value, bool)
     return key in _KEYS and _maybe_invalid({key: value}, None) is None
@@ -173,17 +175,18 @@ def is_claim(key: str, value: object) -> bool:
 def changed_claims(
     declared: object, annotations: object, capability: Capability, published: Mapping[str, bool]
 ) -> dict[str, object]:
-    """What a server said of a tool and does not hold here: by what it declared, and by its MCP hints, against those
-    that are `published` in their place."""
-    said = declared if isinstance(declared, Mapping) else {}
-    given = annotations if isinstance(annotations, Mapping) else {}
-    holds = {**as_object(capability), **{name: value for name, value in published.items() if name in given}}
-    claims = {key: value for key, value in {**said, **given}.items() if key in holds and is_claim(key, value)}
+    """Return what a server declared about a tool that does not hold here, by its annotation and by the MCP hints
+    that are `published` instead.
+    """
+    own = declared if isinstance(declared, Mapping) else {}
+    hints_of_server = annotations if isinstance(annotations, Mapping) else {}
+    holds = {**as_object(capability), **{name: value for name, value in published.items() if name in hints_of_server}}
+    claims = {key: value for key, value in {**own, **hints_of_server}.items() if key in holds and is_claim(key, value)}
     return {key: value for key, value in claims.items() if value != holds[key]}
 
 
 def safety(capability: Capability) -> Literal["irreversible_mutable"] | None:
-    """The value of x-mcpax-safety, if the tool carries one (MCP-AX 11.2)."""
+    """Return the value of x-mcpax-safety, or None if the tool has none (MCP-AX 11.2)."""
     return "irreversible_mutable" if capability.mutable and not capability.reversible else None  # AX-11.2-1, AX-9.1-6
 
 
@@ -191,29 +194,29 @@ HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint")
 
 
 def hints(capability: Capability, annotations: object = None) -> dict[str, bool]:
-    """The MCP hints a client would miss in `annotations`. What the server set itself is not among them."""
+    """Return the MCP hints that are missing in `annotations`. Hints that the server set itself are not among them."""
     values = (not capability.mutable, capability.mutable and not capability.reversible, capability.idempotent)
     filled = dict(zip(HINTS, values, strict=True))
-    given = annotations if isinstance(annotations, Mapping) else {}
-    return {name: value for name, value in filled.items() if name not in given}
+    own = annotations if isinstance(annotations, Mapping) else {}
+    return {name: value for name, value in filled.items() if name not in own}
 
 
 _HINT_DEFAULTS: Final = dict(zip(HINTS, (False, True, False), strict=True))  # MCP's own
 
 
 def needed_hints(published: Mapping[str, bool], annotations: object) -> dict[str, bool]:
-    """Of `published` those without which MCP's defaults, or the server's own hints, would say something else."""
-    given = annotations if isinstance(annotations, Mapping) else {}
-    read_only = published.get("readOnlyHint", given.get("readOnlyHint")) is True
-    holds = {**_HINT_DEFAULTS, **given}
+    """Return the published hints that differ from MCP's defaults or from the server's own hints."""
+    own = annotations if isinstance(annotations, Mapping) else {}
+    read_only = published.get("readOnlyHint", own.get("readOnlyHint")) is True
+    holds = {**_HINT_DEFAULTS, **own}
     differing = {name: value for name, value in published.items() if holds[name] is not value}
-    if read_only and "destructiveHint" not in given:
+    if read_only and "destructiveHint" not in own:
         differing.pop("destructiveHint", None)  # MCP gives it no meaning there
     return differing
 
 
 def as_object(capability: Capability) -> dict[str, object]:
-    """The annotation as decoded JSON: the ten keys in the schema's order, then the extra ones."""
+    """Return the annotation as decoded JSON: the ten keys in the order of the schema, then the extra ones."""
     values = {key: getattr(capability, key) for key in _KEYS}
     return {key: value.value if isinstance(value, enum.Enum) else value for key, value in values.items()} | dict(
         capability.extra
@@ -221,16 +224,18 @@ def as_object(capability: Capability) -> dict[str, object]:
 
 
 def _from_hints(annotations: object) -> dict[str, object]:
-    """MCP's own defaults hold: not read-only, destructive, not idempotent. Only real booleans count."""
-    given = annotations if isinstance(annotations, Mapping) else {}
-    found: dict[str, object] = {}
-    if given.get("readOnlyHint") is True:  # AX-9.1-2
-        found["mutable"] = False  # MCP gives destructiveHint a meaning only for tools that are not read-only
-    elif given.get("destructiveHint") is False:  # AX-9.1-2
-        found["reversible"] = True
-    if given.get("idempotentHint") is True:
-        found["idempotent"] = True
-    return found
+    """Derive capability keys from MCP hints. MCP's defaults apply: not read-only, destructive, not idempotent. Only
+    real booleans count.
+    """
+    own = annotations if isinstance(annotations, Mapping) else {}
+    keys: dict[str, object] = {}
+    if own.get("readOnlyHint") is True:  # AX-9.1-2
+        keys["mutable"] = False  # MCP gives destructiveHint a meaning only for tools that are not read-only
+    elif own.get("destructiveHint") is False:  # AX-9.1-2
+        keys["reversible"] = True
+    if own.get("idempotentHint") is True:
+        keys["idempotent"] = True
+    return keys
 
 
 def _maybe_invalid(keys: Mapping[str, object], private: Collection[str] | None) -> Invalid | None:
@@ -311,12 +316,12 @@ _CHANGING_ARGUMENTS: Final = frozenset((
 
 
 def words_of(name: str) -> tuple[str, ...]:
-    """The words of snake_case, camelCase, kebab-case and dotted names, in lower case."""
+    """Split a name in snake_case, camelCase, kebab-case or dotted form into words in lower case."""
     return tuple(word.lower() for word in _WORD.findall(name[:NAME_CHARS_MAX]))
 
 
 def maybe_class(name: str) -> ToolClass | None:
-    """What the verbs of a name promise, in the cautious direction; None: it has none that is known."""
+    """Return the class that the verbs of a name suggest, on the cautious side, or None if it has no known verb."""
     words = set(words_of(name))
     if words & LOSING:
         return "irreversible"
@@ -326,16 +331,18 @@ def maybe_class(name: str) -> ToolClass | None:
 
 
 def maybe_changing_verb(name: str) -> str | None:
-    """The verb by which a name says that the tool changes something. `get_post` reads a post; `get_and_post` posts."""
+    """Return the verb by which a name says that the tool changes something, or None. `get_post` reads a post;
+    `get_and_post` posts.
+    """
     words = words_of(name)
-    known = [position for position, word in enumerate(words) if word in READING or word in ADDING or word in LOSING]
-    for position in known:
-        is_leading = position == known[0] or words[position - 1] in _JOINING
+    positions = [position for position, word in enumerate(words) if word in READING or word in ADDING or word in LOSING]
+    for position in positions:
+        is_leading = position == positions[0] or words[position - 1] in _JOINING
         if is_leading and words[position] not in READING:
             return words[position]
     return None
 
 
 def maybe_changing_argument(arguments: Sequence[str]) -> str | None:
-    """The argument by whose name a tool changes something."""
+    """Return the argument whose name suggests that the tool changes something, or None."""
     return next((name for name in arguments if not _CHANGING_ARGUMENTS.isdisjoint(words_of(name))), None)

@@ -49,16 +49,16 @@ class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def maybe_unlisted_untrusted(page: dict[str, Raw]) -> Unlisted | None:
-    """As a child says it in a page of its list; None where it says nothing that can be read."""
+    """Return the counts that a child sends in a page of its list, or None if there are none that can be read."""
     meta = decode_object(page["_meta"]) if "_meta" in page else None
     if meta is None or META_UNLISTED not in meta:
         return None
     try:
-        said = msgspec.json.decode(meta[META_UNLISTED], type=Unlisted)
+        unlisted = msgspec.json.decode(meta[META_UNLISTED], type=Unlisted)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    is_count = all(0 <= number <= COUNT_MAX for number in (said.beyond_scope, said.beyond_access))
-    return said if is_count else None
+    is_count = all(0 <= number <= COUNT_MAX for number in (unlisted.beyond_scope, unlisted.beyond_access))
+    return unlisted if is_count else None
 
 
 # How long a call took, written into the metadata of its result (MCP-AX 7.2). Every other member keeps its bytes.
@@ -67,8 +67,9 @@ LATENCY_MS: Final = "x-mcpax-latency-ms"  # AX-7.2-8
 
 
 def with_latency(result: bytes, milliseconds: int) -> bytes:
-    """The result with the time as this hop saw it; what a hop below wrote is overwritten. One without a place for it
-    (a `_meta` that is no object) stays as it is."""
+    """Write the time that this hop measured into a result, over the value of a hop below. A result whose `_meta` is
+    not an object stays unchanged.
+    """
     members = decode_object(result)
     meta = decode_object(members.get("_meta", b"{}")) if members is not None else None
     if members is None or meta is None:  # AX-7.2-8
@@ -90,13 +91,17 @@ _match_mark = re.compile(rb'"([A-Za-z0-9_-]{1,43})"').fullmatch
 
 
 def caller_mark(requester: str, key: bytes) -> Raw:
-    """The mark for the hop below, as JSON. `key` is this node's and outlives it, as approvals do."""
-    made = hmac.digest(key, b"caller\0" + requester.encode("utf-8", "surrogatepass"), "sha256")
-    return Raw(b'"%b"' % _text(made))
+    """Return the mark for the hop below, as JSON. `key` belongs to this node and is kept across restarts, as
+    approvals are.
+    """
+    digest = hmac.digest(key, b"caller\0" + requester.encode("utf-8", "surrogatepass"), "sha256")
+    return Raw(b'"%b"' % _text(digest))
 
 
 def requester(principal: str, meta: Mapping[str, Raw]) -> str:
-    """Who asks: the parent, and which of its callers where it says so. A mark of another form is known by its hash."""
+    """Return who asks: the parent, and which of its callers if the parent says so. A mark of another form is
+    replaced by its hash.
+    """
     raw = bytes(meta.get(CALLER, b""))
     if not raw:
         return principal
@@ -125,7 +130,7 @@ _ORDERED: Final = ("latency_class", "availability")  # what the draft itself ord
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server came to offer its tools. The default is an unmodified server from the operator's configuration."""
+    """Origin of a server's tools. The default is an unmodified server from the operator's configuration."""
 
     kind: Literal["adopted", "leaf", "aggregator"] = "adopted"
     proved: bool = True  # its authority is proved, or the operator named it in the configuration
@@ -144,7 +149,7 @@ ADOPTED: Final = Offer()
 
 
 class Below(msgspec.Struct, frozen=True, kw_only=True):
-    """What `_meta` said, as far as this server may say it."""
+    """Metadata of an item from `_meta`, as far as this server may set it."""
 
     rest: dict[str, Raw]  # the keys that are not MCP-AX's
     capability: Raw | None
@@ -155,7 +160,7 @@ class Below(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_below(meta: Mapping[str, Raw], offer: Offer) -> Below:
-    """`_meta` of a listed item. Only an aggregator knows of hops and of values declared further down."""
+    """Read the `_meta` of a listed item. Only an aggregator knows hops, and values that were declared further down."""
     return Below(
         rest={key: value for key, value in meta.items() if not key.lower().startswith((_PREFIX, SURFACE))},
         capability=meta.get(CAPABILITY),
@@ -167,13 +172,17 @@ def read_below(meta: Mapping[str, Raw], offer: Offer) -> Below:
 
 
 def at_its_strictest(capability: Capability, annotations: object) -> Capability:
-    """What an unproved registrant's word is good for (9.1, ours): it can make a tool stricter, never looser.
+    """Restrict the capability of an unproved registrant (9.1, ours): its word can make a tool stricter, never looser.
 
-    A tool is read-only if nothing it says speaks against it; one that changes something cannot be undone or repeated,
-    whatever it says.
+    A tool is read-only if nothing contradicts that. A tool that changes something counts as irreversible and not
+    repeatable, whatever it declares.
     """
-    given = annotations if isinstance(annotations, Mapping) else {}
-    if not (capability.mutable or given.get("readOnlyHint") is False or given.get("destructiveHint") is True):
+    hints_of_server = annotations if isinstance(annotations, Mapping) else {}
+    if not (
+        capability.mutable
+        or hints_of_server.get("readOnlyHint") is False
+        or hints_of_server.get("destructiveHint") is True
+    ):
         return capability
     return msgspec.structs.replace(
         capability,
@@ -185,22 +194,28 @@ def at_its_strictest(capability: Capability, annotations: object) -> Capability:
 
 
 def over_transport(declared: object, transport: str) -> object | Invalid:
-    """What a leaf declares, with the transport of its registration (9.1): it can leave it out, not claim another."""
+    """Add the transport of the registration to what a leaf declares (9.1). The leaf can omit it, but not claim
+    another.
+    """
     if transport == NATIVE or (declared is not msgspec.UNSET and not isinstance(declared, Mapping)):
         return declared
-    said = {} if declared is msgspec.UNSET else declared
-    if said.get("transport", transport) != transport:  # AX-9.1-7: a stub cannot claim another
+    keys = {} if declared is msgspec.UNSET else declared
+    if keys.get("transport", transport) != transport:  # AX-9.1-7: a stub cannot claim another
         return Invalid(reason=f"transport must be {transport}, as its registration says")
-    return {**said, "transport": transport}
+    return {**keys, "transport": transport}
 
 
 def least_latency_class(link_latency_ms: float, latencies_s: Iterable[float]) -> LatencyClass:
-    """The fastest class that a tool behind this link can have (9.2)."""
+    """Return the fastest class that a tool behind this link can have (9.2)."""
     seconds = link_latency_ms / 1000
     times = sorted(latencies_s)
     if len(times) >= LATENCIES_MIN:  # AX-9.2-3
         seconds = max(seconds, times[math.ceil(0.95 * len(times)) - 1])
-    return next(one for one in LatencyClass if (timeout := TIMEOUT_S[one]) is None or timeout >= seconds)
+    return next(
+        latency_class
+        for latency_class in LatencyClass
+        if (timeout := TIMEOUT_S[latency_class]) is None or timeout >= seconds
+    )
 
 
 def raise_to_hop(capability: Capability, least: LatencyClass) -> Capability:
@@ -210,19 +225,20 @@ def raise_to_hop(capability: Capability, least: LatencyClass) -> Capability:
 
 
 def timeout_s(latency_class: LatencyClass | None, hops: int, server_s: float) -> float | None:
-    """How long to wait for a tool at this hop (7.3); one without a class has the time of its server."""
+    """Return how long to wait for a tool at this hop (7.3). A tool without a class has the timeout of its server."""
     seconds = server_s if latency_class is None else TIMEOUT_S[latency_class]
     return None if seconds is None else seconds + HOP_SLACK_S * (hops - 1)
 
 
 def implied_scope(capability: Capability) -> AuthScope:
-    """What a call amounts to (10.2)."""
+    """Return the scope that a call needs (10.2)."""
     return max(capability.auth_scope, AuthScope.WRITE if capability.mutable else AuthScope.READ)  # AX-10.2-2
 
 
 def published_annotation(declared: Raw | None, capability: Capability) -> Raw:
-    """The annotation for those above: the declared bytes where nothing changed, else with the changed keys replaced and
-    the missing ones at the end."""
+    """Return the annotation for the parents: the declared bytes if nothing changed, otherwise with changed keys
+    replaced and missing keys appended.
+    """
     values = as_object(capability)
     members: dict[str, Any] = (decode_object(declared) if declared is not None else None) or {}
     if not members:
@@ -233,17 +249,19 @@ def published_annotation(declared: Raw | None, capability: Capability) -> Raw:
 
 
 def declared_values(declared: Mapping[str, object], below: Capability, here: Capability) -> dict[str, object]:
-    """The value of x-mcpax-declared: what the owner said where a hop changed it. The lowest word is kept."""
-    found = dict(declared)
+    """Return the value of x-mcpax-declared: what the owner declared where a hop changed it. The lowest declaration
+    is kept.
+    """
+    values = dict(declared)
     for key in _ORDERED:
         was, now = getattr(below, key), getattr(here, key)
         if was is not now:
-            found.setdefault(key, was.value)
-    return found
+            values.setdefault(key, was.value)
+    return values
 
 
 def degraded_meta(meta: Mapping[str, Any], capability: Capability) -> dict[str, Any]:
-    """A tool's `_meta` while the link to its server is gone (13.2)."""
+    """Return a tool's `_meta` while the link to its server is lost (13.2)."""
     gone = msgspec.structs.replace(capability, availability=Availability.DEGRADED)
     changed = declared_values(meta.get(DECLARED, {}), capability, gone)
     return {
@@ -254,19 +272,23 @@ def degraded_meta(meta: Mapping[str, Any], capability: Capability) -> dict[str, 
 
 
 def lean_meta(meta: Mapping[str, Any], annotations: object) -> dict[str, Any]:
-    """A tool's `_meta` for clients that do not ask for MCP-AX (3.2): what its MCP hints and the defaults do not say."""
+    """Return a tool's `_meta` for clients that do not ask for MCP-AX (3.2): only what MCP hints and defaults do not
+    express.
+    """
     usual, members = read_capability(annotations=annotations), decode_object(meta.get(CAPABILITY, b""))
     if members is None or isinstance(usual, Invalid):
         return dict(meta)
     lean = {key: value for key, value in meta.items() if key not in _LEFT_OUT}
     default = as_object(usual)
-    said = {key: decode_value(members[key]) for key in default if key in members}
-    differing = {key: raw for key, raw in members.items() if key not in said or said[key] != default[key]}  # AX-3.2-2
+    values = {key: decode_value(members[key]) for key in default if key in members}
+    differing = {
+        key: raw for key, raw in members.items() if key not in values or values[key] != default[key]
+    }  # AX-3.2-2
     if differing:
         lean[CAPABILITY] = differing
     if meta.get(HOPS, 1) > 1:  # AX-3.2-2: above 1
         lean[HOPS] = meta[HOPS]
-    is_final = said.get("mutable") is True and said.get("reversible") is False
+    is_final = values.get("mutable") is True and values.get("reversible") is False
     if SAFETY in meta and not is_final:
         lean[SAFETY] = meta[SAFETY]
     if (GATED in meta) is not is_final:
@@ -275,10 +297,10 @@ def lean_meta(meta: Mapping[str, Any], annotations: object) -> dict[str, Any]:
 
 
 def as_declared(capability: Raw | None, declared: Mapping[str, object]) -> object:
-    """The annotation as its owner wrote it, decoded; None where there is none or it cannot be read.
+    """Return the annotation as its owner wrote it, decoded. Return None if there is none or it cannot be read.
 
-    Only what the draft orders to be changed is taken back: else an aggregator could loosen a tool unseen, by calling
-    the stricter value declared.
+    Only changes that the draft demands are undone. Otherwise an aggregator could loosen a tool unseen, by calling the
+    stricter value declared.
     """
     try:
         value = decode_value(capability) if capability is not None else None
@@ -298,7 +320,7 @@ def _read_hops(raw: Raw | None) -> int:
 
 def _read_declared(raw: Raw | None) -> dict[str, object]:
     try:
-        said = decode_value(raw) if raw is not None else None
+        values = decode_value(raw) if raw is not None else None
     except CodecError:
         return {}
-    return {key: value for key, value in said.items() if is_claim(key, value)} if isinstance(said, dict) else {}
+    return {key: value for key, value in values.items() if is_claim(key, value)} if isinstance(values, dict) else {}

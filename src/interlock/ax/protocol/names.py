@@ -61,9 +61,9 @@ def is_segment(text: str) -> bool:
 
 
 def check_segment(text: str) -> str | None:
-    """Why `text` cannot be assigned as a segment, or None.
+    """Return why `text` cannot be assigned as a segment, or None.
 
-    A text that fails `is_segment` is namespace_invalid; one that passes and is still refused is namespace_conflict.
+    A text that fails `is_segment` is namespace_invalid. A text that passes and is still refused is namespace_conflict.
     """
     if not is_segment(text):  # AX-4.1-2
         return describe_malformed(text)
@@ -75,14 +75,15 @@ def check_segment(text: str) -> str | None:
 
 
 def describe_malformed(text: str) -> str:
-    """What is wrong with a text that is no segment."""
+    """Describe what is wrong with a text that is not a segment."""
     return f"segment {_display(text)} must be 1 to {SEGMENT_MAX} characters of a-z, 0-9, _ and -"
 
 
 def normalise(original: str) -> str:
-    """The local name for whatever a server calls its tool. A valid segment stays as it is.
+    """Return the local name for a server's own name of a tool. A valid segment stays unchanged.
 
-    Every character becomes at least one, so only the empty name gives an empty result, which is no segment.
+    Every character becomes at least one character, so that only the empty name has an empty result, which is not a
+    segment.
     """
     if is_segment(original):  # most are, and the rest would leave it as it is
         return original
@@ -125,13 +126,13 @@ def resolve_locals(originals: Sequence[str]) -> Resolution:
 
 
 def listed_twice(name: str, times: int) -> Withheld:
-    """A name that a list has several times, each with another definition (REG-7.1-3)."""
+    """Withhold a name that a list contains several times with different definitions (REG-7.1-3)."""
     reason = f"{DUPLICATE}: {_display(name)} is listed {times} times, with definitions that differ"
     return Withheld(name=name, reason=reason, code=DUPLICATE)
 
 
 def qualify(segments: Sequence[str], local: str) -> str | Withheld:
-    """The qualified name below `segments`, or why it cannot be listed. The parts are valid segments already."""
+    """Return the qualified name below `segments`, or why it cannot be listed. The parts are valid segments already."""
     name = ".".join((*segments, local))
     if len(name) > QUALIFIED_MAX:  # AX-4.1-4: withheld, with the reason
         return Withheld(
@@ -147,15 +148,16 @@ def is_qualified(text: str) -> bool:
 
 
 def read_dotted(name: str) -> tuple[str, ...] | None:
-    """The segments of a name as an aggregator lists it, or None if one of them is not valid (MCP-AX 4.3)."""
+    """Return the segments of a name as an aggregator lists it, or None if one of them is invalid (MCP-AX 4.3)."""
     parts = tuple(name.split("."))
     return parts if all(map(is_segment, parts)) else None  # AX-4.3-1
 
 
 def alias(qualified: str) -> str:
-    """The name for clients that take only [A-Za-z0-9_-]{1,64}.
+    """Return the client-safe name of a tool, for clients that accept only [A-Za-z0-9_-]{1,64}.
 
-    Segments hold no upper case, so neither the D of a separator nor the H of a shortened name can come from one.
+    Segments contain no upper case, so that neither the D of a separator nor the H of a shortened name can come from a
+    segment.
     """
     spelled = qualified.replace(".", "_D_" if _needs_marked_dots(qualified) else "__")
     if len(spelled) <= ALIAS_MAX:  # AX-3.2-5
@@ -164,9 +166,9 @@ def alias(qualified: str) -> str:
 
 
 def unalias(text: str) -> str | None:
-    """The qualified name that `alias` spells as `text`, else None.
+    """Return the qualified name that `alias` spells as `text`, or None.
 
-    A shortened alias gives None too: only the table of `withhold_colliding_aliases` can resolve it.
+    A shortened alias has no such name: only the table of `withhold_colliding_aliases` can resolve it.
     """
     if len(text) > ALIAS_MAX:
         return None
@@ -175,13 +177,12 @@ def unalias(text: str) -> str | None:
 
 
 def may_collide(spelled: str) -> bool:
-    """Whether another name may have this alias too: only one that was shortened can, because the others spell their
-    name out."""
+    """Return whether another name may have this alias too. Only a shortened alias can collide."""
     return len(spelled) == ALIAS_MAX and "H" in spelled
 
 
 def withhold_colliding_aliases(qualified_names: Iterable[str]) -> Aliases:
-    """The table from alias to qualified name. Names that share an alias are all withheld."""
+    """Return the table from alias to qualified name. Names that share an alias are all withheld."""
     claimants: dict[str, list[str]] = {}
     for name in dict.fromkeys(qualified_names):
         claimants.setdefault(alias(name), []).append(name)
@@ -216,4 +217,4 @@ def _display(text: str) -> str:
 
 
 def _in_order(withheld: Iterable[Withheld]) -> tuple[Withheld, ...]:
-    return tuple(sorted(withheld, key=lambda one: one.name))
+    return tuple(sorted(withheld, key=lambda item: item.name))

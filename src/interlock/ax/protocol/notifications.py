@@ -91,7 +91,9 @@ class NoticeGate:
         self._told_ns: int | None = None
 
     def receive(self, method: str, params: Raw, now: float, subject: Hashable = None) -> Release:
-        """What may go up now that this has come; mostly itself. Of one `subject` the latest waits."""
+        """Return what may be passed up now that this notification has arrived. For each `subject` only the latest
+        waits.
+        """
         if method == CANCELLED:
             return [Notice(method, params)]  # it takes a question back, and is bounded by the questions
         now_ns = _ns(now)
@@ -133,7 +135,9 @@ class NoticeGate:
         return released
 
     def _coalesce(self, subject: Hashable, now_ns: int) -> None:
-        """Drops what waits, unless its subject has waited long: newer news, last in order, would keep it for ever."""
+        """Drop the waiting notification of a subject, unless the subject has waited long: newer ones, last in order,
+        would delay it for ever.
+        """
         before, since_ns = self._news.get(subject, (0, now_ns))
         if before and now_ns - since_ns < _ns(COALESCE_S):
             self._waiting_bytes -= _size(self._waiting.pop(before)[0])
@@ -143,7 +147,7 @@ class NoticeGate:
         self._news[subject] = (self._arrivals, since_ns)
 
     def count_lost(self) -> None:
-        """The caller found that a notification has no receiver any more."""
+        """Count a notification that has no receiver any longer."""
         self._drops.count(self._segment)
 
     def _take_oldest(self) -> Notice:
@@ -177,16 +181,16 @@ _METHOD: Final = re.compile(r"[A-Za-z0-9_./$-]{1,128}", re.ASCII)
 
 
 def prefix(notice: Notice, segment: str, *, aggregator: bool) -> Notice | None:
-    """The notification as it goes on: one hop more in its origin, logger, URI and segment. None if it is malformed.
+    """Add one hop to the origin, logger, URI and segment of a notification. Return None if it is malformed.
 
-    Only an aggregator can have anything below it, so only from one is an origin believed, and then below its own.
+    Only an aggregator can have anything below it, so that only its origin is trusted, and only below its own segment.
     """
     params = decode_object(notice.params) if notice.params else {}
     if params is None or not _METHOD.fullmatch(notice.method):
         return None
     meta = (decode_object(params["_meta"]) if "_meta" in params else None) or {}
-    said = find_string(meta.get(ORIGIN)) if aggregator else None  # AX-12-1
-    changed: dict[str, object] = {**params, "_meta": {**meta, ORIGIN: _below(segment, said)}}
+    origin = find_string(meta.get(ORIGIN)) if aggregator else None  # AX-12-1
+    changed: dict[str, object] = {**params, "_meta": {**meta, ORIGIN: _below(segment, origin)}}
     if notice.method == LOG_MESSAGE:  # AX-12-1
         logger = find_string(params.get("logger"))
         changed["logger"] = f"{segment}.{logger}" if logger else segment
@@ -203,7 +207,7 @@ def prefix(notice: Notice, segment: str, *, aggregator: bool) -> Notice | None:
 
 
 def lost_notice(segment: str, reason: str, since: str, event_id: str) -> Notice:
-    """`subserver_lost` (13.1). `reason` is heartbeat_timeout or connection_lost, `since` an RFC 3339 time."""
+    """Create `subserver_lost` (13.1). `reason` is heartbeat_timeout or connection_lost, `since` an RFC 3339 time."""
     return _own(SUBSERVER_LOST, {"segment": segment, "reason": reason, "since": since}, event_id)  # AX-13.1-1
 
 
@@ -212,16 +216,18 @@ def overflow(segment: str, dropped: int, since: str, event_id: str) -> Notice:
 
 
 def refused_notice(withheld: Sequence[Withheld]) -> Notice:
-    """`tools_refused`, which goes down to the subserver whose tools are not listed (4.2)."""
+    """Create `tools_refused`, which goes down to the subserver whose tools are not listed (4.2)."""
     tools = [
-        {"name": one.name[:REFUSED_NAME_MAX], "reason": one.code or "name_refused", "detail": one.reason}
-        for one in withheld[:REFUSED_MAX]
+        {"name": item.name[:REFUSED_NAME_MAX], "reason": item.code or "name_refused", "detail": item.reason}
+        for item in withheld[:REFUSED_MAX]
     ]
     return Notice(TOOLS_REFUSED, Raw(encode_value({"tools": tools, "total": len(withheld)})))
 
 
 def as_log(notice: Notice) -> Notice | None:
-    """What a client that knows only plain MCP is told instead; None for what has no such form."""
+    """Translate a notification into a log message for a client that knows only plain MCP. Return None if it has no
+    such form.
+    """
     event = _EVENTS.get(notice.method)
     params = decode_object(notice.params) if event is not None and notice.params else None
     if event is None or params is None:
@@ -240,10 +246,12 @@ def _own(method: str, params: dict[str, object], event_id: str) -> Notice:
     return Notice(method, Raw(encode_value({**params, "_meta": {"x-mcpax-event-id": event_id}})))  # AX-12-8
 
 
-def _below(segment: str, said: str | None) -> str:
-    """A path that would be no qualified name is left out: its sender made it up."""
-    path = f"{segment}.{said}"
-    return path if said is not None and is_qualified(path) else segment  # AX-12-1: below its own
+def _below(segment: str, origin: str | None) -> str:
+    """Return the origin below a segment. A path that is not a qualified name is left out, because its sender
+    invented it.
+    """
+    path = f"{segment}.{origin}"
+    return path if origin is not None and is_qualified(path) else segment  # AX-12-1: below its own
 
 
 def _size(notice: Notice) -> int:

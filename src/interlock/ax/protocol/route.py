@@ -35,14 +35,14 @@ class Routed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rest(self) -> tuple[str, ...]:
-        """What lies below the receiver."""
+        """Return the path below the receiver."""
         return self.path[self.cursor + 1 :]
 
 
 def read_untrusted(params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Routed | Refusal | None:
-    """What a request says of its route; None where it says nothing. `meta` is the `_meta` of `params`.
+    """Read the route of a request, or return None if it has none. `meta` is the `_meta` of `params`.
 
-    Both places are read, only `_meta` is written (7.2); where they say different things, neither is believed.
+    Both places are read and only `_meta` is written (7.2). If they differ, the request is refused.
     """
     route = _read(ROUTE, ROUTE_BYTES_MAX, params, meta)
     cursor = _read(CURSOR, CURSOR_BYTES_MAX, params, meta)
@@ -56,7 +56,7 @@ def read_untrusted(params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Routed
         return _mismatch(f"{ROUTE} and {CURSOR} come together, and one of them is missing")
     if not isinstance(route, list) or not route:  # AX-7.2-1
         return _mismatch(f"{ROUTE} must be an array of segments")
-    if not all(isinstance(one, str) and is_segment(one) for one in route):  # AX-7.2-1
+    if not all(isinstance(segment, str) and is_segment(segment) for segment in route):  # AX-7.2-1
         return _mismatch(f"each element of {ROUTE} must be 1 to 63 characters of a-z, 0-9, _ and -")
     if sum(map(len, route)) + len(route) - 1 > QUALIFIED_MAX:
         return _mismatch(f"the name {ROUTE} spells is longer than {QUALIFIED_MAX} characters")
@@ -66,10 +66,10 @@ def read_untrusted(params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Routed
 
 
 def check(routed: Routed, *, segment: str, rest: Sequence[str]) -> Refusal | None:
-    """Whether the receiver is the one meant, and the item it knows already the one the path leads to.
+    """Check that the receiver is the one that the route means, and that the item is the one at the end of the path.
 
-    `segment` is what the parent assigned; `rest` what the receiver's own table has for the item: the segments below the
-    receiver, then the local name. A leaf has only the local name.
+    `segment` is what the parent assigned. `rest` is what the receiver's own table has for the item: the segments below
+    the receiver, then the local name. A leaf has only the local name.
     """
     if routed.receiver != segment:
         return _elsewhere(routed)
@@ -77,20 +77,22 @@ def check(routed: Routed, *, segment: str, rest: Sequence[str]) -> Refusal | Non
 
 
 def follow_name(routed: Routed, *, segment: str, name: str) -> str | Refusal:
-    """The tool or prompt that the path leads to, by the name it has below the receiver: the rest of the path, dotted.
+    """Return the tool or prompt that the path leads to, by its name below the receiver: the rest of the path, dotted.
 
-    `name` is that of params: the local name, the name below the receiver or the whole name. Any other is refused, never
-    repaired (7.2).
+    `name` is that of params: the local name, the name below the receiver or the whole name. Any other name is refused,
+    never repaired (7.2).
     """
     if routed.receiver != segment:  # AX-7.2-4
         return _elsewhere(routed)
-    found = ".".join(routed.rest)
+    below = ".".join(routed.rest)
     # AX-7.2-4
-    return found if found and name in (routed.path[-1], found, ".".join(routed.path)) else _disagrees(routed)
+    return below if below and name in (routed.path[-1], below, ".".join(routed.path)) else _disagrees(routed)
 
 
 def follow_uri(routed: Routed, *, segment: str, uri: str) -> str | Refusal:
-    """The same for a resource: its URI below the receiver. `uri` is that, the URI of the root, or the server's own."""
+    """Return the resource that the path leads to, by its URI below the receiver. `uri` is that URI, the URI at the
+    root, or the server's own.
+    """
     if routed.receiver != segment:
         return _elsewhere(routed)
     below, whole = (f"{SCHEME}{'.'.join(path)}/" for path in (routed.rest, routed.path))
@@ -100,30 +102,30 @@ def follow_uri(routed: Routed, *, segment: str, uri: str) -> str | Refusal:
 
 
 def start(own: str | None, below: Sequence[str]) -> Routed:
-    """The route of a request that begins here, as the next hop is to read it.
+    """Return the route of a request that begins here, as the next hop reads it.
 
-    `own` is the root segment; without one the first child matches position 0. `below` begins with that child's segment.
+    `own` is the root segment; without one the first child is at position 0. `below` begins with that child's segment.
     """
     return Routed(path=(*below,), cursor=0) if own is None else Routed(path=(own, *below), cursor=1)  # AX-7.2-5
 
 
 def advance(routed: Routed) -> Routed:
-    """What a receiver that is not the last sends on: the same path, one further, past its own segment."""
+    """Return the route that a receiver in the middle passes on: the same path, one position further."""
     return Routed(path=routed.path, cursor=routed.cursor + 1)  # AX-7.2-3
 
 
 def as_meta(routed: Routed) -> dict[str, Raw]:
-    """The two keys, to be laid over the `_meta` of what goes down to an AX peer."""
+    """Return the two keys that are added to the `_meta` of a request to an AX peer."""
     return {ROUTE: Raw(encode_value(routed.path)), CURSOR: Raw(b"%d" % routed.cursor)}
 
 
 def _read(key: str, bytes_max: int, params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Any:
-    """The decoded value, UNSET where it is absent, a Refusal where it cannot be read."""
-    found = [place[key] for place in (meta, params) if key in place]
-    if any(len(raw) > bytes_max for raw in found):
+    """Return the decoded value, UNSET if it is absent, or a Refusal if it cannot be read."""
+    places = [place[key] for place in (meta, params) if key in place]
+    if any(len(raw) > bytes_max for raw in places):
         return _mismatch(f"{key} is longer than {bytes_max} bytes")
     try:
-        values = [decode_value(raw) for raw in found]
+        values = [decode_value(raw) for raw in places]
     except CodecError:
         return _mismatch(f"{key} cannot be read")
     if len(values) == 2 and values[0] != values[1]:

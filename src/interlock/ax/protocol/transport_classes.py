@@ -39,11 +39,13 @@ def is_private_class(text: str) -> bool:
 
 
 def check_classes(classes: list[TransportClass]) -> str | None:
-    """Why the registry cannot be used, or None."""
-    ids = [one.id for one in classes]
+    """Return why the registry cannot be used, or None."""
+    ids = [transport_class.id for transport_class in classes]
     if len(set(ids)) < len(ids):
         return "a transport class stands in the registry twice"
-    for one in classes:
-        if one.id.startswith(PRIVATE_PREFIX) is not (one.status == "private"):
-            return f'transport class "{one.id}": private classes, and only they, begin with "{PRIVATE_PREFIX}"'
+    for transport_class in classes:
+        if transport_class.id.startswith(PRIVATE_PREFIX) is not (transport_class.status == "private"):
+            return (
+                f'transport class "{transport_class.id}": private classes, and only they, begin with "{PRIVATE_PREFIX}"'
+            )
     return None

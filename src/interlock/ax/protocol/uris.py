@@ -12,14 +12,14 @@ SCHEME: Final = "mcpax://"
 
 
 def show_uri(path: str, uri: str, *, aggregator: bool) -> str:
-    """`path` is the way to the server that said `uri`: its segments joined by dots."""
+    """Return the URI of a resource in the tree. `path` is the segments of its server, joined by dots."""
     if aggregator and uri.startswith(SCHEME):
         return f"{SCHEME}{path}.{uri[len(SCHEME) :]}"
     return f"{SCHEME}{path}/{uri}"
 
 
 def maybe_own_uri(path: str, shown: str, *, aggregator: bool) -> str | None:
-    """The URI as the server below `path` knows it, or None where `shown` is not below `path`."""
+    """Return the URI as the server below `path` knows it, or None if `shown` is not below `path`."""
     if not shown.startswith(SCHEME + path):
         return None
     rest = shown[len(SCHEME) + len(path) :]
@@ -29,16 +29,16 @@ def maybe_own_uri(path: str, shown: str, *, aggregator: bool) -> str | None:
 
 
 def is_nested(uri: str) -> bool:
-    """Whether what an aggregator calls a URI of the tree is one: valid segments, then the rest."""
+    """Return whether a URI of an aggregator is a URI of the tree: valid segments, then the rest."""
     head, slash, _ = uri[len(SCHEME) :].partition("/")
     return uri.startswith(SCHEME) and slash == "/" and is_qualified(head)
 
 
 def nested_segments(uri: str) -> tuple[str, ...]:
-    """The segments that a URI of the tree names; none where it is not one."""
+    """Return the segments of a URI of the tree, or nothing if it is not one."""
     return read_dotted(uri[len(SCHEME) :].partition("/")[0]) or () if is_nested(uri) else ()
 
 
 def bare_uri(uri: str) -> str:
-    """The URI that the server at the end of the way wrote, as it stands in its results too."""
+    """Return the URI that the server at the end of the path wrote, as in its results."""
     return uri[len(SCHEME) :].partition("/")[2] if is_nested(uri) else uri

@@ -49,7 +49,7 @@ class Proved(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def maybe_authority(text: str) -> str | None:
-    """The authority that is written "dns:NAME"."""
+    """Return the authority that is written "dns:NAME", or None."""
     head, name = text[: len(SCHEME)], text[len(SCHEME) :]
     return maybe_dns_name(name) if head.lower() == SCHEME else None  # AX-4.2-4
 
@@ -57,45 +57,47 @@ def maybe_authority(text: str) -> str | None:
 def judge_proof(
     proof: Proof, authority: str, *, audiences: Sequence[str], anchors: Sequence[Anchor], now: float, verify: Verify
 ) -> Proved | Refusal:
-    """`audiences`: what this aggregator is called, by URL and by aggregator_id. `now` is UNIX time.
+    """Verify the proof of an authority. `audiences` are the names of this aggregator, by URL and aggregator_id. `now`
+    is UNIX time.
 
-    data.reason KEY_UNKNOWN may mean that an anchor's key set has been renewed since.
+    The reason KEY_UNKNOWN may mean that an anchor's key set was renewed.
     """
     jwt = read_jwt_untrusted(proof.token, _TYPES)
     if isinstance(jwt, Invalid):
         return _refusal(jwt.reason)
     if jwt.alg not in _ALGORITHMS:  # AX-4.2-8
         return _refusal(Reason.ALGORITHM)
-    found = _key(jwt, authority, anchors)
-    if isinstance(found, Refusal):
-        return found
-    anchor, key = found
+    match = _key(jwt, authority, anchors)
+    if isinstance(match, Refusal):
+        return match
+    anchor, key = match
     if (invalid := verify(jwt, key)) is not None:
         return _refusal(invalid.reason)
     return _judge_claims(jwt.claims, authority, anchor.name, audiences, now)
 
 
 def proof_claims(authority: str, audience: str, *, now: float, jti: str) -> dict[str, object]:
-    """What a registrant signs, anew for each registration. `now` is UNIX time, `jti` as good as random."""
+    """Return the claims that a registrant signs for each registration. `now` is UNIX time, `jti` is random."""
     at = int(now)
     return {"sub": f"{SCHEME}{authority}", "aud": audience, "iat": at, "exp": at + PROOF_S, "jti": jti}
 
 
 def audience_of(url: str) -> str:
-    """The name of the aggregator that is dialled at this WebSocket address: the URL of its endpoint."""
+    """Return the name of the aggregator at this WebSocket address: the URL of its endpoint."""
     scheme, mark, rest = url.partition("://")
     return {"ws": "http", "wss": "https"}.get(scheme.lower(), scheme) + mark + rest
 
 
 def replay_refusal() -> Refusal:
-    """The refusal of a proof whose jti was used before."""
+    """Return the refusal of a proof whose jti was used before."""
     return unverified_refusal("replayed", "the proof was used before; make one for each registration")
 
 
 def check_certificate(authority: str, dns_names: Iterable[str]) -> Refusal | None:
-    """`dns_names`: the SAN entries of type dNSName of a client certificate whose chain and dates were verified.
+    """Return why a client certificate does not prove an authority, or None. `dns_names` are its SAN entries of type
+    dNSName; chain and dates were verified.
 
-    The subject's common name counts for nothing (RFC 9525 2), and a wildcard is no name.
+    The subject's common name does not count (RFC 9525 2), and a wildcard is not a name.
     """
     if any(maybe_dns_name(name) == authority for name in dns_names):  # AX-4.2-9
         return None
@@ -123,7 +125,7 @@ def _refusal(reason: Reason) -> Refusal:
 
 
 def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Refusal:
-    """The key is looked for only where it may speak for the authority: a kid is no secret."""
+    """Find the key of a proof among the anchors that may speak for the authority, because a kid is no secret."""
     speaking = [anchor for anchor in anchors if authority in anchor.speaks_for]
     key = select(list(dict.fromkeys(key for anchor in speaking for key in anchor.keys)), jwt.alg, jwt.kid)
     if isinstance(key, Jwk):
@@ -141,8 +143,10 @@ def _judge_claims(
     subject = claims.sub or ""
     if authority not in (maybe_authority(subject), maybe_dns_name(subject)):  # AX-4.2-8: sub
         return unverified_refusal("subject", f"sub of the proof must be {SCHEME}{authority}")
-    said = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
-    if not any(same_resource(one.rstrip("/"), own.rstrip("/")) for one in said for own in audiences):  # AX-4.2-8: aud
+    audience_claims = (claims.aud,) if isinstance(claims.aud, str) else claims.aud
+    if not any(
+        same_resource(claimed.rstrip("/"), own.rstrip("/")) for claimed in audience_claims for own in audiences
+    ):  # AX-4.2-8: aud
         own = " or ".join(dict.fromkeys(audiences))
         return unverified_refusal("audience", f"aud of the proof must be what this aggregator is called: {own}")
     if claims.iat is None or claims.exp is None:

@@ -74,7 +74,9 @@ def read_register_untrusted(params: Raw, minimum_ms: int = INTERVAL_MS_MIN) -> R
 
 
 def read_heartbeat_untrusted(params: Raw, own: str | None = None) -> Heartbeat | Refusal:
-    """`own`: the session of the link it came on, which it need not name; the draft shows no params."""
+    """Read a heartbeat. `own` is the session of the link it came on, which it need not name; the draft shows no
+    params.
+    """
     try:
         members = _members_of_own(params, own)
         return Heartbeat(session_id=_session_id(members, "session_id"), subtree_ids=_subtree_ids(members))
@@ -90,7 +92,9 @@ def read_deregister_untrusted(params: Raw, own: str | None = None) -> Deregister
 
 
 def read_registered_untrusted(result: Raw) -> Registered | Refusal:
-    """What the draft does not have may be missing. Limits with names of the parent's own are left out."""
+    """Read the answer to a registration. Members that the draft does not have may be missing, and unknown limits are
+    ignored.
+    """
     try:
         members = _members(result, "result")
         _status(members, "registered")
@@ -122,7 +126,7 @@ def read_claims_untrusted(params: Raw) -> Claims | Refusal:
         released = members.get("released_session")
         return Claims(
             claims=tuple(map(_claimed, _array(members, "claims"))),
-            released=tuple(_uuid({"released": one}, "released") for one in _array(members, "released")),
+            released=tuple(_uuid({"released": released_id}, "released") for released_id in _array(members, "released")),
             released_session=_session_id(members, "released_session") if released is not None else None,
         )
     except _Refused as refused:
@@ -130,21 +134,23 @@ def read_claims_untrusted(params: Raw) -> Claims | Refusal:
 
 
 def read_held_untrusted(raw: Raw) -> dict[str, str] | Refusal:
-    """subserver_id -> the aggregator that has it: in the answer to mcpax/claim, and in what a parent tells later."""
+    """Read a map from subserver_id to the aggregator that has it, from the answer to mcpax/claim or a later
+    notification.
+    """
     try:
         members = _members(raw, "held")
         held = decode_object(members["held"]) if "held" in members else {}
         if held is None or len(held) > CLAIMS_MAX:
             _refuse("held", f"an object with at most {CLAIMS_MAX} members")
-        return {one.lower(): _uuid(held, one) for one in held}
+        return {subserver_id.lower(): _uuid(held, subserver_id) for subserver_id in held}
     except _Refused as refused:
         return refused.refusal
 
 
 def encode_claims(claims: Claims) -> bytes:
-    said: dict[str, Any] = {"claims": claims.claims, "released": claims.released}
+    members: dict[str, Any] = {"claims": claims.claims, "released": claims.released}
     return encode_value(
-        said if claims.released_session is None else {**said, "released_session": claims.released_session}
+        members if claims.released_session is None else {**members, "released_session": claims.released_session}
     )
 
 
@@ -153,28 +159,28 @@ def encode_held(held: Mapping[str, str]) -> bytes:
 
 
 def encode_register(register: Register) -> bytes:
-    said: dict[str, Any] = {"subserver_id": register.subserver_id, "segment": register.segment}
+    members: dict[str, Any] = {"subserver_id": register.subserver_id, "segment": register.segment}
     if register.authority is not None:
-        said["authority"] = SCHEME + register.authority
+        members["authority"] = SCHEME + register.authority
     flags = {name: getattr(register, name) for name in _FLAGS}
-    said["capabilities"] = {name: value for name, value in flags.items() if value is not None}
-    said["heartbeat_interval_ms"] = register.heartbeat_interval_ms
-    said["transport_class"] = register.transport_class
+    members["capabilities"] = {name: value for name, value in flags.items() if value is not None}
+    members["heartbeat_interval_ms"] = register.heartbeat_interval_ms
+    members["transport_class"] = register.transport_class
     for name in ("version", "endpoint", "authority_proof", "auth_scope", "released_session", "tree"):
         if (value := getattr(register, name)) is not None:
-            said[name] = value
+            members[name] = value
     if register.parent_id is not msgspec.UNSET:
-        said["parent_id"] = register.parent_id
+        members["parent_id"] = register.parent_id
     if register.subtree_ids is not None:
-        said[SUBTREE_IDS] = register.subtree_ids
-    return encode_value(said)
+        members[SUBTREE_IDS] = register.subtree_ids
+    return encode_value(members)
 
 
 def encode_heartbeat(heartbeat: Heartbeat) -> bytes:
-    said: dict[str, Any] = {"session_id": heartbeat.session_id}
+    members: dict[str, Any] = {"session_id": heartbeat.session_id}
     if heartbeat.subtree_ids is not None:
-        said[SUBTREE_IDS] = heartbeat.subtree_ids
-    return encode_value(said)
+        members[SUBTREE_IDS] = heartbeat.subtree_ids
+    return encode_value(members)
 
 
 def encode_deregister(deregister: Deregister) -> bytes:
@@ -182,9 +188,11 @@ def encode_deregister(deregister: Deregister) -> bytes:
 
 
 def encode_registered(registered: Registered) -> bytes:
-    said = {name: getattr(registered, name) for name in Registered.__struct_fields__}
+    members = {name: getattr(registered, name) for name in Registered.__struct_fields__}
     # | AX-6.2-1
-    return encode_value({"status": "registered"} | {name: value for name, value in said.items() if value is not None})
+    return encode_value(
+        {"status": "registered"} | {name: value for name, value in members.items() if value is not None}
+    )
 
 
 def encode_heartbeat_answer(heartbeat_deadline_ms: int) -> bytes:
@@ -286,13 +294,13 @@ def _authority(members: Mapping[str, Raw]) -> str | None:
 def _capabilities(members: Mapping[str, Raw]) -> dict[str, Any]:
     if "capabilities" not in members:
         return {}
-    said = decode_object(members["capabilities"])
-    if said is None:
+    capabilities = decode_object(members["capabilities"])
+    if capabilities is None:
         _refuse("capabilities", "an object")
     flags: dict[str, Any] = {}
     for name in _FLAGS:
-        if name in said:
-            flags[name] = _BOOLEANS.get(bytes(said[name]))
+        if name in capabilities:
+            flags[name] = _BOOLEANS.get(bytes(capabilities[name]))
             if flags[name] is None:  # AX-6.1-4
                 _refuse(f"capabilities.{name}", "true or false")
     return flags
@@ -312,19 +320,19 @@ def _maybe_whole(raw: Raw | None) -> int | None:
 
 
 def _one_of(kind: type[_Member], members: Mapping[str, Raw], name: str) -> _Member:
-    known = [member.value for member in kind]
+    values = [member.value for member in kind]
     text = find_string(members[name])
-    if text not in known:
-        _refuse(name, f"one of {', '.join(known)}", known=known)
+    if text not in values:
+        _refuse(name, f"one of {', '.join(values)}", known=values)
     return kind(text)
 
 
 def _transport_class(members: Mapping[str, Raw]) -> str:
-    """A private one may be any that can be one: the registrar knows those of its configuration."""
+    """Read a transport class. Any well-formed private class passes; the registrar knows those of its configuration."""
     text = find_string(members["transport_class"])
-    known = [one.id for one in TRANSPORT_CLASSES]
-    if text is None or (text not in known and not is_private_class(text)):  # AX-6.1-6
-        _refuse("transport_class", f"one of {', '.join(known)}", known=known)
+    ids = [transport_class.id for transport_class in TRANSPORT_CLASSES]
+    if text is None or (text not in ids and not is_private_class(text)):  # AX-6.1-6
+        _refuse("transport_class", f"one of {', '.join(ids)}", known=ids)
     return text
 
 
@@ -346,14 +354,14 @@ def _is_endpoint(url: str) -> bool:
 
 
 def _proof(members: Mapping[str, Raw], authority: str | None) -> Proof:
-    said = decode_object(members["authority_proof"])
-    if said is None:
+    proof = decode_object(members["authority_proof"])
+    if proof is None:
         _refuse("authority_proof", "an object")
     if authority is None:
         _refuse("authority_proof", "sent together with the authority it proves")
-    if find_string(said.get("type")) != "jwt":  # AX-4.2-10: any other type
+    if find_string(proof.get("type")) != "jwt":  # AX-4.2-10: any other type
         _refuse("authority_proof.type", "jwt", known=["jwt"])
-    token = find_string(said.get("token"))
+    token = find_string(proof.get("token"))
     if token is None or len(token) > TOKEN_BYTES_MAX:  # AX-4.2-10
         _refuse("authority_proof.token", f"a JWT of at most {TOKEN_BYTES_MAX} characters")
     return Proof(type="jwt", token=token)
@@ -376,27 +384,29 @@ def _tree(members: Mapping[str, Raw]) -> str:
 
 
 def _subtree_ids(members: Mapping[str, Raw]) -> tuple[str, ...] | None:
-    """From params and from params._meta; who says both means both, since each id is a cycle that could be."""
-    found: dict[str, None] = {}
-    given = [members[SUBTREE_IDS]] if SUBTREE_IDS in members else []
+    """Read the ids from params and from params._meta. If both are present both count, because each id may be a
+    cycle.
+    """
+    ids_found: dict[str, None] = {}
+    lists = [members[SUBTREE_IDS]] if SUBTREE_IDS in members else []
     if "_meta" in members:
         meta = decode_object(members["_meta"])
         if meta is None:
             _refuse("_meta", "an object")
-        given += [meta[SUBTREE_IDS]] if SUBTREE_IDS in meta else []
+        lists += [meta[SUBTREE_IDS]] if SUBTREE_IDS in meta else []
     must = f"an array of at most {SUBTREE_IDS_MAX} UUIDs"
-    for raw in given:
+    for raw in lists:
         ids = decode_array(raw)
         if ids is None or len(ids) > SUBTREE_IDS_MAX:  # AX-5.3-5
             _refuse(SUBTREE_IDS, must)
-        for one in ids:
-            text = find_string(one)
+        for subtree_id in ids:
+            text = find_string(subtree_id)
             if text is None or not _UUID.fullmatch(text):  # AX-5.3-5
                 _refuse(SUBTREE_IDS, must)
-            found[text.lower()] = None
-    if len(found) > SUBTREE_IDS_MAX:
+            ids_found[text.lower()] = None
+    if len(ids_found) > SUBTREE_IDS_MAX:
         _refuse(SUBTREE_IDS, must)
-    return tuple(found) if given else None
+    return tuple(ids_found) if lists else None
 
 
 def _array(members: Mapping[str, Raw], name: str) -> list[Raw]:
@@ -434,13 +444,13 @@ def _deadline_ms(members: Mapping[str, Raw]) -> int:
 
 
 def _budget(members: Mapping[str, Raw]) -> dict[str, Any]:
-    said = decode_object(members["budget"]) if "budget" in members else None
-    if said is None:
+    members_of_budget = decode_object(members["budget"]) if "budget" in members else None
+    if members_of_budget is None:
         _refuse("budget", "an object")
     limits: dict[str, Any] = {}
     for name in budget.KEYS:
-        if name in said:
-            value = _maybe_whole(said[name])
+        if name in members_of_budget:
+            value = _maybe_whole(members_of_budget[name])
             if value is None or value > budget.LIMIT_MAX:
                 _refuse(f"budget.{name}", f"a whole number from 0 to {budget.LIMIT_MAX}")
             limits[name] = value

@@ -41,7 +41,9 @@ def lease_of(aggregator_id: str, session_id: str) -> Lease:
 
 
 def lease_s(interval_ms: int) -> float:
-    """How long it lasts unless renewed. Without beats the aggregator renews it for as long as the link stands."""
+    """Return how long a lease lasts unless it is renewed. Without heartbeats the aggregator renews it as long as the
+    link is open.
+    """
     return HEARTBEATS_MISSED_MAX * (interval_ms or HEARTBEAT_MS) / 1000
 
 
@@ -57,7 +59,9 @@ def read_lease(data: bytes) -> Lease:
 
 
 def claim(held: Lease | None, request: Register, wanted: Lease) -> Claim | Refusal:
-    """`held`: what the store holds now. `wanted`: the lease of the session about to begin."""
+    """Decide whether a lease can be taken. `held` is the lease in the store, `wanted` that of the session about to
+    begin.
+    """
     # AX-13.4-2 and -3
     if held is None or held.aggregator_id == wanted.aggregator_id or releases(request.released_session, held):
         return Claim(lease=wanted, replaces=held)
@@ -65,7 +69,9 @@ def claim(held: Lease | None, request: Register, wanted: Lease) -> Claim | Refus
 
 
 def may_renew(held: Lease | None, own: Lease) -> bool:
-    """False: it moved on, and the session here must end. A lease that lapsed unnoticed may be taken up again."""
+    """Return False if another session has the lease, so that the session here must end. A lapsed lease may be taken
+    again.
+    """
     return held is None or held == own  # AX-13.4-5
 
 
@@ -74,18 +80,20 @@ def may_remove(held: Lease | None, own: Lease) -> bool:
 
 
 def asks_parent(request: Register, *, has_store: bool) -> bool:
-    """Whether mcpax/parent is to be asked before the registration is answered."""
+    """Return whether mcpax/parent must be asked before the registration is answered."""
     return not has_store and request.parent_id is msgspec.UNSET
 
 
 def check_parent(request: Register, answer: Parent | None, aggregator_id: str) -> Refusal | None:
-    """Where no store is shared. `answer` is None where the subserver was not asked or knows no mcpax/parent."""
+    """Check the subserver's parent where no store is shared. `answer` is None if the subserver was not asked or does
+    not know mcpax/parent.
+    """
     if answer is not None and answer.subserver_id != request.subserver_id:  # AX-13.4-4
         why = "subserver_id in the answer to mcpax/parent must be the one that registers"
         return Refusal(INVALID_PARAMS, why, {"member": "subserver_id"})
-    said = answer.parent_id if answer is not None else request.parent_id
-    if isinstance(said, str) and said != aggregator_id:  # AX-13.4-2, AX-13.4-4
-        return split_brain(said)
+    parent_id = answer.parent_id if answer is not None else request.parent_id
+    if isinstance(parent_id, str) and parent_id != aggregator_id:  # AX-13.4-2, AX-13.4-4
+        return split_brain(parent_id)
     return None
 
 
@@ -127,10 +135,10 @@ class Holders:
         self._by_via: dict[str, dict[str, None]] = {}
 
     def claim(self, claimed: Claimed, via: str, released_session: str | None = None) -> str | None:
-        """None: it is entered for them. Else the aggregator that has the subserver.
+        """Enter a claim. Return None if it is entered, otherwise the aggregator that has the subserver.
 
-        `via`: the session by which the claim came. By another one, an aggregator that moved claims the same sessions
-        again; one that only says its name does not know them.
+        `via` is the session through which the claim came. An aggregator that moved claims the same sessions again
+        through another session; one that only uses its name does not know them.
         """
         held = self._held.get(claimed.subserver_id)
         if held is not None:
@@ -148,7 +156,9 @@ class Holders:
         return len(self._by_via.get(via, ())) + more <= HELD_MAX
 
     def release(self, subserver_id: str, via: str, session_hash: str | None = None) -> bool:
-        """Only what came the same way, and of that session where one is named. False: there was no such claim."""
+        """Release a claim that came through the same session and, if given, has this session hash. Return False if
+        there is none.
+        """
         held = self._held.get(subserver_id)
         if held is None or held.via != via or session_hash not in (None, held.lease.session_hash):
             return False
@@ -156,25 +166,27 @@ class Holders:
         return True
 
     def release_all(self, via: str) -> tuple[str, ...]:
-        """The registration by which they came is over."""
+        """Release all claims that came through a registration which is over."""
         gone = tuple(self._by_via.get(via, ()))
-        for one in gone:
-            self._forget(one, via)
+        for subserver_id in gone:
+            self._forget(subserver_id, via)
         return gone
 
     def maybe_held(self, subserver_id: str) -> Held | None:
         return self._held.get(subserver_id)
 
     def all(self) -> tuple[Claimed, ...]:
-        """As they are claimed further up."""
+        """Return all claims, in the form in which they are claimed at the parent."""
         return tuple(
-            Claimed(subserver_id=one, aggregator_id=held.lease.aggregator_id, session_hash=held.lease.session_hash)
-            for one, held in self._held.items()
+            Claimed(
+                subserver_id=subserver_id, aggregator_id=held.lease.aggregator_id, session_hash=held.lease.session_hash
+            )
+            for subserver_id, held in self._held.items()
         )
 
     def _forget(self, subserver_id: str, via: str) -> None:
         del self._held[subserver_id]
-        known = self._by_via[via]
-        del known[subserver_id]
-        if not known:
+        subservers = self._by_via[via]
+        del subservers[subserver_id]
+        if not subservers:
             del self._by_via[via]

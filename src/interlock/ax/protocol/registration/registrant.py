@@ -173,7 +173,9 @@ _Asked = Literal["register", "heartbeat", "deregister"]
 
 class Registrant:
     def __init__(self, register: Register, parents: int) -> None:
-        """`register` is what is asked of every parent; parent_id and released_session are filled in here."""
+        """Create a registrant. `register` is sent to every parent; parent_id and released_session are filled in
+        here.
+        """
         if parents < 1:
             raise ValueError("a registrant needs at least one parent")
         self.state = RegistrantState.IDLE
@@ -195,7 +197,7 @@ class Registrant:
 
     @property
     def parent_id(self) -> str | None:
-        """The aggregator_id of the parent, while there is one (13.4)."""
+        """Return the aggregator_id of the parent while there is one (13.4)."""
         return self.registered.aggregator_id if self.registered is not None else None
 
     @property
@@ -203,21 +205,23 @@ class Registrant:
         return len(self._prospects) > 1
 
     def parent_asked(self) -> Parent:
-        """A parent that was lost has been given up: while another is asked, the answer is null."""
+        """Answer mcpax/parent. A lost parent has been given up: while another is asked, the answer is null."""
         return Parent(subserver_id=self._register.subserver_id, parent_id=self.parent_id)
 
     def start(self, now: float) -> Steps:
         return self._dial(0, RegistrantInput.DIAL, now)
 
     def opened(self, now: float) -> Steps:
-        """The link to `parent` stands."""
+        """Handle an open link to `parent`."""
         if self.state is RegistrantState.CLOSED:
             return (Hangup(reason="shutting down"),)
         self._move(RegistrantInput.OPENED)
         return self._ask_to_register(now)
 
     def lost(self, reason: str, now: float, jitter: float, *, mendable: bool = True) -> Steps:
-        """The link could not be opened or was closed. Not mendable: the parent refuses our credential."""
+        """Handle a link that could not be opened or was closed. It is not mendable if the parent refuses our
+        credential.
+        """
         if self.state is RegistrantState.CLOSED:
             self._forget_link()
             return ()
@@ -226,7 +230,7 @@ class Registrant:
         return self._fail(reason, now, jitter, error=None, mendable=mendable)
 
     def granted(self, id: int, registered: Registered, now: float) -> Steps:
-        """mcpax/register was answered with a registration."""
+        """Handle an answer to mcpax/register that grants the registration."""
         if self._asked.get(id) != "register":
             return (Ignored(reason="a registration that was not asked for"),)
         del self._asked[id]
@@ -240,20 +244,20 @@ class Registrant:
         return (joined, *self._maybe_say_subtree(now))
 
     def answered(self, id: int) -> Steps:
-        """mcpax/heartbeat or mcpax/deregister was answered without an error."""
-        asked = self._asked.get(id)
-        if asked is None or asked == "register":
+        """Handle an answer to mcpax/heartbeat or mcpax/deregister without an error."""
+        request = self._asked.get(id)
+        if request is None or request == "register":
             return (Ignored(reason="an answer to a request that was not made"),)
         del self._asked[id]
-        if asked == "deregister":
+        if request == "deregister":
             return self._end("deregistered")
         self._note_contact(id)
         return ()
 
     def refused(self, id: int, error: UpstreamError, now: float, jitter: float) -> Steps:
-        """A request was answered with an error."""
-        asked = self._asked.pop(id, None)
-        match asked:
+        """Handle an answer that is an error."""
+        request = self._asked.pop(id, None)
+        match request:
             case None:
                 return (Ignored(reason="an error for a request that was not made"),)
             case "deregister":
@@ -268,8 +272,8 @@ class Registrant:
                 if error.code == SESSION_UNKNOWN:  # AX-6.3-2: registers anew
                     return self._forgotten(now)
                 if error.code == REGISTRATION_CYCLE:  # by a subtree it learnt from a heartbeat (AX-5.3-5)
-                    said = self._subtree_in.pop(id, self._subtree_said)
-                    if (claimed := _maybe_claimed(error, said, self.parent_id)) is not None:
+                    subtree = self._subtree_in.pop(id, self._subtree_said)
+                    if (claimed := _maybe_claimed(error, subtree, self.parent_id)) is not None:
                         self._note_contact(id)
                         return (CycleClaimed(id=claimed),)
                     self._held_session = None
@@ -277,10 +281,10 @@ class Registrant:
                 self._note_contact(id)  # whatever it thinks of the beat, it lives
                 return ()
             case _:
-                assert_never(asked)
+                assert_never(request)
 
     def misanswered(self, id: int, reason: str, now: float, jitter: float) -> Steps:
-        """mcpax/register was answered with something that cannot be read."""
+        """Handle an answer to mcpax/register that cannot be read."""
         if self._asked.get(id) != "register":
             return (Ignored(reason=reason),)
         del self._asked[id]
@@ -319,7 +323,7 @@ class Registrant:
         return min(times, default=None)
 
     def on_deadline(self, now: float, jitter: float) -> Steps:
-        """Nothing happens before its time: calling too early is harmless."""
+        """Do what is due. Calling this too early is harmless."""
         if self._deadline is not None and now >= self._deadline:
             return self._overdue(now, jitter)
         lost_at = self._lost_at()
@@ -341,8 +345,8 @@ class Registrant:
             case RegistrantState.CONNECTING | RegistrantState.MOVING:
                 return self._fail(f"no connection within {DIAL_S:g} s", now, jitter, hang_up=True)
             case RegistrantState.REGISTERING:
-                said = f"no answer to mcpax/register within {ANSWER_S:g} s"
-                return self._fail(said, now, jitter, hang_up=True)
+                reason = f"no answer to mcpax/register within {ANSWER_S:g} s"
+                return self._fail(reason, now, jitter, hang_up=True)
             case RegistrantState.REGISTERED:
                 self._settle()
                 return ()
@@ -363,10 +367,10 @@ class Registrant:
         message = msgspec.structs.replace(self._register, parent_id=self.parent_id, released_session=self._held_session)
         return (self._send("register", message),)
 
-    def _send(self, asked: _Asked, message: Register | Heartbeat | Deregister) -> Send:
+    def _send(self, request: _Asked, message: Register | Heartbeat | Deregister) -> Send:
         id = self._next_id
         self._next_id += 1
-        self._asked[id] = asked
+        self._asked[id] = request
         return Send(id=id, message=message)
 
     def _beat(self, now: float) -> Send:
@@ -401,8 +405,8 @@ class Registrant:
         self._subtree_in.pop(id, None)
 
     def _note_contact(self, id: int) -> None:
-        if (said := self._subtree_in.pop(id, None)) is not None:
-            self._subtree_said = said
+        if (subtree_ids := self._subtree_in.pop(id, None)) is not None:
+            self._subtree_said = subtree_ids
         for sent in [sent for sent in self._beats if sent <= id]:
             self._forget_beat(sent)
         self._settle()
@@ -458,11 +462,13 @@ class Registrant:
         return tuple(steps)
 
     def _ready(self, now: float, after: int = -1) -> int | None:
-        """The next parent in the circle that may be dialled; of those that waited, the one that waited longest."""
+        """Return the next parent that may be dialled, in circular order. Of those that waited, the one that waited
+        longest comes first.
+        """
         count = len(self._prospects)
         circle = [(after + step) % count for step in range(1, count + 1)]
-        ready = [one for one in circle if self._prospects[one].retry_at <= now]
-        return min(ready, key=lambda one: self._prospects[one].retry_at, default=None)
+        ready = [index for index in circle if self._prospects[index].retry_at <= now]
+        return min(ready, key=lambda index: self._prospects[index].retry_at, default=None)
 
     def _end(self, reason: str) -> Steps:
         left = Left(parent=self._parent(), reason=reason)
@@ -497,7 +503,9 @@ class Registrant:
 
 
 def retry_in_s(failures: int, jitter: float, *, mendable: bool = True) -> float:
-    """How long a parent is left alone after its nth failure in a row. The more failures, the wider the draw."""
+    """Return how long to wait after the nth failure of a parent in a row. The range of the random delay grows with
+    the failures.
+    """
     share = min(max(jitter, 0.0), 1.0)
     if not mendable:
         return SLOW_RETRY_S * (1 + share) / 2
@@ -506,17 +514,30 @@ def retry_in_s(failures: int, jitter: float, *, mendable: bool = True) -> float:
 
 
 def _interval_s(declared_ms: int, deadline_ms: int) -> float:
-    """A parent may want beats more often than we promised, never less often: the promise holds (6.3)."""
+    """Return the heartbeat interval. A parent may ask for heartbeats more often than we promised, but not less often
+    (6.3).
+    """
     if declared_ms <= 0:
         return 0.0
     wanted_ms = deadline_ms / HEARTBEATS_MISSED_MAX if deadline_ms > 0 else declared_ms
     return max(min(declared_ms, wanted_ms) / 1000, min(INTERVAL_MIN_S, declared_ms / 1000))
 
 
-def _maybe_claimed(error: UpstreamError, said: tuple[str, ...] | None, parent_id: str | None = None) -> str | None:
-    """The id that makes the circle, where we said that it is below us. A parent that names none means itself."""
+def _maybe_claimed(
+    error: UpstreamError, subtree_ids: tuple[str, ...] | None, parent_id: str | None = None
+) -> str | None:
+    """Return the id that makes the cycle if we said that it is below us, or None. A parent that names no id means
+    itself.
+    """
     named = (error.details or {}).get("id", parent_id)
-    return next((one for one in (said or ())[1:] if isinstance(named, str) and one == named.lower()), None)
+    return next(
+        (
+            subtree_id
+            for subtree_id in (subtree_ids or ())[1:]
+            if isinstance(named, str) and subtree_id == named.lower()
+        ),
+        None,
+    )
 
 
 def _display(error: UpstreamError) -> str:

@@ -119,7 +119,7 @@ class Liveness:
         return self.interval_ms or HEARTBEAT_MS  # 13.2; AX-13.2-2
 
     def step(self, what: LivenessInput, now: float, grace_s: float = 0.0) -> LivenessState:
-        """`grace_s` counts where the step is a loss. Returns the state there was."""
+        """Apply an input and return the previous state. `grace_s` counts if the step is a loss."""
         before = self.state
         try:
             self.state = TABLE[before, what]
@@ -133,7 +133,7 @@ class Liveness:
         return before
 
     def step_due(self, grace_s: float = 0.0) -> LivenessState:
-        """What was due happens, at the time it was due."""
+        """Apply the input that was due, at the time when it was due."""
         if self.due is None:
             raise Violation(f"nothing is due for a registration that is {self.state.value}")
         return self.step(_DUE[self.state], self.due, grace_s)
@@ -165,11 +165,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
-    """What the aggregator knows of a registrant by itself.
+    """Facts about a registrant that the aggregator established itself.
 
-    `link` tells apart what comes over different connections, also of one principal; requests that come one by one share
-    the empty one. `scope` is the most its policy entry gives. `proved` says that the authority it claims is proved, or
-    that the operator's configuration vouches for it. `secure`: TLS 1.3 or what counts as equal (10.4).
+    `link` separates connections, even of one principal; single requests share the empty one. `scope` is the most that
+    its policy entry grants. `proved` says that its claimed authority is proved, or that the operator's configuration
+    vouches for it. `secure` means TLS 1.3 or an equivalent (10.4).
     """
 
     principal: str
@@ -201,7 +201,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegistrationState(msgspec.Struct, frozen=True, kw_only=True):
-    """How a registration is doing. Calls of one that is SUSPECT are refused only where it does not answer."""
+    """State of a registration. Calls of a SUSPECT one are refused only if it does not answer."""
 
     session: Session
     state: LivenessState
@@ -249,7 +249,7 @@ class Vanished(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubtreeChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """To be told to our own parents with the next heartbeat (5.3)."""
+    """Change of the ids below us, to be sent to our parents with the next heartbeat (5.3)."""
 
     subtree_ids: tuple[str, ...]
 
@@ -266,7 +266,7 @@ Answer = TypeVar("Answer")
 
 
 class Step(msgspec.Struct, Generic[Answer], frozen=True):
-    """What to answer, and what happened. Things may happen although the answer is a refusal."""
+    """Answer and events of one request. Events may occur although the answer is a refusal."""
 
     answer: Answer | Refusal
     events: tuple[Event, ...] = ()
@@ -310,7 +310,9 @@ class Registrations:
         self._kept = frozenset(segments)
 
     def set_above(self, ids: frozenset[str]) -> tuple[Event, ...]:
-        """The aggregators that are known to stand above us. Who says that one of them is below it is refused."""
+        """Set the aggregators that are known to be above us. A registrant that names one of them as below it is
+        refused.
+        """
         self._above = ids
         self._below_touched = True
         events: list[Event] = []
@@ -321,9 +323,15 @@ class Registrations:
         return (*events, *self._subtree_change())
 
     def subtree_ids(self) -> tuple[str, ...]:
-        """Our own id first, then those of all aggregators below. One that stands above us is not below us, whatever a
-        registrant says: repeated to our parent, its claim would cost all of us our registration."""
-        return (self.aggregator_id, *(one for one in self._below if one not in self._above))  # AX-5.3-4: own first
+        """Return our own id, then those of all aggregators below.
+
+        An aggregator above us is not below us, whatever a registrant says: repeating its claim to our parent would cost
+        us our registration.
+        """
+        return (
+            self.aggregator_id,
+            *(subtree_id for subtree_id in self._below if subtree_id not in self._above),
+        )  # AX-5.3-4: own first
 
     def maybe_standing(self, segment: str) -> RegistrationState | None:
         seat = self._by_segment.get(segment)
@@ -340,7 +348,7 @@ class Registrations:
         return session_id in self._by_session
 
     def check(self, request: Register, peer: Peer, owner: Owner | None = None) -> Refusal | None:
-        """What `register` would refuse, for those who want to know before they ask others."""
+        """Return what `register` would refuse, or None, for callers that want to know before they ask others."""
         return (
             self._check_request(request, peer) or self._check_claims(request, peer, owner) or self._check_room(request)
         )
@@ -348,7 +356,7 @@ class Registrations:
     def register(
         self, request: Register, peer: Peer, *, session_id: str, owner: Owner | None = None, now: float
     ) -> Step[Registered]:
-        """`owner`: the stored ownership of the requested segment, if there is one."""
+        """Register a subserver. `owner` is the stored ownership of the requested segment, if there is one."""
         events = [*self.on_deadline(now)]
         if refusal := self.check(request, peer, owner):
             return Step(refusal, tuple(events))
@@ -384,7 +392,7 @@ class Registrations:
         return Step(answer, (*events, *self._subtree_change()))
 
     def heartbeat(self, beat: Heartbeat, peer: Peer, *, now: float) -> Step[int]:
-        """Answers the heartbeat_deadline_ms. Only a beat that is not refused counts as one."""
+        """Handle a heartbeat and answer the heartbeat_deadline_ms. A refused heartbeat does not count."""
         events = [*self.on_deadline(now)]
         seat = self._theirs(beat.session_id, peer)
         if seat is None:
@@ -417,7 +425,7 @@ class Registrations:
         return Step(None, (*events, *self.end(message.session_id, "deregistered", now=now)))
 
     def link_closed(self, session_id: str, *, now: float) -> tuple[Event, ...]:
-        """Also: what stands for the link was found dead. Nothing happens where the session is over already."""
+        """Handle a closed or dead link. Nothing happens if the session is over already."""
         events = [*self.on_deadline(now)]
         if seat := self._by_session.get(session_id):
             seat.liveness.step(LivenessInput.LINK_CLOSED, now, self._grace_s())
@@ -425,14 +433,14 @@ class Registrations:
         return (*events, *self._subtree_change(), *self.on_deadline(now))
 
     def end(self, session_id: str, reason: EndReason, *, now: float) -> tuple[Event, ...]:
-        """The aggregator itself ends a session, for example because its lease is another's now."""
+        """End a session from our side, for example because its lease belongs to another aggregator now."""
         events = [*self.on_deadline(now)]
         if seat := self._by_session.get(session_id):
             events += self._leave(seat, reason, now)
         return (*events, *self._subtree_change())
 
     def end_cycle(self, session_id: str, *, now: float) -> tuple[Event, ...]:
-        """It had time to take back that one above us is below it: if it has not, it goes."""
+        """End a session that did not withdraw its claim that an aggregator above us is below it."""
         events = [*self.on_deadline(now)]
         seat = self._by_session.get(session_id)
         if seat is not None and seat.cycle in self._above:
@@ -440,7 +448,7 @@ class Registrations:
         return (*events, *self._subtree_change())
 
     def release(self, segment: str, *, now: float) -> tuple[Event, ...]:
-        """No grace any more for the names of a lost registrant. A session that lasts is left alone."""
+        """End the grace for the names of a lost registrant. A live session is left alone."""
         events = [*self.on_deadline(now)]
         seat = self._by_segment.get(segment)
         if seat is not None and not seat.liveness.has_session:
@@ -526,16 +534,18 @@ class Registrations:
         return None
 
     def _check_size(self, ids: tuple[str, ...], instead_of: _Seat | None) -> Refusal | None:
-        """More than our own parent would take from us must not come from below: it would cost us our registration."""
+        """Refuse more ids from below than our own parent would accept from us, because it would cost us our
+        registration.
+        """
         gone = instead_of.subtree_ids or () if instead_of is not None and instead_of.liveness.has_session else ()
-        left = {one for one in gone if self._below[one] == 1}
+        left = {subtree_id for subtree_id in gone if self._below[subtree_id] == 1}
         if 1 + len(self._below.keys() - left | set(ids)) <= SUBTREE_IDS_MAX:
             return None
         why = f"{SUBTREE_IDS} must not bring the tree below this aggregator above {SUBTREE_IDS_MAX} ids"
         return Refusal(INVALID_PARAMS, why, {"member": SUBTREE_IDS})
 
     def _displaced_seats(self, request: Register) -> Iterator[_Seat]:
-        """The seats that end if the request is granted."""
+        """Yield the seats that end if the request is granted."""
         own, holder = self._by_subserver.get(request.subserver_id), self._by_segment.get(request.segment)
         if own is not None:
             yield own
@@ -579,22 +589,22 @@ class Registrations:
         if len(self._deadlines) > DEADLINES_SPARE + 2 * len(self._by_segment):
             seats = self._by_segment.values()
             self._deadlines = [
-                (one.liveness.due, next(self._serial), one) for one in seats if one.liveness.due is not None
+                (other.liveness.due, next(self._serial), other) for other in seats if other.liveness.due is not None
             ]
             heapq.heapify(self._deadlines)
 
     def _add_below(self, seat: _Seat) -> None:
-        for one in seat.subtree_ids or ():
-            self._below[one] = self._below.get(one, 0) + 1
+        for subtree_id in seat.subtree_ids or ():
+            self._below[subtree_id] = self._below.get(subtree_id, 0) + 1
             self._below_touched = True
 
     def _drop_below(self, seat: _Seat) -> None:
-        for one in seat.subtree_ids or ():
+        for subtree_id in seat.subtree_ids or ():
             self._below_touched = True
-            if self._below[one] == 1:
-                del self._below[one]
+            if self._below[subtree_id] == 1:
+                del self._below[subtree_id]
             else:
-                self._below[one] -= 1
+                self._below[subtree_id] -= 1
 
     def _subtree_change(self) -> tuple[SubtreeChanged, ...]:
         if not self._below_touched:
@@ -607,12 +617,16 @@ class Registrations:
         return (SubtreeChanged(subtree_ids=ids),)
 
     def _maybe_above(self, ids: tuple[str, ...] | None) -> str | None:
-        return next((one for one in ids or () if one in self._above), None) if self._above else None
+        return (
+            next((subtree_id for subtree_id in ids or () if subtree_id in self._above), None) if self._above else None
+        )
 
-    def _maybe_cycle(self, seat: _Seat, said: tuple[str, ...] | None) -> str | None:
-        """Whom of those above us it names. What was refused and not taken back still counts."""
-        if said is not None:
-            return self._maybe_above(said)
+    def _maybe_cycle(self, seat: _Seat, subtree_ids: tuple[str, ...] | None) -> str | None:
+        """Return which aggregator above us a registrant names as below it, or None. A refused claim that was not
+        withdrawn still counts.
+        """
+        if subtree_ids is not None:
+            return self._maybe_above(subtree_ids)
         return seat.cycle if seat.cycle in self._above else self._maybe_above(seat.subtree_ids)
 
     def _cycle(self, id: str, **data: bool) -> Refusal:
@@ -631,14 +645,16 @@ def _standing(seat: _Seat) -> RegistrationState:
 
 
 def _may_inherit(request: Register, peer: Peer, lost: _Seat) -> bool:
-    """Whether what is held for a lost registrant may go to this one: it proves the authority the other had."""
+    """Return whether the names of a lost registrant may go to this one: it proves the same authority."""
     if lost.liveness.has_session or not peer.proved or request.authority is None:  # AX-4.2-3
         return False
     return request.authority == lost.session.register.authority
 
 
 def _owner(request: Register, peer: Peer) -> Owner | None:
-    """A claim that is not proved is kept for the session only; else anyone could hold names for ever."""
+    """Return the ownership to store, or None. An unproved claim lasts for the session only; otherwise anyone could
+    hold names for ever.
+    """
     if request.authority is None or not peer.proved:  # AX-4.2-5
         return None
     return Owner(segment=request.segment, authority=request.authority, subserver_id=request.subserver_id)
