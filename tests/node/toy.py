@@ -68,7 +68,7 @@ app = verb_app("See who was greeted.")
 @verb(app, "toy", examples="interlock toy")
 def list_greeted(invocation: Invocation) -> None:
     """See who was greeted."""
-    answer = invocation.node.get("toy").as_(Greetings)
+    answer = invocation.node.call(LIST_GREETINGS).as_(Greetings)
     invocation.out.line(", ".join(answer.greeted))
 
 

@@ -81,12 +81,12 @@ def token(
     ] = None,
 ) -> None:
     """Make a token. It is shown this once; only its hash is kept."""
-    from interlock.access.api import IssueToken
+    from interlock.access.api import ISSUE_TOKEN, IssueToken
 
     room = _room(audience, topic, participant, privilege)
     wanted = IssueToken(name=name, audience=audience, scope=scope, days=days, room=room)
     try:
-        answer = invocation.node.post("tokens", body=wanted)
+        answer = invocation.node.call(ISSUE_TOKEN, body=wanted)
     except Unreachable as away:
         if room is not None:
             raise
@@ -130,10 +130,10 @@ def _use(issued: "IssuedToken") -> str:
 
 
 def _use_in_room(invocation: Invocation, topic: str) -> str:
-    from interlock.operator.api import Status
+    from interlock.operator.api import GET_STATUS, Status
 
     try:
-        url = invocation.node.get("status").as_(Status).node.url
+        url = invocation.node.call(GET_STATUS).as_(Status).node.url
     except CommandFailed:  # the token is made and shown: the address is only a help
         url = ""
     address = url.replace("http", "ws", 1).rstrip("/")
@@ -144,10 +144,10 @@ def _warn_of_no_room(invocation: Invocation, topic: str) -> None:
     """Warn if there is no room of this topic. The token is valid all the same, because the room may be created
     later.
     """
-    from interlock.rooms.api import Rooms
+    from interlock.rooms.api import LIST_ROOMS, Rooms
 
     try:
-        rooms = invocation.node.get("rooms").as_(Rooms).rooms
+        rooms = invocation.node.call(LIST_ROOMS).as_(Rooms).rooms
     except CommandFailed:
         return
     topics = [room.topic for room in rooms]
@@ -168,8 +168,10 @@ def _warn_of_no_room(invocation: Invocation, topic: str) -> None:
 )
 def list_tokens(invocation: Invocation) -> None:
     """List who has a token, for which endpoint and until when."""
+    from interlock.access.api import LIST_TOKENS
+
     try:
-        answer = invocation.node.get("tokens")
+        answer = invocation.node.call(LIST_TOKENS)
     except Unreachable as away:
         answer = _from_store(invocation, away).list()
     out = invocation.out
@@ -229,8 +231,10 @@ def revoke(
     ref: Annotated[str, typer.Argument(metavar="NAME|ID", help="A token's id, or the name that its tokens bear.")],
 ) -> None:
     """Revoke a token, or all of one name. Its sessions end at once."""
+    from interlock.access.api import REVOKE_TOKEN
+
     try:
-        answer = invocation.node.delete("tokens", ref)
+        answer = invocation.node.call(REVOKE_TOKEN, ref=ref)
     except Unreachable as away:
         answer = _from_store(invocation, away).revoke(ref)
     if invocation.out.as_json:
@@ -534,13 +538,15 @@ def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None
     """Revoke a key at the node, then remove it here. The order matters: a key that is removed here but trusted there
     would be worse.
     """
+    from interlock.approvals.api import REVOKE_KEY
+
     ref = name
     if (public := keys.maybe_public(name)) is not None:
         from interlock.crypto.jose import read_key_untrusted, thumbprint
 
         ref = thumbprint(read_key_untrusted(public)[0])
     try:
-        answer = invocation.node.delete("keys", ref)
+        answer = invocation.node.call(REVOKE_KEY, ref=ref)
     except Unreachable as away:
         answer = _revoke_key_offline(invocation, away, ref)
     removed = keys.remove(name)

@@ -11,33 +11,33 @@ PATIENCE_S = 1.0  # longer than this and the person has typed the name
 
 
 def segments(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.links.api import Links
+    from interlock.links.api import LIST_LINKS, Links
 
     node = _maybe_node(ctx)
     try:
-        links = node.get("links", timeout=PATIENCE_S).as_(Links).links if node else ()
+        links = node.call(LIST_LINKS, timeout=PATIENCE_S).as_(Links).links if node else ()
     except Exception:
         return []
     return [link.segment for link in links if link.segment.startswith(incomplete)]
 
 
 def tool_names(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.catalog.api import Tools
+    from interlock.catalog.api import LIST_TOOLS, Tools
 
     node = _maybe_node(ctx)
     try:
-        tools = node.get("tools", timeout=PATIENCE_S).as_(Tools).tools if node else ()
+        tools = node.call(LIST_TOOLS, timeout=PATIENCE_S).as_(Tools).tools if node else ()
     except Exception:
         return []
     return [tool.name for tool in tools if tool.name.startswith(incomplete)]
 
 
 def approval_ids(ctx: typer.Context, incomplete: str) -> list[str]:
-    from interlock.approvals.api import Approvals
+    from interlock.approvals.api import LIST_APPROVALS, Approvals
 
     node = _maybe_node(ctx)
     try:
-        found = node.get("approvals", under="", timeout=PATIENCE_S).as_(Approvals).approvals if node else ()
+        found = node.call(LIST_APPROVALS, timeout=PATIENCE_S).as_(Approvals).approvals if node else ()
     except Exception:
         return []
     return [one.id for one in found if one.id.startswith(incomplete)]

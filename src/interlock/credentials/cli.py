@@ -39,8 +39,10 @@ app = verb_app(
 )
 def list_secrets(invocation: Invocation) -> None:
     """List the names of all that is kept, never what it is."""
+    from interlock.credentials.api import LIST_SECRETS
+
     try:
-        answer = invocation.node.get("secrets")
+        answer = invocation.node.call(LIST_SECRETS)
     except Unreachable as away:
         answer = from_store(invocation, away).list()
     out = invocation.out
@@ -81,12 +83,14 @@ def set_secret(
 
     Servers that name it are started afresh with it.
     """
+    from interlock.credentials.api import SET_SECRET
+
     value = _value(name)
     slug = name.lower().replace("_", "-")
     from interlock.credentials.api import SetSecret
 
     try:
-        answer = invocation.node.post("secrets", body=SetSecret(name=slug, value=value))
+        answer = invocation.node.call(SET_SECRET, body=SetSecret(name=slug, value=value))
     except Unreachable as away:
         answer = from_store(invocation, away).set(slug, value)
     if invocation.out.as_json:
@@ -114,8 +118,10 @@ def remove(
     kind: Annotated[Literal["secret", "token", "client"], typer.Option("--kind", help="What it is.")] = "secret",
 ) -> None:
     """Forget a secret, a token or a registration."""
+    from interlock.credentials.api import REMOVE_SECRET
+
     try:
-        answer = invocation.node.delete("secrets", kind, name)
+        answer = invocation.node.call(REMOVE_SECRET, kind=kind, name=name)
     except Unreachable as away:
         answer = from_store(invocation, away).remove(kind, name)
     if invocation.out.as_json:

@@ -30,7 +30,9 @@ app = verb_app(
 )
 def list_agents(invocation: Invocation) -> None:
     """List agents: what they are at, and which are blocked."""
-    answer = invocation.node.get("agents")
+    from interlock.safety.api import LIST_AGENTS
+
+    answer = invocation.node.call(LIST_AGENTS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -93,22 +95,22 @@ def unblock(
     A fresh challenge takes the place of the one before. With --code you see its code and give it to the agent's client,
     which verifies itself; without, your signature unblocks the agent at once.
     """
-    from interlock.approvals.api import DecideApproval
+    from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, DecideApproval
     from interlock.approvals.cli.inbox import reveal
     from interlock.approvals.cli.signing import prove
-    from interlock.safety.api import Agent, Agents, NameAgent
+    from interlock.safety.api import LIST_AGENTS, ORDER_CHALLENGE, Agent, Agents, NameAgent
 
     node, out = invocation.node, invocation.out
-    blocked = _choose(node.get("agents").as_(Agents), name, of)
+    blocked = _choose(node.call(LIST_AGENTS).as_(Agents), name, of)
     body = NameAgent(principal=blocked.principal, name=blocked.name)
-    fresh = node.post("agents", "challenge", body=body).as_(Agent)
+    fresh = node.call(ORDER_CHALLENGE, body=body).as_(Agent)
     if code:
         reveal(invocation, fresh.approval_id or "", key, passphrase_fd)
         return
-    shown = node.get("approvals", fresh.approval_id or "", under="")
+    shown = node.call(GET_APPROVAL, id=fresh.approval_id or "")
     proof = prove(shown, said=None, key=key, passphrase_fd=passphrase_fd)
     decision = DecideApproval(decision="approve", proof=proof, reason=reason)
-    done = node.post("approvals", fresh.approval_id or "", under="", body=decision)
+    done = node.call(DECIDE_APPROVAL, id=fresh.approval_id or "", body=decision)
     if out.as_json:
         out.raw_json(done.raw)
     else:

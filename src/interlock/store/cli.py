@@ -78,8 +78,10 @@ def tail(
 def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
     """Where pages of the log come from: the node, or its data folder while it does not run."""
 
+    from interlock.store.api import READ_AUDIT
+
     def from_node(after: int, limit: int) -> "Answer":
-        return invocation.node.get("audit", after=after, limit=limit)
+        return invocation.node.call(READ_AUDIT, after=after, limit=limit)
 
     try:
         from_node(0, 1)

@@ -489,26 +489,32 @@ def test_settings_of_drivers_are_taken_up_while_the_node_runs(served: Served) ->
 
 
 def test_the_operator_door_refuses_what_it_cannot_read(served: Served) -> None:
+    from dataclasses import replace
+
     from interlock.cli.client.operator import OperatorClient
     from interlock.cli.terminal.errors import Refused
+    from interlock.drivers.api import ALLOW_HOST, LIST_DRIVERS, REMOVE_DRIVER, TRUST_DRIVER
+    from interlock.operator.operation import TextParameter
 
     served.write("first-mcp")
     node = OperatorClient.of_data(served.folder / "data")
-    for path, body in (
-        (("first-mcp", "trust"), {"digest": "short"}),
-        (("first-mcp", "trust"), {"digest": "0" * 64, "more": 1}),
-        (("first-mcp", "trust"), {"digest": "0" * 64}),
-        (("first-mcp", "allow"), {"host": ""}),
-        (("first-mcp", "allow"), {"host": "x.com/y"}),
-        (("nobody", "allow"), {"host": "x.com"}),
-        (("..", "trust"), {"digest": "0" * 64}),
+    for operation, name, body in (
+        (TRUST_DRIVER, "first-mcp", {"digest": "short"}),
+        (TRUST_DRIVER, "first-mcp", {"digest": "0" * 64, "more": 1}),
+        (TRUST_DRIVER, "first-mcp", {"digest": "0" * 64}),
+        (ALLOW_HOST, "first-mcp", {"host": ""}),
+        (ALLOW_HOST, "first-mcp", {"host": "x.com/y"}),
+        (ALLOW_HOST, "nobody", {"host": "x.com"}),
+        (TRUST_DRIVER, "..", {"digest": "0" * 64}),
     ):
         with pytest.raises(Refused):
-            node.post("drivers", *path, body=body)
+            node.call(operation, name=name, body=body)
+    surplus = replace(LIST_DRIVERS, query=(TextParameter(name="surplus", description="It is not declared."),))
     with pytest.raises(Refused):
-        node.get("drivers", surplus="1")
+        node.call(surplus, surplus="1")
+    any_forget = replace(REMOVE_DRIVER, query=(TextParameter(name="forget", description="Any text."),))
     with pytest.raises(Refused, match="forget must be one of true, false, not"):
-        node.delete("drivers", "first-mcp", forget="maybe")
+        node.call(any_forget, name="first-mcp", forget="maybe")
     assert served.states() == {"first-mcp": "untrusted"}
 
 

@@ -108,9 +108,11 @@ def test_an_update_shows_what_the_tools_become_and_then_switches(interlock: Inte
         assert release() == "2.0.0"
         from interlock.cli.client.operator import OperatorClient
         from interlock.cli.terminal.errors import Refused
+        from interlock.drivers.api import UPDATE_DRIVER
 
         with pytest.raises(Refused) as unseen:
-            OperatorClient.of_data(interlock.data).post("drivers", "tool-mcp", "update", body={"candidate": "0" * 64})
+            node = OperatorClient.of_data(interlock.data)
+            node.call(UPDATE_DRIVER, name="tool-mcp", body={"candidate": "0" * 64})
         assert unseen.value.error == "not_looked_at"
         packages = interlock.data / "packages" / "drivers" / "tool-mcp@1"
         assert packages.is_dir()

@@ -112,14 +112,16 @@ EVERY_S = 1.0
 
 def enrol(invocation: Invocation, name: str) -> Invitation:
     """Wait until the passkey is created. Raise Refused if the invitation expires before."""
+    from interlock.approvals.api import GET_INVITATION, INVITE_PASSKEY
+
     out, node = invocation.out, invocation.node
-    invitation = node.post("passkeys", body=InvitePasskey(name=name)).as_(Invitation)
+    invitation = node.call(INVITE_PASSKEY, body=InvitePasskey(name=name)).as_(Invitation)
     out.remark(f"open this in the browser that is to approve, within ten minutes: {invitation.url}")
     ticket = invitation.url.rpartition("/")[2]
     while invitation.passkey is None:
         time.sleep(EVERY_S)
         try:
-            invitation = node.get("passkeys", ticket).as_(Invitation)
+            invitation = node.call(GET_INVITATION, ticket=ticket).as_(Invitation)
         except Refused as refused:
             if refused.error != "not_found":
                 raise

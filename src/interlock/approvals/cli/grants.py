@@ -184,9 +184,9 @@ def list_grants(
     everything: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
 ) -> None:
     """List standing grants: for whom, which tool, how often used, how long still."""
-    from interlock.approvals.grants_api import Grants
+    from interlock.approvals.grants_api import LIST_GRANTS, Grants
 
-    answer = invocation.node.get("grants")
+    answer = invocation.node.call(LIST_GRANTS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -226,10 +226,10 @@ def list_grants(
 def show(invocation: Invocation, id: Reference) -> None:
     """Show a grant in full, and the latest calls under it."""
     from interlock.approvals.cli.signing import grant_lines
-    from interlock.approvals.grants_api import Grant
+    from interlock.approvals.grants_api import GET_GRANT, Grant
     from interlock.cli.terminal.text import local_time, one_line
 
-    answer = invocation.node.get("grants", id)
+    answer = invocation.node.call(GET_GRANT, id=id)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -287,11 +287,11 @@ def sign(
     revoke it, when the tool's definition changes, and when your key may no longer approve.
     """
     from interlock.approvals.cli.signing import sign_drafted
-    from interlock.approvals.grants_api import DraftGrant, GrantDraft
+    from interlock.approvals.grants_api import DRAFT_GRANT, DraftGrant, GrantDraft
 
     rules = rules_of(below=below, one_of=one_of, most=most, least=least, equal=equal, free=free)
     wanted = DraftGrant(tool=tool, who=who, rules=tuple(rules), calls=calls, seconds=seconds_of(time), reason=reason)
-    draft = invocation.node.post("grants", "draft", body=wanted).as_(GrantDraft)
+    draft = invocation.node.call(DRAFT_GRANT, body=wanted).as_(GrantDraft)
     sign_drafted(invocation, draft, yes=yes, key=key, passphrase_fd=passphrase_fd)
 
 
@@ -305,10 +305,10 @@ def sign(
 )
 def revoke(invocation: Invocation, id: Reference) -> None:
     """Revoke a grant. From now on its calls are held again; it takes no signature."""
-    from interlock.approvals.grants_api import Grant
+    from interlock.approvals.grants_api import REVOKE_GRANT, Grant
     from interlock.cli.terminal.text import count, one_line
 
-    answer = invocation.node.post("grants", id, "revoke")
+    answer = invocation.node.call(REVOKE_GRANT, id=id)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return

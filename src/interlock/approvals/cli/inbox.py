@@ -289,8 +289,9 @@ def _reference(words: list[str]) -> str | None:
 
 
 def _get_approvals(node: "OperatorClient", kind: str | None, state: str) -> "Answer":
-    query: dict[str, Any] = {"status": state} | ({"kind": kind} if kind is not None else {})
-    return node.get("approvals", under="", **query)
+    from interlock.approvals.api import LIST_APPROVALS
+
+    return node.call(LIST_APPROVALS, status=state, kind=kind)
 
 
 def _list_approvals(invocation: Invocation, answer: "Answer") -> None:
@@ -318,7 +319,9 @@ def _lines(answer: "Answer", width: int) -> "list[Text]":
 
 
 def _show_approval(invocation: Invocation, reference: str) -> None:
-    answer = invocation.node.get("approvals", reference, under="")
+    from interlock.approvals.api import GET_APPROVAL
+
+    answer = invocation.node.call(GET_APPROVAL, id=reference)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -337,17 +340,17 @@ def reveal(invocation: Invocation, reference: str, key: str | None, passphrase_f
     """Show the code or token of an approval. The node shows it only to one who signs."""
     import msgspec
 
-    from interlock.approvals.api import Approval, RevealCode, RevealedCode
+    from interlock.approvals.api import GET_APPROVAL, REVEAL_CODE, Approval, RevealCode, RevealedCode
     from interlock.approvals.cli.signing import prove
     from interlock.approvals.protocol.digests import REVEAL
 
-    answer, out = invocation.node.get("approvals", reference, under=""), invocation.out
+    answer, out = invocation.node.call(GET_APPROVAL, id=reference), invocation.out
     approval = answer.as_(Approval)
     if approval.source != "aql":
         raise Refused("no_code", "only what agents wait for has a code")
     proof = prove(answer, said=REVEAL, key=key, passphrase_fd=passphrase_fd)
     token = msgspec.json.decode(proof)["token"]
-    revealed = invocation.node.post("approvals", approval.id, "code", under="", body=RevealCode(proof=token))
+    revealed = invocation.node.call(REVEAL_CODE, id=approval.id, body=RevealCode(proof=token))
     if out.as_json:
         out.raw_json(revealed.raw)
         return
@@ -485,9 +488,9 @@ def approve(
     """
     from msgspec import UNSET
 
-    from interlock.approvals.api import Approval, DecideApproval
+    from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, Approval, DecideApproval
 
-    answer = invocation.node.get("approvals", id, under="")
+    answer = invocation.node.call(GET_APPROVAL, id=id)
     one = answer.as_(Approval)
     out = invocation.out
     if not out.as_json:
@@ -528,7 +531,7 @@ def approve(
         tool_class=next((known for known in CLASSES if known == said), None),
     )
     try:
-        done = invocation.node.post("approvals", one.id, under="", body=body)
+        done = invocation.node.call(DECIDE_APPROVAL, id=one.id, body=body)
     except Refused as refused:
         if refused.error == "reason_required":
             raise refused.with_hint(f"interlock approve {one.id[:8]} --reason WHY") from None
@@ -555,13 +558,13 @@ def _settled(approval: "Approval") -> Refused:
 
 def _no_approver(invocation: Invocation, approval: "Approval") -> Refused:
     """Return the refusal for an approval that nobody here can sign yet."""
-    from interlock.approvals.api import Approvers
+    from interlock.approvals.api import LIST_APPROVERS, Approvers
     from interlock.node.cli.tree import approver_step
 
     if approval.kind == "enrolment":
         hint = f"interlock approve {approval.id[:8]} --code CODE, with the setup code on the terminal of the node"
     else:
-        hint = " ".join(approver_step(invocation.node.get("approvers").as_(Approvers).approvers))
+        hint = " ".join(approver_step(invocation.node.call(LIST_APPROVERS).as_(Approvers).approvers))
     return Refused("no_approver", "no one may approve this yet", hint=hint)
 
 
@@ -666,10 +669,10 @@ def deny(
 
     Also to what was approved and is not used yet. A definition that is denied is withheld until it changes.
     """
-    from interlock.approvals.api import DecideApproval
+    from interlock.approvals.api import DECIDE_APPROVAL, DecideApproval
 
     body = DecideApproval(decision="return" if return_ else "deny", reason=reason)
-    done = invocation.node.post("approvals", id, under="", body=body)
+    done = invocation.node.call(DECIDE_APPROVAL, id=id, body=body)
     out = invocation.out
     if out.as_json:
         out.raw_json(done.raw)

@@ -161,16 +161,20 @@ def draft_from_call(invocation: Invocation, wanted: DraftGrant, given: list[Gran
     """`given`: the rules of the person; for other arguments those count that the node proposes."""
     from msgspec.structs import replace
 
-    proposed = invocation.node.post("grants", "draft", body=wanted).as_(GrantDraft)
+    from interlock.approvals.grants_api import DRAFT_GRANT
+
+    proposed = invocation.node.call(DRAFT_GRANT, body=wanted).as_(GrantDraft)
     if not given:
         return proposed
     rules = tuple(with_proposed(given, proposed.terms.rules))
-    return invocation.node.post("grants", "draft", body=replace(wanted, rules=rules)).as_(GrantDraft)
+    return invocation.node.call(DRAFT_GRANT, body=replace(wanted, rules=rules)).as_(GrantDraft)
 
 
 def sign_drafted(
     invocation: Invocation, draft: GrantDraft, *, yes: bool, key: str | None, passphrase_fd: int | None
 ) -> None:
+    from interlock.approvals.grants_api import SIGN_GRANT
+
     out = invocation.out
     if not out.as_json:
         for line in grant_lines(draft.words):
@@ -184,7 +188,7 @@ def sign_drafted(
         if not typer.confirm("Sign this standing grant?", err=True):
             raise Waits("not_decided", "nothing was signed")
     proof = prove_grant(draft, key=key, passphrase_fd=passphrase_fd)
-    done = invocation.node.post("grants", body=SignGrant(terms=draft.terms, proof=proof))
+    done = invocation.node.call(SIGN_GRANT, body=SignGrant(terms=draft.terms, proof=proof))
     if out.as_json:
         out.raw_json(done.raw)
         return

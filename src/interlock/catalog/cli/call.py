@@ -107,9 +107,9 @@ def _public_client(invocation: Invocation, token: str | None, timeout: float) ->
     import os
 
     from interlock.cli.client.mcp import McpClient
-    from interlock.operator.api import Status
+    from interlock.operator.api import GET_STATUS, Status
 
-    url = invocation.remote_url or invocation.node.get("status").as_(Status).node.mcp_url
+    url = invocation.remote_url or invocation.node.call(GET_STATUS).as_(Status).node.mcp_url
     return McpClient(url, token or _client_token(os.environ.get("INTERLOCK_TOKEN")), timeout=timeout)
 
 
@@ -157,9 +157,11 @@ def _unknown_tool(invocation: Invocation, name: str, nearest: list[str], refused
 
 def _has_tool(invocation: Invocation, name: str) -> bool:
     """Whether the operator sees it. A node elsewhere is not asked."""
+    from interlock.catalog.api import LIST_TOOLS
+
     if invocation.remote_url is not None:
         return False
-    tools = invocation.node.get("tools").value["tools"]
+    tools = invocation.node.call(LIST_TOOLS).value["tools"]
     return any(name in (tool["name"], tool["alias"]) and not tool.get("withheld") for tool in tools)
 
 

@@ -130,10 +130,10 @@ def classify(
     of them with one signature; that is remembered as long as a definition stays the same. A tool that is said to only
     read, and whose name says otherwise, is asked about. Without a terminal it prints strict rules, for you to loosen.
     """
-    from interlock.approvals.classification_api import ClassProposals
+    from interlock.approvals.classification_api import PROPOSE_CLASSES, ClassProposals
 
     out = invocation.out
-    proposals = invocation.node.get("classification").as_(ClassProposals)
+    proposals = invocation.node.call(PROPOSE_CLASSES).as_(ClassProposals)
     found = [one for one in proposals.tools if _is_meant(one, pattern)]
     if not found and pattern is not None and _is_name(pattern) and can_ask() and not (rules or out.as_json):
         _ask(invocation, pattern, key, passphrase_fd)  # withheld, perhaps: the node knows
@@ -238,7 +238,13 @@ def _sign(
 
     import msgspec
 
-    from interlock.approvals.classification_api import CLASSIFIED_MAX, ClassifiedTools, SignClasses, ToolRuling
+    from interlock.approvals.classification_api import (
+        CLASSIFIED_MAX,
+        SIGN_CLASSES,
+        ClassifiedTools,
+        SignClasses,
+        ToolRuling,
+    )
     from interlock.approvals.cli.signing import prove_classes
     from interlock.cli.terminal.text import count, one_line
 
@@ -248,7 +254,7 @@ def _sign(
         part, id = entries[start : start + CLASSIFIED_MAX], str(uuid.uuid4())
         proof = prove_classes(aggregator_id, id, part, key=key, passphrase_fd=passphrase_fd)
         body = SignClasses(id=id, entries=part, proof=proof)
-        answers.append(invocation.node.post("classification", body=body).as_(ClassifiedTools))
+        answers.append(invocation.node.call(SIGN_CLASSES, body=body).as_(ClassifiedTools))
     done = ClassifiedTools(
         classified=tuple(one for answer in answers for one in answer.classified),
         left_out=tuple(one for answer in answers for one in answer.left_out),
@@ -276,14 +282,15 @@ def _rules(tools: "Sequence[ClassProposal]") -> list[str]:
 
 def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int | None) -> None:
     """About one tool that is withheld, or was denied: with all that its server says of it."""
-    from interlock.approvals.api import Approval, DecideApproval
+    from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, Approval, DecideApproval
     from interlock.approvals.cli.inbox import CLASSES, draw_preview, is_folded
     from interlock.approvals.cli.signing import prove
+    from interlock.catalog.api import CLASSIFY_TOOL
     from interlock.cli.terminal.text import one_line
 
     node, out = invocation.node, invocation.out
-    raised = node.post("tools", name, "classify")
-    answer = node.get("approvals", raised.as_(Approval).id, under="")
+    raised = node.call(CLASSIFY_TOOL, name=name)
+    answer = node.call(GET_APPROVAL, id=raised.as_(Approval).id)
     one = answer.as_(Approval)
     draw_preview(invocation, answer)
     said = _ask_class(f"What is {one_line(one.tool)}? {', '.join(one.answers)}, {SKIP}", (*one.answers, SKIP))
@@ -295,7 +302,7 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     proof = prove(answer, said=said, key=key, passphrase_fd=passphrase_fd)
     tool_class = next((known for known in CLASSES if known == said), None)
     body = DecideApproval(decision="approve", proof=proof, tool_class=tool_class)
-    node.post("approvals", one.id, under="", body=body)
+    node.call(DECIDE_APPROVAL, id=one.id, body=body)
     out.line(f"{one_line(one.tool)}: {said}, remembered")
 
 

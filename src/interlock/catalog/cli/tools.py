@@ -58,7 +58,9 @@ def list_tools(
 
     Descriptions are cut to their first sentence; tools show and --json have them whole.
     """
-    answer = invocation.node.get("tools")
+    from interlock.catalog.api import LIST_TOOLS
+
+    answer = invocation.node.call(LIST_TOOLS)
     out = invocation.out
     if out.as_json and pattern is None and search is None:
         out.raw_json(answer.raw)
@@ -184,8 +186,9 @@ def show(
 
     Its definition, capability and route, and every check that a call of it meets, with the verdict of each.
     """
-    query: dict[str, Any] = {} if caller == "local" else {"as": caller}
-    answer = invocation.node.get("tools", name, **query)
+    from interlock.catalog.api import GET_TOOL
+
+    answer = invocation.node.call(GET_TOOL, name=name, caller=caller)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -289,7 +292,9 @@ def _plain(value: Any) -> str:
 )
 def routes(invocation: Invocation) -> None:
     """Show where every qualified name leads."""
-    answer = invocation.node.get("tools", "routes")
+    from interlock.catalog.api import LIST_ROUTES
+
+    answer = invocation.node.call(LIST_ROUTES)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -333,9 +338,9 @@ def where(
 
     By what servers list now: the registry of names says what a name means, not who offers it.
     """
-    from interlock.catalog.api import Tools
+    from interlock.catalog.api import LIST_TOOLS, Tools
 
-    answer = invocation.node.get("tools")
+    answer = invocation.node.call(LIST_TOOLS)
     out = invocation.out
     tools = [one for one in answer.as_(Tools).tools if name == one.original or one.name.endswith(f".{name}")]
     if out.as_json:

@@ -16,6 +16,7 @@ import msgspec
 
 from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused, Unreachable
 from interlock.operator.api import ErrorAnswer
+from interlock.operator.operation import Operation
 
 T = TypeVar("T")
 
@@ -33,6 +34,8 @@ NOT_RUNNING_HINT = "start one with interlock serve, or name its configuration wi
 
 
 class Answer:
+    """The reply of an operation. It keeps its bytes, which --json passes on."""
+
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
 
@@ -41,6 +44,7 @@ class Answer:
         return self.as_(object)
 
     def as_(self, shape: type[T]) -> T:
+        """Return the reply as a value of this type. Raises Refused."""
         try:
             return msgspec.json.decode(self.raw, type=shape)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -87,34 +91,13 @@ class OperatorClient:
         checked = check_url(url)
         return cls(lambda timeout: http_connection(checked, timeout), url=checked, token=token)
 
-    def get(self, *path: str, under: str = "/admin", timeout: float = TIMEOUT_S, **query: object) -> Answer:
-        return self._request("GET", path, under=under, query=query, timeout=timeout)
-
-    def post(
-        self,
-        *path: str,
-        under: str = "/admin",
-        query: dict[str, object] | None = None,
-        body: object = None,
-        timeout: float = TIMEOUT_S,
+    def call(
+        self, operation: Operation[Any], *, body: object = None, timeout: float = TIMEOUT_S, **arguments: object
     ) -> Answer:
-        return self._request("POST", path, under=under, query=query, body=body, timeout=timeout)
-
-    def delete(self, *path: str, timeout: float = TIMEOUT_S, **query: object) -> Answer:
-        return self._request("DELETE", path, query=query, timeout=timeout)
-
-    def _request(
-        self,
-        method: str,
-        path: tuple[str, ...],
-        *,
-        under: str = "/admin",
-        query: dict[str, object] | None = None,
-        body: object = None,
-        timeout: float = TIMEOUT_S,
-    ) -> Answer:
+        """Call an operation. `arguments` are the parts of its path and its query parameters. Raises CommandFailed."""
+        path, query = operation.target(arguments, lambda part: quote(part, safe=""))
         prefix = urlsplit(self._url).path.rstrip("/") if self._url else ""
-        target = prefix + under + "/" + "/".join(quote(part, safe="") for part in path)
+        target = prefix + path
         if query:
             target += "?" + urlencode(query)
         headers = {"Accept": "application/json"}
@@ -126,7 +109,7 @@ class OperatorClient:
             encoded = msgspec.json.encode(body)
         connection = self._connect(timeout)
         try:
-            connection.request(method, target, body=encoded, headers=headers)
+            connection.request(operation.method, target, body=encoded, headers=headers)
             response = connection.getresponse()
             raw = response.read(ANSWER_BYTES_MAX)
         except (OSError, http.client.HTTPException) as error:

@@ -202,13 +202,13 @@ def monitor(
     import sys
 
     from interlock.cli.terminal.watch import poll
-    from interlock.links.api import Frames
+    from interlock.links.api import GET_FRAMES, Frames
 
     if segment.endswith(".toml"):
         _watch_port(invocation, segment, count, heartbeats)
         return
     try:
-        last = invocation.node.get("links", segment, "frames", after=0).as_(Frames).last
+        last = invocation.node.call(GET_FRAMES, segment=segment, after=0).as_(Frames).last
     except Unreachable as unreachable:
         _watch_port(invocation, segment, count, heartbeats, unreachable)
         return
@@ -217,7 +217,7 @@ def monitor(
         invocation.out.remark(f"watching {segment}: > what the node says, < what the device says; Ctrl-C ends it")
 
     def ask() -> Frames:
-        return invocation.node.get("links", segment, "frames", after=last).as_(Frames)
+        return invocation.node.call(GET_FRAMES, segment=segment, after=last).as_(Frames)
 
     try:
         for found in poll(ask, every_s=MONITOR_S):

@@ -40,8 +40,10 @@ app = verb_app(
 )
 def list_drivers(invocation: Invocation) -> None:
     """List every driver, how it stands and why."""
+    from interlock.drivers.api import LIST_DRIVERS
+
     try:
-        answer = invocation.node.get("drivers")
+        answer = invocation.node.call(LIST_DRIVERS)
     except Unreachable as away:
         answer = from_files(invocation, away).list()
     out = invocation.out
@@ -128,11 +130,11 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
 
 def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
     """Accepts a driver's files at the node, or in its folder; where somebody may approve, with the person's key."""
-    from interlock.drivers.api import TrustDriver
+    from interlock.drivers.api import TRUST_DRIVER, TrustDriver
 
     try:
         body = TrustDriver(digest=digest)
-        return invocation.node.post("drivers", key, "trust", body=body, timeout=CHANGE_TIMEOUT_S)
+        return invocation.node.call(TRUST_DRIVER, name=key, body=body, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
         return from_files(invocation, away).trust(key, digest)
     except Refused as refused:
@@ -144,14 +146,15 @@ def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
 
 def _sign(invocation: Invocation, name: str, approval: str) -> "Answer":
     """Approves the driver in the inbox, with the person's key."""
-    from interlock.approvals.api import DecideApproval
+    from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, DecideApproval
     from interlock.approvals.cli.signing import prove
     from interlock.approvals.protocol.digests import ACCEPT
+    from interlock.drivers.api import GET_DRIVER
 
-    asked = invocation.node.get("approvals", approval, under="")
+    asked = invocation.node.call(GET_APPROVAL, id=approval)
     signed = DecideApproval(decision="approve", proof=prove(asked, said=ACCEPT, key=None, passphrase_fd=None))
-    invocation.node.post("approvals", approval, under="", body=signed, timeout=CHANGE_TIMEOUT_S)
-    return invocation.node.get("drivers", name)
+    invocation.node.call(DECIDE_APPROVAL, id=approval, body=signed, timeout=CHANGE_TIMEOUT_S)
+    return invocation.node.call(GET_DRIVER, name=name)
 
 
 @verb(
@@ -172,11 +175,11 @@ def allow(
 
     No file is changed.
     """
-    from interlock.drivers.api import AllowedHosts, AllowHost
+    from interlock.drivers.api import ALLOW_HOST, AllowedHosts, AllowHost
 
     try:
         body = AllowHost(host=host, revoke=revoke)
-        answer = invocation.node.post("drivers", name, "allow", body=body, timeout=CHANGE_TIMEOUT_S)
+        answer = invocation.node.call(ALLOW_HOST, name=name, body=body, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
         answer = from_files(invocation, away).allow(name, host, revoke=revoke)
     if invocation.out.as_json:
@@ -202,10 +205,10 @@ def test(
     ] = False,
 ) -> None:
     """Run the examples of a driver's contracts through it."""
-    from interlock.drivers.api import DriverExamples, RunExamples
+    from interlock.drivers.api import RUN_EXAMPLES, DriverExamples, RunExamples
 
     body = RunExamples(allow_mutation=allow_mutation)
-    answer = invocation.node.post("drivers", name, "test", body=body, timeout=TEST_TIMEOUT_S)
+    answer = invocation.node.call(RUN_EXAMPLES, name=name, body=body, timeout=TEST_TIMEOUT_S)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -230,12 +233,14 @@ def update(invocation: Invocation, name: Name, yes: Yes = False) -> None:
 
     It is installed beside the one in use and asked for its tools; what differs is shown before anything is switched.
     """
+    from interlock.drivers.api import UPDATE_DRIVER
+
     out = invocation.out
     if not out.as_json:
         out.remark("looking at the newest release")
     from interlock.drivers.api import DriverUpdate, SwitchedDriver, UpdateDriver
 
-    answer = invocation.node.post("drivers", name, "update", body=UpdateDriver(), timeout=TEST_TIMEOUT_S)
+    answer = invocation.node.call(UPDATE_DRIVER, name=name, body=UpdateDriver(), timeout=TEST_TIMEOUT_S)
     newer = answer.as_(DriverUpdate)
     if not out.as_json:
         from interlock.drivers.cli.driver_lines import draw_update
@@ -248,7 +253,7 @@ def update(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     if not yes:
         _ask(f"Switch {server_name(newer.key)} to it?", "a look at what differs")
     body = UpdateDriver(candidate=newer.candidate)
-    done = invocation.node.post("drivers", newer.key, "update", body=body, timeout=CHANGE_TIMEOUT_S)
+    done = invocation.node.call(UPDATE_DRIVER, name=newer.key, body=body, timeout=CHANGE_TIMEOUT_S)
     if out.as_json:
         out.json({**answer.value, "switched": True})
     else:
@@ -273,6 +278,8 @@ def remove(
     yes: Yes = False,
 ) -> None:
     """Delete a driver's folder and stop its server."""
+    from interlock.drivers.api import REMOVE_DRIVER
+
     if not yes:
         from interlock.drivers.api import DriverDetail
 
@@ -283,7 +290,7 @@ def remove(
             if not (forget and refused.error == "not_found"):
                 raise
     try:
-        answer = invocation.node.delete("drivers", name, forget=str(forget).lower(), timeout=CHANGE_TIMEOUT_S)
+        answer = invocation.node.call(REMOVE_DRIVER, name=name, forget=forget, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
         answer = from_files(invocation, away).remove(name, forget=forget)
     if invocation.out.as_json:
@@ -299,8 +306,10 @@ def remove(
 
 
 def get_driver(invocation: Invocation, name: str) -> "Answer":
+    from interlock.drivers.api import GET_DRIVER
+
     try:
-        return invocation.node.get("drivers", name, timeout=CHANGE_TIMEOUT_S)
+        return invocation.node.call(GET_DRIVER, name=name, timeout=CHANGE_TIMEOUT_S)
     except Unreachable as away:
         return from_files(invocation, away).show(name)
 

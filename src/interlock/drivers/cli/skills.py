@@ -29,7 +29,9 @@ app = verb_app(
 )
 def list_skills(invocation: Invocation) -> None:
     """List skills: those with blocks of drivers, and our own."""
-    answer = invocation.node.get("skills")
+    from interlock.catalog.api import LIST_SKILLS
+
+    answer = invocation.node.call(LIST_SKILLS)
     out = invocation.out
     if out.as_json:
         out.json({**answer.value, "shipped": sorted(shipped_skills())})
@@ -63,13 +65,15 @@ def show(
 
     A skill that comes with Interlock is printed whole, as its SKILL.md.
     """
+    from interlock.catalog.api import LIST_SKILLS
+
     if (text := shipped_skills().get(name)) is not None:
         if invocation.out.as_json:
             invocation.out.json({"name": name, "text": text})
         else:
             invocation.out.line(text.rstrip("\n"))
         return
-    answer = invocation.node.get("skills")
+    answer = invocation.node.call(LIST_SKILLS)
     known = {one["name"]: one for one in answer.value["skills"]}
     if name not in known:
         hint = "interlock skills list shows all" if known else "no driver adds a prompt to a skill"

@@ -436,13 +436,13 @@ def keeper(invocation: Invocation) -> "Keep":
     """Keeps a secret through the node that runs, or in its store while none does."""
     from msgspec import UNSET
 
-    from interlock.credentials.api import SetSecret, StoredSecret
+    from interlock.credentials.api import SET_SECRET, SetSecret, StoredSecret
     from interlock.credentials.cli import from_store
 
     def keep(slug: str, value: str) -> "Kept":
         try:
             body = SetSecret(name=slug, value=value, unless_kept=True)
-            answer = invocation.node.post("secrets", body=body)
+            answer = invocation.node.call(SET_SECRET, body=body)
         except Unreachable as away:
             answer = from_store(invocation, away).keep(slug, value)
         state = answer.as_(StoredSecret).state

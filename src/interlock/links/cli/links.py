@@ -214,7 +214,9 @@ app = verb_app(
 )
 def list_links(invocation: Invocation) -> None:
     """List the servers with their counts."""
-    answer = invocation.node.get("links")
+    from interlock.links.api import LIST_LINKS
+
+    answer = invocation.node.call(LIST_LINKS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -268,10 +270,10 @@ def logs(
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new lines until Ctrl-C.")] = False,
 ) -> None:
     """Show what a server wrote to its stderr."""
-    from interlock.links.api import LinkLog
+    from interlock.links.api import GET_LINK_LOG, LinkLog
 
     out = invocation.out
-    answer = invocation.node.get("links", segment, "logs", lines=lines)
+    answer = invocation.node.call(GET_LINK_LOG, segment=segment, lines=lines)
     if follow:
         seen = answer.as_(LinkLog).lines
         _print_lines(invocation, seen)
@@ -287,10 +289,10 @@ def logs(
 
 def _follow(invocation: Invocation, segment: str, seen: "tuple[LogLine, ...]") -> None:
     from interlock.cli.terminal.watch import poll
-    from interlock.links.api import LinkLog
+    from interlock.links.api import GET_LINK_LOG, LinkLog
 
     def ask() -> "tuple[LogLine, ...]":
-        return invocation.node.get("links", segment, "logs", lines=FOLLOW_LINES).as_(LinkLog).lines
+        return invocation.node.call(GET_LINK_LOG, segment=segment, lines=FOLLOW_LINES).as_(LinkLog).lines
 
     try:
         for newest in poll(ask, every_s=FOLLOW_S):
@@ -348,16 +350,17 @@ def restart(
     A subserver that dialled in is disconnected, and dials again by itself.
     A server that wants a token somebody has to agree to: show the page to open.
     """
-    from interlock.links.api import Link, RestartedLink
+    from interlock.credentials.api import AUTHORIZE_LINK
+    from interlock.links.api import GET_LINK, RESTART_LINK, Link, RestartedLink
 
     node, out = invocation.node, invocation.out
     if not authorize:
-        answer = node.post("links", segment, "restart", timeout=RESTART_TIMEOUT_S)
+        answer = node.call(RESTART_LINK, segment=segment, timeout=RESTART_TIMEOUT_S)
         restarted = answer.as_(RestartedLink)
-        if restarted.state != "unauthorised" or not node.get("links", segment).as_(Link).consent:
+        if restarted.state != "unauthorised" or not node.call(GET_LINK, segment=segment).as_(Link).consent:
             _show_restarted(invocation, restarted, answer)
             return
-    answer = node.post("links", segment, "authorize", timeout=RESTART_TIMEOUT_S)
+    answer = node.call(AUTHORIZE_LINK, segment=segment, timeout=RESTART_TIMEOUT_S)
     if out.as_json:
         out.raw_json(answer.raw)
         return
@@ -406,7 +409,9 @@ def release(
     segment: Annotated[str, typer.Argument(metavar="SEGMENT", help="The segment to free.")],
 ) -> None:
     """Forget who owns a segment, so that another subserver can have it. One that is connected keeps it meanwhile."""
-    answer = invocation.node.post("links", segment, "release")
+    from interlock.links.api import RELEASE_LINK
+
+    answer = invocation.node.call(RELEASE_LINK, segment=segment)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return

@@ -340,6 +340,7 @@ def attach(
     import msgspec
 
     from interlock.cli.client.offline_names import StoredNames
+    from interlock.names.api import LIST_PREFIXES
     from interlock.names.documents import DOCUMENT_BYTES_MAX
 
     if invocation.remote_url is not None:
@@ -348,7 +349,7 @@ def attach(
         request_, read_file(document, DOCUMENT_BYTES_MAX)
     )
     with contextlib.suppress(Unreachable):
-        invocation.node.get("names", "prefixes")  # a node that runs takes it in with this
+        invocation.node.call(LIST_PREFIXES)  # a node that runs takes it in with this
     if invocation.out.as_json:
         invocation.out.raw_json(msgspec.json.encode(made))
         return
@@ -390,10 +391,12 @@ def sign(
     """
     import msgspec
 
+    from interlock.operator.api import GET_STATUS
+
     body = {} if from_ is None else msgspec.json.decode(json_file(from_))
     if not isinstance(body, dict):
         raise BadUsage("usage", f"{from_} holds no JSON object")
-    aimed = registry or invocation.node.get("status").value["node"]["aggregator_id"]
+    aimed = registry or invocation.node.call(GET_STATUS).value["node"]["aggregator_id"]
     signed = sign_statement(action, subject, controller, body, key=key, registry=aimed, passphrase_fd=passphrase_fd)
     if invocation.out.as_json:
         invocation.out.raw_json(msgspec.json.encode(signed))
@@ -403,9 +406,11 @@ def sign(
 
 
 def _act(invocation: Invocation, action: "NamesAction", subject: str, body: dict[str, Any], override: str) -> None:
+    from interlock.names.api import ACT
+
     wanted = {"action": action, "subject": subject, "body": body, "override": override}
     try:
-        answer: Answer = invocation.node.post("names", "actions", body=wanted, timeout=60.0)
+        answer: Answer = invocation.node.call(ACT, body=wanted, timeout=60.0)
     except Refused as refused:
         if refused.error != "not_change_controller" or override:
             raise

@@ -55,9 +55,9 @@ def list_names(
     ] = None,
 ) -> None:
     """List the registry; exit 1 while a review is overdue."""
-    query: dict[str, Any] = ({"public": "yes"} if public else {}) | ({"status": status or ""} if status else {})
-    answer = invocation.node.get("names", **query)
-    from interlock.names.api import Names
+    from interlock.names.api import LIST_NAMES, Names
+
+    answer = invocation.node.call(LIST_NAMES, only_public=public, status=status)
 
     found = answer.as_(Names)
     out = invocation.out
@@ -103,8 +103,9 @@ def show(
     ] = False,
 ) -> None:
     """Show an entry, its requests and its log."""
-    query: dict[str, Any] = {"log": "yes"} if log else {}
-    answer = invocation.node.get("names", "entries", name, **query)
+    from interlock.names.api import SHOW_NAME
+
+    answer = invocation.node.call(SHOW_NAME, name=name, with_log=log)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -152,9 +153,11 @@ def check(
     no_authentication_planned: StaysPublic = False,
 ) -> None:
     """Run the machine checks of a request; nothing is filed. Exit 1 where it would be refused."""
+    from interlock.names.api import CHECK_NAME
+
     proposal = proposal_of(**{key: value for key, value in locals().items() if key != "invocation"})
     body = {"name": name, "proposal": {"change_controller": "unknown", **proposal}}
-    answer = invocation.node.post("names", "check", body=body)
+    answer = invocation.node.call(CHECK_NAME, body=body)
     from interlock.names.api import NameCheck
 
     found = answer.as_(NameCheck)
@@ -174,9 +177,9 @@ def verify(
     definition: Annotated[Path, typer.Argument(metavar="FILE", help="A tool's definition, as a server lists it.")],
 ) -> None:
     """Compare a tool with what its name means. Exit 1 unless it keeps to it."""
-    from interlock.names.api import NameVerification
+    from interlock.names.api import VERIFY_NAME, NameVerification
 
-    answer = invocation.node.post("names", "verify", body={"name": name, "definition": json_file(definition)})
+    answer = invocation.node.call(VERIFY_NAME, body={"name": name, "definition": json_file(definition)})
     found = answer.as_(NameVerification)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
@@ -207,8 +210,10 @@ def publish(
     ] = None,
 ) -> None:
     """Write the registry as it is published. Needs no running node."""
+    from interlock.names.api import PUBLISH
+
     try:
-        data = invocation.node.get("names", "publication", form=form).raw
+        data = invocation.node.call(PUBLISH, form=form).raw
     except Unreachable as away:
         if invocation.remote_url is not None or away.error != "not_running":
             raise
@@ -246,6 +251,7 @@ def import_registry(
     import msgspec
 
     from interlock.cli.client.offline_names import StoredNames
+    from interlock.names.api import LIST_PREFIXES
     from interlock.names.protocol.publication import DOCUMENT_BYTES_MAX
 
     if invocation.remote_url is not None:
@@ -253,7 +259,7 @@ def import_registry(
     store = StoredNames(invocation.loaded.plan, invocation.data_folder)
     made = store.import_(read_file(document, DOCUMENT_BYTES_MAX), source or str(document), is_trusted=trusted, pin=pin)
     with contextlib.suppress(Unreachable):
-        invocation.node.get("names", "prefixes")  # a node that runs takes it in with this
+        invocation.node.call(LIST_PREFIXES)  # a node that runs takes it in with this
     if invocation.out.as_json:
         invocation.out.raw_json(msgspec.json.encode(made))
         return
@@ -270,7 +276,9 @@ def trust(
     revoke: Annotated[bool, typer.Option("--revoke", help="No longer.", show_default=False)] = False,
 ) -> None:
     """Enforce what an imported registry says."""
-    answer = invocation.node.post("names", "trust", body={"source": source, "trusted": not revoke})
+    from interlock.names.api import TRUST
+
+    answer = invocation.node.call(TRUST, body={"source": source, "trusted": not revoke})
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
     else:
@@ -295,7 +303,9 @@ def repin(
 
     A tool that is pinned and later has other schemas is refused until it is pinned again.
     """
-    answer = invocation.node.post("names", "pins", body={"name": name, "remove": remove})
+    from interlock.names.api import REPIN
+
+    answer = invocation.node.call(REPIN, body={"name": name, "remove": remove})
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)

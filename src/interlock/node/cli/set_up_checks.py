@@ -105,8 +105,10 @@ def examine(invocation: Invocation) -> Examined:
 
 
 def _maybe_status(invocation: Invocation) -> Status | None:
+    from interlock.operator.api import GET_STATUS
+
     try:
-        return invocation.node.get("status").as_(Status)
+        return invocation.node.call(GET_STATUS).as_(Status)
     except CommandFailed:
         if invocation.remote_url is not None:
             raise
@@ -114,10 +116,11 @@ def _maybe_status(invocation: Invocation) -> Status | None:
 
 
 def _tokens(invocation: Invocation) -> tuple[Token, ...]:
+    from interlock.access.api import LIST_TOKENS
     from interlock.cli.client.offline import StoredTokens
 
     try:
-        return invocation.node.get("tokens").as_(Tokens).tokens
+        return invocation.node.call(LIST_TOKENS).as_(Tokens).tokens
     except CommandFailed:
         pass
     try:

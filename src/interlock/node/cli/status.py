@@ -58,7 +58,10 @@ def status(
 
 
 def _ask(invocation: Invocation, segment: str | None) -> "Answer":
-    return invocation.node.get("links", segment) if segment else invocation.node.get("status")
+    from interlock.links.api import GET_LINK
+    from interlock.operator.api import GET_STATUS
+
+    return invocation.node.call(GET_LINK, segment=segment) if segment else invocation.node.call(GET_STATUS)
 
 
 def _lines(answer: "Answer", segment: str | None, console: "Console") -> "list[Text]":
@@ -138,9 +141,9 @@ def open_console(
     The link works once and for a minute. Where there is no browser it is printed. The session may look and administer;
     approving takes a passkey or the operator key's passphrase on the page.
     """
-    from interlock.access.api import Login
+    from interlock.access.api import MAKE_LOGIN, Login
 
-    answer = invocation.node.post("logins")
+    answer = invocation.node.call(MAKE_LOGIN)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)

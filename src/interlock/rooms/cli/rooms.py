@@ -43,7 +43,9 @@ Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it i
 )
 def list_rooms(invocation: Invocation) -> None:
     """List rooms, and how many are in each."""
-    answer = invocation.node.get("rooms")
+    from interlock.rooms.api import LIST_ROOMS
+
+    answer = invocation.node.call(LIST_ROOMS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -80,9 +82,9 @@ def list_rooms(invocation: Invocation) -> None:
 )
 def create(invocation: Invocation, topic: Topic) -> None:
     """Make a room. It keeps its history while it is empty."""
-    from interlock.rooms.api import CreateRoom
+    from interlock.rooms.api import CREATE_ROOM, CreateRoom
 
-    answer = invocation.node.post("rooms", body=CreateRoom(topic=topic))
+    answer = invocation.node.call(CREATE_ROOM, body=CreateRoom(topic=topic))
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -100,7 +102,9 @@ def create(invocation: Invocation, topic: Topic) -> None:
 )
 def show(invocation: Invocation, topic: Topic) -> None:
     """Show who is connected to a room, and what they may do."""
-    answer = invocation.node.get("rooms", topic, "connections")
+    from interlock.rooms.api import LIST_CONNECTIONS
+
+    answer = invocation.node.call(LIST_CONNECTIONS, topic=topic)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -167,6 +171,9 @@ def join(
     At this machine's node an operator comes in with a token for a day that ends with the visit. At another one, --url
     is its public URL and the token in INTERLOCK_TOKEN is one for the room, or of a client that is a member.
     """
+    from interlock.access.api import ISSUE_TOKEN, REVOKE_TOKEN
+    from interlock.operator.api import GET_STATUS
+
     if invocation.out.as_json:
         raise BadUsage("usage", "join is for people; programs use interlock.rooms, or the history over HTTP")
     if not sys.stdout.isatty() or not sys.stdin.isatty():
@@ -189,12 +196,12 @@ def join(
     who = name or _login_name()
     room = TokenRoom(topic=topic, participant=who, privilege="restricted" if restricted else "full")
     wanted = IssueToken(name=f"join-{who}", audience="room", days=TOKEN_DAYS, room=room)
-    address = _address(invocation.node.get("status").as_(Status).node.url)
-    issued = invocation.node.post("tokens", body=wanted).as_(IssuedToken)
+    address = _address(invocation.node.call(GET_STATUS).as_(Status).node.url)
+    issued = invocation.node.call(ISSUE_TOKEN, body=wanted).as_(IssuedToken)
     try:
         _run(Participant(address, topic, token=issued.token, history=HISTORY, kind="human"))
     finally:
-        invocation.node.delete("tokens", issued.id)
+        invocation.node.call(REVOKE_TOKEN, ref=issued.id)
 
 
 def _remote(url: str, topic: str) -> "Participant":
@@ -278,9 +285,9 @@ def disconnect(invocation: Invocation, participant: ParticipantId, *, topic: InR
 
     Its connections are closed, and it may come back when it is promoted or demoted.
     """
-    from interlock.rooms.api import Disconnected
+    from interlock.rooms.api import DISCONNECT, Disconnected
 
-    answer = invocation.node.post("participants", participant, "disconnect", query=_in(topic))
+    answer = invocation.node.call(DISCONNECT, id=participant, topic=topic)
     closed = answer.as_(Disconnected).closedConnections
     _say(invocation, answer, f"removed: {participant}" + ("" if closed else " (it had no connection)"))
     if not invocation.out.as_json:
@@ -307,10 +314,12 @@ def migrate(
     A room with mode = "observe" refuses nothing and records what it would. --apply makes the participants that it
     names full, so that the mode can be changed to "mixed" without stopping them.
     """
+    from interlock.rooms.api import MIGRATE, SHOW_OBSERVED
+
     if plan and apply:
         raise BadUsage("usage", "--plan shows and --apply changes: give one of them")
     node = invocation.node
-    answer = node.post("rooms", topic, "migrate") if apply else node.get("rooms", topic, "observed")
+    answer = node.call(MIGRATE, topic=topic) if apply else node.call(SHOW_OBSERVED, topic=topic)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -338,15 +347,11 @@ def migrate(
 
 
 def _change(invocation: Invocation, participant: str, what: str, topic: str | None, reason: str) -> None:
-    from interlock.rooms.api import ChangePrivilege
+    from interlock.rooms.api import DEMOTE, PROMOTE, ChangePrivilege
 
-    body = ChangePrivilege(reason=reason)
-    answer = invocation.node.post("participants", participant, what, query=_in(topic), body=body)
+    operation = PROMOTE if what == "promote" else DEMOTE
+    answer = invocation.node.call(operation, id=participant, topic=topic, body=ChangePrivilege(reason=reason))
     _say(invocation, answer, f"{participant} is now {'full' if what == 'promote' else 'restricted'}")
-
-
-def _in(topic: str | None) -> dict[str, object]:
-    return {} if topic is None else {"topic": topic}
 
 
 def _say(invocation: Invocation, answer: "Answer", line: str) -> None:
