@@ -153,12 +153,11 @@ def check(
     no_authentication_planned: StaysPublic = False,
 ) -> None:
     """Run the machine checks of a request; nothing is filed. Exit 1 where it would be refused."""
-    from interlock.names.api import CHECK_NAME
-
     proposal = proposal_of(**{key: value for key, value in locals().items() if key != "invocation"})
+    from interlock.names.api import CHECK_NAME, NameCheck
+
     body = {"name": name, "proposal": {"change_controller": "unknown", **proposal}}
     answer = invocation.node.call(CHECK_NAME, body=body)
-    from interlock.names.api import NameCheck
 
     found = answer.as_(NameCheck)
     if invocation.out.as_json:
