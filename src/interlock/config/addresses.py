@@ -42,11 +42,11 @@ class Address(msgspec.Struct, frozen=True):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def collide(one: Address, other: Address) -> bool:
-    """Whether two listeners would ask for the same port. Port 0 lets the system choose, so it never does."""
-    if one.port != other.port or one.port == 0:
+def collide(first: Address, second: Address) -> bool:
+    """Return whether two listeners would use the same port. Port 0 never collides: the system chooses it."""
+    if first.port != second.port or first.port == 0:
         return False
-    hosts = {one.host, other.host}
+    hosts = {first.host, second.host}
     return len(hosts) == 1 or bool(hosts & UNSPECIFIED_HOSTS) or all(map(is_loopback, hosts))
 
 
@@ -54,10 +54,10 @@ class Listen(ValueType, frozen=True, kw_only=True):
     def read(self, value: object, at: At) -> Address | WrongValue:
         if not isinstance(value, str):
             return at.must_be("a host and a port", value, _EXAMPLE)
-        found = _ADDRESS.fullmatch(value)
-        if found is None:
+        match = _ADDRESS.fullmatch(value)
+        if match is None:
             return at.wrong(f"{at.name} must be a host and a port", self._hint(value))
-        six, name, port = found.groups()
+        six, name, port = match.groups()
         if int(port) > _PORT_MAX:
             return at.wrong(f"{at.name} has a port above {_PORT_MAX}")
         host = _host(six, name)
@@ -130,7 +130,7 @@ class Url(ValueType, frozen=True, kw_only=True):
 
 
 class Origin(ValueType, frozen=True, kw_only=True):
-    """What a browser sends as Origin: scheme, host and port, in its form (lower case, no default port)."""
+    """An origin as a browser sends it: scheme, host and port, in lower case and without the default port."""
 
     def read(self, value: object, at: At) -> str | WrongValue:
         text = read_text(value, at, "an origin")
@@ -207,8 +207,8 @@ class NatsUrls(ValueType, frozen=True, kw_only=True):
         return f"{parts.scheme}://{host}:{parts.port or NATS_PORT}"
 
     def schema(self) -> dict[str, Any]:
-        one = {"type": "string", "minLength": 1}
-        return {"anyOf": [one, {"type": "array", "items": one}]}
+        url = {"type": "string", "minLength": 1}
+        return {"anyOf": [url, {"type": "array", "items": url}]}
 
 
 class MailServer(Text, frozen=True, kw_only=True):
@@ -246,7 +246,7 @@ class Protected(ValueType, frozen=True, kw_only=True):
 
 
 class SocketUrl(ValueType, frozen=True, kw_only=True):
-    """Where a parent takes registrations: /ax of its public endpoint."""
+    """The URL at which a parent accepts registrations: /ax of its public endpoint."""
 
     def read(self, value: object, at: At) -> str | WrongValue:
         text = read_text(value, at, "a URL")

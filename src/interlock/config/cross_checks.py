@@ -53,14 +53,16 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
 
 
 def _tls_pair(settings: Settings) -> None:
-    for one, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
-        at = settings.written.get(("node", one))
+    for key, other in (("tls_cert", "tls_key"), ("tls_key", "tls_cert")):
+        at = settings.written.get(("node", key))
         if at is not None and ("node", other) not in settings.written:
-            at.wrong(f"'{one}' in [node] needs '{other}'", "give both, or neither")
+            at.wrong(f"'{key}' in [node] needs '{other}'", "give both, or neither")
 
 
 def _client_certificates(settings: Settings) -> None:
-    """Only the end of the TLS connection sees a client's certificate: this node, or a proxy that it trusts."""
+    """Report client certificates that nobody could see: only the end of a TLS connection does, this node or a
+    trusted proxy.
+    """
     crl, ca = settings.written.get(("node", "crl")), settings.written.get(("node", "client_ca"))
     if crl is not None and ca is None:
         crl.wrong("'crl' in [node] needs 'client_ca'", "give the CA whose certificates it revokes")
@@ -100,7 +102,7 @@ def _operation_names_apart(settings: Settings) -> None:
 
 
 def _anchors_apart(settings: Settings) -> None:
-    """The name is part of what a used proof is remembered by, and what the audit says."""
+    """Report anchors of the same name: used proofs and audit records refer to an anchor by its name."""
     seen: set[str] = set()
     for index, anchor in enumerate(settings.anchors):
         at = settings.written.get(("anchor", str(index)))
@@ -124,11 +126,11 @@ def _channels_can_be_reached(settings: Settings) -> None:
         at = settings.written.get(("approvals", "channels"))
         chosen = channel in approvals.get("channels", ())
         for key in keys:
-            given = settings.written.get(("approvals", key))
-            if chosen and at is not None and given is None:
+            place = settings.written.get(("approvals", key))
+            if chosen and at is not None and place is None:
                 at.wrong(f"the channel '{channel}' in [approvals] needs '{key}'", "give it, or leave the channel out")
-            elif given is not None and not chosen:
-                given.warn(
+            elif place is not None and not chosen:
+                place.warn(
                     f"'{key}' in [approvals] is not used without the channel '{channel}'",
                     f"add '{channel}' to channels",
                 )
@@ -141,9 +143,9 @@ def _shared_store_can_be_reached(settings: Settings) -> None:
     if chosen and at is not None and not store.get("nats_url") and ("store", "nats_url") not in settings.wrong:
         at.wrong("the backend 'nats' in [store] needs 'nats_url'", 'for instance nats_url = "nats://127.0.0.1:4222"')
     for key in ("nats_url", "nats_secret", "nats_ca_file", "nats_replicas"):
-        given = settings.written.get(("store", key))
-        if given is not None and not chosen:
-            given.warn(f"'{key}' in [store] is not used without the backend 'nats'", 'add backend = "nats"')
+        place = settings.written.get(("store", key))
+        if place is not None and not chosen:
+            place.warn(f"'{key}' in [store] is not used without the backend 'nats'", 'add backend = "nats"')
     beyond = [
         url
         for url in store.get("nats_url", ())
@@ -273,7 +275,7 @@ def _data_outside_workspace(settings: Settings, workspace: Path, data: Path, fin
 
 
 def _first_written(settings: Settings, *names: str) -> At | None:
-    """Where the first of these keys that was written stands."""
+    """Return where the first of these keys is written, or None if none is."""
     for name in names:
         table, _, key = name.partition(".")
         at = settings.written.get((table, key))
@@ -283,15 +285,15 @@ def _first_written(settings: Settings, *names: str) -> At | None:
 
 
 def check_names(settings: Settings) -> None:
-    """MCP-AX 3.2, our rule: colliding names are all withheld, and said before the node runs."""
+    """Warn of colliding names before the node runs: all of them are withheld (MCP-AX 3.2, our rule)."""
     root = settings.tables.get("ax", {}).get("root_segment")
     above = (root,) if root else ()
     written: dict[str, At] = {}
     for segment, server in settings.servers.items():
         tools = settings.written["servers", segment].inside("tools")
         resolution = resolve_locals(list(server.classes))
-        for one in resolution.withheld:
-            _warn(tools.inside(one.name), one.name, one.reason)
+        for tool in resolution.withheld:
+            _warn(tools.inside(tool.name), tool.name, tool.reason)
         for original, local in resolution.local_names.items():
             qualified = qualify((*above, segment), local)
             if isinstance(qualified, str):
@@ -299,8 +301,8 @@ def check_names(settings: Settings) -> None:
     for index, rule in enumerate(settings.tools):
         if is_qualified(rule.match) and ("tool", str(index)) in settings.written:
             written.setdefault(rule.match, settings.written["tool", str(index)].inside("match"))
-    for one in withhold_colliding_aliases(written).withheld:
-        _warn(written[one.name], one.name, one.reason)
+    for tool in withhold_colliding_aliases(written).withheld:
+        _warn(written[tool.name], tool.name, tool.reason)
 
 
 def _warn(at: At, name: str, reason: str) -> None:

@@ -19,10 +19,10 @@ DEVICES_MAX: Final = 10_000
 def device_files(workspace: Path) -> list[Path]:
     """Return the description files of a workspace, sorted. Raise OSError if the folder cannot be read."""
     try:
-        found = list((workspace / FOLDER).iterdir())
+        files = list((workspace / FOLDER).iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(file for file in found if file.suffix == ".toml" and not file.name.startswith("."))
+    return sorted(file for file in files if file.suffix == ".toml" and not file.name.startswith("."))
 
 
 def read_devices(
@@ -39,9 +39,9 @@ def read_devices(
         return ()
     read = _read_leniently if lenient else _read
     devices = [read(file, settings, around, findings) for file in files]
-    known = tuple(device for device in devices if device is not None)
-    _check_lines_apart(known, folder, findings)
-    return known
+    described = tuple(device for device in devices if device is not None)
+    _check_lines_apart(described, folder, findings)
+    return described
 
 
 def read_device_file(file: Path) -> DeviceDescription | tuple[Problem, ...]:
@@ -93,12 +93,12 @@ def _report(fault: DescriptionFault, at: At) -> None:
     for step in fault.path:
         at = at.inside(step)
     like = nearest(fault.unknown, fault.known) if fault.unknown is not None else None
-    known = f"known here: {', '.join(fault.known)}" if fault.known else fault.hint
-    at.wrong(fault.message, f"did you mean '{like}'?" if like is not None else known)
+    fallback = f"known here: {', '.join(fault.known)}" if fault.known else fault.hint
+    at.wrong(fault.message, f"did you mean '{like}'?" if like is not None else fallback)
 
 
 def _check_lines_apart(devices: tuple[DevicePlan, ...], folder: Path, findings: Findings) -> None:
-    """Nothing in a frame says which of two devices on a serial line is meant."""
+    """Report devices on one serial line: nothing in a frame says which of them is meant."""
     seen: dict[str, str] = {}
     for device in devices:
         link = device.description.link

@@ -23,9 +23,13 @@ def _differences(old: Plan, new: Plan) -> Iterator[str]:
         if before == after:
             continue
         if field == "servers":
-            was = {server.segment: server for server in before}
-            now = {server.segment: server for server in after}
-            yield from (f"servers.{one}" for one in {**was, **now} if was.get(one) != now.get(one))
+            old_servers = {server.segment: server for server in before}
+            new_servers = {server.segment: server for server in after}
+            yield from (
+                f"servers.{segment}"
+                for segment in {**old_servers, **new_servers}
+                if old_servers.get(segment) != new_servers.get(segment)
+            )
         elif isinstance(before, msgspec.Struct):
             yield from (
                 f"{field}.{key}" for key in before.__struct_fields__ if getattr(before, key) != getattr(after, key)
@@ -86,12 +90,12 @@ def _loose(plan: Plan) -> Iterator[str]:
     if gate.unannotated == "allow":
         yield 'gate.unannotated = "allow"'
     for rule in plan.tools:
-        said = rule.capability
+        capability = rule.capability
         loosening = {"mutable": False, "reversible": True}
         yield from (
             f'[[tool]] "{rule.match}": {key} = {str(value).lower()}'
             for key, value in loosening.items()
-            if said.get(key) is value
+            if capability.get(key) is value
         )
     for server in plan.servers:
         yield from (
@@ -141,4 +145,4 @@ def _strict(plan: Plan) -> Iterator[str]:
     if safety.mode != "disabled":
         yield f'safety.mode = "{safety.mode}"'
     for key in ("require", "deny", "requires_approval"):
-        yield from (f'safety.{key} "{one}"' for one in getattr(safety, key))
+        yield from (f'safety.{key} "{pattern}"' for pattern in getattr(safety, key))

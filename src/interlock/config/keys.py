@@ -30,7 +30,7 @@ from interlock.config.value_types import Choice, FilePath, Flag, Many, Seconds, 
 
 
 class Secret(enum.Enum):
-    """What of a value is masked when the configuration is shown."""
+    """The part of a value that is masked when the configuration is shown."""
 
     VALUE = enum.auto()  # all of it; of a table, each value
     ARGUMENTS = enum.auto()  # of a command, all but the program
@@ -40,7 +40,7 @@ class Secret(enum.Enum):
 
 
 class TakesEffect(enum.Enum):
-    """When a change of a section or key takes effect in a running node. Without it: at the next start."""
+    """The moment at which a changed section or key takes effect. Without it: at the next start."""
 
     AT_ONCE = enum.auto()
 

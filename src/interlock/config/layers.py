@@ -158,7 +158,7 @@ def _text_layer(settings: dict[KeyPath, tuple[str, str]], here: Path, findings: 
             tree[section][path[1]] = value
 
     def locate(at: KeyPath) -> tuple[str, int | None]:
-        """The setting that holds the place, or else one inside it (a table made of single keys)."""
+        """Return the source of the setting that holds the place, or else of a setting inside it."""
         around = [at[:length] for length in range(len(at), 0, -1) if at[:length] in settings]
         inside = [path for path in settings if path[: len(at)] == at]
         return settings[(around + inside)[0]][0], None
@@ -183,10 +183,12 @@ def _bare(path: KeyPath) -> tuple[Literal["text", "toml", "either"], Any]:
 
 
 def _warn_of_slip(name: str, findings: Findings) -> None:
-    """Other programs may set variables with our prefix (Kubernetes does), so only a likely slip is spoken of."""
-    known = [PREFIX + each.upper() for each in (*TOP, *sections(), *_NOT_SETTINGS)]
-    known += [f"{PREFIX}{each.name}__{key}".upper() for each in sections().values() for key in each.keys]
-    like = nearest(name, known, likeness=0.9)
+    """Warn of a variable that is probably misspelled. Other programs set variables with our prefix too (Kubernetes
+    does).
+    """
+    settings = [PREFIX + each.upper() for each in (*TOP, *sections(), *_NOT_SETTINGS)]
+    settings += [f"{PREFIX}{each.name}__{key}".upper() for each in sections().values() for key in each.keys]
+    like = nearest(name, settings, likeness=0.9)
     if like is not None:
         message = f"{name} is not a setting and is ignored"
         findings.warning(Problem(file=f"environment variable {name}", message=message, hint=f"did you mean {like}?"))

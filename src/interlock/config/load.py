@@ -119,7 +119,7 @@ def _files(path: Path | None, around: ConfigContext) -> tuple[Problem | None, li
 
 
 def _with_folders(server: ServerPlan, workspace: Path, data: Path) -> ServerPlan:
-    """A program without a folder of its own starts in the workspace, wherever the node was started."""
+    """Return the server with absolute folders. A program without its own folder starts in the workspace."""
     reach = server.reach
     if not isinstance(reach, Spawn):
         return server

@@ -390,7 +390,7 @@ class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is held until a person agrees (MCP-AX 11.3)."""
+    """Settings for calls that are held until a person agrees (MCP-AX 11.3)."""
 
     # defer: leave a call to the node below that holds it
     mode: Annotated[
@@ -420,7 +420,7 @@ class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a decision is waited for, and how operators hear that one is wanted."""
+    """Settings for the inbox: how long a decision may take, and how operators are notified."""
 
     # AX-11.3-4
     expiry_s: Annotated[
@@ -494,7 +494,7 @@ class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnitsPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call counts for, by its cost_class."""
+    """The cost of a call in units, by its cost_class."""
 
     free: int = 0
     metered: int = 1

@@ -103,7 +103,7 @@ class _ToolPrefix(Text, frozen=True, kw_only=True):
 
 
 class AqlTokenPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a confirmation token is valid, in seconds, by the danger of its operation."""
+    """The lifetime of a confirmation token in seconds, by the danger of its operation."""
 
     destructive: Annotated[int, Whole(low=1, high=900)] = 300
     dangerous: Annotated[int, Whole(low=1, high=900)] = 300
@@ -111,7 +111,7 @@ class AqlTokenPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AqlDangerPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How destructive operations are confirmed."""
+    """Settings for the confirmation of destructive operations."""
 
     enforce: bool = True
     skew_s: Annotated[int, _ClockSkew(low=0, high=300)] = 0
@@ -225,7 +225,7 @@ _PATTERNS: Final = Many(item=_HintPattern())
 
 
 class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for one agent instead of the settings for all. None: as for all."""
+    """Settings of one agent, in place of those for all agents. None: the setting for all applies."""
 
     max_autonomous_steps: Annotated[int | None, _STEPS] = None
     risk_tolerance: Tolerance | None = None

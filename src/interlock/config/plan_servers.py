@@ -55,7 +55,9 @@ DialTransport = Literal["auto", "http", "sse"]
 
 
 class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a spawned server may touch beside its runtime and its package. `deny` goes before `read` and `write`."""
+    """The files, programs and network that a spawned server may use. `deny` takes precedence over `read` and
+    `write`.
+    """
 
     home: Path  # its private home; made where it is missing
     read: tuple[Path, ...] = ()
@@ -73,7 +75,7 @@ class SandboxPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a spawned server's program comes from; its `command` then holds only the arguments."""
+    """The package with the program of a spawned server. Its `command` then holds only the arguments."""
 
     registry: Literal["npm", "pypi"]
     name: str  # with an optional version: "mcp-server-time==2026.10.19", "@scope/server@1.2.3"
@@ -91,7 +93,7 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
 
 
 class OAuthPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """How the node gets tokens for one server. Without it, the server's own answers decide."""
+    """Settings for tokens that the node sends to one server. Without them, the server's own answers decide."""
 
     grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
     # The only authorization server that may issue them.
@@ -446,7 +448,7 @@ _TRANSPORT: Final = "|".join((*(each.id for each in TRANSPORT_CLASSES), PRIVATE_
 
 
 class ToolCapability(msgspec.Struct, frozen=True, kw_only=True):
-    """What a [[tool]] entry may say of a tool's capability in place of its server (MCP-AX 9.1)."""
+    """The capability of a tool as a [[tool]] entry declares it, in place of its server (MCP-AX 9.1)."""
 
     latency_class: Annotated[LatencyClass | None, Key("How long a call usually takes.", example="slow")] = None
     consistency: Annotated[Consistency | None, Key("What a read after a write sees.", example="eventual")] = None

@@ -70,10 +70,10 @@ class Findings:
             self._warnings.append(warning)
 
     def problems(self) -> tuple[Problem, ...]:
-        found = _in_reading_order(self._problems)
+        problems = _in_reading_order(self._problems)
         if self._left_out:
-            found += (Problem(message=f"{self._left_out} more problems are not shown; fix these first"),)
-        return found
+            problems += (Problem(message=f"{self._left_out} more problems are not shown; fix these first"),)
+        return problems
 
     def warnings(self) -> tuple[Problem, ...]:
         return _in_reading_order(self._warnings)
@@ -84,21 +84,21 @@ def quoted_word(word: str, most: int = SHOWN_MAX) -> str:
     return repr(word if len(word) <= most else word[: most - 1] + "…")
 
 
-def _in_reading_order(found: list[Problem]) -> tuple[Problem, ...]:
-    files = {file: order for order, file in reversed(list(enumerate(each.file for each in found)))}
-    return tuple(sorted(found, key=lambda each: (files[each.file], each.line or 0)))
+def _in_reading_order(problems: list[Problem]) -> tuple[Problem, ...]:
+    files = {file: order for order, file in reversed(list(enumerate(each.file for each in problems)))}
+    return tuple(sorted(problems, key=lambda each: (files[each.file], each.line or 0)))
 
 
 _WORD_MAX: Final = 64  # nothing known is longer; comparing more is work for nothing
 
 
-def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """Return the known word most like `word`, ignoring case and dashes, or None."""
+def nearest(word: str, words: Iterable[str], likeness: float = 0.6) -> str | None:
+    """Return the word of `words` most like `word`, ignoring case and dashes, or None."""
     if len(word) > _WORD_MAX:
         return None
-    plain = {_plain(each): each for each in known}
-    found = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=likeness)
-    return plain[found[0]] if found else None
+    plain = {_plain(each): each for each in words}
+    matches = difflib.get_close_matches(_plain(word), plain, n=1, cutoff=likeness)
+    return plain[matches[0]] if matches else None
 
 
 def _plain(word: str) -> str:

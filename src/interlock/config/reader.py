@@ -172,30 +172,30 @@ def _tool_rule(values: dict[str, Any]) -> ToolRule:
     return ToolRule(**others, capability=capability)
 
 
-def _unknown(what: str, name: str, known: Iterable[str], at: At) -> None:
+def _unknown(what: str, name: str, names: Iterable[str], at: At) -> None:
     inside = at.inside(name)
     if not inside.worth_reporting:
         inside.wrong("unknown")
         return
     where = f"in {at.title}" if at.table else "at the top level"
-    inside.wrong(f"unknown {what} {quoted_word(name)} {where}", _hint_for_unknown(name, list(known), at))
+    inside.wrong(f"unknown {what} {quoted_word(name)} {where}", _hint_for_unknown(name, list(names), at))
 
 
-def _hint_for_unknown(name: str, known: list[str], at: At) -> str | None:
+def _hint_for_unknown(name: str, names: list[str], at: At) -> str | None:
     other = _OTHER_WORDS.get(name)
-    if other in known:
+    if other in names:
         return f"did you mean '{other}'?"
     homes = [f"[{each.name}]" for each in sections().values() if each.shape == "table" and name in each.keys]
     if homes:
         return f"it belongs in {' or '.join(homes)}"
     if at.table and name in TOP:
         return "it belongs at the top, above the first [table]"
-    like = nearest(name, known)
+    like = nearest(name, names)
     if like is not None:
         return f"did you mean '{like}'?"
     elsewhere = {key: each.name for each in sections().values() if each.shape == "table" for key in each.keys}
     like = nearest(name, elsewhere, likeness=0.8)
-    return f"did you mean '{like}' in [{elsewhere[like]}]?" if like else f"known here: {', '.join(known)}"
+    return f"did you mean '{like}' in [{elsewhere[like]}]?" if like else f"known here: {', '.join(names)}"
 
 
 def anchor_plan(values: dict[str, Any], at: At) -> AnchorPlan | WrongValue:

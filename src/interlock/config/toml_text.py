@@ -31,7 +31,7 @@ def key_lines(text: str) -> dict[KeyPath, int]:
 
 
 def line_of(lines: Mapping[KeyPath, int], path: KeyPath) -> int | None:
-    """The line of the path, or of the nearest table around it; None for the top level."""
+    """Return the line of a path or of the nearest table around it, or None for the top level."""
     while path and path not in lines:
         path = path[:-1]
     return lines.get(path)
@@ -143,9 +143,9 @@ class _Scanner:
         return self._text[start : self._at]
 
     def _skip(self, pattern: re.Pattern[str]) -> None:
-        found = pattern.match(self._text, self._at)
-        if found is not None:
-            self._at = found.end()
+        match = pattern.match(self._text, self._at)
+        if match is not None:
+            self._at = match.end()
 
     def _line(self) -> int:
         return bisect_right(self._line_ends, self._at) + 1

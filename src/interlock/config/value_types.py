@@ -84,16 +84,16 @@ def _value_of(body: str, at: At, *, stored: bool) -> str | WrongValue | None:
 
 def _unset_value(name: str, at: At) -> str | WrongValue:
     """Report a missing variable. A server that needs it is not started; every other server is."""
-    said, hint = (
+    message, hint = (
         f"{at.name} needs the environment variable {name}, which is not set",
         "set it before starting interlock",
     )
     if at.table[:1] == ("servers",):
         at.unset.append(name)
         if at.around.starting:
-            at.warn(said, f"{hint}; until then this server is not started")
+            at.warn(message, f"{hint}; until then this server is not started")
         return UNSET
-    return at.wrong(said, hint) if at.around.starting else ""
+    return at.wrong(message, hint) if at.around.starting else ""
 
 
 def _secret_reference_fault(name: str, at: At, *, stored: bool) -> WrongValue | None:
@@ -162,12 +162,12 @@ class Text(ValueType, frozen=True, kw_only=True):
         return text
 
     def schema(self) -> dict[str, Any]:
-        made: dict[str, Any] = {"type": "string"}
+        schema: dict[str, Any] = {"type": "string"}
         if self.pattern is not None:
-            made["pattern"] = f"^(?:{self.pattern})$"
+            schema["pattern"] = f"^(?:{self.pattern})$"
         elif not self.empty:
-            made["minLength"] = 1
-        return made
+            schema["minLength"] = 1
+        return schema
 
 
 class Segment(ValueType, frozen=True, kw_only=True):
@@ -269,12 +269,12 @@ class Size(ValueType, frozen=True, kw_only=True):
 
     def read(self, value: object, at: At) -> int | WrongValue:
         if isinstance(value, str):
-            found = _SIZE.fullmatch(value)
-            if found is None:
+            match = _SIZE.fullmatch(value)
+            if match is None:
                 return at.wrong(
                     f"{at.name} must be a number of bytes, with Ki, Mi or Gi after it", 'for instance "16Mi"'
                 )
-            value = int(found[1]) * _UNITS[found[2]]
+            value = int(match[1]) * _UNITS[match[2]]
         if not isinstance(value, int) or isinstance(value, bool):
             return at.must_be("a number of bytes", value, 'for instance "16Mi"')
         if not self.low <= value <= self.high:

@@ -39,7 +39,7 @@ class ConfigurationSection(NamedTuple):
 
 
 class Capability(NamedTuple):
-    """What a package adds to the configuration, the operator API, the command line and a running node."""
+    """The contributions of a package to the configuration, the operator API, the command line and a running node."""
 
     name: str
     sections: tuple[str, ...] = ()  # of interlock.toml, declared as fields of Plan

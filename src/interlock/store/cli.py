@@ -76,7 +76,7 @@ def tail(
 
 
 def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
-    """Where pages of the log come from: the node, or its data folder while it does not run."""
+    """Return what reads pages of the log: from the node, or from its data folder while it does not run."""
 
     from interlock.store.api import READ_AUDIT
 
@@ -111,8 +111,8 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
         out.remark("no records yet")
         return
     rows = [[Text(name, style="dim") for name in ("TIME", "WHO", "WHAT", "OUTCOME", "TOOK")]] if head else []
-    for times, record in repeats(records, lambda one: (one.who, *_told(one))):
-        what, outcome = _told(record)
+    for times, record in repeats(records, lambda each: (each.who, *_describe(each))):
+        what, outcome = _describe(record)
         what += f" (×{times})" if times > 1 else ""
         good = record.outcome in _DONE
         rows.append(
@@ -150,11 +150,11 @@ def verify(invocation: Invocation) -> None:
     if out.as_json:
         head = {"sequence": verdict.last.sequence, "hash": verdict.last.hash.hex()}
         start = {"sequence": verdict.start.sequence, "hash": verdict.start.hash.hex()}
-        told = {"intact": verdict.intact, "records": verdict.records, "start": start, "last": head}
-        told["broken"] = _flaw(broken)
+        report = {"intact": verdict.intact, "records": verdict.records, "start": start, "last": head}
+        report["broken"] = _flaw(broken)
         if names is not None:
-            told["names"] = {"intact": names.intact, "records": names.records, "broken": _flaw(names_broken)}
-        out.json(told)
+            report["names"] = {"intact": names.intact, "records": names.records, "broken": _flaw(names_broken)}
+        out.json(report)
     elif broken is None:
         out.line(f"intact: {count(verdict.records, 'record')}, the last is {verdict.last.sequence}")
         out.line(f"head    {verdict.last.hash.hex()}")
@@ -197,8 +197,8 @@ def export(
     _stored_audit(invocation).export(after, lambda line: sys.stdout.write(line + "\n"))
 
 
-def _told(record: "AuditRecord") -> tuple[str, str]:
-    """What was done and to whom, and how it ended."""
+def _describe(record: "AuditRecord") -> tuple[str, str]:
+    """Return what was done to whom, and how it ended."""
     words: list[str | None] = [record.tool] if record.tool and record.method == CALL else [record.method, record.tool]
     if record.token_name is not None:
         words += [record.token_name, f"for {record.token_for}"]

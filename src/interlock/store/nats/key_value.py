@@ -446,7 +446,7 @@ class NatsWatch:
             self._changed.set()
 
     def drop(self, subject: str, upto: int) -> None:
-        """What this process has written over."""
+        """Forget a value that this process has overwritten since."""
         waiting = self._waiting.get(subject)
         if waiting is not None and waiting.sequence <= upto:
             del self._waiting[subject]
