@@ -45,7 +45,7 @@ class PersonHold(DangerHold):
     """Inside an execution of the safety loop a person confirms, and the agent gets no token (8.7.3)."""
 
     def __init__(self, loop: SafetyLoop, execution: Execution, names: frozenset[str], held: HeldOperation) -> None:
-        """`names`: by which a report may have named the operation."""
+        """Create a hold. `names` are those by which a report may have named the operation."""
         self._loop = loop
         self._execution = execution
         self._held = held
@@ -57,7 +57,7 @@ class PersonHold(DangerHold):
         return not self._is_agreed
 
     def acknowledge(self, call: Call | None = None) -> Refused | None:
-        """Once: a call that waits for its server is asked about again."""
+        """Use the agreement of a person, once: a call that waits for its server asks again."""
         if self._is_agreed:
             if not self._is_used:
                 self._execution.held.use(self._held)
@@ -81,7 +81,7 @@ class Acknowledgement(DangerHold):
         token: str | None,
         note: Callable[[str], None],
     ) -> None:
-        """`note`: told what came of it, for the audit log."""
+        """Create an acknowledgement. `note` receives the outcome for the audit log."""
         self._tokens = tokens
         self._entry = entry
         self._owner = owner
@@ -96,7 +96,7 @@ class Acknowledgement(DangerHold):
         return self._token is None and not self._is_given
 
     def acknowledge(self, call: Call | None = None) -> Refused | None:
-        """Once: a call that waits for its server is asked about again."""
+        """Redeem the token, or issue one. It happens once: a call that waits for its server asks again."""
         if self._is_given:
             return None
         name, danger = self._entry.name, self._entry.danger

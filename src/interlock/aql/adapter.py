@@ -39,13 +39,15 @@ from interlock.wire.jsonrpc.codec import find_string
 
 
 def confirmation_tokens(clock: Clock, recorder: Recorder, plan: AqlDangerPlan) -> ConfirmationTokens:
-    def note(one: TokenNote) -> None:
-        is_refused = one.event in ("TOKEN_REJECTED", "TOKEN_REVOKED")
+    def note(event: TokenNote) -> None:
+        is_refused = event.event in ("TOKEN_REJECTED", "TOKEN_REVOKED")
         verdict, outcome = ("refused", "refused") if is_refused else ("admitted", "ok")
-        text = f"{one.event} {one.token} of {one.owner}"
-        text = text if one.reason is None else f"{text}: {one.reason}"
-        via = SessionVia("aql", one.owner) if one.owner.startswith("aqls_") else "aql"
-        recorder.add((clock.wall(), one.principal, via, "aql/token", one.operation, None, verdict, outcome, 0.0, text))
+        text = f"{event.event} {event.token} of {event.owner}"
+        text = text if event.reason is None else f"{text}: {event.reason}"
+        via = SessionVia("aql", event.owner) if event.owner.startswith("aqls_") else "aql"
+        recorder.add(
+            (clock.wall(), event.principal, via, "aql/token", event.operation, None, verdict, outcome, 0.0, text)
+        )
 
     return ConfirmationTokens(clock.wall, partial(secrets.token_urlsafe, 32), token_lives(plan), note)
 
@@ -78,7 +80,7 @@ class AqlAdapter:
         loop: LoopOperations,
         dispatch: Dispatch | None = None,
     ) -> None:
-        """`dispatch` sends the questions to AQL servers below for their operations; None: they are not asked."""
+        """Create the adapter. `dispatch` asks AQL servers below for their operations; with None they are not asked."""
         self._current = current
         self._names = names
         self._catalog = catalog
@@ -115,25 +117,25 @@ class AqlAdapter:
         self._refresh_plan()
         namespace = self._catalog.namespace
         key = namespace.view(caller.key).key
-        kept = self._indexes.get(key)
-        if kept is None or kept[0] is not namespace or kept[1] != self._native.version:  # AQL-2.3.3-2
-            kept = (namespace, self._native.version, self._make(namespace, caller))
-            self._keep_index(key, kept)
-        return kept[2]
+        cached = self._indexes.get(key)
+        if cached is None or cached[0] is not namespace or cached[1] != self._native.version:  # AQL-2.3.3-2
+            cached = (namespace, self._native.version, self._make(namespace, caller))
+            self._keep_index(key, cached)
+        return cached[2]
 
-    def _keep_index(self, key: ViewKey, made: tuple[Namespace, int, OperationIndex]) -> None:
+    def _keep_index(self, key: ViewKey, entry: tuple[Namespace, int, OperationIndex]) -> None:
         if len(self._indexes) > INDEXES_MAX:
             self._indexes.clear()
-        self._indexes[key] = made
+        self._indexes[key] = entry
 
     def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
         names = self._names.names()
         routes = namespace.view(caller.key).tool_routes
         entries = [Entry("introspect", native=INTROSPECTION, plan=self._plan)]
         entries += [
-            Entry(one.declaration.name, native=one, plan=self._plan)
-            for one in self._native
-            if one.is_shown(caller)  # AQL-X-5
+            Entry(operation.declaration.name, native=operation, plan=self._plan)
+            for operation in self._native
+            if operation.is_shown(caller)  # AQL-X-5
         ]
         if len(self._entries) > 2 * len(names.by_tool) + ENTRIES_SPARE:
             self._entries.clear()
@@ -143,9 +145,11 @@ class AqlAdapter:
             if lifted is None:
                 entries.append(self._entry(names, route, name))
             else:
-                for upstream, one in lifted.items():
+                for upstream, operation in lifted.items():
                     entries.append(
-                        self._entry(names, route, self._names.lifted.name(route, upstream, names.taken), one, upstream)
+                        self._entry(
+                            names, route, self._names.lifted.name(route, upstream, names.taken), operation, upstream
+                        )
                     )
         return OperationIndex(entries, names.doubled)
 
@@ -165,7 +169,9 @@ class AqlAdapter:
         return entry
 
     def classified(self, route: Route) -> tuple[str, Classified] | None:
-        """The operation of a tool and how its category was found; None: an AQL server's own operations stand for it."""
+        """Return the operation of a tool and how its category was found. Return None if an AQL server's own
+        operations replace it.
+        """
         names = self._names.names()
         name = names.by_tool.get(route.qualified)
         if name is None or self._names.lifted.operations(route) is not None:
@@ -182,11 +188,11 @@ class AqlAdapter:
 
     def endpoints(self, mode: Mode) -> Endpoints:
         plan = self._current.plan
-        kept = self._endpoints.get(mode)
-        if kept is None or kept[0] is not plan:
-            made = Endpoints(mode=mode, profile=profile_of(plan), prefix=plan.aql.tool_prefix)
-            kept = self._endpoints[mode] = (plan, made)
-        return kept[1]
+        cached = self._endpoints.get(mode)
+        if cached is None or cached[0] is not plan:
+            endpoints = Endpoints(mode=mode, profile=profile_of(plan), prefix=plan.aql.tool_prefix)
+            cached = self._endpoints[mode] = (plan, endpoints)
+        return cached[1]
 
     def types(self) -> list[TypeDeclaration]:
         aql = self.plan.aql
@@ -195,7 +201,7 @@ class AqlAdapter:
     def protocol(self, endpoints: Endpoints, caller: Caller, index: OperationIndex) -> dict[str, Any]:
         aql = self.plan.aql
         is_full = aql.batch and aql.field_selection and aql.mode != "single"  # AQL-10.2-1: both modes (10.1), and these
-        said: dict[str, Any] = {
+        members: dict[str, Any] = {
             "version": SPEC_VERSION,
             "conformance": "level-2" if is_full else "level-1",  # AQL-10.2-1
             "mode": endpoints.mode,
@@ -218,17 +224,18 @@ class AqlAdapter:
             "max_concurrent_requests": self.plan.limits.calls_in_flight,
         }
         if caller.aql is not None:
-            said["session_id"] = caller.aql
+            members["session_id"] = caller.aql
         if (safety := self.loop.protocol()) is not None:
-            said["safety"] = safety
-        return said
+            members["safety"] = safety
+        return members
 
     # Sessions
 
     def session_of(self, caller: Caller, meta: Mapping[str, Raw] | None = None) -> str | None:
-        """The id of a client that has a session; made when it first needs one (2.3.5). None over stateless HTTP.
+        """Return the session id of a client that has a session, and create it on first use (2.3.5). Return None over
+        stateless HTTP.
 
-        `meta`: of its request, which may hold a label for the audit log.
+        `meta` is that of its request, which may contain a label for the audit log.
         """
         if caller.aql is None and (caller.calls is not None or caller.via == STDIO):
             caller.begin_aql_session(f"aqls_{uuid.uuid4()}")
@@ -237,27 +244,27 @@ class AqlAdapter:
         return caller.aql
 
     def owner(self, caller: Caller) -> str:
-        """What tokens are bound to: the session, or the principal where there is none."""
+        """Return what tokens are bound to: the session, or the principal if there is none."""
         return self.session_of(caller) or f"principal:{caller.principal.name}"
 
     def end_session(self, caller: Caller, reason: str, *, is_graceful: bool) -> None:
-        """Nothing that belongs to it is left (2.3.3)."""
+        """End a session and remove everything that belongs to it (2.3.3)."""
         if caller.aql is not None:
             self.tokens.end(caller.aql)
             self._note_session(caller, f"{'graceful' if is_graceful else 'abrupt'}: {reason}")
 
-    def _note_session(self, caller: Caller, said: str) -> None:
+    def _note_session(self, caller: Caller, text: str) -> None:
         who, id = caller.principal.name, caller.aql or ""
-        self.recorder.add((self.clock.wall(), who, caller.via, "aql/session", id, None, "admitted", "ok", 0.0, said))
+        self.recorder.add((self.clock.wall(), who, caller.via, "aql/session", id, None, "admitted", "ok", 0.0, text))
 
     def unsaid(self, caller: Caller, warnings: tuple[Warn, ...]) -> tuple[Warn, ...]:
-        """Those that the session was not told yet; without a session all of them (2.3.3)."""
+        """Return the warnings that the session has not received yet; without a session all of them (2.3.3)."""
         if caller.aql is None:
             return warnings
-        said = caller.warned
-        fresh = tuple(one for one in warnings if (one.code, one.message) not in said)  # AQL-2.3.3-4
-        if len(said) < WARNED_MAX:
-            said.update((one.code, one.message) for one in fresh)  # AQL-2.3.3-4
+        sent = caller.warned
+        fresh = tuple(warning for warning in warnings if (warning.code, warning.message) not in sent)  # AQL-2.3.3-4
+        if len(sent) < WARNED_MAX:
+            sent.update((warning.code, warning.message) for warning in fresh)  # AQL-2.3.3-4
         return fresh
 
 
@@ -267,9 +274,9 @@ class LoopAdapter(AqlAdapter):
     def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
         entries = [Entry("introspect", native=INTROSPECTION, plan=self._plan)]
         entries += [
-            Entry(one.declaration.name, native=one, plan=self._plan)
-            for one in self._native
-            if one.declaration.name in reserved_names() and one.is_shown(caller)
+            Entry(operation.declaration.name, native=operation, plan=self._plan)
+            for operation in self._native
+            if operation.declaration.name in reserved_names() and operation.is_shown(caller)
         ]
         return OperationIndex(entries, {})
 
@@ -282,7 +289,7 @@ def profile_of(plan: Plan) -> Profile:
     if not aql.families:
         return PROFILES.get(aql.profile, PROFILES["crude"])
     name = aql.profile if aql.profile not in PROFILES else "custom"
-    made = custom_profile(name, aql.families)
-    if isinstance(made, str):
-        raise ValueError(made)  # the configuration was checked when it was read
-    return made
+    profile = custom_profile(name, aql.families)
+    if isinstance(profile, str):
+        raise ValueError(profile)  # the configuration was checked when it was read
+    return profile

@@ -35,7 +35,7 @@ _decode: Final = msgspec.json.Decoder(_Message).decode
 
 
 class Answered(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one operation. `message`: the whole answer as it came, where the call has not ended by it."""
+    """Outcome of one operation. `message` is the whole answer if the call has not ended with it."""
 
     data: Any = None
     failure: Failure | None = None
@@ -55,7 +55,7 @@ class Acknowledging(Protocol):
 
 
 class Help(Protocol):
-    """What a surface adds to the answers of the way and of budgets."""
+    """Additions of a surface to answers about routes and budgets."""
 
     @property
     def has_quotas(self) -> bool: ...
@@ -63,11 +63,11 @@ class Help(Protocol):
     def quota_warnings(self, caller: Caller, entry: Entry) -> tuple[Warn, ...]: ...
 
     def complete(self, failure: Failure) -> Failure:
-        """With what the client can do about it on this surface."""
+        """Add what the client can do about a failure on this surface."""
 
 
 def unexpected(what: str) -> Failure:
-    """A fault of the node itself: the log has the trace, under the reference that the client gets."""
+    """Turn a fault of the node into a failure. The log has the trace, under the reference that the client gets."""
     ref = secrets.token_hex(6)
     log.exception("%s cannot be served, reference %s", what, ref)
     return internal_error("something went wrong here", ref=ref)
@@ -90,7 +90,7 @@ class OperationSink:
         ack: Acknowledging | None = None,
         warnings: tuple[Warn, ...] = (),
     ) -> None:
-        """`ack`: whose failure, where it has one, is the answer."""
+        """Create a sink. If `ack` has a failure, that failure is the answer."""
         self._caller = caller
         self._help = help
         self._sink = sink
@@ -118,13 +118,13 @@ class OperationSink:
             return Answered(failure=self._ack.failure)
         entry = self._entry
         tool = entry.route.qualified if entry.route is not None else entry.name
-        found = _decode(message)
-        if found.error is not msgspec.UNSET:
-            failure = read_error(found.error, tool=tool, operation=entry.name)
+        answer = _decode(message)
+        if answer.error is not msgspec.UNSET:
+            failure = read_error(answer.error, tool=tool, operation=entry.name)
             return Answered(failure=self._help.complete(failure))
-        if found.result is msgspec.UNSET:
+        if answer.result is msgspec.UNSET:
             return Answered(failure=internal_error("the answer cannot be read"))
-        read = read_result(found.result, tool=tool, operation=entry.name, danger=entry.danger_word)
+        read = read_result(answer.result, tool=tool, operation=entry.name, danger=entry.danger_word)
         if read.passes:
             return Answered(message=message, status=status)
         if entry.upstream is not None and read.failure is None:
@@ -150,11 +150,11 @@ class OperationSink:
         )
 
 
-def _unmatched_warning(missed: list[str], known: list[str]) -> Warn:
+def _unmatched_warning(missed: list[str], valid: list[str]) -> Warn:
     return Warn(
         code="VALIDATION_TRUNCATED_WARNING",
         message=f"fields names nothing in the data: {', '.join(missed[:FIELDS_NAMED_MAX])}",
-        details={"unknown_fields": missed[:FIELDS_NAMED_MAX], "valid_fields": known},
+        details={"unknown_fields": missed[:FIELDS_NAMED_MAX], "valid_fields": valid},
         severity="medium",
     )
 
@@ -173,7 +173,7 @@ class Delivery:
         is_bare: bool = False,
         started_ms: Callable[[], int] | None = None,
     ) -> None:
-        """`is_bare`: the answer is one of introspection, whose shapes are closed."""
+        """Create a delivery. `is_bare` marks an answer of introspection, whose schemas are closed."""
         self._caller = request.caller
         self._client_id = request.client_id
         self._sink = request.sink
@@ -184,7 +184,7 @@ class Delivery:
         self._entry: Entry | None = None
 
     def serve(self, entry: Entry) -> None:
-        """The operation is known: it is this one."""
+        """Set the operation that is served, once it is known."""
         self._entry = entry
 
     def __call__(self, answered: Answered) -> None:
@@ -223,7 +223,7 @@ class Delivery:
         )
 
     def _session_meta(self, meta: Raw | None) -> Raw | None:
-        """The session of a failed operation, for logs and support (2.3.5, X-16)."""
+        """Add the session to a failed operation, for logs and support (2.3.5, X-16)."""
         session = self._caller.aql
         if session is None or meta is not None:
             return meta

@@ -60,15 +60,15 @@ class BatchCall(OwnCall):
     item_caller: Any = None
 
     @classmethod
-    def start(cls, surface: "AqlSurface", asked: ClientRequest, batch: Batch, tool: EndpointTool) -> "BatchCall":
-        caller = asked.caller
+    def start(cls, surface: "AqlSurface", request: ClientRequest, batch: Batch, tool: EndpointTool) -> "BatchCall":
+        caller = request.caller
         whole = cls(
             caller,
-            asked.client_id,
+            request.client_id,
             TOOLS_CALL,
-            asked.params,
-            _unasked(asked.meta),
-            asked.sink,
+            request.params,
+            _unasked(request.meta),
+            request.sink,
             surface.adapter.clock.now(),
             surface.dispatch.under_way,
             "mcp_aql batch",
@@ -83,7 +83,7 @@ class BatchCall(OwnCall):
         return whole
 
     def advance(self) -> None:
-        """Runs items for as long as they are answered at once; is called again by the one that was not."""
+        """Run items as long as they are answered at once. An item that is answered later calls this again."""
         if self.is_advancing:
             return
         self.is_advancing = True
@@ -149,7 +149,7 @@ class BatchCall(OwnCall):
             current.cancel("the batch was cancelled")
 
     def on_item_cancelled(self) -> None:
-        """The client cancelled by the id that the item shares with the batch."""
+        """Handle a cancellation by the id that the item shares with the batch."""
         if not self.done:
             self.current = None
             self.reason = f"cancelled after {self.place} of {len(self.items)}"
@@ -157,16 +157,16 @@ class BatchCall(OwnCall):
 
 
 def _closed(failure: Failure) -> Failure:
-    """An item has no member beside success and error."""
+    """Reduce a failure to the members that an item of a batch may have."""
     return Failure(failure.code, failure.message, failure.details)
 
 
 def _pending(index: int, raw: Raw) -> dict[str, Any]:
     members = decode_object(raw) or {}
-    said: dict[str, Any] = {"index": index, "operation": find_string(members.get("operation")) or ""}
+    item: dict[str, Any] = {"index": index, "operation": find_string(members.get("operation")) or ""}
     if "params" in members:
-        said["params"] = members["params"]
-    return said
+        item["params"] = members["params"]
+    return item
 
 
 def _unasked(meta: dict[str, Raw]) -> dict[str, Raw]:

@@ -55,26 +55,26 @@ class Introspection:
 
     def _operations(self, caller: Caller, index: OperationIndex, query: Query, endpoints: Endpoints) -> dict[str, Any]:
         protocol = self._adapter.protocol(endpoints, caller, index)
-        found = index.entries
+        entries = index.entries
         if query.prefix:
-            found = [entry for entry in found if entry.name.startswith(query.prefix)]
+            entries = [entry for entry in entries if entry.name.startswith(query.prefix)]
         if query.search is not None:
             fitting = index.search(query.search, len(index.entries))
-            kept = set(found) if query.prefix else None
-            found = [entry for entry in fitting if kept is None or entry in kept]
-        total = len(found)
+            with_prefix = set(entries) if query.prefix else None
+            entries = [entry for entry in fitting if with_prefix is None or entry in with_prefix]
+        total = len(entries)
         is_cut = not query.is_paged and total > WHOLE_MAX
-        start = _start(found, query.after)
+        start = _start(entries, query.after)
         most = query.first or (PAGE if query.is_paged or is_cut else total)
         page: list[dict[str, str]] = []
         size = 0
-        for entry in found[start : start + most]:
+        for entry in entries[start : start + most]:
             shown = _info(entry, endpoints)
             size += len(shown["name"]) + len(shown["description"]) + len(shown["endpoint"]) + 75
             if is_cut and page and size > FIRST_PAGE_BYTES - 1500:
                 break
             page.append(shown)
-        dangers = {one["name"]: index.by_name[one["name"]] for one in page}
+        dangers = {entry_shown["name"]: index.by_name[entry_shown["name"]] for entry_shown in page}
         levels = {name: entry.danger.level.word for name, entry in dangers.items() if entry.danger.level >= 2}
         if levels and self._adapter.plan.aql.danger.enforce:
             protocol["danger_levels"] = levels
@@ -96,13 +96,15 @@ class Introspection:
         return {"type": self._maybe_type(index, query.name)}
 
     def _all_types(self, index: OperationIndex) -> list[TypeDeclaration]:
-        """Of a large catalogue only the protocol's own: a type of an operation is found by its name."""
-        found = {declared.name: declared for declared in self._adapter.types()}
+        """Return all types, or only the protocol's own for a large catalogue, where a type of an operation is found
+        by its name.
+        """
+        types = {declared.name: declared for declared in self._adapter.types()}
         if len(index.entries) <= WHOLE_MAX:
             for entry in index.entries:
                 for declared in entry.operation.types:
-                    found.setdefault(declared.name, declared)
-        return list(found.values())
+                    types.setdefault(declared.name, declared)
+        return list(types.values())
 
     def _maybe_type(self, index: OperationIndex, name: str) -> dict[str, Any] | None:
         for declared in self._adapter.types():
@@ -116,21 +118,23 @@ class Introspection:
 
 
 def _surface(entry: Entry) -> dict[str, Any] | None:
-    """What the registry of names says of the tool behind an operation (REG-4.2-9)."""
+    """Return what the registry of names says about the tool of an operation (REG-4.2-9), or None."""
     surface = entry.route.surface if entry.route is not None else None
     return None if surface is None else surface.meta
 
 
 def _suggestion(name: str, near: list[str]) -> tuple[Raw, ...]:
-    """Beside the answer, whose shape has no place for it."""
+    """Return suggestions as content beside the answer, whose schema has no place for them."""
     if not near:
         return ()
-    said = f"There is no operation '{name[:NAME_SHOWN_MAX]}'. Did you mean {', '.join(near[:SUGGESTED_MAX])}?"
-    return (Raw(encode_value({"type": "text", "text": said})),)
+    text = f"There is no operation '{name[:NAME_SHOWN_MAX]}'. Did you mean {', '.join(near[:SUGGESTED_MAX])}?"
+    return (Raw(encode_value({"type": "text", "text": text})),)
 
 
 def _may_have(entry: Entry, type_name: str) -> bool:
-    """Types of a tool begin with its operation's name; asking no others keeps large catalogues cheap."""
+    """Return whether an operation may declare a type. Types of a tool begin with its operation's name, which keeps
+    large catalogues cheap.
+    """
     if entry.native is not None:
         return True
     return type_name.lower().startswith(entry.name.replace("_", ""))
@@ -143,11 +147,11 @@ def _info(entry: Entry, endpoints: Endpoints) -> dict[str, str]:
     return operation_info(entry.name, entry.category, endpoint, entry.summary)
 
 
-def _start(found: list[Entry], after: str | None) -> int:
-    """A page goes on behind the operation that the one before ended with, wherever that stands now."""
+def _start(entries: list[Entry], after: str | None) -> int:
+    """Return where a page starts: after the operation that ended the previous page, wherever it is now."""
     if after is None:
         return 0
-    for place, entry in enumerate(found):
+    for place, entry in enumerate(entries):
         if entry.name == after:
             return place + 1
-    return next((place for place, entry in enumerate(found) if entry.name > after), len(found))
+    return next((place for place, entry in enumerate(entries) if entry.name > after), len(entries))

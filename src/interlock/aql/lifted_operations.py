@@ -10,7 +10,9 @@ from interlock.core.feed import Feed
 
 
 class LiftedOperations:
-    """What AQL servers below declared. A tool of such a server without operations has none that are not elsewhere."""
+    """Operations that AQL servers below declared. A tool of such a server without operations offers none that are
+    not elsewhere.
+    """
 
     def __init__(self) -> None:
         self.changed = Feed[None]()

@@ -55,7 +55,7 @@ class LiftedServers:
     """Asks the servers that look like AQL servers, and writes their operations into `operations`."""
 
     def __init__(self, dispatch: Dispatch | None, operations: LiftedOperations) -> None:
-        """`dispatch` None: nothing is asked, and nothing lifted."""
+        """Create the reader of AQL servers. Without `dispatch`, nothing is asked and nothing is lifted."""
         self._dispatch = dispatch
         self._operations = operations
         self._asked: dict[str, frozenset[Route]] = {}  # by segment: the tools it had when it was asked
@@ -66,18 +66,18 @@ class LiftedServers:
         return len(self._tasks) > 0
 
     async def settle(self) -> None:
-        """Until those that are asked have answered, or for as long as a client waits for a list."""
+        """Wait until the servers that were asked have answered, but no longer than a client waits for a list."""
         await self._tasks.finish(SETTLE_S)
 
     def look(self, routes: Sequence[Route]) -> None:
         """Ask the servers among these that look like AQL servers and were not asked yet."""
-        found: dict[str, set[Route]] = {}
+        candidates: dict[str, set[Route]] = {}
         for route in routes:
             # In a room everyone would see the question, and no one who asks.
             may_be_one = "mcp_aql" in route.original and route.link.members is None
             if may_be_one and ENDPOINT.fullmatch(route.original):
-                found.setdefault(route.link.segment, set()).add(route)
-        for segment, several in found.items():
+                candidates.setdefault(route.link.segment, set()).add(route)
+        for segment, several in candidates.items():
             tools = frozenset(several)
             if self._dispatch is not None and self._asked.get(segment) != tools:
                 self._asked[segment] = tools
@@ -91,7 +91,7 @@ class LiftedServers:
             operations = await self._listed(route)
             if operations is None:
                 continue
-            found: dict[Route, dict[str, Operation]] = {each: {} for each in tools}
+            by_route: dict[Route, dict[str, Operation]] = {each: {} for each in tools}
             kinds = _kinds(await self._introspect(route, query="types"))
             for item in operations:
                 name = item.get("name") if isinstance(item, Mapping) else None
@@ -100,30 +100,30 @@ class LiftedServers:
                 details = (await self._introspect(route, query="operations", name=name)).get("operation")
                 owner = by_name.get(str(details.get("mcpTool"))) if isinstance(details, Mapping) else None
                 if owner is not None and isinstance(details, Mapping):
-                    made = _declaration(name, details, owner, kinds)
-                    if made is not None:
-                        found[owner][name] = made
-            log.info("link %s: an AQL server; %d operations lifted", segment, sum(map(len, found.values())))
-            self._operations.replace(segment, found)
+                    declaration = _declaration(name, details, owner, kinds)
+                    if declaration is not None:
+                        by_route[owner][name] = declaration
+            log.info("link %s: an AQL server; %d operations lifted", segment, sum(map(len, by_route.values())))
+            self._operations.replace(segment, by_route)
             return
 
     async def _listed(self, route: Route) -> list[Any] | None:
-        """The operations it lists, page by page. None: it is no AQL server."""
-        found: list[Any] = []
+        """Return the operations that a server lists, page by page, or None if it is not an AQL server."""
+        listed: list[Any] = []
         after: dict[str, str] = {}
-        while len(found) < OPERATIONS_MAX:
+        while len(listed) < OPERATIONS_MAX:
             page = await self._introspect(route, query="operations", **after)
             operations = page.get("operations")
             if not isinstance(operations, list):
-                return found or None
-            found += operations
+                return listed or None
+            listed += operations
             protocol = page.get("_protocol")
             info = protocol.get("page_info") if isinstance(protocol, Mapping) else None
             following = info.get("next") if isinstance(info, Mapping) else None
             if not isinstance(following, str) or not operations or after == {"after": following}:
                 break
             after = {"after": following}
-        return found[:OPERATIONS_MAX]
+        return listed[:OPERATIONS_MAX]
 
     async def _introspect(self, route: Route, **params: str) -> Mapping[str, Any]:
         dispatch = self._dispatch
@@ -133,10 +133,10 @@ class LiftedServers:
         key = view_key(principal, only=None, names="qualified", declares_extension=True)
         arguments = Raw(encode_value({"operation": "introspect", "params": params}))
         meta = dict(_META)
-        asked = {"name": Raw(encode_value(route.qualified)), "arguments": arguments, "_meta": meta}
+        call_params = {"name": Raw(encode_value(route.qualified)), "arguments": arguments, "_meta": meta}
         answer = _Answer()
         caller = Caller(principal, Era.MODERN, "aql", key)
-        dispatch.call_tool(ClientRequest(caller, b'"aql"', TOOLS_CALL, asked, meta, answer))
+        dispatch.call_tool(ClientRequest(caller, b'"aql"', TOOLS_CALL, call_params, meta, answer))
         try:
             message = await asyncio.wait_for(answer.future, ANSWER_S)
         except TimeoutError:
@@ -152,8 +152,12 @@ class LiftedServers:
 
 def _kinds(listed: Mapping[str, Any]) -> dict[str, str]:
     types = listed.get("types")
-    found = [one for one in types if isinstance(one, Mapping)] if isinstance(types, list) else []
-    return {str(one.get("name")): str(one.get("kind")) for one in found}
+    declared = (
+        [type_declaration for type_declaration in types if isinstance(type_declaration, Mapping)]
+        if isinstance(types, list)
+        else []
+    )
+    return {str(type_declaration.get("name")): str(type_declaration.get("kind")) for type_declaration in declared}
 
 
 def _rank(route: Route) -> tuple[int, str]:
@@ -162,55 +166,54 @@ def _rank(route: Route) -> tuple[int, str]:
 
 
 def _declaration(name: str, details: Mapping[str, Any], route: Route, kinds: Mapping[str, str]) -> Operation | None:
-    """What the server says of its operation; no READ is believed behind a tool that changes things.
-
-    `kinds`: of the types that it names.
+    """Read what a server declares about its operation. READ is not believed behind a tool that changes things.
+    `kinds` are the kinds of the types that it names.
     """
-    said = details.get("semantic_category")
+    category_name = details.get("semantic_category")
     parameters = details.get("parameters")
-    if said not in Category.__members__ or not isinstance(parameters, list):
+    if category_name not in Category.__members__ or not isinstance(parameters, list):
         return None
-    category = Category[str(said)]
+    category = Category[str(category_name)]
     is_mutable = route.capability is None or route.capability.mutable
     if category is Category.READ and is_mutable:
         category = Category.EXECUTE
     namespace = "__".join(snake(segment) for segment in route.segments)
-    made = [_parameter(each, kinds) for each in parameters if isinstance(each, Mapping)]
+    declared = [_parameter(each, kinds) for each in parameters if isinstance(each, Mapping)]
     description = details.get("description")
     return Operation(
         name=f"{namespace}__{name}",
         category=category,
         description=description if isinstance(description, str) and description.strip() else "An operation.",
-        parameters=tuple(each for each in made if each is not None),
+        parameters=tuple(each for each in declared if each is not None),
         returns=Returns("any", "scalar", "What the server answers."),
     )
 
 
-def _parameter(said: Mapping[str, Any], kinds: Mapping[str, str]) -> Parameter | None:
-    name, kind = said.get("name"), said.get("type")
+def _parameter(declared: Mapping[str, Any], kinds: Mapping[str, str]) -> Parameter | None:
+    name, kind = declared.get("name"), declared.get("type")
     if not isinstance(name, str) or not isinstance(kind, str) or not is_name(name):
         return None
-    description, enum, items = said.get("description"), said.get("enum"), said.get("items")
+    description, enum, items = declared.get("description"), declared.get("enum"), declared.get("items")
     bounds = {
         ours: value
         for theirs, ours, of in _BOUNDS
-        if isinstance(value := said.get(theirs), of) and not isinstance(value, bool)
+        if isinstance(value := declared.get(theirs), of) and not isinstance(value, bool)
     }
     return Parameter(
         name=name,
         type=" | ".join(_word(word.strip(), kinds) for word in kind.split("|")),
-        required=said.get("required") is True,
+        required=declared.get("required") is True,
         description=description if isinstance(description, str) else "",
-        default=said.get("default", msgspec.UNSET),
+        default=declared.get("default", msgspec.UNSET),
         enum=tuple(enum) if isinstance(enum, list) else (),
         items=items if isinstance(items, Mapping) else None,
-        sensitive=said.get("sensitive") is True,
+        sensitive=declared.get("sensitive") is True,
         **bounds,
     )
 
 
 def _word(word: str, kinds: Mapping[str, str]) -> str:
-    """The JSON type of a type: of one that the server names, by its kind."""
+    """Return the JSON type of a type. A type that the server names is mapped by its kind."""
     if word in _WORDS:
         return word
     return {"object": "object", "enum": "string"}.get(kinds.get(word, ""), "any")

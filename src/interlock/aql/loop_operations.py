@@ -196,13 +196,15 @@ class LoopOperations:
             native.add(declaration, self._handler(handlers[declaration.name]), is_shown=self._is_shown)
 
     async def open(self) -> None:
-        """Nothing to open."""
+        """Do nothing: there is nothing to open."""
 
     async def close(self) -> None:
         await self._work.finish()
 
     def maybe_person_hold(self, caller: Caller, route: Route | None, held: HeldOperation) -> PersonHold | None:
-        """Of an operation that needs a confirmation: who gives it. None: the caller itself, outside an execution."""
+        """Return the hold of a person who must confirm an operation, or None if the caller confirms it outside an
+        execution.
+        """
         execution = self._loop.maybe_acting(caller)
         if execution is None:
             return None
@@ -212,18 +214,18 @@ class LoopOperations:
         )
 
     def mode(self) -> str:
-        """The capability `execution_safety_loop` (8.6.1)."""
+        """Return the capability `execution_safety_loop` (8.6.1)."""
         return self._loop.plan.mode
 
     def instructions(self) -> str:
-        """What an agent is told to keep to (8.6.5); empty while the loop is disabled."""
+        """Return the rules that an agent must follow (8.6.5). They are empty while the loop is disabled."""
         return "" if self.mode() == "disabled" else INSTRUCTIONS  # AQL-8.6.5-1
 
     def types(self) -> tuple[TypeDeclaration, ...]:
         return () if self.mode() == "disabled" else TYPES
 
     def protocol(self) -> dict[str, Any] | None:
-        """`_protocol.safety`: what is in force, and of patterns only how many there are (8.7.4)."""
+        """Return `_protocol.safety`: the rules in force, and only the number of patterns (8.7.4)."""
         plan = self._loop.plan
         if plan.mode == "disabled":
             return None

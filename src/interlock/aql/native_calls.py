@@ -31,7 +31,7 @@ class OwnCall(Call):
         super().cancel(reason)
 
     def end(self, failure: Failure | None) -> None:
-        """It has been answered: free it, and record how it ended."""
+        """Free an answered call, and record how it ended."""
         if self.done:
             return
         self.done = True
@@ -46,7 +46,7 @@ class NativeCalls:
         self._tasks = BackgroundTasks()
 
     def answer_later(self, call: OwnCall, work: Awaitable[Answered], deliver: Deliver) -> None:
-        """With what `work` comes to."""
+        """Answer a call with the result of `work`."""
 
         async def run() -> None:
             answered = await work

@@ -18,7 +18,7 @@ from interlock.core.calls.caller import Caller
 
 
 class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one call of a native operation."""
+    """Context of one call of a native operation."""
 
     operation: Operation
     caller: Caller  # whose `principal` is who calls; nothing in a request's `_meta` says that
@@ -54,7 +54,7 @@ class NativeOperations:
     def add(
         self, declaration: Operation, handler: Handler, *, is_shown: Callable[[Caller], bool] = _shown_to_all
     ) -> None:
-        """Raises ValueError for a declaration that cannot be one, and for a name that is taken (6.2)."""
+        """Add an operation. Raise ValueError for an invalid declaration, or for a name that is taken (6.2)."""
         problem = check_operation(declaration, may_be_reserved=True)
         if declaration.name in self._by_name:  # AQL-6.2-1
             problem = f"operation '{declaration.name}': there is one of this name already (6.2)"

@@ -53,7 +53,9 @@ class Entry:
         lifted: Operation | None = None,
         upstream: str | None = None,
     ) -> None:
-        """`lifted`: the declaration of an AQL server's own operation, which it calls `upstream`."""
+        """Create an entry. `lifted` is the declaration of an AQL server's own operation, which the server calls
+        `upstream`.
+        """
         self.name = name
         self.native = native
         self.route = route
@@ -145,7 +147,7 @@ class Entry:
     def weights(self) -> Mapping[str, float]:
         declared = self._declared
         if declared is not None:
-            return term_weights(self.name, declared.description, (one.name for one in declared.parameters))
+            return term_weights(self.name, declared.description, (parameter.name for parameter in declared.parameters))
         item = self.route.item if self.route is not None else {}
         schema = decode_object(item["inputSchema"]) if "inputSchema" in item else None
         properties = decode_object(schema["properties"]) if schema is not None and "properties" in schema else None
@@ -164,13 +166,13 @@ class Entry:
 
     @cached_property
     def treatment(self) -> Treatment:
-        """What its danger and the trust in its server ask for (C.danger-3)."""
+        """Return what the danger of an operation and the trust in its server demand (C.danger-3)."""
         if not self._plan.aql.danger.enforce:
             return "allow"
-        asked = treatment(self.danger.level, self.trust, is_declared=self.danger.is_declared)
+        required = treatment(self.danger.level, self.trust, is_declared=self.danger.is_declared)
         # An AQL server that takes a token of its own asks for it itself; two tokens would be one too many.
         is_asked_below = self._lifted is not None and CONFIRMATION_PARAMETER.name in self._lifted.by_name
-        return "allow" if asked == "confirm" and is_asked_below else asked
+        return "allow" if required == "confirm" and is_asked_below else required
 
     @property
     def least_trust(self) -> str:
@@ -184,7 +186,7 @@ class OperationIndex:
     """Immutable but for what is made on first use."""
 
     def __init__(self, entries: Iterable[Entry], doubled: Mapping[str, Sequence[str]]) -> None:
-        """`doubled`: names that several tools would have, and that therefore name none of them."""
+        """Create the index. `doubled` are names that several tools would have, and that therefore name none of them."""
         self.entries = sorted(entries, key=lambda entry: entry.name)
         self.by_name = {entry.name: entry for entry in self.entries}
         self._doubled = doubled
@@ -195,28 +197,28 @@ class OperationIndex:
 
     @cached_property
     def _by_form(self) -> Mapping[str, list[str]]:
-        found: dict[str, list[str]] = {}
+        names: dict[str, list[str]] = {}
         for entry in self.entries:
-            found.setdefault(folded(entry.name), []).append(entry.name)
-        return found
+            names.setdefault(folded(entry.name), []).append(entry.name)
+        return names
 
     @cached_property
     def _by_original(self) -> Mapping[str, list[str]]:
-        """Operations by the name of their tool, where that is beyond ASCII and the operation has another."""
-        found: dict[str, list[str]] = {}
+        """Return operations by the name of their tool, if that name is not ASCII and differs from the operation's."""
+        operations: dict[str, list[str]] = {}
         for entry in self.entries:
             route = entry.route
             if route is not None and not route.original.isascii():
                 for name in {route.original, route.qualified, f"{route.link.segment}.{route.original}"}:
-                    found.setdefault(name, []).append(entry.name)
-        return found
+                    operations.setdefault(name, []).append(entry.name)
+        return operations
 
     def search(self, text: str, most: int) -> list[Entry]:
         return [self.entries[place] for place in self.search_index.search(text, most)]
 
     def near(self, name: str) -> list[str]:
-        """What may be meant by an unknown name; best first."""
-        doubled = [one for one in self._doubled.get(name, ()) if one in self.by_name]
+        """Return what an unknown name may mean, the best match first."""
+        doubled = [candidate for candidate in self._doubled.get(name, ()) if candidate in self.by_name]
         if doubled:
             return doubled[:NEAR_MAX]
         same = self._by_original.get(name, []) if not name.isascii() else self._by_form.get(folded(name), [])
@@ -228,5 +230,5 @@ class OperationIndex:
 
     @cached_property
     def danger_levels(self) -> dict[str, str]:
-        """Operations that need confirmation, with their level."""
+        """Return the operations that need confirmation, with their danger level."""
         return {entry.name: entry.danger.level.word for entry in self.entries if entry.danger.level >= 2}

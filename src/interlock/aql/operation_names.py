@@ -67,7 +67,7 @@ class OperationNames:
 
     @property
     def unmatched(self) -> list[str]:
-        """Of the rules about operations those that no tool is matched by first."""
+        """Return the rules about operations that are not the first match of any tool."""
         used = set(map(id, self.rules.values()))
         about = [rule for rule in self._ruled if rule.aql is not None or rule.trust is not None]
         return [rule.match for rule in about if id(rule) not in used]

@@ -94,7 +94,7 @@ def check_live(plan: Plan) -> tuple[Report, Evidence]:
 
 
 def write_evidence(folder: Path, report: Report, evidence: Evidence) -> int:
-    """The number of files. Raises OSError."""
+    """Write the report and the exchanges, and return the number of files. Raise OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     written = {folder / "report.json": report.shown()}
     if evidence.bundle is not None:
@@ -135,15 +135,17 @@ async def _check(plan: Plan) -> tuple[Report, Evidence]:
         ]
         surfaces = tuple(surface for surface, _ in opened)
         report = await run_suite(surfaces, opened[0][1])
-        modes = [one.mode for one in surfaces]
+        modes = [checked.mode for checked in surfaces]
         bundle = await gather_evidence(surfaces[0], report.level, [*modes]) if report.is_held else None
-        return report, Evidence(bundle, {f"{one.mode}-{one.client.version}": one.client.kept for one in surfaces})
+        return report, Evidence(
+            bundle, {f"{checked.mode}-{checked.client.version}": checked.client.kept for checked in surfaces}
+        )
     finally:
         await node.close()
 
 
 async def _open(node: Node, plan: Plan, mode: Mode, surface: str, version: str) -> tuple[Checked, int]:
-    """With the level that the surface claims."""
+    """Open a surface and return it with the level that it claims."""
     client = LiveClient(node, surface, version)
     await client.greet()
     tools = tuple(
@@ -153,12 +155,12 @@ async def _open(node: Node, plan: Plan, mode: Mode, surface: str, version: str) 
     asks = {"operation": "introspect", "params": {"query": "operations", "first": 1}}
     for tool in tools:  # what a client does that knows only the list
         answer = await client.request("tools/call", {"name": tool, "arguments": asks})
-        said = _maybe_conformance(answer)
-        if said is not None:
-            reads, claimed = tool, LEVELS.get(said, 1)
+        conformance = _maybe_conformance(answer)
+        if conformance is not None:
+            reads, claimed = tool, LEVELS.get(conformance, 1)
             break
-    made = Checked(client=client, mode=mode, tools=tools, reads=reads, batch_max=plan.aql.limits.batch_operations)
-    return made, claimed
+    checked = Checked(client=client, mode=mode, tools=tools, reads=reads, batch_max=plan.aql.limits.batch_operations)
+    return checked, claimed
 
 
 def _maybe_conformance(answer: dict[str, Any]) -> str | None:
@@ -178,10 +180,10 @@ _VALUES: Final = {"query": "operations", "input": {}}  # of parameters for which
 
 
 async def gather_evidence(surface: Checked, level: int, modes: list[str]) -> dict[str, Any]:
-    """`modes`: as `mode` of the surfaces that were looked at says them."""
+    """Collect the evidence of a surface. `modes` are those of all surfaces that were checked."""
     client, reads = surface.client, surface.reads
     listed = await client.send(reads, _introspect(query="operations", prefix=f"{SAMPLE}__"))
-    names = ["introspect", *(one["name"] for one in listed["data"]["operations"])]
+    names = ["introspect", *(operation["name"] for operation in listed["data"]["operations"])]
     details = [await surface.details(name) for name in names]
     protocol = listed["data"]["_protocol"]["capabilities"]
     evidence: dict[str, Any] = {
@@ -198,10 +200,10 @@ async def gather_evidence(surface: Checked, level: int, modes: list[str]) -> dic
             "types_list": await client.send(reads, _introspect(query="types")),
             "operation_details": details,
         },
-        "accepted_parameters": {one["name"]: await _accepted(surface, one) for one in details},
+        "accepted_parameters": {operation["name"]: await _accepted(surface, operation) for operation in details},
         "parameter_tests": {
-            "missing_required": [case for one in details for case in await _missing(surface, one)],
-            "unknown_parameter": [await _unknown(surface, one) for one in details],
+            "missing_required": [case for operation in details for case in await _missing(surface, operation)],
+            "unknown_parameter": [await _unknown(surface, operation) for operation in details],
             "optional_defaults": [],
         },
         "error_tests": await _errors(surface),
@@ -210,7 +212,7 @@ async def gather_evidence(surface: Checked, level: int, modes: list[str]) -> dic
         **await _writing(surface),
     }
     if level >= 2:
-        tool = next(one["mcpTool"] for one in details if one["name"] == GET)
+        tool = next(operation["mcpTool"] for operation in details if operation["name"] == GET)
         items = [{"operation": GET, "params": NOTE}]
         evidence["batch_example"] = await client.send(tool, {"operations": items})
     return evidence
@@ -221,7 +223,11 @@ def _introspect(**params: Any) -> dict[str, Any]:
 
 
 def _required(details: dict[str, Any]) -> dict[str, Any]:
-    return {one["name"]: _VALUES.get(one["name"], "n1") for one in details["parameters"] if one["required"]}
+    return {
+        parameter["name"]: _VALUES.get(parameter["name"], "n1")
+        for parameter in details["parameters"]
+        if parameter["required"]
+    }
 
 
 async def _call(surface: Checked, details: dict[str, Any], params: dict[str, Any]) -> dict[str, Any]:
@@ -229,7 +235,9 @@ async def _call(surface: Checked, details: dict[str, Any], params: dict[str, Any
 
 
 async def _accepted(surface: Checked, details: dict[str, Any]) -> list[str]:
-    """As the refusal of an unknown parameter names them; that of introspect has its words alone."""
+    """Return the accepted parameters as the refusal of an unknown parameter names them. Introspect names them in its
+    message only.
+    """
     error = (await _call(surface, details, {**_required(details), UNKNOWN: 1}))["error"]
     if "details" in error:
         return list(error["details"]["valid_params"])
@@ -237,10 +245,10 @@ async def _accepted(surface: Checked, details: dict[str, Any]) -> list[str]:
 
 
 async def _missing(surface: Checked, details: dict[str, Any]) -> list[dict[str, Any]]:
-    given = _required(details)
+    required = _required(details)
     cases = []
-    for name in given:
-        rest = {key: value for key, value in given.items() if key != name}
+    for name in required:
+        rest = {key: value for key, value in required.items() if key != name}
         response = await _call(surface, details, rest)
         cases.append({"operation": details["name"], "parameter": name, "response": response})
     return cases
@@ -252,7 +260,7 @@ async def _unknown(surface: Checked, details: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _errors(surface: Checked) -> list[dict[str, Any]]:
-    asked: tuple[tuple[str, str, dict[str, Any], list[str]], ...] = (
+    cases: tuple[tuple[str, str, dict[str, Any], list[str]], ...] = (
         ("unknown-operation", NOWHERE, {}, [NOWHERE, "introspect"]),
         ("unknown-parameter", GET, {**NOTE, UNKNOWN: 1}, [UNKNOWN]),
         ("missing-parameter", GET, {}, ["note_id", "string"]),
@@ -265,27 +273,27 @@ async def _errors(surface: Checked) -> list[dict[str, Any]]:
             "must_mention": mentions,
             "response": await surface.client.send(tool, {"operation": operation, "params": params}),
         }
-        for name, operation, params, mentions in asked
+        for name, operation, params, mentions in cases
     ]
 
 
 async def _constraint(surface: Checked) -> dict[str, Any]:
     update = await surface.details(f"{SAMPLE}__update_note")
     response = await _call(surface, update, {**NOTE, "input": {"created_at": "now"}})
-    declared = next(one["type"] for one in update["parameters"] if one["name"] == "input")
+    declared = next(item["type"] for item in update["parameters"] if item["name"] == "input")
     shown = await surface.client.introspect(surface.reads, query="types", name=declared)
-    fields = [one["name"] for one in (shown["type"] or {}).get("fields", ())]
+    fields = [item["name"] for item in (shown["type"] or {}).get("fields", ())]
     return {"name": "fields-of-a-note", "documented": bool(fields) and "created_at" not in fields, "response": response}
 
 
 async def _writing(surface: Checked) -> dict[str, Any]:
-    made = (await surface.do(f"{SAMPLE}__create_note", dict(WRITTEN)))["data"]
-    found = await surface.do(GET, {"note_id": made["id"]})
-    await surface.do(f"{SAMPLE}__update_note", {"note_id": made["id"], "input": {"title": "Changed"}})
-    changed = await surface.do(GET, {"note_id": made["id"]})
+    created = (await surface.do(f"{SAMPLE}__create_note", dict(WRITTEN)))["data"]
+    read = await surface.do(GET, {"note_id": created["id"]})
+    await surface.do(f"{SAMPLE}__update_note", {"note_id": created["id"], "input": {"title": "Changed"}})
+    changed = await surface.do(GET, {"note_id": created["id"]})
     expected = {f"data.{key}": value for key, value in WRITTEN.items()}
     preserved = {"data.body": WRITTEN["body"], "data.title": "Changed"}
     return {
-        "round_trip_tests": [{"name": "note", "expected_fields": expected, "read_response": found}],
+        "round_trip_tests": [{"name": "note", "expected_fields": expected, "read_response": read}],
         "update_preservation_tests": [{"name": "note", "preserved_fields": preserved, "read_response": changed}],
     }

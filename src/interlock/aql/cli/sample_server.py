@@ -33,13 +33,13 @@ called: list[str] = []
 notes: dict[str, dict[str, Any]] = {"n1": {"id": "n1", "title": "A note", "body": "Its text", "tags": ["a", "b"]}}
 
 
-def run(name: str, given: dict[str, Any]) -> dict[str, Any]:
+def run(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if name == "create_note":
-        made = {"id": f"n{len(notes) + 1}", **given}
-        return notes.setdefault(made["id"], made)
-    note = notes.get(given.get("note_id", "n1"), {})
+        created = {"id": f"n{len(notes) + 1}", **arguments}
+        return notes.setdefault(created["id"], created)
+    note = notes.get(arguments.get("note_id", "n1"), {})
     if name == "update_note":
-        note.update({key: value for key, value in given.items() if key != "note_id"})
+        note.update({key: value for key, value in arguments.items() if key != "note_id"})
     return note
 
 
@@ -54,11 +54,11 @@ def result_of(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
         return {"tools": TOOLS}
     if method == "tools/call":
         if params["name"] == "get_count":
-            found: dict[str, Any] = {"calls": len(called)}
+            result: dict[str, Any] = {"calls": len(called)}
         else:
             called.append(params["name"])
-            found = run(params["name"], params.get("arguments") or {})
-        return {"content": [{"type": "text", "text": json.dumps(found)}], "structuredContent": found}
+            result = run(params["name"], params.get("arguments") or {})
+        return {"content": [{"type": "text", "text": json.dumps(result)}], "structuredContent": result}
     return {} if method == "ping" else None
 
 

@@ -37,7 +37,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def result(self) -> Verdict:
-        results = {one.result for one in self.tests}
+        results = {test.result for test in self.tests}
         return "failed" if "failed" in results or not results else "passed" if "passed" in results else "skipped"
 
 
@@ -47,11 +47,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def level(self) -> int:
-        """The highest level of which, and of those below, every category passed; 0: none."""
+        """Return the highest level of which, with all lower levels, every category passed, or 0."""
         reached = 0
         for level in range(1, self.claimed + 1):
-            of_level = [one for one in self.sections if one.level == level]
-            if not of_level or any(one.result != "passed" for one in of_level):
+            of_level = [section for section in self.sections if section.level == level]
+            if not of_level or any(section.result != "passed" for section in of_level):
                 break
             reached = level
         return reached
@@ -128,17 +128,19 @@ class LiveClient:
         waits: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[self._next] = waits
         meta = {"_meta": self._stamp} if self._stamp else {}
-        asked = {"jsonrpc": "2.0", "id": self._next, "method": method, "params": {**params, **meta}}
-        self._feed(json.dumps(asked).encode() + b"\n")
+        request = {"jsonrpc": "2.0", "id": self._next, "method": method, "params": {**params, **meta}}
+        self._feed(json.dumps(request).encode() + b"\n")
         answer = await asyncio.wait_for(waits, PATIENCE_S)
-        self.kept.append((asked, answer))
+        self.kept.append((request, answer))
         return answer
 
     async def tools(self) -> dict[str, dict[str, Any]]:
-        return {one["name"]: one for one in (await self.request("tools/list", {}))["result"]["tools"]}
+        return {tool["name"]: tool for tool in (await self.request("tools/list", {}))["result"]["tools"]}
 
     async def send(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The envelope. Raises ValueError where the answer has not the form of the specification."""
+        """Call a tool and return the envelope. Raise ValueError if the answer does not have the form of the
+        specification.
+        """
         answer = await self.request("tools/call", {"name": tool, "arguments": arguments})
         if "result" not in answer:
             raise ValueError(f"{tool} answered with an error of JSON-RPC: {answer.get('error')}")
@@ -215,13 +217,13 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.mode} mode, {self.client.version}"
 
     async def operations(self) -> list[dict[str, Any]]:
-        found = await self.client.introspect(self.reads, query="operations", prefix=f"{SAMPLE}__")
-        return list(found["operations"])
+        listed = await self.client.introspect(self.reads, query="operations", prefix=f"{SAMPLE}__")
+        return list(listed["operations"])
 
     async def details(self, name: str) -> dict[str, Any]:
-        found = (await self.client.introspect(self.reads, query="operations", name=name))["operation"]
-        want(found is not None, f"introspection does not know {name}")
-        return dict(found)
+        operation = (await self.client.introspect(self.reads, query="operations", name=name))["operation"]
+        want(operation is not None, f"introspection does not know {name}")
+        return dict(operation)
 
     async def do(self, name: str, params: dict[str, Any]) -> dict[str, Any]:
         tool = (await self.details(name))["mcpTool"]
@@ -253,7 +255,7 @@ async def check_mode(surface: Checked) -> None:
 
 
 async def check_introspect(surface: Checked) -> None:
-    names = {one["name"] for one in await surface.operations()}
+    names = {operation["name"] for operation in await surface.operations()}
     for name in EXPECTED:
         want(name in names, f"{name} is not listed")
     ask = surface.client.introspect
@@ -266,10 +268,10 @@ async def check_introspect(surface: Checked) -> None:
 
 
 async def check_formats(surface: Checked) -> None:
-    """Every answer is held to the closed schemas by the client; this asks for each form."""
-    found = await surface.do(GET, NOTE)
-    want_code(found, "success", GET)
-    want(found["data"].get("title") == "A note", "the data of a success is not what the tool answered")
+    """Request each form of answer. The client holds every answer to the closed schemas."""
+    answer = await surface.do(GET, NOTE)
+    want_code(answer, "success", GET)
+    want(answer["data"].get("title") == "A note", "the data of a success is not what the tool answered")
     lacking = await surface.do(GET, {})
     want_code(lacking, "VALIDATION_MISSING_PARAM", "a missing parameter")
     unknown = await surface.client.send(surface.reads, {"operation": NOWHERE, "params": {}})
@@ -288,21 +290,24 @@ async def check_categories(surface: Checked) -> None:
 
 
 async def check_family_and_category(surface: Checked) -> None:
-    """Of every operation of the first page, the node's own among them."""
+    """Check the family and category of every operation of the first page, including the node's own."""
     listed = (await surface.client.introspect(surface.reads, query="operations"))["operations"]
-    want(any(one["name"] == "introspect" for one in listed), "introspect is not listed")
-    for one in listed:
-        name = one["name"]
-        want(one.get("semantic_category") in CATEGORIES, f"{name} has no category")
-        want(_NAME.fullmatch(one.get("endpoint", "")) is not None, f"{name} has no family")
+    want(any(operation["name"] == "introspect" for operation in listed), "introspect is not listed")
+    for operation in listed:
+        name = operation["name"]
+        want(operation.get("semantic_category") in CATEGORIES, f"{name} has no category")
+        want(_NAME.fullmatch(operation.get("endpoint", "")) is not None, f"{name} has no family")
         details = await surface.details(name)
         for key in ("semantic_category", "endpoint"):
-            want(details[key] == one[key], f"{name}: {key} is {one[key]} in the list and {details[key]} in the details")
+            want(
+                details[key] == operation[key],
+                f"{name}: {key} is {operation[key]} in the list and {details[key]} in the details",
+            )
         want(details["mcpTool"] in surface.tools, f"{name} belongs to {details['mcpTool']}, which is not listed")
 
 
 async def check_wrong_endpoints(surface: Checked) -> None:
-    """In single mode there is no wrong endpoint: a tool of another mode is not there."""
+    """Check that a wrong endpoint is refused. In single mode there is none: a tool of another mode does not exist."""
     before = (await surface.do(COUNT, {}))["data"]
     if surface.mode == "single":
         named = {"name": f"{surface.reads}_read", "arguments": {"operation": GET, "params": NOTE}}
@@ -323,11 +328,14 @@ async def check_wrong_endpoints(surface: Checked) -> None:
 
 
 async def check_field_selection(surface: Checked) -> None:
-    found = await surface.do(GET, {**NOTE, "fields": ["title"]})
-    want_code(found, "success", "fields")
-    want(found["data"] == {"title": "A note"}, f"with fields = title the data is {found['data']}")
+    answer = await surface.do(GET, {**NOTE, "fields": ["title"]})
+    want_code(answer, "success", "fields")
+    want(answer["data"] == {"title": "A note"}, f"with fields = title the data is {answer['data']}")
     details = await surface.details(GET)
-    want(any(one["name"] == "fields" for one in details["parameters"]), f"{GET} does not show the parameter fields")
+    want(
+        any(parameter["name"] == "fields" for parameter in details["parameters"]),
+        f"{GET} does not show the parameter fields",
+    )
 
 
 async def check_batch(surface: Checked) -> None:
@@ -335,7 +343,7 @@ async def check_batch(surface: Checked) -> None:
     items = [{"operation": GET, "params": NOTE}, {"operation": NOWHERE, "params": {}}][: surface.batch_max]
     answer = await surface.client.send(tool, {"operations": items})
     want("results" in answer, f"a batch is answered {code_of(answer)}")
-    codes = [code_of(one["result"]) for one in answer["results"]]
+    codes = [code_of(item["result"]) for item in answer["results"]]
     want(codes == ["success", "NOT_FOUND_OPERATION"][: len(items)], f"the operations of a batch are answered {codes}")
     failed = len(items) - 1
     want(answer["summary"] == {"total": len(items), "succeeded": 1, "failed": failed}, "the summary is wrong")
@@ -343,10 +351,10 @@ async def check_batch(surface: Checked) -> None:
 
 async def check_same_answers(surface: Checked, other: Checked) -> None:
     for name, params in ((GET, NOTE), (GET, {}), (f"{SAMPLE}__run_report", {"report": "r"})):
-        one, two = [{**await each.do(name, params), "_meta": None} for each in (surface, other)]
-        want(one == two, f"{name} is answered otherwise in {other.mode} mode")
-    one, two = [{**await each.details(GET), "mcpTool": None} for each in (surface, other)]
-    want(one == two, f"{GET} is described otherwise in {other.mode} mode")
+        first, two = [{**await each.do(name, params), "_meta": None} for each in (surface, other)]
+        want(first == two, f"{name} is answered otherwise in {other.mode} mode")
+    first, two = [{**await each.details(GET), "mcpTool": None} for each in (surface, other)]
+    want(first == two, f"{GET} is described otherwise in {other.mode} mode")
 
 
 ItemOf = Callable[[Checked], Awaitable[None]]
@@ -364,29 +372,31 @@ BOTH: Final = "both modes"
 
 async def run_suite(surfaces: tuple[Checked, ...], claimed: int) -> Report:
     sections = [
-        Section(name=name, level=1, tests=tuple([await _tried(one.name, item(one)) for one in surfaces]))
+        Section(name=name, level=1, tests=tuple([await _tried(surface.name, item(surface)) for surface in surfaces]))
         for name, item in LEVEL_1
     ]
     if claimed < 2:
-        skipped = [Item(name=one.name, result="skipped", message="level 2 is not claimed") for one in surfaces]
+        skipped = [Item(name=surface.name, result="skipped", message="level 2 is not claimed") for surface in surfaces]
         names = (BOTH, *(name for name, _ in LEVEL_2))
         return Report(
             claimed=claimed,
             sections=(*sections, *(Section(name=name, level=2, tests=tuple(skipped)) for name in names)),
         )
-    pairs = [await _tried(one.client.version, check_same_answers(one, two)) for one, two in _pairs(surfaces)]
+    pairs = [
+        await _tried(surface.client.version, check_same_answers(surface, two)) for surface, two in _pairs(surfaces)
+    ]
     sections.append(Section(name=BOTH, level=2, tests=tuple(pairs)))
     for name, item in LEVEL_2:
-        tests = [await _tried(one.name, item(one)) for one in surfaces]
+        tests = [await _tried(surface.name, item(surface)) for surface in surfaces]
         sections.append(Section(name=name, level=2, tests=tuple(tests)))
     return Report(claimed=claimed, sections=tuple(sections))
 
 
 def _pairs(surfaces: tuple[Checked, ...]) -> Iterator[tuple[Checked, Checked]]:
-    for one in surfaces:
+    for first in surfaces:
         for two in surfaces:
-            if one.mode != "single" and two.mode == "single" and one.client.version == two.client.version:
-                yield one, two
+            if first.mode != "single" and two.mode == "single" and first.client.version == two.client.version:
+                yield first, two
 
 
 async def _tried(name: str, item: Awaitable[None]) -> Item:
@@ -397,6 +407,6 @@ async def _tried(name: str, item: Awaitable[None]) -> Item:
     except TimeoutError:
         return Item(name=name, result="failed", message="no answer in time")
     except (LookupError, TypeError, AttributeError, ValueError) as error:  # an answer of another shape
-        said = (str(error).splitlines() or [""])[0][:300]
-        return Item(name=name, result="failed", message=f"the answer has not the form it should: {said}")
+        reason = (str(error).splitlines() or [""])[0][:300]
+        return Item(name=name, result="failed", message=f"the answer has not the form it should: {reason}")
     return Item(name=name, result="passed")

@@ -183,7 +183,7 @@ def is_valid(name: str, envelope: Any) -> bool:
 
 
 def check_answer(envelope: Any, arguments: Any) -> None:
-    """Raises where the answer to a request is not what the specification's tables say."""
+    """Raise an error if the answer to a request does not match the specification's tables."""
     name = "result"
     if isinstance(arguments, dict):
         if "operations" in arguments and "results" in envelope:

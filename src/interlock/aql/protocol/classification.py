@@ -47,13 +47,13 @@ class Classified(msgspec.Struct, frozen=True):
 
 
 def leading_verbs(local: str) -> list[str]:
-    """The verb of a name, and those joined to it: create_or_update_file -> create, update."""
+    """Return the verb of a name, and those joined to it: create_or_update_file -> create, update."""
     words = snake(local).strip("_").split("_")
-    found = words[:1]
+    verbs = words[:1]
     for before, word in pairwise(words):
         if before in _JOINED:
-            found.append(word)
-    return found
+            verbs.append(word)
+    return verbs
 
 
 def _verb_category(verbs: list[str], words: list[str]) -> Category | None:
@@ -67,9 +67,10 @@ def _verb_category(verbs: list[str], words: list[str]) -> Category | None:
 
 
 def classify(local: str, *, is_read_only: bool, is_destructive: bool | None = None) -> Classified:
-    """Before the shape of an UPDATE is asked (C.map-8). `is_read_only`: the effective AX capability is not mutable.
+    """Classify a tool by its name and hints, before the shape of an UPDATE is considered (C.map-8).
 
-    `is_destructive`: the server's own hint, None where it gives none.
+    `is_read_only` means that the effective AX capability is not mutable. `is_destructive` is the server's own hint, or
+    None.
     """
     verbs, words = leading_verbs(local), snake(local).strip("_").split("_")
     by_verb = _verb_category(verbs, words)
@@ -80,14 +81,14 @@ def classify(local: str, *, is_read_only: bool, is_destructive: bool | None = No
         verb = verbs[0] if verbs else ""
         return Classified(Category.EXECUTE, "fallback", f"Classified EXECUTE because nothing is known of '{verb}'.")
     if by_verb is Category.CREATE and is_destructive is True:
-        said = "Classified EXECUTE because it adds by its name and may overwrite by its destructiveHint."
-        return Classified(Category.EXECUTE, "contradiction", said)
+        reason = "Classified EXECUTE because it adds by its name and may overwrite by its destructiveHint."
+        return Classified(Category.EXECUTE, "contradiction", reason)
     if by_verb is Category.UPDATE and verbs[0] in ADDING:
-        said = "Classified as changing, because by its name it may overwrite what exists."
-        return Classified(by_verb, "contradiction", said)
+        reason = "Classified as changing, because by its name it may overwrite what exists."
+        return Classified(by_verb, "contradiction", reason)
     if contradicts:
-        said = f"Classified {by_verb.value} by its name, although it is declared read-only."
-        return Classified(by_verb, "contradiction", said)
+        reason = f"Classified {by_verb.value} by its name, although it is declared read-only."
+        return Classified(by_verb, "contradiction", reason)
     if by_verb is Category.DELETE and verbs[0] not in REMOVING:
         return Classified(by_verb, "verb", "Classified DELETE because its name says that something is removed.")
     return Classified(by_verb, "verb")
@@ -103,7 +104,9 @@ _BY_METHOD: Final = {
 
 
 def category_of_request(method: str, name: str) -> Category | None:
-    """Of an operation that stands for an HTTP request (8.5.1). None: no such method. POST adds if its name says so."""
+    """Return the category of an operation that stands for an HTTP request (8.5.1), or None for an unknown method.
+    POST adds if its name says so.
+    """
     if method == "POST":
         return Category.CREATE if leading_verbs(name)[0] in ADDING else Category.EXECUTE
     return _BY_METHOD.get(method)
@@ -132,7 +135,9 @@ def judge_danger(
     is_read_only: bool = False,
     is_irreversible: bool = False,
 ) -> Endangered:
-    """`declared` overrides. `is_irreversible`: declared so, not merely the default of a tool that says nothing."""
+    """Return the danger of an operation. `declared` overrides. `is_irreversible` is declared, not merely the default
+    of a tool that declares nothing.
+    """
     if declared is not None:
         return Endangered(declared, ("declared by the operator",), is_declared=True)
     level, reasons = DEFAULT_DANGER[category], []
@@ -168,10 +173,12 @@ def least_trust(danger: Danger) -> str:
 
 
 def treatment(danger: Danger, trust: Trust, *, is_declared: bool = True) -> Treatment:
-    """From `destructive` on a call is confirmed, also where high trust would let it pass: the stricter rule holds."""
+    """Return how a call is treated. From `destructive` on it is confirmed, even where high trust would let it pass:
+    the stricter rule applies.
+    """
     if trust == "untested":
         return "deny"
-    asked = Danger.DANGEROUS if danger is Danger.FORBIDDEN and not is_declared else danger
-    if TRUSTS.index(trust) < TRUSTS.index(_LEAST[asked]):
+    level = Danger.DANGEROUS if danger is Danger.FORBIDDEN and not is_declared else danger
+    if TRUSTS.index(trust) < TRUSTS.index(_LEAST[level]):
         return "deny"
     return "confirm" if danger >= Danger.DESTRUCTIVE else "allow"

@@ -40,7 +40,9 @@ WARNING_CODES: Final = frozenset(
 def success(
     data: Any, warnings: Sequence[Warn] = (), *, request_id: str | None = None, duration_ms: int | None = None
 ) -> bytes:
-    """`data`: any JSON-able value, or Raw text. `_meta` stands only where an id or a duration is given (C.meta-1)."""
+    """Encode a success. `data` is any value that JSON can hold, or Raw text. `_meta` is present only if an id or a
+    duration is given (C.meta-1).
+    """
     text = bytes(data) if isinstance(data, Raw) else _encode(data)
     if not warnings and request_id is None and duration_ms is None:
         return b'{"success":true,"data":%b}' % text  # AQL-5.1-1
@@ -54,7 +56,7 @@ def success(
 
 
 def _kept(warnings: Sequence[Warn]) -> list[Warn]:
-    """Without repeats; of more than ten the least severe are dropped."""
+    """Remove repeated warnings; of more than ten the least severe are dropped."""
     distinct: list[Warn] = []
     for each in warnings:
         if each not in distinct:
@@ -66,22 +68,24 @@ def _kept(warnings: Sequence[Warn]) -> list[Warn]:
 
 
 def error_object(failure: Failure, *, bare: bool = False) -> dict[str, Any]:
-    """`bare`: without details, as introspection and batch-level errors have to be (closed schemas)."""
-    said: dict[str, Any] = {"code": failure.code, "message": failure.message}
+    """Return the error of a failure. With `bare` it has no details, as the closed schemas of introspection and
+    batches demand.
+    """
+    members: dict[str, Any] = {"code": failure.code, "message": failure.message}
     if failure.details and not bare:
-        said["details"] = failure.details
-    return said
+        members["details"] = failure.details
+    return members
 
 
 def failed(failure: Failure, *, bare: bool = False) -> bytes:
-    said: dict[str, Any] = {"success": False, "error": error_object(failure, bare=bare)}  # AQL-5.1-1
+    members: dict[str, Any] = {"success": False, "error": error_object(failure, bare=bare)}  # AQL-5.1-1
     if failure.confirmation is not None and not bare:
-        said["confirmation"] = failure.confirmation
-    return _encode(said)
+        members["confirmation"] = failure.confirmation
+    return _encode(members)
 
 
 class Halted(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a batch stopped for a confirmation, and what of it is left (C.batch-6)."""
+    """Place where a batch stopped for a confirmation, and the items that are left (C.batch-6)."""
 
     index: int
     operation: str
@@ -90,7 +94,9 @@ class Halted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def batch(results: Sequence[tuple[str, bytes, bool]], halted: Halted | None = None) -> bytes:
-    """`results`: per item its operation, its closed envelope and whether it succeeded; in order."""
+    """Encode the answer to a batch. `results` has the operation, the closed envelope and the success of each item,
+    in order.
+    """
     items = b",".join(
         b'{"index":%d,"operation":%b,"result":%b}' % (index, _encode(operation), text)
         for index, (operation, text, _) in enumerate(results)

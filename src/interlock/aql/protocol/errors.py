@@ -70,12 +70,12 @@ class Failure(Refusal, frozen=True, kw_only=True):
 
     @property
     def is_error(self) -> bool:
-        """Whether the MCP result says isError: the caller can do nothing about it (C.tool-6)."""
+        """Return whether the MCP result says isError: the caller can do nothing about it (C.tool-6)."""
         return self.code in FATAL
 
 
 class OperationFailed(Exception):
-    """What a native handler raises to fail with a code."""
+    """Exception with which a native handler fails with a code."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -87,12 +87,12 @@ def failure(code: Code, message: str, details: Mapping[str, Any] | None = None) 
 
 
 def help_with(operation: str) -> str:
-    """The introspect call that shows how an operation is called."""
+    """Return the introspect call that shows how an operation is called."""
     return f'See {{"operation":"introspect","params":{{"query":"operations","name":"{operation}"}}}}'
 
 
 def help_with_type(name: str) -> str:
-    """The introspect call that shows the fields of a type."""
+    """Return the introspect call that shows the fields of a type."""
     return f'See {{"operation":"introspect","params":{{"query":"types","name":"{name}"}}}}'
 
 
@@ -104,20 +104,22 @@ def missing_params(
     *,
     of_type: str | None = None,
 ) -> Failure:
-    """All of them at once; each with its type and its description. `of_type`: whose fields they are."""
-    said = "; ".join(
-        f"Missing required parameter '{one}' for operation '{operation}'. Expected: {of}{f' ({what})' if what else ''}"
-        for one, of, what in missing
+    """Return one failure for all missing parameters, each with its type and description. `of_type` names the type
+    whose fields they are.
+    """
+    message = "; ".join(
+        f"Missing required parameter '{name}' for operation '{operation}'. Expected: {of}{f' ({what})' if what else ''}"
+        for name, of, what in missing
     )
     details: dict[str, Any] = {
         "param_name": missing[0][0],
         "operation": operation,
-        "missing_params": [one for one, _, _ in missing],
+        "missing_params": [name for name, _, _ in missing],
     }
     if unknown:
         details["unknown_params"] = list(unknown)  # AQL-4.5.3-1
     where = help_with(operation) if of_type is None else help_with_type(of_type)
-    return failure(Code.VALIDATION_MISSING_PARAM, f"{said}. {suggestion}{where}", details)
+    return failure(Code.VALIDATION_MISSING_PARAM, f"{message}. {suggestion}{where}", details)
 
 
 def invalid_type(param: str, expected: str, actual: str, value: Any = msgspec.UNSET, *, hint: str = "") -> Failure:
@@ -129,8 +131,8 @@ def invalid_type(param: str, expected: str, actual: str, value: Any = msgspec.UN
 
 
 def invalid_value(param: str, why: str, details: Mapping[str, Any] | None = None) -> Failure:
-    said = {"param_name": param, **(details or {})}
-    return failure(Code.VALIDATION_INVALID_VALUE, f"Parameter '{param}': {why}", said)
+    members = {"param_name": param, **(details or {})}
+    return failure(Code.VALIDATION_INVALID_VALUE, f"Parameter '{param}': {why}", members)
 
 
 def unknown_params(
@@ -208,7 +210,7 @@ def permission_denied(reason: str, **more: Any) -> Failure:
 
 
 def internal_error(description: str, **details: Any) -> Failure:
-    """`description`: a neutral sentence, without language errors, classes or paths."""
+    """Return an internal error. `description` is a neutral sentence without exceptions, classes or paths."""
     return failure(Code.INTERNAL_ERROR, f"Internal error: '{description}'", details or None)
 
 
@@ -228,7 +230,9 @@ def danger_denied(operation: str, danger: str, trust: str, minimum: str, reasons
 def confirmation_required(
     operation: str, danger: str, *, token: str, expires_at: str, message: str, reasons: Sequence[str] = ()
 ) -> Failure:
-    """The token stands in the details and beside the error, because clients read either (C.token-3)."""
+    """Return the failure that asks for confirmation. The token is in the details and beside the error, because
+    clients read either (C.token-3).
+    """
     details: dict[str, Any] = {"operation": operation, "danger_level": danger}
     confirmation: dict[str, Any] = {"token": token, "expires_at": expires_at, "message": message}
     if reasons:
@@ -240,7 +244,9 @@ def confirmation_required(
 
 
 def confirmation_by_person(operation: str, danger: str, id: str, reasons: Sequence[str] = ()) -> Failure:
-    """Of an agent inside an execution: it gets no token, only what waits (8.7.3)."""
+    """Return the failure for an agent inside an execution, which gets no token but only the id of what waits
+    (8.7.3).
+    """
     details: dict[str, Any] = {"operation": operation, "danger_level": danger, "confirmation_id": id}
     if reasons:
         details["reasons"] = list(reasons)

@@ -25,7 +25,7 @@ TERMINAL: Final = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
 
 
 def may_move(status: ExecutionStatus, to: ExecutionStatus, *, supports_retry: bool = False) -> bool:
-    """8.4.2; out of `failed` only a retry leads, where it is supported."""
+    """Return whether a state may follow another (8.4.2). Only a retry leaves `failed`, if it is supported."""
     return to in MOVES[status] or (supports_retry and status is _S.FAILED and to is _S.RUNNING)  # AQL-8.4.2-1
 
 
@@ -37,12 +37,14 @@ def state_answer(
     finished_at: str | None = None,
     error: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """8.4.3: `started_at` from running on, `finished_at` in terminal states, `error` in failed."""
-    made: dict[str, Any] = {"execution_id": execution_id, "status": status.value}
+    """Return the state of an execution (8.4.3): `started_at` from running on, `finished_at` in terminal states,
+    `error` in failed.
+    """
+    state: dict[str, Any] = {"execution_id": execution_id, "status": status.value}
     if started_at is not None:
-        made["started_at"] = started_at
+        state["started_at"] = started_at
     if finished_at is not None and status in TERMINAL:
-        made["finished_at"] = finished_at
+        state["finished_at"] = finished_at
     if error is not None and status is _S.FAILED:
-        made["error"] = dict(error)
-    return made
+        state["error"] = dict(error)
+    return state

@@ -32,13 +32,17 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return self.by_operation.get(operation.name) or self.by_category[operation.category]
 
     def categories(self, family: str) -> tuple[Category, ...]:
-        """What the family is for, by the profile alone."""
+        """Return the categories of a family, by the profile alone."""
         return tuple(category for category in Category if self.by_category[category] == family)
 
     def permissions(self, family: str) -> Permissions:
-        """Those of its riskiest category: constant while servers come and go (X-7)."""
+        """Return the permissions of the family's riskiest category. They are constant while servers come and go
+        (X-7).
+        """
         every = [PERMISSIONS[category] for category in self.categories(family)] or [PERMISSIONS[Category.READ]]
-        return Permissions(all(one.read_only for one in every), any(one.destructive for one in every))
+        return Permissions(
+            all(permission.read_only for permission in every), any(permission.destructive for permission in every)
+        )
 
 
 def _profile(name: str, introspect: str, **families: tuple[Category, ...]) -> Profile:
@@ -70,7 +74,9 @@ LOOP_PROFILE: Final = Profile(
 
 
 def custom_profile(name: str, families: Mapping[str, Sequence[str]]) -> Profile | str:
-    """Of an operator's map: family -> categories (upper case) and operations; or why it cannot be one."""
+    """Build a profile from an operator's map of family -> categories (upper case) and operations, or return why it
+    is invalid.
+    """
     by_category: dict[Category, str] = {}
     by_operation: dict[str, str] = {}
     for family, members in families.items():
@@ -97,7 +103,7 @@ class EndpointTool(msgspec.Struct, frozen=True):
 
 
 class Endpoints(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What one AQL surface lists."""
+    """Endpoint tools that one AQL surface lists."""
 
     mode: Mode = "semantic"
     profile: Profile = PROFILES["crude"]
@@ -105,19 +111,19 @@ class Endpoints(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def tools(self) -> tuple[EndpointTool, ...]:
-        found: list[EndpointTool] = []
+        tools: list[EndpointTool] = []
         if self.mode != "single":
-            found += [EndpointTool(f"{self.prefix}{SINGLE}_{family}", family) for family in self.profile.families]
+            tools += [EndpointTool(f"{self.prefix}{SINGLE}_{family}", family) for family in self.profile.families]
         if self.mode != "semantic":
-            found.append(EndpointTool(f"{self.prefix}{SINGLE}", None))
-        return tuple(found)
+            tools.append(EndpointTool(f"{self.prefix}{SINGLE}", None))
+        return tuple(tools)
 
     @cached_property
     def by_name(self) -> Mapping[str, EndpointTool]:
         return {tool.name: tool for tool in self.tools}
 
     def tool_of(self, operation: Operation) -> str:
-        """The MCP tool that takes it; the semantic one where there are both (C.mode-3)."""
+        """Return the MCP tool that accepts an operation; the semantic one if there are both (C.mode-3)."""
         return self.tool_of_family(self.profile.family_of(operation))
 
     def tool_of_family(self, family: str) -> str:
@@ -139,7 +145,7 @@ _SINGLE: Final = Permissions(False, True)
 
 
 def endpoint_tools(endpoints: Endpoints, *, has_batch: bool = True, rule: str = "") -> bytes:
-    """The JSON array of tools/list. `rule`: what agents keep to, told by the tools that take reports (8.6.5)."""
+    """Encode the JSON array of tools/list. `rule` is shown by the tools that accept reports of agents (8.6.5)."""
     return msgspec.json.encode(
         [_definition(tool, endpoints, has_batch=has_batch, rule=rule) for tool in endpoints.tools]
     )
@@ -171,7 +177,7 @@ def input_schema(*, has_batch: bool) -> dict[str, Any]:
 
 
 def discovery(endpoints: Endpoints) -> tuple[str, str]:
-    """The tool that takes `introspect`, and a request to copy; it holds a search (X-15)."""
+    """Return the tool that accepts `introspect`, and a request to copy, which contains a search (X-15)."""
     profile = endpoints.profile
     family = profile.by_operation.get(INTROSPECT) or profile.by_category[Category.READ]
     request = '{"operation":"introspect","params":{"query":"operations","search":"list files"}}'
@@ -179,7 +185,7 @@ def discovery(endpoints: Endpoints) -> tuple[str, str]:
 
 
 def primary_categories(endpoints: Endpoints, tool: EndpointTool) -> list[str]:
-    """The line that a family has whose name is not that of its category (C.tool-2)."""
+    """Return the line for a family whose name differs from that of its category (C.tool-2)."""
     profile = endpoints.profile
     if tool.family is None or profile.name == "crude":
         return []
@@ -197,12 +203,12 @@ def _description(tool: EndpointTool, endpoints: Endpoints, *, has_batch: bool) -
         lines.append("Depending on the operation it reads, adds, changes, removes or runs.")
     else:
         categories = profile.categories(tool.family)
-        said = [_PURPOSE[category] for category in categories]
-        purpose = "; ".join(one.lower() if number else one for number, (one, _) in enumerate(said))
+        purposes = [_PURPOSE[category] for category in categories]
+        purpose = "; ".join(text.lower() if number else text for number, (text, _) in enumerate(purposes))
         lines.append(f"{purpose or 'Shows what there is'}, on the connected servers.")
         lines.append(f'Supported operations: those that introspect lists with endpoint "{tool.family}".')
         lines += primary_categories(endpoints, tool)
-        lines.append(" ".join(dict.fromkeys(effect for _, effect in said)) or "Changes nothing.")
+        lines.append(" ".join(dict.fromkeys(effect for _, effect in purposes)) or "Changes nothing.")
     to = "" if tool.name == where else f" (send to {where})"
     lines.append(f"Find operations{to}: {request}")
     lines.append(f"Details and an example of one{to}: {request.replace(_SEARCHED, _NAMED)}")

@@ -43,29 +43,29 @@ def read_selection(value: Any) -> Selection | Failure:
 
 
 def _respelled(path: str) -> str | None:
-    """The path in the form in which paths are written here: userName is user_name."""
+    """Return a path in the form in which paths are written here: userName becomes user_name."""
     meant = ".".join(snake(part) for part in path[:PATH_CHARS_MAX].split("."))
     return meant if PATH.fullmatch(meant) is not None else None
 
 
 def unmatched(data: Any, selection: Selection) -> list[str]:
-    """The paths that name nothing in the data, where it is an object or objects."""
+    """Return the paths that match nothing in the data, if the data is an object or objects."""
     if isinstance(selection, str):
         return []
     objects = _objects(data)
-    return [".".join(path) for path in selection if objects and not any(_has(one, path) for one in objects)]
+    return [".".join(path) for path in selection if objects and not any(_has(item, path) for item in objects)]
 
 
 def known_fields(data: Any) -> list[str]:
-    """The first members of the objects of the data, as paths name them."""
-    return sorted({snake(key) for one in _objects(data) for key in one})[:FIELDS_SHOWN_MAX]
+    """Return the first members of the objects in the data, in the form of paths."""
+    return sorted({snake(key) for item in _objects(data) for key in item})[:FIELDS_SHOWN_MAX]
 
 
 def _objects(data: Any) -> list[dict[str, Any]]:
     if isinstance(data, dict):
         items = [value for key, value in data.items() if key in _ITEMS and isinstance(value, list)]
-        return [one for several in items for one in _objects(several)] if items else [data]
-    return [one for one in data if isinstance(one, dict)][:OBJECTS_READ_MAX] if isinstance(data, list) else []
+        return [item for several in items for item in _objects(several)] if items else [data]
+    return [item for item in data if isinstance(item, dict)][:OBJECTS_READ_MAX] if isinstance(data, list) else []
 
 
 def _has(value: Any, path: tuple[str, ...]) -> bool:
@@ -79,7 +79,9 @@ def _has(value: Any, path: tuple[str, ...]) -> bool:
 
 
 def select(data: Any, selection: Selection) -> Any:
-    """The selected parts of decoded data; anything that is no object or array of objects is left whole."""
+    """Return the selected parts of decoded data. Anything that is not an object or an array of objects is returned
+    whole.
+    """
     if selection == "full":
         return data
     if isinstance(data, list):
@@ -106,17 +108,17 @@ def _is_in_preset(key: str, value: Any, preset: str) -> bool:
 
 
 def _paths(data: dict[str, Any], paths: Sequence[tuple[str, ...]]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
+    selected: dict[str, Any] = {}
     for key, value in data.items():
         name = snake(key)
         under = [path[1:] for path in paths if path[0] in (key, name)]
         if key in _KEPT or () in under:
-            kept[key] = value
+            selected[key] = value
         elif under:
             inner = _inside(value, under)
             if inner is not None:
-                kept[key] = inner
-    return kept
+                selected[key] = inner
+    return selected
 
 
 def _inside(value: Any, paths: Sequence[tuple[str, ...]]) -> Any:

@@ -42,13 +42,13 @@ _WORDS: Final[tuple[tuple[str, str], ...]] = (
 
 
 def example_of(operation: Operation) -> Example:
-    """Its required parameters, and one more where it has none."""
+    """Return a request with the required parameters, and one more if there are none."""
     if operation.examples:
         return operation.examples[0]
     types = {declared.name: declared for declared in operation.types}
     defs = operation.arguments_schema or {}
-    wanted = [one for one in operation.parameters if one.required]
-    params = {one.name: _value(one, types, defs, 0) for one in wanted}
+    wanted = [parameter for parameter in operation.parameters if parameter.required]
+    params = {parameter.name: _value(parameter, types, defs, 0) for parameter in wanted}
     request: dict[str, Any] = {"operation": operation.name}
     if params:
         request["params"] = params
@@ -116,7 +116,7 @@ def _number(parameter: Parameter, schema: Mapping[str, Any], *, is_integer: bool
 def _text(parameter: Parameter) -> str:
     text = _FORMATS.get(parameter.format or "")
     if text is None:
-        text = next((said for word, said in _WORDS if word in parameter.name), "example")
+        text = next((sample for word, sample in _WORDS if word in parameter.name), "example")
     if parameter.pattern is not None:
         text = _of_pattern(parameter.pattern, text)
     if parameter.min_length is not None and len(text) < parameter.min_length:
@@ -157,18 +157,18 @@ _CANDIDATES: Final = (
 
 
 def _of_pattern(pattern: str, text: str) -> str:
-    """One of a few ordinary texts that the pattern takes; the text itself where none does."""
+    """Return an ordinary text that matches the pattern, or the text itself if none does."""
     if len(pattern) > 200:
         return text
     try:
         compiled = re.compile(pattern)
     except re.error:
         return text
-    return next((one for one in (text, *_CANDIDATES) if compiled.search(one)), text)
+    return next((candidate for candidate in (text, *_CANDIDATES) if compiled.search(candidate)), text)
 
 
 def _of_schema(schema: Mapping[str, Any], depth: int = 0) -> Any:
-    """A value of a plain JSON Schema; good for what tools really declare, not for every schema."""
+    """Return a value of a plain JSON Schema. It covers what tools really declare, not every schema."""
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
@@ -264,13 +264,13 @@ CONTENT_TYPE: Final = TypeDeclaration(
 def protocol_types(
     *, has_danger: bool, has_fields: bool, more: Iterable[TypeDeclaration] = ()
 ) -> list[TypeDeclaration]:
-    """`more`: of parts that are switched on, such as the safety loop's."""
-    found = [*PROTOCOL_TYPES, CONTENT_TYPE]
+    """Return the types of the protocol. `more` are those of parts that are switched on, such as the safety loop."""
+    types = [*PROTOCOL_TYPES, CONTENT_TYPE]
     if has_danger:
-        found.append(DANGER_TYPE)
+        types.append(DANGER_TYPE)
     if has_fields:
-        found.append(FIELDS_TYPE)
-    return [*found, *more]
+        types.append(FIELDS_TYPE)
+    return [*types, *more]
 
 
 QUERIES: Final = ("operations", "types")
@@ -317,7 +317,7 @@ def read_query(request: Request, *, strict: bool = True) -> Query | Failure:
     if "query" not in members:
         message = "Missing required parameter 'query'. Expected: string ('operations' or 'types')"
         return failure(Code.VALIDATION_MISSING_PARAM, message)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, raw in members.items():
         parameter = DECLARATION.by_name.get(name)
         if parameter is None:
@@ -326,18 +326,18 @@ def read_query(request: Request, *, strict: bool = True) -> Query | Failure:
         if value is None or (parameter.type == "integer" and (isinstance(value, bool) or not isinstance(value, int))):
             message = f"Parameter '{name}' expected '{parameter.type}', got '{raw_type(raw)}'"
             return failure(Code.VALIDATION_INVALID_TYPE, message)
-        found[name] = value
+        values[name] = value
     unknown = [name for name in members if name not in DECLARATION.by_name]
     if unknown and strict:
         message = f"Unknown parameter(s) for operation 'introspect': {', '.join(unknown)}. It takes: "
         return failure(Code.VALIDATION_UNKNOWN_PARAM, message + ", ".join(DECLARATION.by_name))
-    if found["query"] not in QUERIES:
-        message = f"Unknown query '{found['query'][:100]}'. Valid: 'operations', 'types'"
+    if values["query"] not in QUERIES:
+        message = f"Unknown query '{values['query'][:100]}'. Valid: 'operations', 'types'"
         return failure(Code.INVALID_QUERY_TYPE, message)
-    first = found.get("first")
+    first = values.get("first")
     if first is not None and not 1 <= first <= PAGE_MAX:
         return failure(Code.VALIDATION_INVALID_VALUE, f"Parameter 'first': it must be from 1 to {PAGE_MAX}")
-    return Query(**found)
+    return Query(**values)
 
 
 def operation_info(name: str, category: Category, endpoint: str, summary: str) -> dict[str, str]:
@@ -365,7 +365,7 @@ def operation_details(operation: Operation, endpoints: Endpoints) -> dict[str, A
 
 
 def _shown(example: Example) -> dict[str, Any]:
-    said: dict[str, Any] = {"request": example.request}
+    members: dict[str, Any] = {"request": example.request}
     if example.description:
-        said["description"] = example.description
-    return said
+        members["description"] = example.description
+    return members

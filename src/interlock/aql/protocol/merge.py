@@ -14,31 +14,31 @@ from interlock.wire.jsonrpc.codec import decode_object
 
 
 def merged(stored: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    made = dict(stored)
+    result = dict(stored)
     for key, change in changes.items():
         if change is None:  # AQL-4.5.1-4, AQL-4.5.2-1
-            made.pop(key, None)
+            result.pop(key, None)
         elif isinstance(change, Mapping):  # AQL-4.5.1-2
-            before = made.get(key)
-            made[key] = merged(before if isinstance(before, Mapping) else {}, change)  # AQL-4.5.1-1 and -2
+            before = result.get(key)
+            result[key] = merged(before if isinstance(before, Mapping) else {}, change)  # AQL-4.5.1-1 and -2
         else:
-            made[key] = change  # AQL-4.5.1-1, -3 and -5
-    return made
+            result[key] = change  # AQL-4.5.1-1, -3 and -5
+    return result
 
 
 def merged_text(stored: bytes, changes: bytes) -> bytes:
-    """Both are texts of objects; ValueError otherwise."""
-    made, given = decode_object(stored), decode_object(changes)
-    if made is None or given is None:
+    """Merge two texts of JSON objects. Raise ValueError if one is not an object."""
+    result, members = decode_object(stored), decode_object(changes)
+    if result is None or members is None:
         raise ValueError("only objects can be merged")
-    made = dict(made)
-    for key, change in given.items():
+    result = dict(result)
+    for key, change in members.items():
         text = bytes(change)
         if text == b"null":  # AQL-4.5.1-4, AQL-4.5.2-1
-            made.pop(key, None)
+            result.pop(key, None)
         elif text[:1] == b"{":
-            before = bytes(made.get(key, b""))
-            made[key] = Raw(merged_text(before if before[:1] == b"{" else b"{}", text))  # AQL-4.5.1-1 and -2
+            before = bytes(result.get(key, b""))
+            result[key] = Raw(merged_text(before if before[:1] == b"{" else b"{}", text))  # AQL-4.5.1-1 and -2
         else:
-            made[key] = change  # AQL-4.5.1-1, -3 and -5
-    return msgspec.json.encode(made)
+            result[key] = change  # AQL-4.5.1-1, -3 and -5
+    return msgspec.json.encode(result)

@@ -33,7 +33,7 @@ LITERAL_NAMES: Final = frozenset({"stepDescription", "nextActionHint"})  # AQL-4
 
 
 def reserved_names() -> frozenset[str]:
-    """Those of the version that is spoken here."""
+    """Return the reserved names of the version that is spoken here."""
     return frozenset(RESERVED_BY_VERSION[SPEC_VERSION])
 
 
@@ -111,7 +111,7 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _bounds(self) -> dict[str, Any]:
-        said = {
+        bounds = {
             "minimum": self.minimum,
             "maximum": self.maximum,
             "minLength": self.min_length,
@@ -119,13 +119,13 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
             "pattern": self.pattern,
             "items": self.items,
         }
-        return {key: value for key, value in said.items() if value is not None}
+        return {key: value for key, value in bounds.items() if value is not None}
 
     def info(self) -> dict[str, Any]:
         shown: dict[str, Any] = {"name": self.name, "type": self.type, "required": self.required}
-        said = f"{self.description} (U+0000 is allowed)".lstrip() if self.allow_nul else self.description
-        if said:
-            shown["description"] = said
+        description = f"{self.description} (U+0000 is allowed)".lstrip() if self.allow_nul else self.description
+        if description:
+            shown["description"] = description
         if self.default is not msgspec.UNSET:
             shown["default"] = self.default
         if self.enum:
@@ -138,17 +138,17 @@ class Parameter(msgspec.Struct, frozen=True, kw_only=True):
         return shown
 
     def value_schema(self) -> dict[str, Any]:
-        """The JSON Schema of its value, by which it is validated."""
+        """Return the JSON Schema by which the value is validated."""
         if self.schema is not None:
             return dict(self.schema)
         words = [word.strip() for word in self.type.split("|")]
-        made: dict[str, Any] = {}
+        schema: dict[str, Any] = {}
         if all(word in JSON_TYPES for word in words) and "any" not in words:
-            made["type"] = words[0] if len(words) == 1 else words
-        made |= self._bounds
+            schema["type"] = words[0] if len(words) == 1 else words
+        schema |= self._bounds
         if self.enum:
-            made["enum"] = [*self.enum, None] if "null" in words and None not in self.enum else list(self.enum)
-        return made
+            schema["enum"] = [*self.enum, None] if "null" in words and None not in self.enum else list(self.enum)
+        return schema
 
 
 class TypeDeclaration(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,7 +193,7 @@ class Returns(msgspec.Struct, frozen=True):
 
 
 class Lifecycle(msgspec.Struct, frozen=True):
-    """Of a long-running EXECUTE operation (8.4.5); as introspection shows it."""
+    """Life cycle of a long-running EXECUTE operation (8.4.5), as introspection shows it."""
 
     states: tuple[str, ...]
     supports_cancel: bool = False
@@ -247,7 +247,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def passes_unchanged(self) -> frozenset[str]:
-        """The parameters that reach the handler or the tool under the name they have here."""
+        """Return the parameters that reach the handler or the tool under the name they have here."""
         return frozenset(
             parameter.name
             for parameter in self.parameters
@@ -256,7 +256,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def input_type(self) -> TypeDeclaration | None:
-        """Of an UPDATE operation: the type of its parameter `input` (4.5), where it declares one."""
+        """Return the type of the parameter `input` of an UPDATE operation (4.5), or None."""
         declared = self.by_name.get("input")
         if self.category is not Category.UPDATE or declared is None:  # AQL-4.5-1
             return None
@@ -264,7 +264,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=True):
 
     @cached_property
     def summary(self) -> str:
-        """The description in one line of a list."""
+        """Return the description as one line of a list."""
         line = " ".join(self.description.split("\n", 1)[0].split())
         return line if len(line) <= SUMMARY_CHARS_MAX else line[: SUMMARY_CHARS_MAX - 3].rstrip() + "..."
 
@@ -277,7 +277,7 @@ def is_name(text: object) -> bool:
 
 
 def check_operation(operation: Operation, *, may_be_reserved: bool = False) -> str | None:
-    """Why the declaration cannot be registered, or None. `may_be_reserved`: it is the node's own."""
+    """Return why a declaration cannot be registered, or None. `may_be_reserved` is true for the node's own."""
     name = operation.name
     if not is_name(name):  # AQL-8.5.2-1
         return f"operation {name!r}: the name must match ^[a-z][a-z0-9_]*$ (8.5.2)"

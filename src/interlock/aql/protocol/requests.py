@@ -63,12 +63,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     batch_operations: int = 50
 
     def shown(self) -> dict[str, int]:
-        """`_protocol.limits`."""
+        """Return `_protocol.limits`."""
         return {name: getattr(self, key) for key, name in KEYS.items()}
 
 
 def check_request(text: bytes, limits: Limits, *, nul_allowed: bool = False) -> Failure | None:
-    """What is wrong with the text of a request, whatever it asks for."""
+    """Return what is wrong with the text of a request, whatever it asks for, or None."""
     size = len(text)
     if size > limits.request_bytes:  # AQL-4.7.5-1
         return too_large("request_size", limits.request_bytes, size)
@@ -86,7 +86,9 @@ def check_request(text: bytes, limits: Limits, *, nul_allowed: bool = False) -> 
 
 
 def _measure(text: bytes, limits: Limits) -> Failure | None:
-    """One pass; the worst of each kind, so that the order of the limits holds whatever stands first in the text."""
+    """Measure a text in one pass. The worst of each kind counts, so that the order of the limits does not depend on
+    the text.
+    """
     level = deepest = longest = widest = 0
     counts: list[int] = []  # of the commas in each open array; -1: an object
     has_item: list[bool] = []
@@ -138,7 +140,7 @@ def _string_bytes(inner: bytes) -> int:
 
 
 def _spelling(text: bytes, nul_allowed: bool) -> Failure | None:
-    """Halves of surrogate pairs, and U+0000, however they are spelled."""
+    """Reject surrogate halves and U+0000, however they are escaped."""
     for token in _TOKEN.finditer(text):
         if text[token.start()] != QUOTE or b"\\u" not in token[0]:
             continue
@@ -183,7 +185,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 def raw_type(raw: Raw | bytes) -> str:
-    """The JSON type of a text."""
+    """Return the JSON type of a text."""
     first = bytes(raw).lstrip()[:1]
     if first == b"n":
         return "null"
@@ -191,7 +193,7 @@ def raw_type(raw: Raw | bytes) -> str:
 
 
 def read_request(arguments: Raw | bytes | None, limits: Limits, *, has_batch: bool = True) -> Request | Batch | Failure:
-    """What a tools/call asks for. `arguments` as they came; None: there were none."""
+    """Read what a tools/call asks for. `arguments` are raw; None means there were none."""
     text = b"{}" if arguments is None else bytes(arguments)
     wrong = check_request(text, limits, nul_allowed=True)
     if wrong is not None:  # AQL-4.7.5-1
@@ -207,7 +209,7 @@ def read_request(arguments: Raw | bytes | None, limits: Limits, *, has_batch: bo
 
 
 def read_item(raw: Raw) -> Request | Failure:
-    """One item of a batch, whose text was measured with the whole."""
+    """Read one item of a batch, whose text was measured with the whole."""
     text = bytes(raw)
     members = decode_object(text) if text[:1] == b"{" else None
     if members is None:
@@ -311,10 +313,10 @@ def _missing_operation(members: dict[str, Raw]) -> Failure:
 
 
 def maybe_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments") -> Failure | None:
-    """A key that stands twice: readers differ in which one they take.
+    """Return a failure for a key that occurs twice, because readers differ in which one they use, or None.
 
-    Nearly all texts are passed by their length: the members, their quotes, colons, commas and braces are all there is,
-    apart from blanks.
+    Nearly all texts pass by their length: the members, their quotes, colons, commas and braces are all there is apart
+    from blanks.
     """
     if not members:
         return None

@@ -102,7 +102,7 @@ def read_result(result: Raw | bytes, *, tool: str, operation: str, danger: str =
 
 
 def _first_annotations(content: Raw) -> Raw | None:
-    """Of the first block, where that is text."""
+    """Return the annotations of the first block if it is text, or None."""
     for raw in decode_array(content) or ():
         block = decode_object(raw) or {}
         return block.get("annotations") if find_string(block.get("type")) == "text" else None
