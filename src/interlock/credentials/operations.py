@@ -14,6 +14,7 @@ from interlock.credentials.api import (
     LIST_SECRETS,
     REMOVE_SECRET,
     SET_SECRET,
+    TAKE_OAUTH_RETURN,
     Consent,
     RemovedSecret,
     Secret,
@@ -159,6 +160,7 @@ class ConsentOperations:
             expires_at=rfc3339(self._clock.wall() + left_s),
         )
 
+    @handles(TAKE_OAUTH_RETURN)
     async def take_return(self, parameters: list[tuple[str, str]]) -> Page:
         """Finish a consent with what a browser brought back; return the status, title and text to show.
 

@@ -21,6 +21,7 @@ from tools.operator_api import main
 import interlock
 from interlock.catalog.operations import CallOperations
 from interlock.operator.app import operator_app
+from interlock.operator.console import CONSOLE_PAGES
 from interlock.operator.openapi import document
 from interlock.operator.operation import Operation, RequestBody, handlers_of
 from interlock.operator.requests import BODY_BYTES_MAX
@@ -170,6 +171,23 @@ def test_every_route_is_in_the_document_and_no_other() -> None:
 def test_every_operation_has_a_name_of_its_own() -> None:
     names = [operation(endpoint)["operationId"] for endpoint in OPERATIONS]
     assert len(names) == len(set(names))
+
+
+def _handled() -> Iterator[Operation[Any]]:
+    source = Path(interlock.__file__).parent
+    for path in sorted(source.rglob("*.py")):
+        if "@handles(" in path.read_text():
+            module = importlib.import_module(".".join(("interlock", *path.relative_to(source).with_suffix("").parts)))
+            for _, service in inspect.getmembers(module, inspect.isclass):
+                for _, method in inspect.getmembers(service, lambda one: hasattr(one, "operation")):
+                    yield method.operation
+
+
+def test_every_operation_is_handled() -> None:
+    handled = set(_handled())
+    pages = {page.name for page in CONSOLE_PAGES} | {"visit_login", "visit_approvers"}
+    answered_without_service = {"get_openapi", "get_session", "get_console_file"}
+    assert {one.name for one in OPERATIONS if one not in handled} == pages | answered_without_service
 
 
 def _structs() -> Iterator[type[msgspec.Struct]]:
