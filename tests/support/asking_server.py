@@ -29,7 +29,7 @@ from pathlib import Path
 
 SERVERS = Path(__file__).resolve().parents[1] / "servers"
 if __name__ == "__main__":
-    sys.path.insert(0, str(SERVERS))
+    sys.path[:0] = [str(SERVERS), str(SERVERS.parents[1])]
 
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}}
 WHO = {"method": "elicitation/create", "params": {"message": "Who?", "requestedSchema": NAME}}

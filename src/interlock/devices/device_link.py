@@ -224,7 +224,7 @@ class DeviceKeeper(Keeper):
         lost: Callable[[DeviceLink], None],
         members: Members | None = None,
     ) -> None:
-        """`tell` is called when the state of the link changes, `lost` when a present device becomes absent."""
+        """Create the keeper. `tell` is called when the state changes, `lost` when a present device becomes absent."""
         self._tell = tell
         self._lost = lost
         clock, revealer = connector_parts.clock, connector_parts.revealer
@@ -262,8 +262,8 @@ class DeviceKeeper(Keeper):
 
     async def _read(self, method: str) -> tuple[Items | None, ListFailed | None]:
         """Return the tools that the session knows. Nothing is asked of the device."""
-        known = self.listing.tools if self.listing is not None else None
-        return read_definitions(method, (tool.item for tool in self.session.tools.values()), known), None
+        previous = self.listing.tools if self.listing is not None else None
+        return read_definitions(method, (tool.item for tool in self.session.tools.values()), previous), None
 
     def _backoff_s(self) -> float:
         return LOOK_AGAIN_S
@@ -303,13 +303,13 @@ class DeviceKeeper(Keeper):
 EARLIER: Final = 32  # messages among which the request of an answer is looked for
 
 
-def maybe_frames(link: Link, after: int) -> Frames | None:
-    """None: it is no device."""
+def find_frames(link: Link, after: int) -> Frames | None:
+    """Return the recorded messages of a device after a number, or None if the link is no device."""
     if not isinstance(link, DeviceLink):
         return None
     session = link.device
-    texts = MessageTexts(session.description, {one.tool.id: one.tool for one in session.tools.values()})
-    told = [(seen, texts.text(seen.data)) for seen in session.traffic.since(after - EARLIER, session.now)]
+    texts = MessageTexts(session.description, {tool.tool.id: tool.tool for tool in session.tools.values()})
+    messages = [(seen, texts.text(seen.data)) for seen in session.traffic.since(after - EARLIER, session.now)]
     frames = tuple(
         Frame(
             number=seen.number,
@@ -319,7 +319,7 @@ def maybe_frames(link: Link, after: int) -> Frames | None:
             text=text,
             discarded=seen.verdict,
         )
-        for seen, text in told
+        for seen, text in messages
         if seen.number > after
     )
     return Frames(segment=link.segment, last=session.traffic.last, frames=frames)

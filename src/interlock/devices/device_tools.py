@@ -18,6 +18,8 @@ _CLASSES = frozenset(one.id for one in TRANSPORT_CLASSES)
 
 
 class DeviceTool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
+    """A tool of a device with its compiled schemas and its entry in tools/list."""
+
     tool: Tool
     input: Compiled
     output: Compiled | None
@@ -25,18 +27,18 @@ class DeviceTool(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def may_repeat(self) -> bool:
-        """Whether sending it twice does no more than sending it once."""
+        """Return whether sending the call twice has the same effect as sending it once."""
         return self.tool.mutable is False or self.tool.idempotent
 
 
 def transport_class(description: DeviceDescription) -> str:
-    """Modbus is no class of MCP-AX: such a device is a leaf like any other (AX-C.2-1)."""
+    """Return the transport class of MCP-AX. Modbus has none: such a device counts as a native leaf (AX-C.2-1)."""
     transport = description.link.transport
     return transport if transport in _CLASSES else NATIVE
 
 
 def device_tool(segment: str, description: DeviceDescription, tool: Tool) -> DeviceTool:
-    """Raises ValueError for schemas that are none, and a capability that is none."""
+    """Build a tool from its description. Raises ValueError for an invalid schema or capability."""
     takes, gives = input_schema(tool), output_schema(tool)
     compiled = compile_schema(takes)
     output = None if gives is None else compile_schema(gives)
@@ -60,14 +62,14 @@ def device_tool(segment: str, description: DeviceDescription, tool: Tool) -> Dev
 
 
 def _capability(description: DeviceDescription, tool: Tool) -> dict[str, Any]:
-    said: dict[str, Any] = {"transport": transport_class(description)}
+    declared: dict[str, Any] = {"transport": transport_class(description)}
     for key in ("mutable", "reversible", "latency_class"):
         value = getattr(tool, key)
         if value is not None:
-            said[key] = value
+            declared[key] = value
     if tool.idempotent or tool.mutable is False:
-        said["idempotent"] = True
-    return {**tool.capability, **said}
+        declared["idempotent"] = True
+    return {**tool.capability, **declared}
 
 
 CHANGES_MAX: Final = 3  # announcements that differ from the last one, within
@@ -92,7 +94,10 @@ class Announcements:
         self._changes: deque[float] = deque(maxlen=CHANGES_MAX)
 
     def take(self, registration: Registration, now: float) -> dict[str, DeviceTool] | None:
-        """The tools by name, once the last part came. Raises DeviceFault: the former ones stay; or TooOften."""
+        """Add a frame of an announcement. Return the tools by name once the last frame is here, otherwise None.
+
+        Raises DeviceFault if the announcement is invalid, and TooOften; the previous tools stay.
+        """
         announced = self._announcement.add(registration)
         if announced is None:
             return None
@@ -102,20 +107,20 @@ class Announcements:
             raise TooOften
         self._changes.append(now)
         link = self._description.link
-        found: dict[str, DeviceTool] = {}
-        for one in announced:
-            tool = announced_tool(one, self._described.get(one.id), link)
-            if tool.name in found:
+        tools: dict[str, DeviceTool] = {}
+        for entry in announced:
+            tool = announced_tool(entry, self._described.get(entry.id), link)
+            if tool.name in tools:
                 raise DeviceFault("malformed", f"two tools have the name {tool.name}")
             try:
-                found[tool.name] = device_tool(self._segment, self._description, tool)
+                tools[tool.name] = device_tool(self._segment, self._description, tool)
             except ValueError as error:
                 raise DeviceFault("malformed", str(error)) from error
-        ids = {one.id for one in announced}
+        ids = {entry.id for entry in announced}
         self.missing = tuple(tool.name for tool in self._description.tools if tool.id not in ids)
-        self._announced, self._tools = announced, found
-        return found
+        self._announced, self._tools = announced, tools
+        return tools
 
     def reset(self) -> None:
-        """The connection is new."""
+        """Forget an incomplete announcement, because the connection is new."""
         self._announcement.reset()

@@ -27,6 +27,8 @@ MakeFront = Callable[[Principal, str, Callable[[bytes], bool], str], UpwardFront
 
 
 class DeviceUplink(Uplink):
+    """The registration of one device at the parents of this node."""
+
     def __init__(
         self,
         plan: Plan,
@@ -36,7 +38,7 @@ class DeviceUplink(Uplink):
         clock: Clock,
         signer: "SigningKey | None",
     ) -> None:
-        """Raises TlsInvalid."""
+        """Create the uplink of a device. Raises TlsInvalid."""
         self._plan = plan
         self._segment = link.segment
         self._make_front = make_front
@@ -52,17 +54,19 @@ class DeviceUplink(Uplink):
             version=VERSION,
         )
         parents = plan.ax.parents
-        super().__init__(register, [(one.url, parent_opener(one, plan.limits.message_bytes)) for one in parents], log)
+        super().__init__(
+            register, [(parent.url, parent_opener(parent, plan.limits.message_bytes)) for parent in parents], log
+        )
 
     def _register_message(self, parent: int, register: Register) -> Register:
         plan = self._plan.ax.parents[parent]
         return worded_for(register, plan, self._segment, self._signer, self._clock.wall())
 
     def _begin(self, step: Joined, send: Callable[[bytes], bool]) -> UpwardFront:
-        given = step.registered.auth_scope
+        granted_scope = step.registered.auth_scope
         name = f"{PARENT}{self._plan.ax.parents[step.parent].url}"
-        known = principal_for(name, given.value if given is not None else None, self._plan.access)
-        principal = msgspec.structs.replace(known, name=f"{name}{MARK}{self._segment}")
+        parent = principal_for(name, granted_scope.value if granted_scope is not None else None, self._plan.access)
+        principal = msgspec.structs.replace(parent, name=f"{name}{MARK}{self._segment}")
         return self._make_front(principal, step.registered.assigned_segment, send, self._segment)
 
     def leave(self) -> None:

@@ -77,14 +77,14 @@ class Devices:
         self._add(self._current.plan.devices.described)
 
     async def take(self, old: Plan, new: Plan) -> None:
-        """A device that is described as before is not touched."""
+        """Apply changed descriptions. A device with an unchanged description is not touched."""
         was = {device.segment: device for device in old.devices.described}
         now = {device.segment: device for device in new.devices.described}
-        await asyncio.gather(*(self._remove(one) for one, device in was.items() if now.get(one) != device))
-        self._add([device for one, device in now.items() if was.get(one) != device])
+        await asyncio.gather(*(self._remove(segment) for segment, device in was.items() if now.get(segment) != device))
+        self._add([device for segment, device in now.items() if was.get(segment) != device])
 
     async def close(self) -> None:
-        await asyncio.gather(*(self._remove(one) for one in list(self._own)))
+        await asyncio.gather(*(self._remove(segment) for segment in list(self._own)))
 
     def _add(self, devices: Iterable[DevicePlan]) -> None:
         for device in devices:
@@ -113,7 +113,7 @@ class Devices:
             await self._catalog.stock(link, listing)
 
     async def _remove(self, segment: str) -> None:
-        """Its tools leave the lists first, so that no client calls what is going away."""
+        """Remove a device. Its tools leave the lists first, so that no client calls a device that is going away."""
         keeper = self._own.pop(segment, None)
         if keeper is None:
             return
@@ -151,7 +151,7 @@ class OnBehalf:
         devices.standings.subscribe(self._on_standing)
 
     async def open(self) -> None:
-        """Devices come by themselves."""
+        """Do nothing: devices are registered when they become present."""
 
     async def close(self) -> None:
         for segment in list(self._uplinks):
@@ -159,7 +159,7 @@ class OnBehalf:
         await self._tasks.close()
 
     def replan(self) -> None:
-        """The parents are others."""
+        """Register all present devices again, because the parents changed."""
         for segment in list(self._uplinks):
             self._leave(segment)
         for link in list(self._links.values()):
@@ -186,8 +186,8 @@ class OnBehalf:
         return DeviceUplink(plan, link, self._own_id, make_front, self._clock, own_key(plan))
 
     def _leave(self, segment: str) -> None:
-        known = self._uplinks.pop(segment, None)
-        if known is not None:
-            uplink, task = known
+        entry = self._uplinks.pop(segment, None)
+        if entry is not None:
+            uplink, task = entry
             task.cancel()
             uplink.leave()

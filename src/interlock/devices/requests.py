@@ -1,8 +1,8 @@
 """The requests to one device: calls and heartbeats that wait, are in flight, are sent again, and end.
 
-One is in flight at a time unless the description says more, heartbeats included, so that a stub with one buffer is
-never overrun. After a call that was not answered, no further call is sent before the device has shown that it hears.
-Whether a device is there, and what its answers mean, is its session's.
+One request is in flight at a time unless the description allows more, heartbeats included, so that a stub with one
+buffer is never overrun. After an unanswered call, no further call is sent before the device has shown a sign of life.
+Whether the device is present, and what its answers mean, is decided by its session.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ class Succeeded(msgspec.Struct, frozen=True):
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The device said so, or what it said cannot be used. `fault` is the word of `_meta["x-mcpax-device"]`."""
+    """The device reported a failure, or its answer is unusable. `fault` is the word of `_meta["x-mcpax-device"]`."""
 
     fault: Literal["status", "response_invalid", "argument_invalid", "too_large"]
     detail: str
@@ -35,7 +35,7 @@ class Failed(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """No answer. Where it was sent, the device may have acted."""
+    """The device did not answer. If the call was sent, the device may have acted."""
 
     detail: str
     was_sent: bool
@@ -94,7 +94,7 @@ class RequestSender(Protocol):
     def send(self, message: bytes) -> None: ...
 
     def withdraw(self, message: bytes) -> None:
-        """It does not reach the device any more, where it still waits behind other messages."""
+        """Remove a message that still waits behind others, so that it does not reach the device."""
 
 
 class Request:
@@ -122,6 +122,8 @@ class Request:
 
 
 class Requests:
+    """The queue of requests to one device, and those in flight."""
+
     def __init__(
         self,
         link: LinkDescription,
@@ -152,14 +154,14 @@ class Requests:
 
     @property
     def is_at_work(self) -> bool:
-        """A device that answered before may be busy with a call."""
+        """Return whether a device that answered before may be busy with a call."""
         return self.are_in_flight and not self._is_unanswered
 
-    def maybe_in_flight(self, request_id: int) -> Request | None:
+    def find_in_flight(self, request_id: int) -> Request | None:
         return self._in_flight.get(request_id)
 
     def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> Request | None:
-        """None: too many wait."""
+        """Queue a call. Return its request, or None if too many wait."""
         if len(self._queue) >= QUEUE_MAX:
             on_done(Busy())
             return None
@@ -169,7 +171,7 @@ class Requests:
         return request
 
     def ask_for_life(self, repeats: int) -> None:
-        """A heartbeat, unless something else will be answered first."""
+        """Send a heartbeat, unless another request will be answered first."""
         if not self._in_flight and not self._queue:
             self._enqueue(Request(None, {}, 1 + repeats, None))
 
@@ -183,7 +185,9 @@ class Requests:
             self._withdraw(request)  # sent again, and answered before that went out
 
     def abandon(self, request: Request) -> None:
-        """Its caller has left. What was sent keeps its place until it is answered or its time is over."""
+        """Drop a request whose caller has left. If it was sent, it holds its place until it is answered or times
+        out.
+        """
         request.on_done = None
         request.attempts = 0
         if request in self._queue:
@@ -192,7 +196,7 @@ class Requests:
             self._withdraw(request)
 
     def end_all(self, reason: str) -> None:
-        """What was sent has no answer, and what waits is not sent."""
+        """End all requests as lost: those in flight without an answer, those in the queue unsent."""
         sent, self._in_flight = list(self._in_flight.values()), {}
         waiting = list(self._queue)
         self._queue.clear()
@@ -248,7 +252,9 @@ class Requests:
         self._sender.send(request.message)
 
     def attempt_s(self, request: Request) -> float:
-        """A tool that says how long it may take is given that time, however it is divided (AX-B.4-6)."""
+        """Return the time for one attempt. A tool with a latency class gets that time, divided by its attempts
+        (AX-B.4-6).
+        """
         tool = request.tool
         if tool is None or tool.tool.latency_class is None:
             return self._timeout_s

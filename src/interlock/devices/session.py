@@ -1,17 +1,17 @@
-"""The session with one device: its transport held open, its presence watched, its calls sent and answered.
+"""The session with one device: it holds the transport open, watches the device's presence, sends calls.
 
-Theory of operation. A session has one task, which opens the transport, waits until it is lost, and opens it again; all
-else happens in callbacks of the loop. A device is there or not:
+Theory of operation. A session has one task, which opens the transport, waits until it is lost, and opens it again;
+everything else happens in callbacks of the loop. A device is absent or present:
 
-    absent    no transport, or no sign of life: polled (heartbeats, or {1:"r"} of one that describes itself)
-    present   its tools are known, and a valid message came within three intervals
+absent no transport, or no sign of life: polled (heartbeats, or {1:"r"} for one that describes itself) present its tools
+are known, and a valid message arrived within three intervals
 
-A request is queued, then in flight until its answer, its last timeout or the end of the transport (`requests`). While
-a call is in flight its device is not asked for a sign of life: it may be at work. One that stays silent has its
-transport opened anew, so that nothing of what its callers gave up is left in between.
+A request is queued, then in flight until its answer, its last timeout or the end of the transport (`requests`). While a
+call is in flight, the device is not polled: it may be at work. If a device stays silent, its transport is opened again,
+so that nothing of abandoned calls remains on the line.
 
-Nothing that comes is believed: what cannot be decoded, answers nothing, or answers with the number of another tool is
-counted and dropped, and the request goes on waiting.
+Nothing that arrives is trusted: a message that cannot be decoded, answers no request, or names another tool is counted
+and dropped, and the request goes on waiting.
 """
 
 import asyncio
@@ -72,9 +72,9 @@ class Traffic:
         self._until = 0.0
 
     def since(self, number: int, now: float) -> list[SeenMessage]:
-        """What came after that number, and from now on everything is kept for a while."""
+        """Return the messages after a number, and record all messages for a while from now on."""
         self._until = now + WATCHED_S
-        return [one for one in self._kept if one.number > number]
+        return [message for message in self._kept if message.number > number]
 
     @property
     def last(self) -> int:
@@ -108,12 +108,14 @@ class SessionOwner(Protocol):
     def on_absent(self, reason: str) -> None: ...
 
     def on_tools(self) -> None:
-        """What a present device offers has changed."""
+        """React to changed tools of a present device."""
 
     def on_event(self, name: str, content: dict[str, Any]) -> None: ...
 
 
 class DeviceSession:
+    """The session with one device. See the module docstring."""
+
     def __init__(
         self,
         segment: str,
@@ -185,13 +187,13 @@ class DeviceSession:
 
     @property
     def discarded(self) -> dict[str, int]:
-        """By reason: of the framing and of the messages."""
+        """Return how many frames and messages were dropped, by reason."""
         now = self._transport.discarded if self._transport is not None else {}
-        found = dict(self.counters.discarded)
+        counts = dict(self.counters.discarded)
         for counted in (self._discarded_before, now):
             for reason, count in counted.items():
-                found[reason] = found.get(reason, 0) + count
-        return found
+                counts[reason] = counts.get(reason, 0) + count
+        return counts
 
     @property
     def now(self) -> float:
@@ -219,7 +221,7 @@ class DeviceSession:
             self._rest_s = 0.0
 
     async def _hold_transport(self) -> str:
-        """Until it is lost; the reason."""
+        """Open the transport and wait until it is lost. Return the reason."""
         self._lost = asyncio.get_running_loop().create_future()
         transport: Transport | None = None
         try:
@@ -259,7 +261,7 @@ class DeviceSession:
         return msgspec.structs.replace(self.description, link=msgspec.structs.replace(link, password=password))
 
     def _begin(self) -> None:
-        """The transport is open."""
+        """Start looking for the device, after the transport was opened."""
         self._asks_open = 0
         self._announcements.reset()
         if self._presence == "assume":
@@ -269,7 +271,7 @@ class DeviceSession:
     # Presence
 
     def _look(self) -> None:
-        """Once per period: ask for a sign of life, or find that there was none for too long."""
+        """Poll the device once per period, or declare it lost after too long a silence."""
         loop = asyncio.get_running_loop()
         is_polled = self._presence == "poll"
         period_s = self._interval_s if self._asks_registration else self._interval_s / 2  # AX-B.3-1
@@ -317,19 +319,19 @@ class DeviceSession:
             self.send(message)
 
     def _arrive(self) -> None:
-        """It is there, and what it offers is known."""
+        """Declare the device present, now that its tools are known."""
         if self.is_present:
             return
         if not self._asks_registration and not self.tools:
             tools = (device_tool(self.segment, self.description, tool) for tool in self.description.tools)
-            self.tools = {one.tool.name: one for one in tools}
+            self.tools = {named_tool.tool.name: named_tool for named_tool in tools}
         self.is_present, self.reason = True, None
         self._requests.note_life()
         self._settled.set()
         self._owner.on_present()
 
     def _leave(self, reason: str, loss: LossReason = "connection_lost") -> None:
-        """It is gone: what was sent has no answer, and what waits is not sent."""
+        """Declare the device absent and end all its requests."""
         was_present, self.is_present = self.is_present, False
         self.reason = reason
         if was_present:
@@ -344,7 +346,7 @@ class DeviceSession:
     # Calls
 
     def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> Request | None:
-        """None: it ended at once. Nothing is sent unless the arguments are what the tool takes."""
+        """Send a call if its arguments are valid. Return its request, or None if it ended at once."""
         arguments = without_metadata(arguments)
         fault = tool.input.maybe_fault(arguments)
         if fault is not None:
@@ -356,7 +358,7 @@ class DeviceSession:
         return self._requests.call(tool, arguments, on_done)
 
     def abandon(self, request: Request) -> None:
-        """Its caller has left."""
+        """Drop a request whose caller has left."""
         self._requests.abandon(request)
 
     # What requests need (RequestSender)
@@ -429,12 +431,12 @@ class DeviceSession:
         self._requests.note_life()
 
     def _on_answer(self, answer: Answer) -> None:
-        request = self._requests.maybe_in_flight(answer.request_id)
+        request = self._requests.find_in_flight(answer.request_id)
         if request is None:
             self._discard("no_request")  # a duplicate, a late one, or one of another's
             return
-        asked = None if request.tool is None else request.tool.tool.id
-        if answer.tool_id is not None and answer.tool_id != asked:
+        tool_id = None if request.tool is None else request.tool.tool.id
+        if answer.tool_id is not None and answer.tool_id != tool_id:
             self._discard("wrong_tool")
             return
         if answer.is_heartbeat is not None and answer.is_heartbeat != (request.tool is None):
@@ -483,7 +485,7 @@ class DeviceSession:
         if tools is None:
             return  # more of it follows
         former, is_asked = self.tools, self._asks_open > 0
-        is_changed = {name: one.tool for name, one in tools.items()} != {n: o.tool for n, o in former.items()}
+        is_changed = {name: entry.tool for name, entry in tools.items()} != {n: o.tool for n, o in former.items()}
         is_reset = not is_asked and now - self._answered_ask > SETTLE_S and self._requests.are_in_flight
         if is_asked:
             self._asks_open, self._answered_ask = 0, now
@@ -494,11 +496,11 @@ class DeviceSession:
             self._requests.end_all("it was reset")  # AX-B.3-3
         if not self.is_present:
             self._arrive()
-        elif {name: one.item for name, one in tools.items()} != {n: o.item for n, o in former.items()}:
+        elif {name: entry.item for name, entry in tools.items()} != {n: o.item for n, o in former.items()}:
             self._owner.on_tools()
 
     def _note_refused(self, fault: DeviceFault) -> None:
-        """A device that is there keeps the tools it announced before."""
+        """Note why an announcement was refused. A present device keeps the tools it announced before."""
         if not self.is_present:
             self.reason = f"its announcement was refused: {fault.detail}"
 

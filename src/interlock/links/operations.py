@@ -95,9 +95,9 @@ class LinkOperations:
     @handles(GET_FRAMES)
     def frames(self, segment: str, after: int) -> Frames:
         link = find_keeper(self._keepers, segment).link
-        from interlock.devices.device_link import maybe_frames  # devices are rare
+        from interlock.devices.device_link import find_frames  # devices are rare
 
-        frames = maybe_frames(link, after)
+        frames = find_frames(link, after)
         if frames is None:
             raise NotFound("device", segment, [one for one, keeper in self._keepers.items() if _is_device(keeper)])
         return frames

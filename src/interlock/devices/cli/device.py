@@ -77,16 +77,16 @@ def simulate(
     if where is None or where == SIMULATED:
         hint = "name one with --port; a device whose port is 'simulated' is played by the node itself"
         raise Refused("no_port", f"{device} has no port to stand at", hint=hint)
-    told = next((one for one in description.events if one.name == event), None)
-    if event is not None and told is None:
-        known = ", ".join(one.name for one in description.events) or "none"
-        raise BadUsage("usage", f"{device} describes no event {event!r}", hint=f"it describes: {known}")
+    sent_event = next((described for described in description.events if described.name == event), None)
+    if event is not None and sent_event is None:
+        names = ", ".join(described.name for described in description.events) or "none"
+        raise BadUsage("usage", f"{device} describes no event {event!r}", hint=f"it describes: {names}")
     try:
         with _libraries_of(device):
             from interlock.devices.transports.simulated_port import Faults
 
             faults = Faults(noise=noise, loss=loss, seed=seed)
-            asyncio.run(_play(invocation, description, where, faults, told, every))
+            asyncio.run(_play(invocation, description, where, faults, sent_event, every))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise Refused("cannot_simulate", f"{device} cannot be simulated at {where}: {why}") from error
@@ -243,7 +243,7 @@ def _watch_port(
     heartbeats: bool,
     unreachable: Unreachable | None = None,
 ) -> None:
-    """What the device says by itself, out of its port, until Ctrl-C."""
+    """Show the messages that the device sends on its own, read from its port, until Ctrl-C."""
     import asyncio
 
     from interlock.devices.protocol.description import SIMULATED
@@ -270,7 +270,7 @@ def _watch_port(
 
 
 async def _watch(invocation: Invocation, description: "DeviceDescription", count: int | None, heartbeats: bool) -> None:
-    """Raises TransportFailed, also when the line ends."""
+    """Show the messages from the port of a device. Raises TransportFailed, also when the line ends."""
     import asyncio
     import sys
     import time

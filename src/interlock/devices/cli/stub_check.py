@@ -36,7 +36,7 @@ _PARITIES: Final = {"none": "N", "even": "E", "odd": "O"}
 
 class Line:
     def __init__(self, description: DeviceDescription) -> None:
-        """Raises OSError, and ValueError for a port that is none."""
+        """Open the port of the device. Raises OSError, or ValueError for an invalid port."""
         self.framing = framing_of(description.link, description.profile)
         self._messages: list[bytes] = []
         self._opened: Any = _opened(description)
@@ -49,8 +49,8 @@ class Line:
         while data:
             data = data[os.write(self._descriptor, data) :]
 
-    def maybe_receive(self, within_s: float) -> bytes | None:
-        """The next whole message, or None if none came. Raises ConnectionError."""
+    def find_message(self, within_s: float) -> bytes | None:
+        """Return the next whole message, or None if none arrived in time. Raises ConnectionError."""
         ends = time.monotonic() + within_s
         while not self._messages:
             left = ends - time.monotonic()
@@ -64,9 +64,9 @@ class Line:
         return self._messages.pop(0)
 
     def drain(self, silence_s: float) -> None:
-        """Drops what it still says, for a while."""
+        """Drop messages that still arrive, until the line is silent."""
         ends = time.monotonic() + silence_s + DRAIN_S
-        while time.monotonic() < ends and self.maybe_receive(silence_s) is not None:
+        while time.monotonic() < ends and self.find_message(silence_s) is not None:
             pass
 
     def close(self) -> None:
@@ -105,11 +105,11 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class NotKept(Exception):
-    """What the stub did instead."""
+    """A rule that the stub broke. The message says what it did instead."""
 
 
 class NotTried(Exception):
-    """Why a check was left out."""
+    """A check that was skipped. The message says why."""
 
 
 class StubCheck:
@@ -175,18 +175,18 @@ class StubCheck:
     # Asking
 
     def _asked(self, message: bytes) -> Received:
-        """The answer to a message that may be lost on the way, and sent again."""
+        """Send a message, again if it is lost, and return its answer. Raises NotKept."""
         for _ in range(TRIES):
             self._line.send(message)
-            answer = self._maybe_answer()
+            answer = self._find_answer()
             if answer is not None:
                 return answer
         raise NotKept(f"no answer within {self._within_s:g} s, {TRIES} times")
 
-    def _maybe_answer(self) -> Received | None:
+    def _find_answer(self) -> Received | None:
         ends = time.monotonic() + self._within_s
         while True:
-            message = self._line.maybe_receive(ends - time.monotonic())
+            message = self._line.find_message(ends - time.monotonic())
             if message is None:
                 return None
             try:
@@ -199,7 +199,7 @@ class StubCheck:
     def _is_silent(self) -> bool:
         ends = time.monotonic() + SILENCE_S
         while True:
-            message = self._line.maybe_receive(ends - time.monotonic())
+            message = self._line.find_message(ends - time.monotonic())
             if message is None:
                 return True
             try:
@@ -234,7 +234,7 @@ class StubCheck:
     def _gives_up_stopped_frame(self) -> None:
         frame = self._line.framing.encode(self._codec.encode_heartbeat(5))
         self._line.send_bytes(frame[: len(frame) // 2])
-        if self._line.maybe_receive(self._gap_s) is not None:
+        if self._line.find_message(self._gap_s) is not None:
             raise NotKept("it answered half a frame")
         if self._is_cobs:
             self._line.send_bytes(b"\0")
@@ -256,12 +256,12 @@ class StubCheck:
     def _serves(self, tool: Tool) -> None:
         if tool.mutable is not False:
             raise NotTried("not called: only tools with mutable = false are")
-        found = [each for each in self._announced if each.id == tool.id]
-        if self._description.profile == "b" and not found:
+        announced = [each for each in self._announced if each.id == tool.id]
+        if self._description.profile == "b" and not announced:
             raise NotTried("not announced")
         try:
-            if found:
-                tool = announced_tool(found[0], tool, self._description.link)
+            if announced:
+                tool = announced_tool(announced[0], tool, self._description.link)
             arguments = {field.name: _least(field) for field in tool.request}
             answer = self._asked(self._codec.encode_call(33, tool, arguments))
             if not isinstance(answer, Answer) or answer.request_id != 33 or answer.tool_id not in (None, tool.id):
@@ -287,11 +287,11 @@ class StubCheck:
             self._drops(f"TYPE 0x{kind:02X}", self._line.framing.encode(bytes((kind, 0, 1))))
 
     def _refuses_unknown_command(self) -> None:
-        known = {tool.id for tool in self._description.tools} | {event.id for event in self._description.events}
+        described_ids = {tool.id for tool in self._description.tools} | {event.id for event in self._description.events}
         if not self._description.tools:
             raise NotTried("needs a description: an id that is not described might do something")
         self._check_may_call_unknown()
-        unknown = max(set(range(TOOL_ID_MAX + 1)) - known)
+        unknown = max(set(range(TOOL_ID_MAX + 1)) - described_ids)
         answer = self._asked(bytes((frame_codec.CALL, unknown, 3)))
         if not isinstance(answer, Answer) or answer.request_id != 3 or not answer.status:
             raise NotKept(f"id {unknown} was answered with {answer}")
@@ -329,10 +329,10 @@ class StubCheck:
                 raise NotKept(fault.detail) from fault
             if tools is not None:
                 return tools
-            received = self._maybe_answer()
+            received = self._find_answer()
 
     def _framed(self, kind: int, tool_id: int, seq: int, message: bytes) -> bytes:
-        """The frame of Profile A repeats what a message of Profile B says."""
+        """Add the head of a Profile A frame to a message of Profile B, if the link is framed that way."""
         return message if self._is_cobs else bytes((kind, tool_id, seq)) + message
 
     def _answers_beat(self, members: dict[Any, Any]) -> None:
@@ -377,8 +377,8 @@ class StubCheck:
 
     def _refuses_unknown_tool(self) -> None:
         self._check_may_call_unknown()
-        known = {tool.id for tool in self._announced} | {tool.id for tool in self._description.tools}
-        unknown = max(set(range(TOOL_ID_MAX + 1)) - known)
+        tool_ids = {tool.id for tool in self._announced} | {tool.id for tool in self._description.tools}
+        unknown = max(set(range(TOOL_ID_MAX + 1)) - tool_ids)
         answer = self._asked(self._framed(frame_codec.CALL, unknown, 12, encoded({1: unknown, 2: 12, 3: {}})))
         if not isinstance(answer, Answer) or answer.request_id != 12 or not answer.status:
             raise NotKept(f"id {unknown} was answered with {answer}")
@@ -397,7 +397,7 @@ class StubCheck:
 
 
 def _least(field: Any) -> Any:
-    """The plainest argument that fits."""
+    """Return the simplest argument that fits the field."""
     if is_number(field):
         least, greatest = limits(field)
         return 0 if (least is None or least <= 0) and (greatest is None or greatest >= 0) else least
@@ -434,8 +434,8 @@ def check_stub(
         for item in check.run():
             items.append(item)
             if not out.as_json:
-                said = f": {one_line(item.message)}" if item.message else ""
-                out.line(f"{WORDS[item.result]}  MCP-AX {item.clause}  {item.name}{said}")
+                remark = f": {one_line(item.message)}" if item.message else ""
+                out.line(f"{WORDS[item.result]}  MCP-AX {item.clause}  {item.name}{remark}")
     except OSError as error:
         raise Refused("cannot_reach_device", f"{description.link.port}: {error.strerror or error}") from error
     finally:

@@ -1,7 +1,7 @@
-"""CBOR as devices may write it (AX-8.2-8): one item, of definite length, of what JSON has and bytes.
+"""CBOR as devices may write it (AX-8.2-8): one item of definite length, with the types of JSON and bytes.
 
-What is read here becomes int, float, bool, None, str, bytes, list and dict. Time and memory are bounded by the bytes
-that are there: a length that they cannot hold is refused before anything is made.
+The values are int, float, bool, None, str, bytes, list and dict. Time and memory are bounded by the number of bytes: a
+length that they cannot hold is refused before anything is allocated.
 """
 
 import math
@@ -19,14 +19,14 @@ _SIMPLE: dict[int, bool | None] = {20: False, 21: True, 22: None}
 
 
 def encoded(value: Any) -> bytes:
-    """The deterministic encoding (RFC 8949, 4.2): shortest forms, keys in order."""
+    """Return the deterministic encoding (RFC 8949, 4.2): shortest forms, sorted keys."""
     import cbor2  # an extra, which devices of Profile A do without
 
     return cbor2.dumps(value, canonical=True)
 
 
 def read_untrusted(data: bytes) -> Any:
-    """The one item that `data` is. Raises DeviceFault (malformed)."""
+    """Return the one CBOR item that `data` holds. Raises DeviceFault (malformed)."""
     reader = _Reader(data)
     value = reader.item(0)
     if reader.at != len(data):

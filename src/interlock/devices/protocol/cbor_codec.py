@@ -155,14 +155,14 @@ def _is_integer(value: Any, least: int, greatest: int) -> TypeGuard[int]:
 
 
 def argument_names(tool: Tool) -> tuple[str, ...]:
-    """By position: as the description has them, else arg0 to arg3."""
+    """Return the argument names by position: those of the description, otherwise arg0 to arg3."""
     named = tuple(field.name for field in tool.request)
     count = len(named) if tool.arg_types is None else len(tool.arg_types)
     return named[:count] + tuple(f"arg{position}" for position in range(len(named), count))
 
 
 def named_arguments(tool: Tool, params: Mapping[Any, Any]) -> dict[str, Any]:
-    """The arguments of a call, as the caller wrote them. Raises DeviceFault."""
+    """Return the arguments of a call as the caller wrote them. Raises DeviceFault."""
     names = argument_names(tool)
     arguments = {}
     for position, value in params.items():
@@ -198,7 +198,7 @@ def _positional(tool: Tool, arguments: Mapping[str, Any]) -> dict[int, Any]:
 
 
 def _sent(field: Field, value: Any) -> Any:
-    """What a described argument is on the wire."""
+    """Return the wire form of a described argument. Raises DeviceFault."""
     if field.type in INTEGERS or field.type == "f32":
         return wire_number(field, value)
     if field.type == "enum":
@@ -218,7 +218,7 @@ def _sent(field: Field, value: Any) -> Any:
 
 
 def _received(field: Field, value: Any) -> Any:
-    """What a described member of a result is in JSON."""
+    """Return the JSON form of a described member of a result. Raises DeviceFault."""
     if field.type in INTEGERS:
         if not _is_integer(value, INTEGERS[field.type][1], INTEGERS[field.type][2]):
             raise DeviceFault("response_invalid", f"no {field.type}", field.name)
@@ -242,7 +242,7 @@ def _received(field: Field, value: Any) -> Any:
 
 
 def _named(fields: Sequence[Field], payload: Any) -> dict[str, Any]:
-    """The members of a result by name: a number as key is a position in the description, where there is one."""
+    """Return the members of a result by name. An integer key is a position in the description, if there is one."""
     if not isinstance(payload, dict):
         raise DeviceFault("response_invalid", "no map")
     described = {field.name: field for field in fields}
@@ -261,7 +261,7 @@ def _named(fields: Sequence[Field], payload: Any) -> dict[str, Any]:
 
 
 def _json(value: Any, path: str) -> Any:
-    """A CBOR value as JSON has it: bytes are base64, keys are text."""
+    """Return a CBOR value as JSON: bytes become base64, keys become text."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, list):
@@ -287,7 +287,7 @@ def _is_of_major_type(value: Any, major: int) -> bool:
 
 
 def _typed(value: Any, major: int, field: Field) -> Any:
-    """An argument as CBOR has it: JSON does not tell bytes from text, nor 1 from 1.0. Raises DeviceFault."""
+    """Return an argument as CBOR needs it: JSON does not tell bytes from text, nor 1 from 1.0. Raises DeviceFault."""
     if major == BYTES and isinstance(value, str):
         value = bytes_of(field, value)
     elif major in (0, 1) and isinstance(value, float) and value.is_integer():

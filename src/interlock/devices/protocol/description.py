@@ -42,7 +42,7 @@ class Field(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Register(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a tool of a Modbus device reads or writes."""
+    """The register that a tool of a Modbus device reads or writes."""
 
     table: Literal["holding", "input", "coil", "discrete"]
     address: Annotated[int, msgspec.Meta(ge=0, le=65535)]
@@ -76,7 +76,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a device says unasked, under a tool id of its own."""
+    """A message that a device sends unasked, under a separate tool id."""
 
     id: ToolId
     name: str
@@ -86,7 +86,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class LinkDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a device is reached. Keys that its transport does not have are refused by `check_description`."""
+    """The connection to a device. `check_description` refuses keys that its transport does not have."""
 
     transport: Literal["uart_cbor", "ble_cbor", "spi_cbor", "can_cbor", "mqtt_json", "modbus_tcp", "modbus_rtu"]
     # every transport

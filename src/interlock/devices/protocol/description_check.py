@@ -89,7 +89,7 @@ class DescriptionFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_description(table: Mapping[str, Any]) -> DeviceDescription | tuple[DescriptionFault, ...]:
-    """What `.devices/SEGMENT.toml` says."""
+    """Return the description in `.devices/SEGMENT.toml`, or its faults."""
     unknown = tuple(_unknown_keys(table, DeviceDescription, ()))
     if unknown:
         return unknown
@@ -103,7 +103,7 @@ def read_description(table: Mapping[str, Any]) -> DeviceDescription | tuple[Desc
 
 
 def is_checked(description: DeviceDescription) -> bool:
-    """Whether a wrong byte on its link is found out: by a checksum of ours, or by the link itself."""
+    """Return whether a wrong byte on the link is detected: by our checksum, or by the link itself."""
     link = description.link
     match link.transport:
         case "uart_cbor":
@@ -116,7 +116,7 @@ def is_checked(description: DeviceDescription) -> bool:
 
 
 def check_description(description: DeviceDescription, written: Mapping[str, Any]) -> Iterator[DescriptionFault]:
-    """`written`: the keys of [link] as they are in the file, where defaults are not."""
+    """Return the faults of a description. `written`: the keys of [link] in the file, without defaults."""
     yield from _check_link(description, written)
     yield from _check_tools(description)
     yield from _check_names("event", description.events)
@@ -212,10 +212,10 @@ def _check_class(description: DeviceDescription, tool: Tool, at: Path) -> Iterat
 
 
 def _check_words(tool: Tool, at: Path) -> Iterator[DescriptionFault]:
-    """What is said of a tool beside its layout."""
-    said = {key: getattr(tool, key) for key in ("mutable", "reversible", "latency_class")}
-    known = {key: value for key, value in said.items() if value is not None}
-    capability = read_capability({**tool.capability, **known}, private=None)
+    """Return the faults of a tool besides its layout: capability, status names, schemas."""
+    declared = {key: getattr(tool, key) for key in ("mutable", "reversible", "latency_class")}
+    present = {key: value for key, value in declared.items() if value is not None}
+    capability = read_capability({**tool.capability, **present}, private=None)
     if isinstance(capability, Invalid):
         yield _fault(at, f"the capability of {tool.name!r} is wrong: {capability.reason}")
     for number in tool.status:
@@ -261,7 +261,7 @@ def _check_layout(
 
 
 def _check_frame(description: DeviceDescription, tool: Tool, at: Path) -> Iterator[DescriptionFault]:
-    """What no frame of Profile A can carry."""
+    """Return the faults of a tool whose messages no frame of Profile A can carry."""
     most = message_max(description)
     for side, fields, beside in (
         ("request", tool.request, HEAD_BYTES),
@@ -283,7 +283,7 @@ def _check_frame(description: DeviceDescription, tool: Tool, at: Path) -> Iterat
 def _check_fields(
     fields: tuple[Field, ...], path: Path, *, is_tlv: bool, is_row: bool = True
 ) -> Iterator[DescriptionFault]:
-    """`is_row`: one follows the other in the same bytes."""
+    """Return the faults of fields. `is_row`: each field follows the previous one in the same bytes."""
     names: set[str] = set()
     tags = Counter(field.tag for field in fields)
     for index, field in enumerate(fields):
@@ -314,7 +314,7 @@ def _check_fields(
 
 
 def _check_limits(field: Field, at: Path) -> Iterator[DescriptionFault]:
-    """What lies outside the type of the field, or has one number under two names."""
+    """Return the faults of limits outside the type of the field, and of numbers with two names."""
     least, greatest = type_limits(field) if field.scale != 0 else (None, None)
     for key, limit in (("minimum", field.minimum), ("maximum", field.maximum)):
         if limit is None:
@@ -348,14 +348,14 @@ _INSIDE: Final[Mapping[tuple[type, str], type]] = {
 
 def _unknown_keys(value: object, kind: type, path: Path) -> Iterator[DescriptionFault]:
     if isinstance(value, list):
-        for index, one in enumerate(value):
-            yield from _unknown_keys(one, kind, (*path, index))
+        for index, entry in enumerate(value):
+            yield from _unknown_keys(entry, kind, (*path, index))
     elif isinstance(value, dict):
-        known = tuple(field.encode_name for field in msgspec.structs.fields(kind))
+        keys = tuple(field.encode_name for field in msgspec.structs.fields(kind))
         for key, inside in value.items():
-            if key not in known:
+            if key not in keys:
                 message = f"unknown key {key[:64]!r}"
-                yield DescriptionFault(path=(*path, key), message=message, unknown=key, known=known)
+                yield DescriptionFault(path=(*path, key), message=message, unknown=key, known=keys)
             elif (kind, key) in _INSIDE:
                 yield from _unknown_keys(inside, _INSIDE[kind, key], (*path, key))
 
@@ -373,10 +373,10 @@ _WORDS: Final = {
 
 
 def _as_fault(error: str) -> DescriptionFault:
-    """What msgspec says of a value, in the words of a person who writes TOML."""
-    found = _PLACE.fullmatch(error)
-    place = (found["place"] if found is not None else None) or ""
-    message = found["message"] if found is not None else error
+    """Return an error of msgspec in the words of a person who writes TOML."""
+    match = _PLACE.fullmatch(error)
+    place = (match["place"] if match is not None else None) or ""
+    message = match["message"] if match is not None else error
     steps = [name or (int(index) if index.isdigit() else index) for name, index in _STEP.findall(place)]
     path = tuple(step for step in steps if step != "...")
     kinds = _EXPECTED.fullmatch(message)

@@ -15,13 +15,13 @@ class Framing(Protocol):
     max_message: int
 
     def encode(self, message: bytes) -> bytes:
-        """Raises ValueError for a message above `max_message`."""
+        """Return the bytes of one message on the wire. Raises ValueError for a message above `max_message`."""
 
     def feed_untrusted(self, data: bytes, now: float) -> list[bytes]:
-        """The messages that are whole with these bytes, read at `now` seconds. Memory is bounded by `max_message`."""
+        """Return the messages that these bytes complete, read at `now` seconds. Memory is bounded by `max_message`."""
 
     def reset(self) -> None:
-        """The connection is new: what was begun is forgotten."""
+        """Forget an incomplete message, because the connection is new."""
 
 
 _CRC: dict[str, tuple[int, Crc]] = {"crc8": (1, crc8_bytes), "crc16": (2, crc16_bytes)}
@@ -75,7 +75,7 @@ class CobsFraming:
             self._begun += part
 
     def _ended(self) -> tuple[bytes, str]:
-        """The message, and why it is none."""
+        """Return the message of a complete frame, and why it is invalid, or ""."""
         if self._is_too_large:
             return b"", "too_large"
         if not self._begun:
@@ -217,14 +217,14 @@ class SofFraming:
         at = 0
         counted_to = 0  # the end of the last bad frame: what is found within it counts no more
         while at < len(data):
-            found = data.find(self._sof, at)
-            if found != at and (found < 0 or found > counted_to) and not self._is_noise:
+            start = data.find(self._sof, at)
+            if start != at and (start < 0 or start > counted_to) and not self._is_noise:
                 self.discarded["noise"] += 1
                 self._is_noise = True
-            if found < 0:
+            if start < 0:
                 at = len(data)
                 break
-            at = found
+            at = start
             outcome, end = self._frame_at(data, at)
             if outcome == "truncated" and not is_over:
                 break
@@ -242,7 +242,7 @@ class SofFraming:
         del self._begun[:at]
 
     def _frame_at(self, data: bytes, at: int) -> tuple[bytes | str, int]:
-        """The message of the frame at `at`, or why it is none, and where the frame ends."""
+        """Return the message of the frame at `at`, or why it is invalid, and where the frame ends."""
         left = len(data) - at
         if left < 2:
             return "truncated", len(data)

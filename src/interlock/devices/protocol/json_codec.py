@@ -28,14 +28,14 @@ class Topics(NamedTuple):
 
 
 def topics_of(link: str) -> Topics:
-    """Raises ValueError for a name that would reach beyond one level."""
+    """Return the MQTT topics of one device link (AX-8.1-6). Raises ValueError for a name beyond one level."""
     if not 0 < len(link) <= LINK_MAX or _FORBIDDEN & set(link) or not link.isprintable():
         raise ValueError(f"{link[:LINK_MAX]!r} cannot be one level of an MQTT topic")
     return Topics(f"mcpax/{link}/down", f"mcpax/{link}/up", f"mcpax/{link}/status")
 
 
 def is_online(payload: bytes) -> bool | None:
-    """What a device's status says; None: nothing that is known."""
+    """Return whether a device's status says that it is online, or None if the status is unknown."""
     return {ONLINE: True, OFFLINE: False}.get(payload.strip().lower()) if len(payload) <= len(OFFLINE) + 2 else None
 
 

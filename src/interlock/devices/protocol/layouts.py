@@ -35,12 +35,12 @@ def is_number(field: Field) -> bool:
 
 
 def is_whole(field: Field) -> bool:
-    """Is what a person reads always an integer?"""
+    """Return whether the shown value is always an integer."""
     return field.type in INTEGERS and float(field.scale).is_integer() and float(field.offset).is_integer()
 
 
 def size_of(field: Field) -> int | None:
-    """In bytes; None: as long as its value."""
+    """Return the size of a field in bytes, or None if it is as long as its value."""
     if field.type in INTEGERS:
         return INTEGERS[field.type][0]
     if field.type == "f32":
@@ -53,7 +53,7 @@ def size_of(field: Field) -> int | None:
 
 
 def layout_size(kind: Kind, fields: Sequence[Field]) -> int | None:
-    """In bytes; None: payloads of this layout have no fixed length."""
+    """Return the size of a payload in bytes, or None if it has no fixed length."""
     sizes = [size_of(field) for field in fields]
     if kind == "tlv":
         return None if fields else 0
@@ -61,7 +61,7 @@ def layout_size(kind: Kind, fields: Sequence[Field]) -> int | None:
 
 
 def limits(field: Field) -> tuple[float | None, float | None]:
-    """The least and the greatest number that a person may write, by its type and its description."""
+    """Return the least and greatest number that a person may write, by type and description."""
     least, greatest = field.minimum, field.maximum
     low, high = type_limits(field)
     if low is not None:
@@ -72,7 +72,7 @@ def limits(field: Field) -> tuple[float | None, float | None]:
 
 
 def type_limits(field: Field) -> tuple[float | None, float | None]:
-    """The least and the greatest number that its type has, as a person reads it."""
+    """Return the least and greatest number of the field's type, as a person reads it."""
     if field.type not in INTEGERS:
         return None, None
     _, low, high = INTEGERS[field.type]
@@ -81,10 +81,10 @@ def type_limits(field: Field) -> tuple[float | None, float | None]:
 
 
 def encode_payload(kind: Kind, order: Order, fields: Sequence[Field], arguments: Mapping[str, Any]) -> bytes:
-    """Raises DeviceFault (argument_invalid)."""
-    known = {field.name for field in fields}
+    """Encode the arguments of a call. Raises DeviceFault (argument_invalid)."""
+    names = {field.name for field in fields}
     for name in arguments:
-        if name not in known:
+        if name not in names:
             raise DeviceFault("argument_invalid", f"there is no argument {name[:64]!r}", name[:64])
     out = bytearray()
     for field in fields:
@@ -102,7 +102,7 @@ def encode_payload(kind: Kind, order: Order, fields: Sequence[Field], arguments:
 
 
 def decode_payload(kind: Kind, order: Order, fields: Sequence[Field], payload: bytes) -> dict[str, Any]:
-    """Raises DeviceFault (response_invalid)."""
+    """Decode the members of a result. Raises DeviceFault (response_invalid)."""
     return _decoded_tlv(order, fields, payload) if kind == "tlv" else _decoded_struct(order, fields, payload)
 
 
@@ -143,7 +143,7 @@ def _decoded_tlv(order: Order, fields: Sequence[Field], payload: bytes) -> dict[
 
 
 def wire_number(field: Field, value: Any, code: Code = "argument_invalid") -> int | float:
-    """The number on the wire for what a person wrote. Raises DeviceFault."""
+    """Return the number on the wire for what a person wrote. Raises DeviceFault."""
     number = checked_number(field, value, code)
     if field.type == "f32":
         try:
@@ -169,7 +169,7 @@ def wire_number(field: Field, value: Any, code: Code = "argument_invalid") -> in
 
 
 def shown_number(field: Field, number: int | float, code: Code = "response_invalid") -> int | float:
-    """What a person reads for a number from the wire. Raises DeviceFault where the description forbids it."""
+    """Return what a person reads for a number from the wire. Raises DeviceFault if the description forbids it."""
     return checked_number(field, _shown(field, number), code)
 
 
@@ -192,8 +192,8 @@ def enum_number(field: Field, value: Any, code: Code = "argument_invalid") -> in
 
 
 def enum_name(field: Field, number: Any, code: Code = "response_invalid") -> str:
-    for name, known in field.values.items():
-        if known == number:
+    for name, named_number in field.values.items():
+        if named_number == number:
             return name
     raise DeviceFault(code, f"{number!r} has no name", field.name)
 
@@ -282,7 +282,7 @@ def _unpacked(field: Field, order: Order, data: bytes) -> Any:
 
 
 def _shortest_f32(value: float) -> float:
-    """The decimal number with the fewest digits that is this f32: 0.1, and not 0.10000000149011612."""
+    """Return the shortest decimal number that is this f32: 0.1, and not 0.10000000149011612."""
     if not math.isfinite(value) or value.is_integer():
         return value
     packed = struct.pack("<f", value)

@@ -26,7 +26,7 @@ class MessageTexts:
         self._asked: dict[Any, Any] = {}  # the method of each id
 
     def text(self, message: bytes) -> str:
-        """One line; what cannot be read is told as its bytes."""
+        """Return a message as one line of text. An unreadable message is shown as its bytes."""
         try:
             text = self._text(message)
         except DeviceFault as fault:
@@ -59,15 +59,15 @@ class MessageTexts:
         return _asked_text(self._description, self._tools, members, method)
 
     def _answer_text(self, members: dict[Any, Any], request_id: Any) -> str:
-        asked = self._asked.get(request_id) if isinstance(request_id, int) else None
-        tool = self._tools.get(asked) if isinstance(asked, int) else None
-        if asked == cbor_codec.HEARTBEAT:
+        tool_id = self._asked.get(request_id) if isinstance(request_id, int) else None
+        tool = self._tools.get(tool_id) if isinstance(tool_id, int) else None
+        if tool_id == cbor_codec.HEARTBEAT:
             return f"heartbeat #{request_id} answered"
-        named = f"answer {_name(self._tools, asked)}" if isinstance(asked, int) else "answer"
+        named = f"answer {_name(self._tools, tool_id)}" if isinstance(tool_id, int) else "answer"
         if cbor_codec.ERROR in members:
             error = members[cbor_codec.ERROR]
-            known = tool.status.get(str(error)) if tool is not None else None
-            return f"{named} #{request_id} error {error}{f' ({known})' if known else ''}"
+            status_name = tool.status.get(str(error)) if tool is not None else None
+            return f"{named} #{request_id} error {error}{f' ({status_name})' if status_name else ''}"
         result = members.get(cbor_codec.RESULT)
         if tool is not None and isinstance(result, dict):
             try:
@@ -123,30 +123,30 @@ def _event_text(description: DeviceDescription, event_id: int, payload: Any) -> 
         return f"event {event_id} {raw}".rstrip()
     try:
         if isinstance(payload, bytes):
-            said = decode_payload("struct", event.order, event.response, payload)
+            content = decode_payload("struct", event.order, event.response, payload)
         else:
-            said = cbor_codec.CborCodec(description).notice(event_id, payload) or {}
+            content = cbor_codec.CborCodec(description).notice(event_id, payload) or {}
     except DeviceFault as fault:
         return f"event {event.name} {raw} (not as described: {fault.detail})"
-    return f"event {event.name} {_pairs(said)}".rstrip()
+    return f"event {event.name} {_pairs(content)}".rstrip()
 
 
 def _asked_text(description: DeviceDescription, tools: Mapping[int, Tool], members: dict[Any, Any], method: Any) -> str:
-    number, given = f"#{members.get(cbor_codec.ID)}", members.get(cbor_codec.PARAMS)
+    number, params = f"#{members.get(cbor_codec.ID)}", members.get(cbor_codec.PARAMS)
     if method == cbor_codec.HEARTBEAT:
         return f"heartbeat {number}"
     if method == cbor_codec.REGISTRATION:
-        if not isinstance(given, list):
+        if not isinstance(params, list):
             return "asks for its tools"
-        ids = ", ".join(str(entry.get(0)) for entry in given if isinstance(entry, dict))
+        ids = ", ".join(str(entry.get(0)) for entry in params if isinstance(entry, dict))
         more = ", more follow" if members.get(cbor_codec.MORE) else ""
         return f"announces tools {ids}{more}"
     if not isinstance(method, int):
         raise DeviceFault("malformed", "neither an answer, a registration nor a call")
     if cbor_codec.ID not in members:
-        return _event_text(description, method, given)
-    said: Mapping[Any, Any] = given if isinstance(given, dict) else {}
+        return _event_text(description, method, params)
+    arguments: Mapping[Any, Any] = params if isinstance(params, dict) else {}
     if method in tools:
         with contextlib.suppress(DeviceFault):
-            said = cbor_codec.named_arguments(tools[method], said)
-    return f"call {_name(tools, method)} {number} {_pairs(said)}".rstrip()
+            arguments = cbor_codec.named_arguments(tools[method], arguments)
+    return f"call {_name(tools, method)} {number} {_pairs(arguments)}".rstrip()

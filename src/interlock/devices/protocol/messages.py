@@ -1,7 +1,7 @@
-"""What a device and its gateway say to each other, whatever carries it.
+"""The messages between a device and its gateway, as values.
 
-A codec turns these values into the bytes of one message and back: `FrameCodec` for Profile A, `CborCodec` for
-Profile B, `JsonCodec` for MQTT. Framing and transports carry messages as bytes and know nothing of them.
+A codec turns these values into the bytes of one message and back: `FrameCodec` for Profile A, `CborCodec` for Profile
+B, `JsonCodec` for MQTT. Framing and transports carry messages as bytes and do not look into them.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from interlock.devices.protocol.description import Tool
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """To a call or a heartbeat. `payload` is decoded as far as that can be done without knowing the tool."""
+    """An answer to a call or a heartbeat. `payload` is decoded as far as possible without the tool's description."""
 
     request_id: int
     tool_id: int | None = None  # where the message names it
@@ -49,7 +49,7 @@ Received = Answer | Registration | Notice
 
 
 class DeviceFault(Exception):
-    """What a device sent, or is to be sent, is not what it should be. `code` says how, in one word of the list."""
+    """A message of a device, or to a device, is invalid. `code` says how."""
 
     def __init__(
         self,
@@ -73,21 +73,21 @@ class Codec(Protocol):
     id_max: int
 
     def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
-        """Raises DeviceFault (argument_invalid, too_large): nothing may be sent."""
+        """Return the message of a call. Raises DeviceFault (argument_invalid, too_large): nothing may be sent."""
 
     def encode_heartbeat(self, request_id: int) -> bytes: ...
 
     def encode_registration_request(self) -> bytes | None:
-        """None: the device does not describe itself."""
+        """Return the request for an announcement, or None if the device does not describe itself."""
 
     def decode_untrusted(self, message: bytes) -> Received:
-        """Raises DeviceFault (malformed, too_large, unexpected): the message is dropped and counted."""
+        """Decode a message. Raises DeviceFault (malformed, too_large, unexpected): it is dropped and counted."""
 
     def result(self, tool: Tool, payload: Any) -> dict[str, Any]:
-        """The structured content of a successful answer. Raises DeviceFault (response_invalid)."""
+        """Return the structured content of a successful answer. Raises DeviceFault (response_invalid)."""
 
     def notice(self, event_id: int, payload: Any) -> dict[str, Any] | None:
-        """What an event says; None: no such event is described."""
+        """Return the content of an event, or None if no such event is described."""
 
 
 PREFIX = "x-mcpax-"

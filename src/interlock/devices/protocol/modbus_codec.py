@@ -46,14 +46,14 @@ class ModbusCodec:
         self._heartbeat = struct.pack(">BHH", function, 0 if first is None else first.address, 1)
 
     def encode_call(self, request_id: int, tool: Tool, arguments: Mapping[str, Any]) -> bytes:
-        known = {register.field.name for register in tool.registers if register.write}
+        names = {register.field.name for register in tool.registers if register.write}
         for name in arguments:
-            if name not in known:
+            if name not in names:
                 raise DeviceFault("argument_invalid", f"there is no argument {name[:64]!r}", name[:64])
         return _joined(request_id, [_request(register, arguments) for register in tool.registers])
 
     def encode_heartbeat(self, request_id: int) -> bytes:
-        """What it answers is a sign of life, an exception too."""
+        """Return a harmless read. Any answer is a sign of life, even an exception."""
         return _joined(request_id, [self._heartbeat])
 
     def encode_registration_request(self) -> None:
@@ -84,7 +84,7 @@ class ModbusCodec:
 
 
 def split_untrusted(message: bytes) -> tuple[int, list[bytes]]:
-    """The request id, and at least one protocol data unit. Raises DeviceFault (malformed)."""
+    """Return the request id and at least one protocol data unit. Raises DeviceFault (malformed)."""
     units = []
     at = 2
     while at < len(message):
@@ -100,7 +100,7 @@ def split_untrusted(message: bytes) -> tuple[int, list[bytes]]:
 
 
 def is_answer(request: bytes, answer: bytes) -> bool:
-    """Whether a unit can be the answer to that request; a write says again what was to be written, and where."""
+    """Return whether a unit can be the answer to a request. A write is answered by repeating address and value."""
     function = request[0]
     if answer[0] & EXCEPTION:
         return answer[0] == function | EXCEPTION
@@ -112,12 +112,12 @@ def is_answer(request: bytes, answer: bytes) -> bool:
 
 
 def word_count(register: Register) -> int:
-    """Registers that its value takes."""
+    """Return how many registers the value takes."""
     return ((size_of(register.field) or 1) + 1) // 2
 
 
 def register_faults(register: Register) -> Iterator[str]:
-    """What cannot be, as a person reads it."""
+    """Return what is wrong with the description of a register, for people."""
     field = register.field
     if register.table in ("coil", "discrete"):
         if field.type != "bool":
@@ -142,8 +142,8 @@ def _request(register: Register, arguments: Mapping[str, Any]) -> bytes:
         count = 1 if is_bit else word_count(register)
         return struct.pack(">BHH", READ[register.table], register.address, count)
     name = register.field.name
-    given = {name: arguments[name]} if name in arguments else {}
-    data = encode_payload("struct", "big", (register.field,), given)
+    written = {name: arguments[name]} if name in arguments else {}
+    data = encode_payload("struct", "big", (register.field,), written)
     if is_bit:
         return struct.pack(">BHH", WRITE_COIL, register.address, COIL_ON if data == b"\1" else 0)
     words = _words(register, data)
@@ -153,7 +153,7 @@ def _request(register: Register, arguments: Mapping[str, Any]) -> bytes:
 
 
 def _words(register: Register, data: bytes) -> bytes:
-    """A value, high byte first, as the registers that hold it."""
+    """Return a value, high byte first, as the registers that hold it."""
     if len(data) % 2:
         if register.field.type in ("bytes", "text"):
             data += b"\0"
@@ -163,7 +163,7 @@ def _words(register: Register, data: bytes) -> bytes:
 
 
 def _reordered(register: Register, data: bytes) -> bytes:
-    """Between high byte first and the orders of that register; the same in both directions."""
+    """Convert between high byte first and the byte orders of a register. Both directions are the same."""
     words = [data[at : at + 2] for at in range(0, len(data), 2)]
     if register.order == "little":
         words = [word[::-1] for word in words]

@@ -28,11 +28,11 @@ _PARAMETERS_B: Final = "const uint8_t MCPAX_IN_RAM *args, uint8_t MCPAX_IN_RAM *
 
 
 class CannotScaffold(Exception):
-    """What the stub does not do, for people."""
+    """A description that the generated stub cannot serve. The message says why, for people."""
 
 
 def scaffold(segment: str, description: DeviceDescription) -> dict[str, str]:
-    """Files by their path. Raises CannotScaffold."""
+    """Return the files of a stub by their path. Raises CannotScaffold."""
     _check(description)
     written = _completed(description)
     source = _source_a(segment, written) if written.profile == "a" else _source_b(segment, written)
@@ -82,8 +82,8 @@ def _completed(description: DeviceDescription) -> DeviceDescription:
 
 
 def _length(tool: Tool, fields: tuple[Field, ...], key: str) -> int:
-    said: int | None = getattr(tool, key)
-    length = said if said is not None else layout_size(tool.payload, fields)
+    declared: int | None = getattr(tool, key)
+    length = declared if declared is not None else layout_size(tool.payload, fields)
     if length is None:
         raise CannotScaffold(f"{tool.name!r} has no fixed length: write {key}, or a size for each field")
     return length
@@ -120,7 +120,7 @@ def _main(table: str, macro: str, profile: str) -> list[str]:
 
 
 def _constants(description: DeviceDescription) -> Iterator[str]:
-    """The ids of events, and the status of handlers that are not filled in: one that no tool gives a meaning."""
+    """Return the ids of events, and the status of unfinished handlers: one that no tool gives a meaning."""
     for event in description.events:
         yield from ("", *_event_comment(event, description.profile))
         yield f"#define EVENT_{event.name.replace('-', '_').upper()} 0x{event.id:02X}"
@@ -215,18 +215,18 @@ def _zero(field: Field) -> Iterator[str]:
 
 def _comment(tool: Tool) -> list[str]:
     order = tool.order if tool.payload == "struct" and tool.arg_types is None else None
-    said = [f"{tool.name}: {tool.description or 'no description'}"]
-    said += [*_layout("in", tool.request, order), *_layout("out", tool.response, order)]
-    return _commented([*said, *(f"status {number}: {name}" for number, name in tool.status.items())])
+    lines = [f"{tool.name}: {tool.description or 'no description'}"]
+    lines += [*_layout("in", tool.request, order), *_layout("out", tool.response, order)]
+    return _commented([*lines, *(f"status {number}: {name}" for number, name in tool.status.items())])
 
 
 def _event_comment(event: Event, profile: str) -> list[str]:
-    said = [f"The event {event.name}: {event.description or 'no description'}; sent by mcpax_{profile}_event"]
-    return _commented([*said, *_layout("out", event.response, event.order if profile == "a" else None)])
+    lines = [f"The event {event.name}: {event.description or 'no description'}; sent by mcpax_{profile}_event"]
+    return _commented([*lines, *_layout("out", event.response, event.order if profile == "a" else None)])
 
 
 def _layout(word: str, fields: tuple[Field, ...], order: str | None) -> Iterator[str]:
-    """By byte where there is an order of bytes, by position where there is none."""
+    """Return the lines of a layout: by byte if there is a byte order, otherwise by position."""
     at = 0
     for position, field in enumerate(fields):
         scaled = f", times {field.scale:g}" if field.scale != 1 else ""
@@ -235,14 +235,14 @@ def _layout(word: str, fields: tuple[Field, ...], order: str | None) -> Iterator
         at += size_of(field) or 0
 
 
-def _commented(said: list[str]) -> list[str]:
-    """What is said cannot end the comment."""
-    plain = [" ".join(line.replace("*/", "* /").replace("/*", "/ *").split()) for line in said]
+def _commented(lines: list[str]) -> list[str]:
+    """Return the lines as a C comment that they cannot end."""
+    plain = [" ".join(line.replace("*/", "* /").replace("/*", "/ *").split()) for line in lines]
     return [f"/* {plain[0]}", *(f" * {line}" for line in plain[1:]), " */"]
 
 
 def toml(description: DeviceDescription) -> str:
-    """As a person would write it: what is not the default."""
+    """Return a description as TOML, without defaults."""
     tables = msgspec.to_builtins(description)
     lines = [f"profile = {_value(description.profile)}"]
     if description.description is not None:
@@ -260,13 +260,13 @@ def toml(description: DeviceDescription) -> str:
 
 
 def _defaults(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    found = {}
+    defaults = {}
     for field in msgspec.structs.fields(kind):
         if field.default_factory is not msgspec.NODEFAULT:
-            found[field.encode_name] = field.default_factory()
+            defaults[field.encode_name] = field.default_factory()
         elif field.default is not msgspec.NODEFAULT:
-            found[field.encode_name] = field.default
-    return found
+            defaults[field.encode_name] = field.default
+    return defaults
 
 
 def _pairs(table: dict[str, Any], defaults: dict[str, Any]) -> Iterator[str]:

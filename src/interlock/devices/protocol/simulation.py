@@ -36,7 +36,7 @@ _MAJOR_TYPES: Final = {"bytes": 2, "text": 3, "f32": 7, "bool": 7, "i8": 1, "i16
 
 class SimulatedDevice:
     def __init__(self, description: DeviceDescription) -> None:
-        """Raises ValueError for a profile that cannot be simulated."""
+        """Create a simulated device. Raises ValueError for a profile that cannot be simulated."""
         if description.profile not in ("a", "b"):
             raise ValueError(f"a device of profile '{description.profile}' cannot be simulated")
         self._description = description
@@ -47,11 +47,11 @@ class SimulatedDevice:
         self.calls = 0
 
     def boot(self) -> list[bytes]:
-        """What it says when it is switched on."""
+        """Return the messages that the device sends when it is switched on."""
         return list(self._announcement()) if self._description.profile == "b" else []
 
     def answer(self, message: bytes) -> list[bytes]:
-        """What it cannot read it does not answer, or with an error."""
+        """Return the answers to a message. An unreadable message gets an error or no answer."""
         try:
             if self._description.profile == "a":
                 return list(self._answer_frame(message))
@@ -63,7 +63,7 @@ class SimulatedDevice:
             return []
 
     def event(self, event: Event) -> bytes:
-        """What it says unasked. Raises DeviceFault."""
+        """Return the message of an event. Raises DeviceFault."""
         values = self._values(event.response)
         head = bytes((frame_codec.RESPONSE, event.id, frame_codec.UNASKED))
         if self._description.profile == "a":
@@ -149,16 +149,16 @@ class SimulatedDevice:
 
     # Values
 
-    def _take(self, given: dict[str, Any]) -> None:
+    def _take(self, arguments: dict[str, Any]) -> None:
         self.calls += 1
-        self._given |= given
+        self._given |= arguments
 
     def _values(self, fields: Sequence[Field]) -> dict[str, Any]:
         self._readings += 1
         return {field.name: self._value(field) for field in fields}
 
     def _value(self, field: Field) -> Any:
-        """What was given under its name, as near as this field can say it, else a reading."""
+        """Return the value last set under the field's name, as near as the field allows, otherwise a reading."""
         if field.name in self._given:
             try:
                 value = _nearest(field, self._given[field.name])
@@ -190,14 +190,14 @@ class SimulatedDevice:
 
 
 def _nearest(field: Field, value: Any) -> Any:
-    """The nearest number that the field has. Raises DeviceFault."""
+    """Return the nearest number that the field can hold. Raises DeviceFault."""
     if field.type not in INTEGERS or isinstance(value, bool) or not isinstance(value, int | float):
         return value
     return shown_number(field, round((value - field.offset) / field.scale))
 
 
 def _positional(fields: Sequence[Field], values: dict[str, Any]) -> dict[int, Any]:
-    """Raises DeviceFault."""
+    """Return the values by position. Raises DeviceFault."""
     return {position: _on_the_wire(field, values[field.name]) for position, field in enumerate(fields)}
 
 

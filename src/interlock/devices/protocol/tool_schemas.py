@@ -31,7 +31,7 @@ FIELD_TYPES: Final[dict[str, tuple[int, ...]]] = {
 
 
 def field_schema(field: Field) -> dict[str, Any]:
-    """What a person writes or reads; the unit is said in the description."""
+    """Return the JSON Schema of a field as a person writes or reads it. The unit is in the description."""
     schema: dict[str, Any] = {}
     if is_number(field):
         least, greatest = limits(field)
@@ -53,14 +53,14 @@ def field_schema(field: Field) -> dict[str, Any]:
         schema["type"] = "string"
         if field.size is not None:
             schema["maxLength"] = field.size
-    said = [text for text in (field.description, field.unit and f"in {field.unit}") if text]
-    if said:
-        schema["description"] = ", ".join(said)
+    texts = [text for text in (field.description, field.unit and f"in {field.unit}") if text]
+    if texts:
+        schema["description"] = ", ".join(texts)
     return schema
 
 
 def input_schema(tool: Tool) -> dict[str, Any]:
-    """As the description has it, else out of its layout or the announced types."""
+    """Return the input schema: that of the description, otherwise one from its layout or the announced types."""
     if tool.input_schema is not None:
         return tool.input_schema
     if tool.arg_types is None:
@@ -75,7 +75,7 @@ def input_schema(tool: Tool) -> dict[str, Any]:
 
 
 def output_schema(tool: Tool) -> dict[str, Any] | None:
-    """None: only the announced type is known (AX-10.4-3), which says no more than that it is an object."""
+    """Return the output schema, or None if only the announced type is known (AX-10.4-3)."""
     if tool.output_schema is not None:
         return tool.output_schema
     if tool.arg_types is None or tool.response:
@@ -87,16 +87,21 @@ def output_schema(tool: Tool) -> dict[str, Any] | None:
 
 
 def announced_tool(announced: Announced, described: Tool | None, link: LinkDescription) -> Tool:
-    """A tool of Profile B: what the device announced, named and narrowed by its description (AX-B.2-5).
+    """Return a tool of Profile B: what the device announced, named and narrowed by its description (AX-B.2-5).
 
-    Raises DeviceFault (unexpected) where the two contradict each other, or results are no maps (AX-B.2-3).
+    Raises DeviceFault (unexpected) if the two contradict each other, or if results are no maps (AX-B.2-3).
     """
     if announced.ret_type != MAP and not link.allow_values:
         raise DeviceFault("unexpected", f"tool {announced.id} returns no map, and allow_values is not set")
     tool = described or Tool(id=announced.id, name=announced.name or f"tool_{announced.id}")
-    for said, announced_types in ((tool.arg_types, announced.arg_types), (tool.ret_type, announced.ret_type)):
-        if said is not None and said != announced_types:
-            raise DeviceFault("unexpected", f"tool {tool.id} announces {announced_types}; its description has {said}")
+    for described_types, announced_types in (
+        (tool.arg_types, announced.arg_types),
+        (tool.ret_type, announced.ret_type),
+    ):
+        if described_types is not None and described_types != announced_types:
+            raise DeviceFault(
+                "unexpected", f"tool {tool.id} announces {announced_types}; its description has {described_types}"
+            )
     if len(tool.request) > len(announced.arg_types):
         raise DeviceFault(
             "unexpected",
@@ -134,7 +139,9 @@ class Announcement:
         self._next_part = 0
 
     def add(self, registration: Registration) -> tuple[Announced, ...] | None:
-        """All tools, once the last frame is here. Raises DeviceFault (malformed, unexpected)."""
+        """Add a frame. Return all tools once the last frame is here, otherwise None. Raises DeviceFault (malformed,
+        unexpected).
+        """
         if registration.part == 0:
             self.reset()
         if registration.part != self._next_part:
@@ -156,6 +163,6 @@ class Announcement:
         return tools
 
     def reset(self) -> None:
-        """The connection is new, or the device began again."""
+        """Forget the frames, because the connection is new or the device began again."""
         self._tools.clear()
         self._next_part = 0

@@ -1,4 +1,4 @@
-"""The codec and the framing that a description asks for; libraries of either are imported when they are."""
+"""The codec and the framing of a description. Their libraries are imported when they are needed."""
 
 from typing import Final
 
@@ -37,7 +37,9 @@ def codec_of(description: DeviceDescription) -> Codec:
 
 
 def framing_of(link: LinkDescription, profile: Profile) -> Framing:
-    """Raises ValueError for a transport that keeps messages whole by itself, and for a frame without a checksum."""
+    """Return the framing of a link. Raises ValueError for a transport without framing, and for a frame without a
+    checksum.
+    """
     if link.transport in ("ble_cbor", "spi_cbor"):
         from interlock.devices.protocol.framing import LengthFraming
 

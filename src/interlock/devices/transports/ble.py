@@ -35,14 +35,14 @@ class Peripheral(Protocol):
     async def subscribe(self, characteristic: str, on_data: Callable[[bytes], None]) -> None: ...
 
     async def write(self, characteristic: str, data: bytes) -> None:
-        """Until the device has confirmed it."""
+        """Write to a characteristic and wait until the device has confirmed it."""
 
     async def disconnect(self) -> None: ...
 
 
 class Central(Protocol):
     async def connect(self, address: str, service: str, on_disconnected: Callable[[], None]) -> Peripheral:
-        """Raises PeripheralError."""
+        """Connect to a peripheral. Raises PeripheralError."""
 
 
 class BleTransport:
@@ -164,11 +164,11 @@ class Radio:
         self.central = make_central()
 
     async def close(self) -> None:
-        """Its devices are disconnected already."""
+        """Do nothing: the devices are disconnected already."""
 
 
 def make_central() -> Central:
-    """Raises TransportFailed where this machine has no Bluetooth that bleak knows."""
+    """Return the Bluetooth of this machine. Raises TransportFailed if bleak finds none."""
     from interlock.devices.transports.bleak_central import BleakCentral
 
     return BleakCentral()

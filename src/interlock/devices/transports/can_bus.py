@@ -123,7 +123,7 @@ class CanTransport:
             await self._connections.release(bus, self._key)
 
     def receive_untrusted(self, frame: can.Message) -> None:
-        """A frame with the id of this device."""
+        """Take a frame with the id of this device."""
         if self._layer is not None and not frame.is_remote_frame and not frame.is_error_frame:
             self._owner.on_traffic(False, bytes(frame.data))
             self._frames.append(
@@ -132,7 +132,9 @@ class CanTransport:
             self._process()
 
     def is_borne(self, now: float, waiting: int) -> bool:
-        """Whether one more of its frames is, where so many wait; in the thread that reads the bus."""
+        """Return whether another frame is accepted while `waiting` frames wait. Called in the thread that reads the
+        bus.
+        """
         self._paid_until = max(now, self._paid_until)
         self._frames_given = max(self._frames_given, self._frames_asked - self._due_max)
         if waiting < FRAMES_WAITING_MAX:
@@ -221,7 +223,7 @@ class CanBus:
             await asyncio.to_thread(_end, threads, bus)
 
     def join(self, rx_id: int, station: CanTransport) -> None:
-        """Raises TransportFailed where another device sends with that id."""
+        """Add a device to the bus. Raises TransportFailed if another device sends with that id."""
         if rx_id in self._stations:
             raise TransportFailed(f"another device on this bus has the rx_id {rx_id:#x}")
         self._stations[rx_id] = station
@@ -233,7 +235,9 @@ class CanBus:
         self._to_send.put(frame)
 
     def _read(self, bus: can.BusABC) -> None:
-        """In a thread of its own. What is of no device here, or too much of one, does not wake the event loop."""
+        """Read frames in a separate thread. Frames of unknown devices, or too many of one, do not wake the event
+        loop.
+        """
         paid_until = 0.0
         try:
             while not self._is_closed:
@@ -254,7 +258,7 @@ class CanBus:
             self._lose_from_thread(error)
 
     def _write(self, bus: can.BusABC) -> None:
-        """In a thread of its own."""
+        """Write frames in a separate thread."""
         try:
             while not self.is_lost and (frame := self._to_send.get()) is not None:
                 bus.send(frame, timeout=WRITE_S)
@@ -288,7 +292,7 @@ class CanBus:
 
 
 def frames_of(length: int) -> int:
-    """In which a message of so many bytes is sent: 7 in a single frame or a consecutive one, 6 in a first one."""
+    """Return in how many frames a message is sent: 7 bytes in a single or consecutive frame, 6 in a first one."""
     return 1 if length <= 7 else 1 + -(-(length - 6) // 7)
 
 

@@ -126,7 +126,7 @@ class ModbusLine:
     async def answer(
         self, unit: int, request: bytes, ends: float, rest_s: float, on_traffic: Callable[[bool, bytes], None]
     ) -> bytes | None:
-        """None: there was none until `ends`."""
+        """Send a request and return its answer, or None if there was none until `ends`."""
         pdu = _REQUESTS.decode(request)
         if pdu is None:
             return None
@@ -150,7 +150,7 @@ class ModbusLine:
         return answered
 
     async def _take_turn(self, unit: int) -> None:
-        """A unit of which a late answer may come waits for that; the others do not."""
+        """Wait for the line. A unit whose late answer may still arrive waits for it; other units do not."""
         loop = asyncio.get_running_loop()
         while True:
             await self._turn.acquire()

@@ -1,9 +1,8 @@
 """MQTT: whole messages as the payloads of a device's topics, QoS 1, over one connection for each broker.
 
 The status topic is retained: a device that says `offline`, or whose last will says it, is lost until it says `online`.
-
-Neither is believed. What a broker can do is bounded by `mqtt_client`. A device that publishes without end is left: its
-topics are given up for a while, so that the others of its broker are heard.
+Neither is trusted. `BoundedClient` limits what a broker can do. A device that publishes without end is dropped for a
+while, so that the other devices of its broker are served.
 """
 
 import asyncio
@@ -48,7 +47,7 @@ class BoundedClient(aiomqtt.Client):
     """
 
     def __init__(self, take: Callable[[str, bytes], None], *arguments: Any, **options: Any) -> None:
-        """`take` is given the topic and the payload of each message."""
+        """Create a client. `take` is called with the topic and the payload of each message."""
         super().__init__(*arguments, **options)
         self._take = take
         self.refusal: str | None = None  # of the broker: what it did that is not borne
@@ -56,11 +55,11 @@ class BoundedClient(aiomqtt.Client):
         self._client._sock_recv = self._bounded(self._client)  # type: ignore[method-assign, assignment]  # no other seam
 
     def expect_answer(self) -> None:
-        """A message is published."""
+        """Note that a message is published, whose answer does not count against the broker."""
         self._paid_until -= READS_PER_MESSAGE / READS_PER_S
 
     async def ended(self) -> BaseException | None:
-        """Waits for the end of the connection, and says why."""
+        """Wait for the end of the connection and return its reason."""
         await asyncio.wait([self._disconnected])
         return self._disconnected.exception()
 
@@ -68,7 +67,9 @@ class BoundedClient(aiomqtt.Client):
         self._take(message.topic, bytes(message.payload))
 
     def _bounded(self, client: paho.Client) -> Callable[[int], bytes]:
-        """Every byte passes here; for the rest of a packet the library asks for as many as were announced."""
+        """Return a receive function with limits. Every byte passes it: the library asks for the announced rest of a
+        packet.
+        """
         receive = client._sock_recv
 
         def receive_bounded(size: int) -> bytes:
@@ -96,7 +97,7 @@ class BoundedClient(aiomqtt.Client):
             self._loop.add_reader(connected.fileno(), self._take_turn, client)
 
     def _take_turn(self, client: paho.Client) -> None:
-        """Reads once, or rests where more came than is due."""
+        """Read once, or pause if the broker sends faster than it may."""
         now = self._loop.time()
         self._paid_until = max(now, self._paid_until)
         try:
@@ -222,7 +223,7 @@ class MqttTransport:
 
 
 class Address(NamedTuple):
-    """Of a broker, and as whom; devices for which it is the same share one connection."""
+    """The address of a broker and the credentials for it. Devices with the same address share one connection."""
 
     host: str
     port: int
@@ -279,7 +280,7 @@ class MqttBroker:
         await self._publishing.close()
 
     async def join(self, station: MqttTransport) -> None:
-        """Raises TransportFailed."""
+        """Subscribe to the topics of a device. Raises TransportFailed."""
         topics = station.topics
         if topics.up in self._stations or self._client is None:
             raise TransportFailed(f"another device has the topic {topics.up}")

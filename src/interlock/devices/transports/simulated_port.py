@@ -1,7 +1,7 @@
-"""A simulated device at a port of its own: a pty with a name, or a TCP socket, for gateways in other processes.
+"""A simulated device: inside this process, or at a separate port (a pty with a name, or a TCP socket).
 
-Noise changes bits of single bytes, loss drops whole messages, both in both directions and by chance. The port of one
-that is still played is not taken.
+Noise changes bits of single bytes, loss drops whole messages, both in both directions and at random. A port at which
+another simulated device answers is not taken over.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ class SimulatedLine(asyncio.Transport):
     """A line with a simulated device at its end, inside this process: to try things without hardware or libraries."""
 
     def __init__(self, description: DeviceDescription, user: asyncio.Protocol) -> None:
-        """Raises ValueError for a device that cannot be simulated."""
+        """Create a line with a simulated device. Raises ValueError for a device that cannot be simulated."""
         super().__init__()
         self._device = SimulatedDevice(description)
         self._framing = framing_of(description.link, description.profile)
@@ -51,10 +51,10 @@ class SimulatedLine(asyncio.Transport):
         return 0
 
     def pause_reading(self) -> None:
-        """Nothing comes unasked."""
+        """Do nothing: the device sends only answers."""
 
     def resume_reading(self) -> None:
-        """Nothing was held back."""
+        """Do nothing: no message was held back."""
 
     def abort(self) -> None:
         self._is_closed = True
@@ -76,7 +76,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
 class SimulatedPort:
     def __init__(self, description: DeviceDescription, faults: Faults, heard: Heard) -> None:
-        """Raises ValueError for a device that cannot be simulated."""
+        """Create a port with a simulated device. Raises ValueError for a device that cannot be simulated."""
         self._description = description
         self._faults = faults
         self._heard = heard
@@ -88,7 +88,7 @@ class SimulatedPort:
         self._server: asyncio.Server | None = None
 
     async def open(self, port: str) -> str:
-        """Where it can be reached. Raises OSError, ValueError."""
+        """Open the port and return where it can be reached. Raises OSError, ValueError."""
         if port.startswith(_SOCKET):
             place = urlsplit(port)
             self._server = await asyncio.start_server(self._serve, place.hostname, place.port)
@@ -109,7 +109,7 @@ class SimulatedPort:
                     name.unlink()
 
     def say(self, event: Event) -> None:
-        """On each connection that there is. Raises DeviceFault."""
+        """Send an event on every open connection. Raises DeviceFault."""
         message = self.device.event(event)
         for line in self._lines:
             line.say([message])
@@ -170,7 +170,7 @@ class SimulatedPort:
 
 
 def _clear(name: Path) -> None:
-    """The link of one that was simulated before is removed. Raises OSError."""
+    """Remove the link of an earlier simulated device. Raises OSError."""
     if not name.is_symlink():
         return
     path = str(name.readlink())
@@ -195,10 +195,10 @@ class _Line:
 
     def receive(self, data: bytes) -> None:
         now = asyncio.get_running_loop().time()
-        came = self._port.spoiled(data)
-        if came != data:
-            self._port.tell(False, came, "spoiled")
-        for message in self._framing.feed_untrusted(came, now):
+        received = self._port.spoiled(data)
+        if received != data:
+            self._port.tell(False, received, "spoiled")
+        for message in self._framing.feed_untrusted(received, now):
             is_lost = self._port.is_lost()
             self._port.tell(False, message, "lost" if is_lost else None)
             if not is_lost:

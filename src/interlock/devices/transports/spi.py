@@ -28,7 +28,7 @@ STUCK = 0xFFFF  # a data line that no device drives
 
 class SpiDevice(Protocol):
     def xfer2(self, data: list[int]) -> list[int]:
-        """As many bytes as were sent, with the chip selected throughout. Raises OSError."""
+        """Exchange as many bytes as are sent, with the chip selected throughout. Raises OSError."""
 
     def close(self) -> None: ...
 
@@ -83,7 +83,7 @@ class SpiTransport:
             await asyncio.to_thread(thread.join)
 
     def _run(self, device: SpiDevice, to_send: "queue.SimpleQueue[bytes | None]") -> None:
-        """In a thread of its own, until it is closed or lost."""
+        """Exchange messages in a separate thread, until the transport is closed or lost."""
         try:
             while True:
                 try:
@@ -136,7 +136,7 @@ class _Unusable(Exception):
 
 
 def open_device(bus: int, chip: int, speed_hz: int) -> SpiDevice:
-    """Raises OSError, and TransportFailed without spidev."""
+    """Open an SPI device. Raises OSError, or TransportFailed without spidev."""
     try:
         import spidev  # type: ignore[import-not-found,unused-ignore]
     except ModuleNotFoundError:
@@ -144,5 +144,5 @@ def open_device(bus: int, chip: int, speed_hz: int) -> SpiDevice:
     device = spidev.SpiDev(bus, chip)
     device.mode = 0
     device.max_speed_hz = speed_hz
-    found: SpiDevice = device
-    return found
+    opened: SpiDevice = device
+    return opened

@@ -9,33 +9,33 @@ from interlock.devices.protocol.description import DeviceDescription
 
 
 class TransportFailed(Exception):
-    """It could not be opened; the message says why, for people."""
+    """The transport could not be opened. The message says why, for people."""
 
 
 class TransportOwner(Protocol):
     def on_message(self, message: bytes) -> None:
-        """One whole message, as untrusted as it came."""
+        """Handle one whole message, which is untrusted."""
 
     def on_transport_lost(self, reason: str, rest_s: float = 0.0) -> None:
         """Said once; what was sent and not answered may or may not have arrived. The transport is to be closed, and
         opened again after `rest_s` at the earliest."""
 
     def on_traffic(self, sent: bool, data: bytes) -> None:
-        """Bytes as they are on the wire, for those who watch it."""
+        """Note bytes as they are on the wire, for operators who watch."""
 
 
 class Transport(Protocol):
     is_reliable: bool  # False: what is sent may be lost without a word, so that it is worth sending again
 
     async def open(self) -> None:
-        """Raises TransportFailed."""
+        """Open the transport. Raises TransportFailed."""
 
     def send(self, message: bytes) -> None:
-        """Never waits. What cannot be sent any more is lost, and the owner is told so."""
+        """Send a message without waiting. If it cannot be sent, it is lost and the owner is informed."""
 
     @property
     def discarded(self) -> dict[str, int]:
-        """How many messages were dropped, by reason."""
+        """Return how many messages were dropped, by reason."""
 
     async def close(self) -> None: ...
 
@@ -45,7 +45,7 @@ class SendQueue(Protocol):
     """A transport in which messages may wait for those before them."""
 
     def withdraw(self, message: bytes) -> None:
-        """It is not sent any more, if its first byte is not on its way yet."""
+        """Remove a message from the queue, unless its first byte is already on its way."""
 
 
 @runtime_checkable
@@ -53,19 +53,19 @@ class LineSignals(Protocol):
     """A transport with a line that says whether a device is there (AX-B.3-1)."""
 
     async def is_signalled(self) -> bool:
-        """Raises OSError."""
+        """Return whether the line signals a device. Raises OSError."""
 
 
 class Connection(Protocol):
     @property
     def is_lost(self) -> bool:
-        """Nothing comes from it any more: the next device makes a new one."""
+        """Return whether the connection is dead, so that the next device opens a new one."""
 
     async def open(self) -> None:
-        """Raises TransportFailed."""
+        """Open the connection. Raises TransportFailed."""
 
     async def close(self) -> None:
-        """Works after a failed `open`, and again after it is closed."""
+        """Close the connection. This works after a failed `open`, and repeatedly."""
 
 
 C = TypeVar("C", bound=Connection)
@@ -78,7 +78,7 @@ class Connections:
         self._held: dict[Hashable, _Held] = {}
 
     async def acquire(self, key: Hashable, make: Callable[[], C]) -> C:
-        """The open connection of that key. Raises TransportFailed."""
+        """Return the open connection of a key, and open it if needed. Raises TransportFailed."""
         held = self._held.get(key)
         if held is None or held.connection.is_lost:
             connection = make()
@@ -137,12 +137,12 @@ TRANSPORTS = {
 def make_transport(
     segment: str, description: DeviceDescription, owner: TransportOwner, connections: Connections
 ) -> Transport:
-    """A transport that is not open yet. Raises TransportFailed where a library that it needs is not installed."""
+    """Create the transport of a device without opening it. Raises TransportFailed if its library is not installed."""
     name = description.link.transport
     module, _, attribute = TRANSPORTS[name].partition(":")
     try:
         transport = getattr(import_module(f"interlock.devices.transports.{module}"), attribute)
     except ModuleNotFoundError as error:
         raise TransportFailed(f"{name} needs the library {error.name}: install the extra interlock[devices]") from error
-    made: Transport = transport(segment, description, owner, connections)
-    return made
+    built: Transport = transport(segment, description, owner, connections)
+    return built

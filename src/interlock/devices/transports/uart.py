@@ -136,7 +136,7 @@ class UartTransport(asyncio.Protocol):
         self._lose(f"the line is gone: {why}" if why else "the line is gone")
 
     def _take_turn(self) -> None:
-        """One slice; what is left, and what comes above the rate, waits while nothing more is read."""
+        """Handle one slice of the input. The rest, and what exceeds the rate, waits while nothing more is read."""
         self._turn = None
         some, self._unread = self._unread[:SLICE_BYTES], self._unread[SLICE_BYTES:]
         loop, transport = asyncio.get_running_loop(), self._transport
@@ -158,7 +158,7 @@ class UartTransport(asyncio.Protocol):
                 self._owner.on_message(message)
 
     def _await_silence(self, loop: asyncio.AbstractEventLoop) -> None:
-        """A frame that was begun is given up after the gap, so that a good one inside it is found."""
+        """Give up an incomplete frame after the gap, so that a good frame inside it is found."""
         gap_s = getattr(self._framing, "gap_s", None)
         if gap_s is None:
             return
