@@ -42,7 +42,7 @@ _INVALID: Final = frozenset(("invalid_json", "invalid_envelope"))
 
 
 class ConnectionOptions(msgspec.Struct, frozen=True):
-    """What a connection asked for in its address."""
+    """The options of a connection, from the query of its address."""
 
     protocol: str | None = None  # None: not said; the first envelope settles it
     echo: bool = True
@@ -57,6 +57,8 @@ class ConnectionOptions(msgspec.Struct, frozen=True):
 
 
 class RoomConnection:
+    """A WebSocket connection of a participant."""
+
     can_answer = True
     is_here = True
 
@@ -72,7 +74,7 @@ class RoomConnection:
         *,
         is_observed: bool = False,
     ) -> None:
-        """`readable_after`: the sequence after which it may read. `is_observed`: as in `Settled`."""
+        """Create a connection that may read after the sequence `readable_after`. `is_observed`: as in `Settled`."""
         self.id = room.stamp().id
         self.since = 0
         self.connected_at = clock.wall()
@@ -97,7 +99,7 @@ class RoomConnection:
         self._catching_up: asyncio.Task[None] | None = None
 
     def begin(self, pipe: "AcceptedPipe") -> None:
-        """Takes its place in the room. Nothing precedes the welcome."""
+        """Join the room. Nothing is sent before the welcome."""
         self._pipe = pipe
         # X-4.4.1-1, X-5.2-5
         self._say(self._room.join(self, self._who, self.principal, self.source, is_observed=self._is_observed))
@@ -150,7 +152,7 @@ class RoomConnection:
     def on_binary(self) -> None:
         self._refuse(EnvelopeRefusal("invalid_envelope", "an envelope comes in a text frame"))
 
-    def on_oversized(self, found: Oversized) -> None:
+    def on_oversized(self, frame: Oversized) -> None:
         self.close(TOO_BIG, "the frame is too large")
 
     def on_closed(self, code: int, reason: str) -> None:
@@ -180,7 +182,7 @@ class RoomConnection:
     # History
 
     async def _catch_up(self) -> None:
-        """Everything after the place that was asked for, then what is delivered from this turn on."""
+        """Send everything after the requested position, then go over to live deliveries."""
         room, options = self._room, self._options
         try:
             after = max(0, room.timeline.delivered - options.history)
@@ -201,8 +203,8 @@ class RoomConnection:
                     after = upto
                     continue
                 after = records[-1].sequence
-                told = [(record.sequence, record.data) for record in records]
-                self._say(gateway_messages.history(room.stamp(), self.participant, told, more=after < upto))
+                batch = [(record.sequence, record.data) for record in records]
+                self._say(gateway_messages.history(room.stamp(), self.participant, batch, more=after < upto))
                 # A long history waits for its reader; live envelopes do not.
                 if self._pipe is not None:
                     await self._pipe.drain(QUEUED_BYTES_MAX // 8)
@@ -212,7 +214,7 @@ class RoomConnection:
             self._is_live = True
 
     def _after_catching_up(self, task: "asyncio.Task[None]") -> None:
-        """A connection that could not be told its history is ended, not left silent."""
+        """Close a connection whose history failed, instead of leaving it silent."""
         if not task.cancelled() and task.exception() is not None:
             log.error("room %s: history failed", self._room.topic, exc_info=task.exception())
             self.close(INTERNAL, "history could not be told")
@@ -239,7 +241,7 @@ LEASE_S: Final = 600.0
 
 
 class Lease:
-    """A `Connected` that hears nothing: its owner reads history."""
+    """The presence of a client without a connection. Nothing is delivered to it; its owner reads history."""
 
     can_answer = False
     is_here = True
@@ -271,12 +273,14 @@ class Lease:
 
 
 class Leases:
+    """The leases of all rooms."""
+
     def __init__(self, lease_s: float = LEASE_S) -> None:
         self._lease_s = lease_s
         self._held: dict[tuple[Room, str], Lease] = {}
 
     def begin(self, room: Room, who: Participant, principal: str) -> bool:
-        """False where the room has no place. One that is connected needs no lease."""
+        """Begin or renew a lease; return False if the room is full. A client that is connected needs no lease."""
         if self.renew(room, who.id):
             return True
         seat = room.seats.get(who.id)
@@ -290,7 +294,7 @@ class Leases:
         return True
 
     def renew(self, room: Room, participant: str) -> bool:
-        """Whether there is one."""
+        """Renew a lease, and return whether there is one."""
         lease = self._held.get((room, participant))
         if lease is None or lease.is_over:
             self._held.pop((room, participant), None)
@@ -299,6 +303,7 @@ class Leases:
         return True
 
     def end(self, room: Room, participant: str) -> bool:
+        """End a lease, and return whether there was one."""
         lease = self._held.pop((room, participant), None)
         if lease is None or lease.is_over:
             return False

@@ -48,7 +48,7 @@ class Seated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one replica asks of another that holds a connection."""
+    """A request to the replica that holds a connection."""
 
     what: Literal["close", "privilege"]
     topic: str
@@ -61,7 +61,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Elsewhere:
-    """A connection that another replica holds; a `Connected`."""
+    """A connection that another replica holds."""
 
     is_here = False
 
@@ -77,17 +77,21 @@ class Elsewhere:
         return self.seated.can_answer
 
     def deliver(self, delivery: Delivery) -> None:
-        """Its own replica tells it."""
+        """Do nothing: the replica that holds the connection delivers."""
 
     def close(self, code: int, reason: str) -> None:
         topic, participant = self._place
-        asked = Asked(what="close", topic=topic, participant=participant, connection=self.id, code=code, reason=reason)
-        self._seats.ask(self.seated.replica, asked)
+        request = Asked(
+            what="close", topic=topic, participant=participant, connection=self.id, code=code, reason=reason
+        )
+        self._seats.ask(self.seated.replica, request)
 
 
 class SeatsElsewhere:
+    """The seats of participants that are connected to other replicas, and the requests between replicas."""
+
     def __init__(self, store: Store, replicas: Replicas, clock: Clock, rooms: Mapping[str, Room]) -> None:
-        """`rooms`: by topic, as they are now."""
+        """Create the index. `rooms`: the rooms by topic, as they are now."""
         self._kv = store.kv
         self._replicas = replicas
         self._clock = clock
@@ -104,7 +108,7 @@ class SeatsElsewhere:
         replicas.gone.subscribe(self._forget_replica)
 
     async def open(self) -> None:
-        """Raises StoreError."""
+        """Read who is connected to other replicas. Raises StoreError."""
         if self._replicas.is_alone:
             return
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
@@ -112,7 +116,7 @@ class SeatsElsewhere:
         self._is_open = True
 
     async def close(self) -> None:
-        """The rooms have sent everyone away."""
+        """Remove the entries of this replica, after the rooms closed all connections."""
         await self._work.close()
         try:
             await self._write_once()
@@ -122,34 +126,43 @@ class SeatsElsewhere:
     # What this replica holds
 
     def note(self, room: Room, participant: str) -> None:
-        """Its connections here are others now, or it has another privilege."""
+        """Store the connections of a participant at this replica after they, or its privilege, changed."""
         if self._replicas.is_alone or participant == OWN:
             return
         seat, place = room.seats.get(participant), (room.topic, participant)
-        here = {} if seat is None else {one.id: one for one in seat.connections if one.is_here}
+        here = {} if seat is None else {each.id: each for each in seat.connections if each.is_here}
         before = self._written.pop(place, {})
-        now = {id: self._seated(one, seat.participant, seat.principal) for id, one in here.items()} if seat else {}
+        now = (
+            {id: self._seated(connection, seat.participant, seat.principal) for id, connection in here.items()}
+            if seat
+            else {}
+        )
         if now:
             self._written[place] = now
         for id in before.keys() - now.keys():
             self._revisions.pop(id, None)
             self._write_soon(_key(place, id), None)
-        for id, one in now.items():
-            if before.get(id) != one:
-                self._write_soon(_key(place, id), msgspec.json.encode(one))
+        for id, connection in now.items():
+            if before.get(id) != connection:
+                self._write_soon(_key(place, id), msgspec.json.encode(connection))
 
     def _write_soon(self, key: str, value: bytes | None) -> None:
         self._unwritten[key] = value
         if self._writer is None or self._writer.done():
             self._writer = self._work.begin(self._write(), "rooms: who is connected here")
 
-    def _seated(self, one: Connected, participant: Participant, principal: str) -> Seated:
+    def _seated(self, connection: Connected, participant: Participant, principal: str) -> Seated:
         seated = Seated(
-            replica=self._replicas.own_id, participant=participant, principal=principal, can_answer=one.can_answer
+            replica=self._replicas.own_id,
+            participant=participant,
+            principal=principal,
+            can_answer=connection.can_answer,
         )
-        if not isinstance(one, RoomConnection):
+        if not isinstance(connection, RoomConnection):
             return seated
-        return replace(seated, connected_at=one.connected_at, protocol=one.protocol, source=one.source)
+        return replace(
+            seated, connected_at=connection.connected_at, protocol=connection.protocol, source=connection.source
+        )
 
     async def _write(self) -> None:
         while self._unwritten:
@@ -179,7 +192,7 @@ class SeatsElsewhere:
             log.error("who is connected to another replica cannot be read: %r", change.key)
             return
         topic, participant, id = change.key.split("\n")
-        room, known = self._rooms.get(topic), self._known.get(change.key)
+        room, remote = self._rooms.get(topic), self._known.get(change.key)
         seated = None if change.entry is None else _decode_seated(change.entry)
         if seated is not None and seated.replica == self._replicas.own_id:
             return
@@ -190,29 +203,31 @@ class SeatsElsewhere:
             self._remove(change.key)
         elif seated is None:
             self._known.pop(change.key, None)
-            if known is not None and room is not None:
-                room.leave(known, participant)
-        elif known is not None:
-            known.seated = seated
+            if remote is not None and room is not None:
+                room.leave(remote, participant)
+        elif remote is not None:
+            remote.seated = seated
             if room is not None:
                 room.set_privilege(participant, seated.participant.privilege, seated.replica)
         elif room is not None and change.entry is not None:
-            there = Elsewhere((topic, participant), id, seated, self)
-            if room.join_elsewhere(there, seated.participant, seated.principal, is_newer=self._is_newest(room, change)):
-                self._known[change.key] = there
+            connection = Elsewhere((topic, participant), id, seated, self)
+            if room.join_elsewhere(
+                connection, seated.participant, seated.principal, is_newer=self._is_newest(room, change)
+            ):
+                self._known[change.key] = connection
 
     def _is_newest(self, room: Room, change: Change) -> bool:
-        """Whether it came after every connection of the same participant here."""
+        """Return whether a remote connection is newer than every local connection of the same participant."""
         _, participant, _ = change.key.split("\n")
         seat = room.seats.get(participant)
-        here = [] if seat is None else [one.id for one in seat.connections if one.is_here]
-        came = 0 if change.entry is None else change.entry.revision
-        return all(self._revisions.get(id, came + 1) < came for id in here)
+        here = [] if seat is None else [connection.id for connection in seat.connections if connection.is_here]
+        revision = 0 if change.entry is None else change.entry.revision
+        return all(self._revisions.get(id, revision + 1) < revision for id in here)
 
     def look_at(self, room: Room) -> None:
-        """Those who were in a room before this replica had it."""
+        """Read who was in a room before this replica had it."""
         if self._is_open:
-            self._known = {key: one for key, one in self._known.items() if not key.startswith(f"{room.topic}\n")}
+            self._known = {key: remote for key, remote in self._known.items() if not key.startswith(f"{room.topic}\n")}
             self._work.begin(self._look_at(room.topic), "rooms: a room of other replicas")
 
     async def _look_at(self, topic: str) -> None:
@@ -234,31 +249,31 @@ class SeatsElsewhere:
                 self._remove(key)
 
     def _remove(self, key: str) -> None:
-        """Every replica that lives does so, and it happens once."""
+        """Remove an entry of a lost replica. Every replica tries, and one succeeds."""
         self._work.begin(self._kv.delete(BUCKET, key), "rooms: who was connected to a replica that is gone")
 
     # What replicas ask of each other
 
     def set_privilege(self, room: Room, participant: str, privilege: Privilege, by: str) -> None:
-        """Of one that another replica holds, while it stays."""
+        """Ask the replicas that hold a participant's connections to change its privilege while it stays."""
         seat = room.seats.get(participant)
-        there = [] if seat is None else [one for one in seat.connections if isinstance(one, Elsewhere)]
-        for replica in {one.seated.replica for one in there}:
+        remote = [] if seat is None else [each for each in seat.connections if isinstance(each, Elsewhere)]
+        for replica in {each.seated.replica for each in remote}:
             self.ask(
                 replica,
                 Asked(what="privilege", topic=room.topic, participant=participant, privilege=privilege, by=by),
             )
 
-    def ask(self, replica: str, asked: Asked) -> None:
-        self._work.begin(self._ask(replica, asked), "rooms: another replica")
+    def ask(self, replica: str, request: Asked) -> None:
+        self._work.begin(self._ask(replica, request), "rooms: another replica")
 
-    async def _ask(self, replica: str, asked: Asked) -> None:
-        key, value = f"{replica}\n{uuid.uuid4()}", msgspec.json.encode(asked)
+    async def _ask(self, replica: str, request: Asked) -> None:
+        key, value = f"{replica}\n{uuid.uuid4()}", msgspec.json.encode(request)
         while self._replicas.is_alive(replica):
             try:
                 await self._kv.put(ASKED, key, value, self._clock.wall(), ttl_s=ASKED_S)
             except StoreError as away:
-                log.warning("room %s: another replica cannot be asked yet: %s", asked.topic, away)
+                log.warning("room %s: another replica cannot be asked yet: %s", request.topic, away)
                 await asyncio.sleep(WRITE_AGAIN_S)
             else:
                 return
@@ -267,15 +282,17 @@ class SeatsElsewhere:
         if change.entry is not None and change.key.startswith(f"{self._replicas.own_id}\n"):
             self._do(msgspec.json.decode(change.entry.value, type=Asked))
 
-    def _do(self, asked: Asked) -> None:
-        room = self._rooms.get(asked.topic)
-        seat = None if room is None else room.seats.get(asked.participant)
+    def _do(self, request: Asked) -> None:
+        room = self._rooms.get(request.topic)
+        seat = None if room is None else room.seats.get(request.participant)
         if room is None or seat is None:
             return
-        if asked.what == "privilege" and asked.privilege is not None:
-            room.set_privilege(asked.participant, asked.privilege, asked.by)
-        for one in [one for one in seat.connections if one.is_here and one.id == asked.connection]:
-            one.close(asked.code, asked.reason)
+        if request.what == "privilege" and request.privilege is not None:
+            room.set_privilege(request.participant, request.privilege, request.by)
+        for connection in [
+            connection for connection in seat.connections if connection.is_here and connection.id == request.connection
+        ]:
+            connection.close(request.code, request.reason)
 
 
 def _key(place: Place, connection: str) -> str:

@@ -75,7 +75,7 @@ Json = dict[str, Any]
 
 
 class RoomCaller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks: by a token for one room, or as a client."""
+    """The caller of the endpoint: identified by a token for one room, or as a client."""
 
     principal: str
     topic: str | None = None  # the one its token is for
@@ -146,7 +146,7 @@ class RoomsEndpoint:
             await self._http(scope, receive, send, caller, query)
 
     def sweep(self, now: float) -> None:
-        """Ends the connections of those whose credential has ended meanwhile."""
+        """Close the connections whose credential is no longer valid."""
         if now - self._swept >= SWEEP_S:
             self._swept = now
             self._rooms.dismiss(self._stands)
@@ -194,11 +194,11 @@ class RoomsEndpoint:
         return vouched if isinstance(vouched, HttpRefusal) else RoomCaller(principal=vouched.name)
 
     def _take_ticket(self, ticket: str, topic: str | None, origin: bytes | None) -> RoomCaller | HttpRefusal:
-        """X-5.2-3: once, in time, for one topic and one origin."""
-        found = self._tickets.pop(ticket, None)
-        if found is None or found.ends < self._clock.now() or (found.topic, found.origin) != (topic, origin):
+        """Redeem a ticket: once, in time, for one topic and one origin (X-5.2-3)."""
+        issued = self._tickets.pop(ticket, None)
+        if issued is None or issued.ends < self._clock.now() or (issued.topic, issued.origin) != (topic, origin):
             return _BAD_TICKET
-        return found.caller
+        return issued.caller
 
     async def _join(self, caller: RoomCaller, topic: str | None) -> Joined | HttpRefusal:
         if not topic:
@@ -243,7 +243,9 @@ class RoomsEndpoint:
             await pipe.run()
 
     def _begin(self, scope: Scope, joined: Joined, options: ConnectionOptions) -> Any:
-        """Nothing is awaited here: what was settled holds when the connection takes its place."""
+        """Start a connection. Nothing is awaited here, so that what was checked before still holds when the
+        connection joins.
+        """
         connection = RoomConnection(
             joined.room,
             joined.who,
@@ -361,7 +363,7 @@ class RoomsEndpoint:
             return joined
         room = joined.room
         if what == "participants":
-            return {"participants": [one.described() for one in room.present()]}
+            return {"participants": [participant.described() for participant in room.present()]}
         if what == "proposals":
             return await self._proposals(room, query)
         if what == "rate-limit":
@@ -373,9 +375,9 @@ class RoomsEndpoint:
                 "proposals": used["proposals"],
                 "resetTime": rfc3339(self._clock.wall() + window.resets_in(now)),
             }
-        told = await self._history(room, joined.readable_after, query)
+        history = await self._history(room, joined.readable_after, query)
         # It may have waited long, and an admin has not.
-        return told if self._rooms.find_removal(room, joined.who.id) is None else _REMOVED
+        return history if self._rooms.find_removal(room, joined.who.id) is None else _REMOVED
 
     async def _proposals(self, room: Room, query: dict[str, str]) -> Json | HttpRefusal:
         limit = _parse_number(query.get("limit", str(HISTORY_DEFAULT)), HISTORY_MAX)
@@ -430,12 +432,12 @@ class RoomsEndpoint:
             return HttpRefusal("unavailable", "history cannot be read at the moment")
         records = limit_bytes(records, HISTORY_ANSWER_BYTES)
         return {
-            "history": [_told(one) for one in records],
+            "history": [_told(record) for record in records],
             "more": bool(records) and records[-1].sequence < room.timeline.delivered,
         }
 
     async def _newest(self, room: Room, readable_after: int, before: str | None, limit: int) -> Json | HttpRefusal:
-        """Newest first, as v0 has it."""
+        """Return the newest envelopes first, as v0 does."""
         upto = room.timeline.delivered
         if before is not None:
             at = parse_moment(before)
@@ -444,7 +446,7 @@ class RoomsEndpoint:
                 return HttpRefusal("history_gap", "no envelope of that id or number is kept here")
             upto = place - 1
         records = await room.timeline.history.read(max(readable_after, upto - limit), upto, limit)
-        return {"history": [_told(one) for one in reversed(records)]}
+        return {"history": [_told(record) for record in reversed(records)]}
 
     async def _post(self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, topic: str) -> None:
         joined = await self._join(caller, topic)
@@ -516,8 +518,8 @@ def _decode_topic(body: bytes | int) -> str | None:
         return None
 
 
-def _told(one: Any) -> Json:
-    return {"seq": one.sequence, "received_at": rfc3339_ms(one.received_at), "envelope": Raw(one.data)}
+def _told(record: Any) -> Json:
+    return {"seq": record.sequence, "received_at": rfc3339_ms(record.received_at), "envelope": Raw(record.data)}
 
 
 def _read_options(query: dict[str, str], caller: RoomCaller) -> ConnectionOptions | HttpRefusal:
@@ -532,9 +534,9 @@ def _read_options(query: dict[str, str], caller: RoomCaller) -> ConnectionOption
         return HttpRefusal("invalid_query", "name is 1 to 64 characters, none of them a control character")
     if version is not None and _VERSION.fullmatch(version) is None:
         return HttpRefusal("invalid_query", "mcp is a version of MCP, such as 2025-11-25")
-    said = query.get("kind")
-    kind = next((one for one in PARTICIPANT_KINDS if one == said), None)
-    if said is not None and kind is None:
+    requested = query.get("kind")
+    kind = next((name_of_kind for name_of_kind in PARTICIPANT_KINDS if name_of_kind == requested), None)
+    if requested is not None and kind is None:
         return HttpRefusal("invalid_query", f"kind is one of {', '.join(PARTICIPANT_KINDS)}")
     return ConnectionOptions(
         protocol=protocol,
@@ -554,7 +556,7 @@ def _parse_number(text: str, most: int) -> int | None:
 
 
 async def _read(receive: Receive, most: int) -> bytes | int:
-    """The size alone where it is longer."""
+    """Read a request body, or return only its size if it is longer than `most`."""
     parts, size = [], 0
     while True:
         message = await receive()

@@ -73,7 +73,7 @@ class NodeParticipant:
     def __init__(
         self, room: Room, dispatch: Dispatch, proposals: Proposals, principal: Callable[[str], Principal]
     ) -> None:
-        """`principal`: what one may do, by its name."""
+        """Create the participant. `principal` returns the rights of a principal by its name."""
         self.id = room.stamp().id
         self.since = 0
         self._room = room
@@ -114,31 +114,31 @@ class NodeParticipant:
             self._list(request.id, params, sink, self._caller(envelope.sender or "", principal))
         elif request.method == INITIALIZE:
             version = negotiate_legacy(find_string(params.get("protocolVersion")) or "")
-            told = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": OUR_INFO}
-            sink.answer(encode_result(request.id, encode_value(told)))
+            result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": OUR_INFO}
+            sink.answer(encode_result(request.id, encode_value(result)))
         elif request.method == PING:
             sink.answer(encode_result(request.id, b"{}"))
         else:
             sink.refusal(request.id, Refusal(METHOD_NOT_FOUND, "Method not found", {"method": request.method[:100]}))
 
     def _recipients(self, envelope: Envelope) -> tuple[str, ...]:
-        """Who asked; and of a fulfilment its proposer (X-4.2.1-4)."""
-        asked = envelope.sender or ""
+        """Return who receives the reply: the requester, and for a fulfilment also the proposer (X-4.2.1-4)."""
+        requester = envelope.sender or ""
         proposal = self._proposals.index.find(self._room.topic, envelope.correlation_id or "")
         proposer = None if proposal is None else proposal.agent
-        return (asked,) if proposer is None or proposer == asked else (asked, proposer)
+        return (requester,) if proposer is None or proposer == requester else (requester, proposer)
 
     def _caller(self, sender: str, name: str) -> Caller:
         principal, listed = self._principal(name), self._room.settings.interlock_tools
         key = ViewKey(scope=principal.scope, tools=listed, full=False)
-        known = self._callers.get((sender, name))
-        if known is not None and known.principal == principal and known.key == key:
-            return known
+        earlier = self._callers.get((sender, name))
+        if earlier is not None and earlier.principal == principal and earlier.key == key:
+            return earlier
         if len(self._callers) >= CALLERS_MAX:
-            self._callers = {who: one for who, one in self._callers.items() if one.calls}
+            self._callers = {who: each for who, each in self._callers.items() if each.calls}
         caller = self._callers[sender, name] = Caller(principal, Era.LEGACY, "rooms", key)
         caller.version = LATEST_LEGACY
-        caller.calls = {} if known is None else known.calls
+        caller.calls = {} if earlier is None else earlier.calls
         return caller
 
     def _call(self, id: bytes, params: dict[str, Any], sink: "_Answer", caller: Caller) -> None:
@@ -190,7 +190,7 @@ class NodeParticipant:
 
 
 class _Answer:
-    """Where one request is answered: in the room, to who asked. A `Sink`."""
+    """The reply to one request, published in the room to the requester. A `Sink`."""
 
     def __init__(self, room: Room, asked: Envelope, to: tuple[str, ...]) -> None:
         self.asked = asked
@@ -211,7 +211,7 @@ class _Answer:
         self._publish(encode_refusal(id, refusal, draft=True))
 
     def drop(self) -> None:
-        """It was cancelled."""
+        """Do nothing: the request was cancelled."""
 
     def _publish(self, message: bytes) -> EnvelopeRefusal | None:
         envelope = enclose(self._room, message, OWN, self._to, self.asked.id)
@@ -225,14 +225,14 @@ class _Answer:
 
 
 def _may_use(principal: Principal, route: Route) -> bool:
-    """Whether [[access]] lets the principal have it; `interlock_tools` is asked by the view."""
+    """Return whether [[access]] lets the principal use a route. The view checks `interlock_tools`."""
     if route.link.members is not None:
         return False
     return principal.tools == ("*",) or any(fnmatchcase(route.qualified, pattern) for pattern in principal.tools)
 
 
 def _decode_cursor(params: dict[str, Raw]) -> str | None:
-    """The name after which a page begins; None where the cursor is not ours."""
+    """Return the name after which a page begins, or None if the cursor is not from this node."""
     if "cursor" not in params:
         return ""
     try:
@@ -258,7 +258,7 @@ class NodeParticipants:
         self._look(None)
 
     async def close(self) -> None:
-        """The rooms have sent everyone away."""
+        """Do nothing: the rooms have closed all connections."""
 
     def _look(self, _: None) -> None:
         for room in list(self._by_room):

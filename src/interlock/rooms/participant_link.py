@@ -44,12 +44,12 @@ from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, TOOL_DEGRADED, 
 def enclose(
     room: Room, message: bytes, sender: str, to: tuple[str, ...], correlation_id: str | None = None
 ) -> Envelope | EnvelopeRefusal:
-    """Judged as if it had come from outside: size and depth hold for everyone."""
+    """Put a message into an envelope and check it like one from outside: size and depth limits hold for everyone."""
     stamp = room.stamp()
-    made = Envelope(
+    envelope = Envelope(
         id=stamp.id, ts=stamp.ts, sender=sender, to=to, kind=MCP, correlation_id=correlation_id, payload=message
     )
-    return decode_envelope(encode(made), room.settings.max_envelope_bytes)
+    return decode_envelope(encode(envelope), room.settings.max_envelope_bytes)
 
 
 def refusal_for(refused: EnvelopeRefusal) -> Refusal:
@@ -71,6 +71,8 @@ def refusal_for(refused: EnvelopeRefusal) -> Refusal:
 
 
 class RoomMembers:
+    """The members of a room, who see and use the links to its participants."""
+
     def __init__(self, rooms: Rooms, room: Room) -> None:
         self._rooms = rooms
         self._room = room
@@ -89,7 +91,7 @@ class RoomMembers:
         return ax_refusal(SCOPE_DENIED, why, reason="privilege_violation")
 
     def speaker(self, principal: str) -> Participant:
-        """Who a client is in the room, present or not."""
+        """Return the participant that a client is in the room, present or not."""
         return self._rooms.participant(self._room, principal)
 
 
@@ -168,7 +170,7 @@ class ProposedCalls:
         if warning is not None:
             return warning
         params = {"name": hold.tool, "arguments": Raw(arguments)}
-        made = Envelope(
+        draft = Envelope(
             id=stamp.id,
             ts=stamp.ts,
             kind=PROPOSAL,
@@ -176,7 +178,7 @@ class ProposedCalls:
             to=(hold.target,),
             payload=encode_value({"method": TOOLS_CALL, "params": params}),
         )
-        envelope = decode_envelope(encode(made), room.settings.max_envelope_bytes)
+        envelope = decode_envelope(encode(draft), room.settings.max_envelope_bytes)
         if isinstance(envelope, EnvelopeRefusal):
             return envelope
         done: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
@@ -306,8 +308,8 @@ class ParticipantLink(ConnectedLink):
             self._on_notification(message, None)
 
     def _on_response(self, response: Response, envelope: Envelope) -> None:
-        said = response.id
-        uid = int(said) if said.isdigit() and len(said) <= ID_DIGITS_MAX else 0
+        id = response.id
+        uid = int(id) if id.isdigit() and len(id) <= ID_DIGITS_MAX else 0
         pending = self.in_flight.get(uid) or self.waiting.suspended.get(uid)
         if pending is None or pending.handle != envelope.correlation_id:
             self.stray += 1  # another's answer, a second one, or one that came too late
@@ -316,14 +318,16 @@ class ParticipantLink(ConnectedLink):
         pending.on_response(response, self.era)
 
     def _on_unreadable(self, envelope: Envelope, error: CodecError) -> None:
-        asked = envelope.correlation_id
-        pending = next((one for one in self.in_flight.values() if asked is not None and one.handle == asked), None)
+        request = envelope.correlation_id
+        pending = next(
+            (call for call in self.in_flight.values() if request is not None and call.handle == request), None
+        )
         self.noise.count_garbage()
         if pending is not None:
             self.on_undelivered(pending, Undelivered(Trouble.MALFORMED, f"its answer cannot be read: {error}"))
 
     def on_refused(self, origin: Pending | None, refused: EnvelopeRefusal) -> None:
-        """The room did not publish it."""
+        """Fail the call whose envelope the room did not publish."""
         if origin is None:
             self.failed.count_undelivered(Undelivered(Trouble.REFUSED, refused.message))
         elif self.waiting.pop(origin.upstream_id) is not None:
@@ -339,19 +343,19 @@ class RoomPipe:
     def __init__(
         self, owner: ParticipantLink, room: Room, participant: str, speaker: Callable[[str], Participant]
     ) -> None:
-        """`speaker`: who a client is in the room."""
+        """Create the pipe. `speaker` returns the participant that a client is in the room."""
         self._owner = owner
         self._room = room
         self._participant = participant
         self._speaker = speaker
 
     def send(self, message: bytes, head: bytes, origin: Pending | None) -> object:
-        """The handle of a request is the id of its envelope."""
+        """Publish a message and return the id of its envelope as the handle."""
         return self._publish(message, origin, None)
 
     def take_back(self, message: bytes, pending: Pending) -> None:
-        asked = pending.handle if isinstance(pending.handle, str) else None
-        self._publish(message, None, asked, as_of=pending)
+        envelope_id = pending.handle if isinstance(pending.handle, str) else None
+        self._publish(message, None, envelope_id, as_of=pending)
 
     def _publish(
         self, message: bytes, origin: Pending | None, correlation_id: str | None, as_of: Pending | None = None
@@ -381,7 +385,7 @@ class RoomPipe:
         return False
 
     def throttle(self, seconds: float) -> None:
-        """The room has limits of its own for everyone in it."""
+        """Do nothing: the room limits the rates of everyone."""
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: this pipe holds no resources."""

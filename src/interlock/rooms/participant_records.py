@@ -56,15 +56,15 @@ class ParticipantRecords:
         self._tasks = BackgroundTasks()
 
     async def open(self) -> None:
-        """Raises StoreError."""
-        found = []
+        """Read the records, the least recently seen first. Raises StoreError."""
+        records = []
         for entry in await self._store.entries(BUCKET, self._clock.wall()):
             topic, _, participant = entry.key.partition("\n")
-            found.append(((topic, participant), msgspec.json.decode(entry.value, type=ParticipantRecord)))
-        self._records = dict(sorted(found, key=lambda one: one[1].last_seen))
+            records.append(((topic, participant), msgspec.json.decode(entry.value, type=ParticipantRecord)))
+        self._records = dict(sorted(records, key=lambda item: item[1].last_seen))
 
     def take_change(self, change: Change) -> None:
-        """What another replica knows of a participant; what is about to be written here wins."""
+        """Take over a record that another replica wrote, unless a change of this replica is about to be written."""
         topic, _, participant = change.key.partition("\n")
         key = (topic, participant)
         if key in self._changed:
@@ -81,7 +81,7 @@ class ParticipantRecords:
         return self._records.get((topic, participant))
 
     def of_room(self, topic: str) -> Iterator[tuple[str, ParticipantRecord]]:
-        return ((id, one) for (room, id), one in self._records.items() if room == topic)
+        return ((id, record) for (room, id), record in self._records.items() if room == topic)
 
     def note_seen(self, topic: str, participant: str, principal: str, privilege: Privilege) -> None:
         key, now = (topic, participant), self._clock.wall()
@@ -103,7 +103,7 @@ class ParticipantRecords:
             self._note((topic, participant))
 
     def note_proposal(self, topic: str, participant: str, method: str, status: ProposalStatus) -> None:
-        """It is pending, claimed or rejected now; other ends say nothing of how it was judged."""
+        """Count a proposal that is now pending, claimed or rejected. Other ends say nothing about how it was judged."""
         record = self._records.get((topic, participant))
         if record is None:
             return
@@ -111,11 +111,11 @@ class ParticipantRecords:
         counts = record.methods.get(method)
         if counts is None and len(record.methods) < METHODS_MAX:
             counts = record.methods[method] = MethodCounts()
-        for one in (record, counts):
-            if one is not None:
-                one.proposals += status is ProposalStatus.PENDING
-                one.approved += status is ProposalStatus.CLAIMED
-                one.rejected += status is ProposalStatus.REJECTED
+        for counted in (record, counts):
+            if counted is not None:
+                counted.proposals += status is ProposalStatus.PENDING
+                counted.approved += status is ProposalStatus.CLAIMED
+                counted.rejected += status is ProposalStatus.REJECTED
         self._note((topic, participant))
 
     def _note(self, key: Key) -> None:
@@ -156,7 +156,7 @@ class _Record(msgspec.Struct):
 
 
 class Observed(msgspec.Struct):
-    """Of one participant."""
+    """The envelopes of one participant that a mixed room would have refused."""
 
     participant: str
     principal: str
@@ -167,23 +167,23 @@ class Observed(msgspec.Struct):
 
 
 async def observed_in(topic: str, audit: AuditReader, recorder: Recorder) -> list[Observed]:
-    """By participant. Raises StoreError."""
+    """Return what a mixed room would have refused, by participant, from the audit log. Raises StoreError."""
     await recorder.flush()
-    found: dict[str, Observed] = {}
+    observed: dict[str, Observed] = {}
     after = 0
     while records := await audit.read(after, _PAGE):
         after = records[-1].sequence
         for record in records:
             if _MARK in record.data:
-                _count(msgspec.json.decode(record.data, type=_Record), topic, found)
-    return [found[participant] for participant in sorted(found)]
+                _count(msgspec.json.decode(record.data, type=_Record), topic, observed)
+    return [observed[participant] for participant in sorted(observed)]
 
 
-def _count(record: _Record, topic: str, found: dict[str, Observed]) -> None:
+def _count(record: _Record, topic: str, observed: dict[str, Observed]) -> None:
     if record.method != METHOD or record.room != topic:
         return
     id = record.participant
-    one = found.setdefault(id, Observed(id, record.who, record.at, record.at))
-    one.principal, one.last = record.who, record.at
-    one.envelopes += 1
-    one.kinds.add(record.kind)
+    entry = observed.setdefault(id, Observed(id, record.who, record.at, record.at))
+    entry.principal, entry.last = record.who, record.at
+    entry.envelopes += 1
+    entry.kinds.add(record.kind)

@@ -94,7 +94,7 @@ class Tracked(msgspec.Struct):
 
 
 class Waits(msgspec.Struct):
-    """How long proposals waited until they were decided, as a histogram."""
+    """A histogram of how long proposals waited for a decision."""
 
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * len(WAIT_BOUNDS_S))
     count: int = 0
@@ -108,8 +108,8 @@ class Waits(msgspec.Struct):
             self.counts[place] += 1
 
     def cumulated(self) -> list[tuple[str, int]]:
-        told = zip(map(str, WAIT_BOUNDS_S), accumulate(self.counts), strict=True)
-        return [*told, ("+Inf", self.count)]
+        buckets = zip(map(str, WAIT_BOUNDS_S), accumulate(self.counts), strict=True)
+        return [*buckets, ("+Inf", self.count)]
 
 
 class ProposalIndex:
@@ -124,7 +124,7 @@ class ProposalIndex:
 
     def load(self) -> None:
         # One that was edited has several, of which the last counts.
-        for approval in sorted(self._inbox.listed(kind=Kind.PROPOSAL), key=lambda one: one.created_at):
+        for approval in sorted(self._inbox.listed(kind=Kind.PROPOSAL), key=lambda each: each.created_at):
             topic, id = key_of(approval)
             self._tracked[topic, id] = Tracked(approval.id, approval.agent or "")
             if approval.status is Status.PENDING:
@@ -149,7 +149,7 @@ class ProposalIndex:
     # Looking
 
     def find_decider(self, approval: Approval) -> str | None:
-        """The participant that decided."""
+        """Return the participant that decided, or None."""
         if approval.decision is None:
             return None
         principal = decider(approval.decision)
@@ -171,7 +171,7 @@ class ProposalIndex:
         return approval
 
     def all_of(self, topic: str) -> list[Approval]:
-        """The newest first."""
+        """Return the proposals of a room, newest first."""
         ids = [id for one, id in self._tracked if one == topic]
         found = [one for id in ids if (one := self.find(topic, id)) is not None]
         return sorted(found, key=lambda one: one.created_at, reverse=True)
@@ -182,13 +182,13 @@ class ProposalIndex:
         return topic in self._waiting
 
     def is_waiting(self, topic: str, id: str) -> bool:
-        """Whether it is admitted, and perhaps not in the inbox yet."""
+        """Return whether a proposal is admitted and undecided; it may not be in the inbox yet."""
         return any(id in ids for ids in self._waiting.get(topic, {}).values())
 
     def pending(self, topic: str) -> list[Approval]:
         ids = [id for each in self._waiting.get(topic, {}).values() for id in each]
-        found = [one for id in ids if (one := self.find(topic, id)) is not None]
-        return [one for one in found if one.status is Status.PENDING]
+        approvals = [approval for id in ids if (approval := self.find(topic, id)) is not None]
+        return [approval for approval in approvals if approval.status is Status.PENDING]
 
     def waiting_ids(self, topic: str, proposer: str) -> set[str]:
         return self._waiting.get(topic, {}).get(proposer, set())
@@ -243,12 +243,12 @@ class ProposalIndex:
     # As a room lists them
 
     async def described(self, room: Room, approval: Approval) -> dict[str, Any]:
-        """In the words of MCPx 10.2. Raises StoreError."""
+        """Describe a proposal in the members of MCPx 10.2. Raises StoreError."""
         tracked = self._tracked.get(key_of(approval))
         envelope = await room.timeline.find_envelope(approval.proposal_id or "")
         proposed = None if envelope is None else rules.read_proposed(envelope.payload)
         expires_at = approval.expires_at
-        told = {
+        description = {
             "proposalId": approval.proposal_id,
             "proposer": approval.agent,
             "target": approval.target,
@@ -272,7 +272,7 @@ class ProposalIndex:
                 "modified": True if tracked.sent_params is not None else None,
                 "sent_params": tracked.sent_params,
             }
-        return told | {name: value for name, value in more.items() if value is not None}
+        return description | {name: value for name, value in more.items() if value is not None}
 
 
 def key_of(approval: Approval) -> Key:
@@ -280,7 +280,7 @@ def key_of(approval: Approval) -> Key:
 
 
 def decider(decision: Decision) -> str:
-    """Who decided, as a principal: the one who proved it, else the one who was asked for no proof."""
+    """Return the principal that decided: who signed the proof, or who decided without one."""
     return decision.by if decision.proof is None else f"operator:{decision.proof.anchor}"
 
 
@@ -289,7 +289,7 @@ NONCE_BYTES: Final = 24
 
 class ProposalDrafts:
     def __init__(self, inbox: Inbox, clock: Clock, tool: Callable[[str], Route | None]) -> None:
-        """`tool`: one of this node's, by its name."""
+        """Create the drafts. `tool` finds a tool of this node by its name."""
         self._inbox = inbox
         self._clock = clock
         self._tool = tool
@@ -323,7 +323,7 @@ class ProposalDrafts:
         )
 
     def is_held(self, approval: Approval) -> bool:
-        """Whether what is proposed is a call of this node's that the gate holds."""
+        """Return whether the proposed call is a call of this node's tools that the gate holds."""
         tool = self._tool(approval.tool) if approval.target == OWN else None
         return tool is not None and tool.is_held
 
@@ -340,7 +340,7 @@ class _Claim(msgspec.Struct, frozen=True):
 
 
 class Answered(msgspec.Struct, frozen=True):
-    """How a fulfilment went."""
+    """The outcome of a fulfilment."""
 
     approval_id: str
     end: Move
@@ -367,14 +367,18 @@ class Fulfilments:
         self._claims[envelope_id] = _Claim(approval_id, target, rpc_id, timer, is_gated)
 
     def find_released_approval(self, envelope_id: str) -> str | None:
-        """The approval with which the gate releases the call of this fulfilment, where it holds it."""
+        """Return the approval with which the gate releases the call of this fulfilment, or None if the gate does not
+        hold it.
+        """
         claim = self._claims.get(envelope_id)
         return claim.approval_id if claim is not None and claim.is_gated else None
 
     async def send(
         self, room: Room, approval: Approval, who: Participant, principal: str, *, is_gated: bool
     ) -> Envelope | EnvelopeRefusal | Refusal:
-        """What was proposed, as it was proposed. With `is_gated` the gate uses the approval, else it is used here."""
+        """Publish the proposed request unchanged. With `is_gated` the gate uses the approval, otherwise it is used
+        here.
+        """
         if not is_gated:
             used = await self._inbox.use(approval.id)
             if isinstance(used, Refusal):
@@ -408,7 +412,7 @@ class Fulfilments:
         return refusal
 
     def take_reply(self, envelope: Envelope) -> Answered | None:
-        """What it ends; None where it is no answer."""
+        """Return the outcome that a reply brings, or None if the envelope is no reply to a fulfilment."""
         id = envelope.correlation_id or ""
         claim = self._claims.get(id)
         end = None if claim is None else rules.read_outcome(envelope.payload, claim.rpc_id)

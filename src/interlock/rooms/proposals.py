@@ -62,13 +62,15 @@ _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """A proposal as it stands, and the envelope that answered its fulfilment where there is one."""
+    """The state of a proposal, and the envelope that answered its fulfilment, if any."""
 
     approval: Approval
     answer: Envelope | None = None
 
 
 class Proposals:
+    """The tracker of the proposals of all rooms."""
+
     def __init__(
         self,
         inbox: Inbox,
@@ -77,7 +79,7 @@ class Proposals:
         tool: Callable[[str], Route | None],
         replicas: Replicas,
     ) -> None:
-        """`tool`: one of this node's, by its name."""
+        """Create the tracker. `tool` finds a tool of this node by its name."""
         self.index = ProposalIndex(inbox)
         self.judged = Feed[tuple[str, str, str, ProposalStatus]]()  # room, proposer, method, and what it came to
         self._inbox = inbox
@@ -98,11 +100,13 @@ class Proposals:
     # Life
 
     def load(self) -> None:
-        """Before the rooms open: what the inbox has kept."""
+        """Read the proposals in the inbox, before the rooms open."""
         self.index.load()
 
     def start(self) -> None:
-        """Once the rooms are open, so that each can be told what ended meanwhile."""
+        """Start following envelopes and the inbox, once the rooms are open and can announce what ended in the
+        meantime.
+        """
         self._work.begin(self._follow_envelopes(), "proposals of rooms")
         self._work.begin(self._follow_inbox(), "proposals in the inbox")
 
@@ -120,20 +124,21 @@ class Proposals:
     # What a room tells
 
     def admit(self, room: Room, envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
-        """X-7.3-3."""
+        """Refuse a proposal if too many of its sender wait, otherwise count it (X-7.3-3)."""
         if not room.settings.tracker:
             return None
         waiting, most = self.index.waiting_ids(room.topic, who.id), room.settings.proposals_pending
         if len(waiting) < most:
             self.index.hold(room.topic, who.id, envelope.id)
             return None
-        ends = [one.expires_at for id in waiting if (one := self.index.find(room.topic, id)) is not None]
+        ends = [approval.expires_at for id in waiting if (approval := self.index.find(room.topic, id)) is not None]
         left_s = min((end for end in ends if end is not None), default=self._clock.wall()) - self._clock.wall()
-        said = f"at most {most} proposals of yours wait at a time; withdraw one, or wait until one is decided"
+        message = f"at most {most} proposals of yours wait at a time; withdraw one, or wait until one is decided"
         details = {"limit": most, "retry_after_ms": max(1000, int(left_s * 1000))}
-        return EnvelopeRefusal("rate_limited", said, details, id=envelope.id)
+        return EnvelopeRefusal("rate_limited", message, details, id=envelope.id)
 
     def on_lost(self, room: Room, envelope: Envelope) -> None:
+        """Release a proposal that was admitted but could not be stored."""
         self.index.release(room.topic, envelope.sender or "", envelope.id)
 
     def recover(self, room: Room, envelope: Envelope, received_at: float, principal: str = "") -> None:
@@ -149,11 +154,14 @@ class Proposals:
         self._published.put_nowait((room, envelope, principal, received_at))
 
     def on_published(self, room: Room, envelope: Envelope, principal: str) -> None:
+        """Queue an envelope that this replica published."""
         if room.settings.tracker and self._is_relevant(room, envelope):
             self._published.put_nowait((room, envelope, principal, None))
 
     def on_replicated(self, room: Room, envelope: Envelope, received_at: float) -> None:
-        """What another replica published, which follows it; an answer to what was sent here is news here."""
+        """Note an envelope of another replica, which tracks it. Replies to requests of this replica are handled
+        here.
+        """
         if not room.settings.tracker:
             return
         answers = envelope.correlation_id or ""
@@ -174,7 +182,7 @@ class Proposals:
                 tracked.answer = envelope
 
     def _take_elsewhere(self, approval: Approval) -> None:
-        """A proposal that another replica raised or moved; that one tells the room."""
+        """Update the index after another replica raised or moved a proposal; that replica announces it."""
         if approval.kind is not Kind.PROPOSAL:
             return
         key, status = key_of(approval), STATUS[approval.status]
@@ -189,7 +197,7 @@ class Proposals:
             self._note_status(approval, tracked, status)
 
     def _is_relevant(self, room: Room, envelope: Envelope) -> bool:
-        """Most envelopes are none of the tracker's business, and cost a look into a few tables."""
+        """Return whether an envelope concerns the tracker. Most do not, and cost only a look into a few tables."""
         if envelope.kind != MCP:
             return envelope.kind in (PROPOSAL, REJECT, WITHDRAW)
         answers = envelope.correlation_id
@@ -226,8 +234,8 @@ class Proposals:
     async def _raise(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> None:
         proposer, proposed = envelope.sender or "", rules.read_proposed(envelope.payload)
         if proposed is None:
-            said = "its params cannot be shown to a person as everyone would read them; it is not tracked"
-            refusal = EnvelopeRefusal("invalid_proposal", said, id=envelope.id)
+            message = "its params cannot be shown to a person as everyone would read them; it is not tracked"
+            refusal = EnvelopeRefusal("invalid_proposal", message, id=envelope.id)
         elif not await self._is_first(room, envelope, principal, received_at):
             return
         else:
@@ -242,7 +250,7 @@ class Proposals:
         room.tell(proposer, refusal)
 
     async def _is_first(self, room: Room, envelope: Envelope, principal: str, received_at: float | None) -> bool:
-        """Whether no other replica puts it into the inbox."""
+        """Return whether this replica, and no other, puts the proposal into the inbox."""
         try:
             is_first = await self._replicas.claim(f"proposal\n{room.topic}\n{envelope.id}")
         except StoreError as away:
@@ -285,19 +293,21 @@ class Proposals:
         self._audit.add("fulfil", room.topic, principal, "ok", envelope, participant=sender, approval=approval.id)
 
     def _find_matching_proposal(self, room: Room, envelope: Envelope, sent: Fulfilment) -> Approval | None:
-        """The one pending proposal that asks for just this; of two neither is (X-4.2.1-3)."""
+        """Return the only pending proposal that asks for exactly this, or None. Two identical proposals are
+        ambiguous (X-4.2.1-3).
+        """
         to = (envelope.to or ("",))[0]
-        found = [
-            one
-            for one in self.index.pending(room.topic)
-            if one.target == to
-            and one.agent != envelope.sender
-            and rules.is_as_proposed(one.method or "", one.params, sent)
+        matches = [
+            approval
+            for approval in self.index.pending(room.topic)
+            if approval.target == to
+            and approval.agent != envelope.sender
+            and rules.is_as_proposed(approval.method or "", approval.params, sent)
         ]
-        return found[0] if len(found) == 1 else None
+        return matches[0] if len(matches) == 1 else None
 
     async def _claim(self, approval: Approval, by: str, principal: str, answers: str) -> EnvelopeRefusal | None:
-        """Of several exactly one succeeds."""
+        """Claim a proposal. Of several attempts exactly one succeeds."""
         decided = await self._decide(approval, What.APPROVED, by, principal, IN_THE_ROOM)
         used = decided if isinstance(decided, Refusal) else await self._inbox.use(approval.id)
         return envelope_refusal(used, answers) if isinstance(used, Refusal) else None
@@ -318,12 +328,12 @@ class Proposals:
     # What people decide in the inbox
 
     def maybe_unready(self, approval: Approval) -> Refusal | None:
-        """Why no one can have it carried out now."""
+        """Return why a proposal cannot be carried out now, or None."""
         refusal = self._unready(approval)
         return None if refusal is None else approval_refusal(refusal)
 
     def maybe_barred(self, approval: Approval, decision: Decision) -> Refusal | None:
-        """Why this approver's word does not count."""
+        """Return why this approver may not decide, or None."""
         room, principal = self._rooms.get(approval.room or ""), decider(decision)
         participant = participant_of(principal)
         refusal = refuse_own(approval, participant, principal, approval.proposal_id)
@@ -332,7 +342,7 @@ class Proposals:
         return None if refusal is None else approval_refusal(refusal)
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """What was approved is sent as the approver, who need not be connected (X-N-1)."""
+        """Send an approved request as the approver, who need not be connected (X-N-1)."""
         if approval.status is not Status.APPROVED or approval.decision is None:
             return approval
         principal = decider(approval.decision)
@@ -345,7 +355,7 @@ class Proposals:
     async def fulfil(
         self, topic: str, proposal_id: str, who: Participant, principal: str
     ) -> Approval | EnvelopeRefusal:
-        """A full participant has it carried out as itself."""
+        """Carry out a proposal on behalf of a full participant."""
         approval = await self.find(topic, proposal_id)
         if approval is None:
             return unknown(proposal_id)
@@ -353,8 +363,8 @@ class Proposals:
             return restricted(proposal_id)
         refusal = refuse_own(approval, who.id, principal, proposal_id) or refuse_over(approval, proposal_id)
         if refusal is None and self._drafts.is_held(approval):
-            said = "a person has to approve it in the inbox, with a proof"
-            refusal = EnvelopeRefusal("kind_not_allowed", said, id=proposal_id)
+            message = "a person has to approve it in the inbox, with a proof"
+            refusal = EnvelopeRefusal("kind_not_allowed", message, id=proposal_id)
         refusal = refusal or self._unready(approval)
         if refusal is not None:
             return refusal
@@ -385,7 +395,7 @@ class Proposals:
         return envelope_refusal(withdrawn, proposal_id) if isinstance(withdrawn, Refusal) else withdrawn
 
     async def decide(self, room: Room, envelope: Envelope, who: Participant, principal: str) -> EnvelopeRefusal | None:
-        """By an envelope of a kind that rejects or withdraws, which names the proposal it is about."""
+        """Reject or withdraw the proposal that an envelope names."""
         proposal_id = envelope.correlation_id or ""
         done = (
             await self.withdraw(room.topic, proposal_id, who)
@@ -395,8 +405,11 @@ class Proposals:
         return msgspec.structs.replace(done, id=envelope.id) if isinstance(done, EnvelopeRefusal) else None
 
     async def edit(self, approval_id: str, params: bytes, by: str) -> Approval | EnvelopeRefusal:
-        """Instead of what was proposed, the same with other params: a new approval, which nobody has approved yet. The
-        old one is void first, so that no decision on it counts for what it does not say (X-4.2.1-2, X-10.2-3)."""
+        """Replace a proposal by one with other params: a new approval that nobody has approved yet.
+
+        The old approval is made void first, so that no decision about it counts for params that it does not have
+        (X-4.2.1-2, X-10.2-3).
+        """
         old = self._inbox.get(approval_id)
         if old is None or old.kind is not Kind.PROPOSAL:
             return EnvelopeRefusal("unknown_proposal", "it is no proposal of a room", id=approval_id)
@@ -408,10 +421,10 @@ class Proposals:
         proposed = rules.read_proposed(payload)
         if proposed is None:
             return EnvelopeRefusal("invalid_proposal", "not everyone would read these params alike", id=id)
-        said = Envelope(
+        envelope = Envelope(
             id=id, kind=PROPOSAL, sender=old.agent, to=(old.target,) if old.target else None, payload=payload
         )
-        draft = self._drafts.make(room, said, proposed, old.requested_by, None)
+        draft = self._drafts.make(room, envelope, proposed, old.requested_by, None)
         draft = msgspec.structs.replace(draft, reason=old.reason, expires_at=old.expires_at)
         tracked.approval_id = draft.id  # what becomes of the old one is no news of the proposal
         voided = await self._inbox.void(old.id, f"edited: {draft.id}")
@@ -431,10 +444,10 @@ class Proposals:
         return self.index.find(topic, proposal_id)
 
     async def _take_decision(self, room: Room, envelope: Envelope, principal: str) -> None:
-        """The same, in a room that has published it."""
+        """Apply a rejection or withdrawal that the room has published."""
         id = envelope.sender or ""
-        seat, known = room.seats.get(id), room.find_recorded_privilege(id) or Privilege.RESTRICTED
-        who = Participant(id=id, privilege=known) if seat is None else seat.participant
+        seat, privilege = room.seats.get(id), room.find_recorded_privilege(id) or Privilege.RESTRICTED
+        who = Participant(id=id, privilege=privilege) if seat is None else seat.participant
         refusal = await self.decide(room, envelope, who, principal)
         if refusal is not None:
             room.tell(id, refusal)
@@ -453,12 +466,12 @@ class Proposals:
         if room is None:
             return EnvelopeRefusal("unavailable", "its room is no more; deny it", id=id)
         if approval.target is None:
-            said = "it names no single target; deny it, or send the request in the room"
-            return EnvelopeRefusal("one_recipient", said, id=id)
+            message = "it names no single target; deny it, or send the request in the room"
+            return EnvelopeRefusal("one_recipient", message, id=id)
         if approval.target in room.seats:
             return None
-        said = f"{approval.target} is not in the room {room.topic}; approve it when it is back, or deny it"
-        return EnvelopeRefusal("target_absent", said, id=id)
+        message = f"{approval.target} is not in the room {room.topic}; approve it when it is back, or deny it"
+        return EnvelopeRefusal("target_absent", message, id=id)
 
     async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Refusal | EnvelopeRefusal:
         refusal, room = self._unready(approval), self._rooms.get(approval.room or "")
@@ -475,7 +488,9 @@ class Proposals:
         return self._inbox.get(approval.id) or approval
 
     def find_released_approval(self, envelope_id: str) -> str | None:
-        """The approval with which the gate releases the call of this fulfilment, where it holds it."""
+        """Return the approval with which the gate releases the call of this fulfilment, or None if the gate does not
+        hold it.
+        """
         return self._fulfilments.find_released_approval(envelope_id)
 
     # What the inbox tells
@@ -486,6 +501,7 @@ class Proposals:
                 self._tell(approval)
 
     def _tell(self, approval: Approval) -> None:
+        """Announce a new status of a proposal in its room."""
         topic, proposal_id = key_of(approval)
         status, tracked = STATUS[approval.status], self.index.find_tracked((topic, proposal_id))
         if tracked is None or tracked.approval_id != approval.id or status in (tracked.told, ProposalStatus.PENDING):
@@ -495,7 +511,7 @@ class Proposals:
         room, decision = self._rooms.get(topic), approval.decision
         if room is None:
             return
-        said = {
+        details = {
             "proposer": tracked.proposer,
             "by": tracked.proposer if status is ProposalStatus.WITHDRAWN else self.index.find_decider(approval),
             "reason": decision.reason if decision is not None and status is ProposalStatus.REJECTED else None,
@@ -504,7 +520,9 @@ class Proposals:
             "outcome": approval.outcome,
         }
         event = {"event": f"proposal_{status.value}", "proposalId": proposal_id}
-        room.announce(event | {name: value for name, value in said.items() if value is not None}, answers=proposal_id)
+        room.announce(
+            event | {name: value for name, value in details.items() if value is not None}, answers=proposal_id
+        )
 
     def _note_status(self, approval: Approval, tracked: Tracked, status: ProposalStatus) -> None:
         topic, proposal_id = key_of(approval)
@@ -532,4 +550,4 @@ class Proposals:
     async def list_all(self, room: Room, limit: int = LISTED_MAX) -> list[dict[str, Any]]:
         """Return the proposals of a room as MCPx 10.2 describes them, newest first. Raises StoreError."""
         await self.index.wait_until_all_tracked(room.topic)
-        return [await self.index.described(room, one) for one in self.index.all_of(room.topic)[:limit]]
+        return [await self.index.described(room, approval) for approval in self.index.all_of(room.topic)[:limit]]

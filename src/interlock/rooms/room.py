@@ -36,6 +36,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 class RoomAudit:
+    """The audit records of rooms."""
+
     def __init__(self, recorder: Recorder, clock: Clock) -> None:
         self._recorder = recorder
         self._clock = clock
@@ -43,7 +45,9 @@ class RoomAudit:
     def add(
         self, event: str, topic: str, who: str, outcome: str, envelope: Envelope | None = None, **more: Any
     ) -> None:
-        """`event`: join, leave, publish, refuse, observe, promote, demote, disconnect, create, fulfil, edit."""
+        """Add a record. `event`: join, leave, publish, refuse, observe, promote, demote, disconnect, create, fulfil,
+        edit.
+        """
         members: dict[str, Any] = {
             "at": rfc3339(self._clock.wall()),
             "who": who,
@@ -79,7 +83,7 @@ RATES_MAX: Final = 1000  # participants whose last minute is remembered, idle on
 
 
 class Connected(Protocol):
-    """A connection, as the room sees it."""
+    """A connection as the room sees it: of a WebSocket, of a lease, or of another replica."""
 
     id: str
     since: int  # the number of the first delivery that is news to it
@@ -87,7 +91,7 @@ class Connected(Protocol):
 
     @property
     def can_answer(self) -> bool:
-        """Whether the one behind it hears what is asked of it."""
+        """Return whether the participant receives requests over this connection."""
 
     def deliver(self, delivery: Delivery) -> None: ...
 
@@ -95,7 +99,7 @@ class Connected(Protocol):
 
 
 class Seat(msgspec.Struct):
-    """A participant that is present, or was a moment ago."""
+    """A participant that is present, or was present a moment ago."""
 
     participant: Participant
     principal: str
@@ -109,7 +113,7 @@ class Seat(msgspec.Struct):
 
 
 class RoomFeeds(msgspec.Struct, frozen=True):
-    """What other parts hear of every room."""
+    """Events of all rooms, for other parts of the node."""
 
     published: Feed[tuple["Room", Delivery]] = msgspec.field(default_factory=Feed)  # stored, and told to everyone
     seated: Feed[tuple["Room", str]] = msgspec.field(default_factory=Feed)  # whose connections here are others now
@@ -159,12 +163,12 @@ class Room:
         self._heartbeat: asyncio.TimerHandle | None = None
 
     def replan(self, settings: RoomSettings) -> None:
-        """From the next envelope on."""
+        """Apply changed settings, starting with the next envelope."""
         self.settings = settings
         self._set_heartbeat()
 
     async def open(self) -> None:
-        """Raises StoreError."""
+        """Restore the timeline. Raises StoreError."""
         self._tracker.begin(self)
         self._set_heartbeat()
         await self.timeline.open()
@@ -185,13 +189,15 @@ class Room:
         return [seat.participant for id, seat in self.seats.items() if id != but]
 
     def has_free_seat(self, participant: str) -> bool:
-        """Whether it is here, or may still come; those on their way count."""
-        there = (self.seats.keys() | self._joining.keys()) - {OWN}
-        return participant in there or len(there) < self.settings.max_participants
+        """Return whether a participant is present or may still join. Participants that are about to join count as
+        present.
+        """
+        present = (self.seats.keys() | self._joining.keys()) - {OWN}
+        return participant in present or len(present) < self.settings.max_participants
 
     @contextlib.contextmanager
     def reserve(self, participant: str) -> Iterator[None]:
-        """Keeps a place for one that is on its way."""
+        """Reserve a seat while a participant is joining."""
         self._joining[participant] = self._joining.get(participant, 0) + 1
         try:
             yield
@@ -201,7 +207,9 @@ class Room:
                 del self._joining[participant]
 
     def replaces_too_often(self, participant: str) -> bool:
-        """Whether it has replaced its own connections too often of late: two programs may share one credential."""
+        """Return whether a participant replaced its connections too often of late: two programs may share one
+        credential.
+        """
         seat = self.seats.get(participant)
         if seat is None or len(seat.connections) < self.settings.connections_per_participant:
             return False
@@ -213,7 +221,7 @@ class Room:
     def join(
         self, connection: Connected, who: Participant, principal: str, source: str, *, is_observed: bool = False
     ) -> Envelope:
-        """Takes in a connection; returns the welcome, which must be the first that it hears."""
+        """Add a connection and return the welcome, which must be the first message on it."""
         seat = self.seats.get(who.id)
         connection.since = self.timeline.numbered + 1
         if seat is None:
@@ -238,9 +246,9 @@ class Room:
         )
 
     def join_elsewhere(self, connection: Connected, who: Participant, principal: str, *, is_newer: bool) -> bool:
-        """Takes in one that another replica welcomed; False where one of another principal is here under that id.
+        """Add a connection that another replica holds; return False if another principal is here under the same id.
 
-        `is_newer`: it came after those that are here.
+        `is_newer`: the connection is newer than those of this replica.
         """
         seat = self.seats.get(who.id)
         if seat is None:
@@ -302,7 +310,9 @@ class Room:
         self._set_heartbeat()
 
     def set_privilege(self, participant: str, privilege: Privilege, by: str) -> Privilege | None:
-        """Returns the old one; None where no such participant is present. Holds from the next envelope on."""
+        """Change a privilege, starting with the next envelope. Return the old one, or None if the participant is not
+        present.
+        """
         seat = self.seats.get(participant)
         if seat is None:
             return None
@@ -318,7 +328,9 @@ class Room:
         self._announce(gateway_messages.privilege_changed(self.stamp(), who, old, by))
 
     def find_recorded_privilege(self, participant: str) -> Privilege | None:
-        """What one had who was here before, or who sends without being here: over HTTP, or from the inbox."""
+        """Return the last privilege of a participant that was present before, or that sends over HTTP or from the
+        inbox.
+        """
         record = self._records.find(self.topic, participant)
         return None if record is None else record.privilege
 
@@ -327,17 +339,17 @@ class Room:
             self._records.note_seen(self.topic, who.id, principal, who.privilege)
 
     def disconnect(self, participant: str, code: int, reason: str, *, everywhere: bool = False) -> int:
-        """Returns how many connections were closed: of this replica, or of all."""
+        """Close the connections of a participant, at this replica or everywhere, and return how many."""
         seat = self.seats.get(participant)
-        open_ones = [] if seat is None else [one for one in seat.connections if one.is_here or everywhere]
+        closing = [] if seat is None else [each for each in seat.connections if each.is_here or everywhere]
         if seat is not None:
             seat.is_removed = code == REMOVED
             if seat.is_removed and seat.leaves is not None:  # it went a moment ago
                 seat.leaves.cancel()
                 self._announce_leave(participant)
-        for connection in open_ones:
+        for connection in closing:
             connection.close(code, reason)
-        return len(open_ones)
+        return len(closing)
 
     # What they send
 
@@ -350,7 +362,7 @@ class Room:
         *,
         needs_protocol: bool = True,
     ) -> EnvelopeRefusal | None:
-        """Judges an envelope and queues it. `settle` hears when it was stored and delivered, or could not be."""
+        """Check an envelope and queue it. `settle` is called when it was stored and delivered, or could not be."""
         if who.id not in self.seats:
             self._note_seen(who, principal)
         refusal = enforcement.protocol_refusal(envelope, is_needed=needs_protocol)
@@ -383,7 +395,7 @@ class Room:
         settle(await self._tracker.decide(self, envelope, who, principal))
 
     def _observe(self, envelope: Envelope, who: Participant, principal: str) -> None:
-        """Puts on record what a mixed room would have refused, so that an operator can see before changing the mode."""
+        """Record what a mixed room would have refused, so that an operator knows before changing the mode."""
         seat = self.seats.get(who.id)
         if seat is None or not seat.is_observed:
             return
@@ -392,23 +404,23 @@ class Room:
             self._audit.add("observe", self.topic, principal, would.code, envelope, participant=who.id)
 
     def _refusal(self, envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
-        """In the order of X-5.3-1, so that each bad envelope has one predictable error."""
-        asked = self._known.find_request(envelope.correlation_id, who.id)
+        """Check an envelope in the order of X-5.3-1, so that each bad envelope has one predictable error."""
+        request = self._known.find_request(envelope.correlation_id, who.id)
         return (
             enforcement.kind_refusal(envelope, self.settings)
             or enforcement.sender_refusal(envelope, who.id)
-            or enforcement.privilege_refusal(envelope, who.id, who.privilege, self.settings, asked)
-            or self._rate_refusal(envelope, who, asked)
+            or enforcement.privilege_refusal(envelope, who.id, who.privilege, self.settings, request)
+            or self._rate_refusal(envelope, who, request)
             or enforcement.payload_refusal(envelope)
             or self._known.duplicate(envelope, who.id)
             or (self._tracker.admit(self, envelope, who) if envelope.kind == enforcement.PROPOSAL else None)
         )
 
-    def _rate_refusal(self, envelope: Envelope, who: Participant, asked: Asked | None) -> EnvelopeRefusal | None:
-        """X-N-4: the one answer of a full participant to what another asked does not count."""
+    def _rate_refusal(self, envelope: Envelope, who: Participant, request: Asked | None) -> EnvelopeRefusal | None:
+        """Check the rate limits. The one reply of a full participant to a request does not count (X-N-4)."""
         if who.id == OWN:
             return None  # what the node asks is bounded by who is here
-        is_answer = envelope.kind == enforcement.MCP and asked is not None and asked.awaits(who.id)
+        is_answer = envelope.kind == enforcement.MCP and request is not None and request.awaits(who.id)
         if is_answer and who.privilege is Privilege.FULL:
             return None
         window = self._window(who.id)
@@ -417,8 +429,10 @@ class Room:
     def _window(self, participant: str) -> RateWindow:
         if participant not in self._rates and len(self._rates) >= RATES_MAX:
             now = self._clock.now()
-            self._rates = {id: one for id, one in self._rates.items() if not one.is_idle(now)}
-            self._refused = {id: one for id, one in self._refused.items() if one and one[-1] > now - MINUTE_S}
+            self._rates = {id: window for id, window in self._rates.items() if not window.is_idle(now)}
+            self._refused = {
+                id: window for id, window in self._refused.items() if window and window[-1] > now - MINUTE_S
+            }
         return self._rates.setdefault(participant, RateWindow())
 
     def rate(self, participant: str) -> RateWindow:
@@ -437,7 +451,7 @@ class Room:
             self._announce(gateway_messages.system_event(self.stamp(), {**event, "kind": envelope.kind}))
 
     def _is_recorded(self, participant: str) -> bool:
-        """Whether one more refusal of a participant goes on record: RECORDED_MAX in a minute do."""
+        """Return whether one more refusal of a participant is recorded: at most RECORDED_MAX in a minute are."""
         window = self._refused.setdefault(participant, deque(maxlen=RECORDED_MAX))
         now = self._clock.now()
         if len(window) == RECORDED_MAX and window[0] > now - MINUTE_S:
@@ -446,11 +460,11 @@ class Room:
         return True
 
     def notices(self, envelope: Envelope, to: str) -> Iterable[Envelope]:
-        """What the sender of a published envelope should know at once instead of waiting (X-4-8, X-3.1-5)."""
+        """Yield what the sender of a published envelope should know at once instead of waiting (X-4-8, X-3.1-5)."""
         named = envelope.to or ()
-        asked = self._known.find_request(envelope.correlation_id, to)
+        request = self._known.find_request(envelope.correlation_id, to)
         # Who asked hears the answer, be it through the namespace or by reading history.
-        absent = [id for id in named if id not in self.seats and (asked is None or id != asked.by)]
+        absent = [id for id in named if id not in self.seats and (request is None or id != request.by)]
         if absent:
             payload = {"event": "recipient_absent", "absent": absent}
             yield gateway_messages.system_event(self.stamp(), payload, to=to, answers=envelope.id)
@@ -469,13 +483,13 @@ class Room:
         return Stamp(str(uuid.uuid4()), rfc3339_ms(self._clock.wall()))
 
     def announce(self, payload: dict[str, Any], *, answers: str) -> None:
-        """An event of the gateway, to everyone, and kept: who reads later learns of it too."""
+        """Publish and store an event of the gateway for everyone, so that later readers see it too."""
         envelope = gateway_messages.system_event(self.stamp(), payload, answers=answers)
         self._known.add(envelope, GATEWAY)
         self.timeline.add(envelope, is_stored=True, received_at=self._clock.wall())
 
     def tell(self, participant: str, refusal: EnvelopeRefusal) -> None:
-        """What became of something that it sent, to it alone."""
+        """Send the refusal of an envelope to its sender alone."""
         self.timeline.add(gateway_messages.refusal(self.stamp(), participant, refusal), only=participant)
 
     def _announce(self, envelope: Envelope, but: Connected | None = None) -> None:
@@ -485,32 +499,36 @@ class Room:
 
     # What the timeline tells
 
-    def recipients(self, one: Delivery) -> list[Connected]:
+    def recipients(self, delivery: Delivery) -> list[Connected]:
+        """Return the connections that receive a delivery at this moment. Later connections read it from history."""
         seats = self.seats
-        if one.only is not None:
-            return list(seats[one.only].connections) if one.only in seats else []
+        if delivery.only is not None:
+            return list(seats[delivery.only].connections) if delivery.only in seats else []
         return [connection for seat in seats.values() for connection in seat.connections]
 
-    def on_delivered(self, one: Delivery) -> None:
-        if one.sequence and one.principal and one.envelope.kind != enforcement.CHAT:
-            self._tracker.on_published(self, one.envelope, one.principal)
-        if one.sequence:
-            self._feeds.published.publish((self, one))
+    def on_delivered(self, delivery: Delivery) -> None:
+        if delivery.sequence and delivery.principal and delivery.envelope.kind != enforcement.CHAT:
+            self._tracker.on_published(self, delivery.envelope, delivery.principal)
+        if delivery.sequence:
+            self._feeds.published.publish((self, delivery))
 
     def on_restored(self, envelope: Envelope, received_at: float) -> None:
+        """Track a proposal that was published before the start."""
         if envelope.kind == enforcement.PROPOSAL:
             self._tracker.recover(self, envelope, received_at)
 
     def on_replicated(self, envelope: Envelope, received_at: float) -> None:
+        """Count and track an envelope that another replica published."""
         sender = envelope.sender or ""
         if sender == GATEWAY:
             return
-        asked = self._known.find_request(envelope.correlation_id, sender)
-        if sender != OWN and (envelope.kind != enforcement.MCP or asked is None or not asked.awaits(sender)):
+        request = self._known.find_request(envelope.correlation_id, sender)
+        if sender != OWN and (envelope.kind != enforcement.MCP or request is None or not request.awaits(sender)):
             self._window(sender).count(_counted(envelope), self._clock.now())  # X-7.3-3
         self._tracker.on_replicated(self, envelope, received_at)
 
     def on_lost(self, envelope: Envelope) -> None:
+        """Release a proposal that could not be stored."""
         if envelope.kind == enforcement.PROPOSAL:
             self._tracker.on_lost(self, envelope)
 

@@ -74,16 +74,16 @@ class ParticipantKeeper(ServerKeeper):
         return False
 
     async def restart(self) -> None:
-        """It is greeted again."""
+        """Greet the participant again."""
         self.greet()
 
     def greet(self) -> None:
-        """It came, or came back."""
+        """Start the session with a participant that joined or came back."""
         self.rest()
         self.start()
 
     def rest(self) -> None:
-        """It lost its connection, and may return."""
+        """Suspend the session of a participant that lost its connection and may return."""
         self._usable.clear()
         for task in (self._task, *self._relists.values()):
             if task is not None:
@@ -99,13 +99,13 @@ class ParticipantKeeper(ServerKeeper):
             self.greet()
 
     def on_unreachable(self, link: ConnectedLink) -> None:
-        """Whether it is there is the room's to say."""
+        """Do nothing: the room decides who is present."""
 
     async def stop(self) -> None:
         self.cut(LEFT)
 
     def cut(self, reason: str) -> None:
-        """It has left: calls that wait are told now."""
+        """End the session of a participant that has left; calls that wait fail now."""
         self._stopping = True
         self.rest()
         self.subscriptions.hang_up()
@@ -127,6 +127,8 @@ ROOMS: Final = "rooms"  # the segment above all of them
 
 
 class RoomLinks:
+    """The links to all participants of all rooms."""
+
     def __init__(
         self,
         plan: Plan,
@@ -138,7 +140,7 @@ class RoomLinks:
         clock: Clock,
         is_gated: Callable[[], bool],
     ) -> None:
-        """`is_gated`: whether calls that cannot be undone are held for a person, by the configuration as it is now."""
+        """Create the links. `is_gated` returns whether irreversible calls are currently held for a person."""
         self._is_gated = is_gated
         self._vendor_meta = plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
         self._rooms = rooms
@@ -178,14 +180,14 @@ class RoomLinks:
         room, participant = event
         if self._rooms.is_stopping:
             return
-        known, seat = self._by_room.get(room, {}).get(participant), room.seats.get(participant)
-        if known is not None and (seat is None or not self._may_have_link(room, seat)):
+        keeper, seat = self._by_room.get(room, {}).get(participant), room.seats.get(participant)
+        if keeper is not None and (seat is None or not self._may_have_link(room, seat)):
             self._leave(room, participant)
-        elif known is not None and seat is not None and not seat.connections:
-            known.rest()
+        elif keeper is not None and seat is not None and not seat.connections:
+            keeper.rest()
             return
-        elif known is not None:
-            known.greet()
+        elif keeper is not None:
+            keeper.greet()
             return
         self._name_all(room)
 
@@ -202,7 +204,7 @@ class RoomLinks:
         self._catalog.readmit()
 
     async def _restock(self) -> None:
-        """By the settings as they are now."""
+        """List all tools again by the current settings."""
         for keeper in [keeper for keepers in self._by_room.values() for keeper in keepers.values()]:
             self._catalog.reconsider(keeper.link.segment)
             if keeper.listing is not None:
@@ -212,30 +214,32 @@ class RoomLinks:
 
     def _may_have_link(self, room: Room, seat: Seat) -> bool:
         may_answer = seat.participant.privilege is Privilege.FULL or room.settings.restricted_replies == "allow"
-        hears = not seat.connections or any(one.can_answer for one in seat.connections)
+        hears = not seat.connections or any(connection.can_answer for connection in seat.connections)
         return hears and may_answer and seat.participant.id != OWN and self._rooms.may_anyone_join(room)
 
     def is_held(self, room: Room, participant: str, tool: str) -> bool:
-        """Whether a call of this tool is held for a person; of one that is not listed, whether such calls are."""
+        """Return whether a call of this tool is held for a person; for an unlisted tool, whether irreversible calls
+        are held.
+        """
         if participant == OWN:
             return False  # its own gate sees to it
         keeper = self._by_room.get(room, {}).get(participant)
         listed = [one for one in self._catalog.namespace.link_items if keeper is not None and one.link is keeper.link]
-        found = [route for items in listed for route in items.tools if route.original == tool]
-        return found[0].is_held if found else self._is_gated()
+        routes = [route for items in listed for route in items.tools if route.original == tool]
+        return routes[0].is_held if routes else self._is_gated()
 
     def _name_all(self, room: Room) -> None:
-        """Everyone in a room who may have a link has one, under the name that follows from who is there."""
+        """Give everyone in a room who may have a link one, under the name that follows from who is present."""
         seats = {id: seat for id, seat in room.seats.items() if self._may_have_link(room, seat)}
         topic = resolve_locals([*self._rooms.by_topic]).local_names.get(room.topic)
         if topic is None:
             return
         for participant, local in self._locals(seats):
             path = (ROOMS, topic, local)
-            known = self._by_room.get(room, {}).get(participant)
-            if known is not None and known.link.path == path:
+            keeper = self._by_room.get(room, {}).get(participant)
+            if keeper is not None and keeper.link.path == path:
                 continue
-            if known is not None:
+            if keeper is not None:
                 self._leave(room, participant)
             if seats[participant].connections:
                 self._join(room, seats[participant], path)

@@ -36,7 +36,7 @@ PACE_S: Final = 1.0  # a client reads the whole resource for each notice
 
 
 class RoomResources:
-    """Has a link for each room, and tells those who subscribed."""
+    """A link with one resource for each room, and the notification of subscribers."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ _TOOLS: Final = {
 
 
 class _AnyRoom:
-    """Those who may join any room at all."""
+    """The clients that may join at least one room."""
 
     name = ""  # no topic
 
@@ -240,16 +240,16 @@ class RoomTools:
 
 
 def _schema(arguments: Any) -> dict[str, Any]:
-    """In few words: many models read it with every request."""
-    _, found = msgspec.json.schema_components((arguments,), ref_template="{name}")
-    schema: dict[str, Any] = found[arguments.__name__]
+    """Return a short JSON Schema of a tool's arguments: many models read it with every request."""
+    _, components = msgspec.json.schema_components((arguments,), ref_template="{name}")
+    schema: dict[str, Any] = components[arguments.__name__]
     properties = {name: _member(each) for name, each in schema["properties"].items()}
     return {"type": "object", "properties": properties, "required": schema["required"], "additionalProperties": False}
 
 
 def _member(schema: dict[str, Any]) -> dict[str, Any]:
-    one = next((each for each in schema.get("anyOf", ()) if each.get("type") != "null"), schema)
-    return {name: value for name, value in one.items() if name not in ("additionalProperties", "default")}
+    member = next((each for each in schema.get("anyOf", ()) if each.get("type") != "null"), schema)
+    return {name: value for name, value in member.items() if name not in ("additionalProperties", "default")}
 
 
 def _result(outcome: dict[str, Any] | EnvelopeRefusal) -> ToolResult:

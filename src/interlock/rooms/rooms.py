@@ -59,6 +59,8 @@ Stands = Callable[[str], bool]
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """A decision of an admin about a participant's privilege in one room."""
+
     privilege: Privilege
     by: str
     at: float
@@ -75,7 +77,7 @@ class Created(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a participant's privilege."""
+    """A change of a participant's privilege."""
 
     participant: str
     old: Privilege
@@ -84,6 +86,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rooms:
+    """All rooms of a node."""
+
     def __init__(
         self,
         plan: Plan,
@@ -121,7 +125,7 @@ class Rooms:
         self.is_stopping = False
 
     async def open(self) -> None:
-        """Raises StoreError."""
+        """Read grants, rooms and joins, and open every room. Raises StoreError."""
         now = self._clock.wall()
         self.proposals.load()
         await self.records.open()
@@ -140,7 +144,7 @@ class Rooms:
         self.proposals.start()
 
     def hang_up(self) -> None:
-        """The node stops: every participant is told, and may come back to where it was."""
+        """Close all connections because the node stops. Participants may come back and resume."""
         self.is_stopping = True
         for room in self.by_topic.values():
             for participant in list(room.seats):
@@ -167,10 +171,12 @@ class Rooms:
             await asyncio.sleep(FORGET_EVERY_S)
 
     async def replan(self, plan: Plan) -> None:
-        """Other settings hold from the next envelope on; a room that is declared no more is closed and kept on disk."""
+        """Apply a changed configuration, starting with the next envelope. A room that is no longer declared is
+        closed, its history kept.
+        """
         self._plan = plan
         wanted = self._topics(plan)
-        for topic in [one for one in self.by_topic if one not in wanted]:
+        for topic in [each for each in self.by_topic if each not in wanted]:
             room = self.by_topic.pop(topic)
             for participant in list(room.seats):
                 room.disconnect(participant, REMOVED, "this room is no more")
@@ -236,7 +242,7 @@ class Rooms:
         return any(entry.topic == topic for entry in self._plan.room)
 
     async def create(self, topic: str, by: str) -> Room | None:
-        """None where there is one of that name. Raises StoreError."""
+        """Create a room, or return None if the topic exists. Raises StoreError."""
         async with self._creating:
             if topic in self.by_topic:
                 return None
@@ -249,7 +255,7 @@ class Rooms:
             return room
 
     async def find_or_create_room(self, topic: str, principal: str) -> Room | None:
-        """The room of that topic; it is made where `auto_create` says so."""
+        """Return the room of a topic; with `auto_create` a missing room is created."""
         room = self.by_topic.get(topic)
         may_create = self._plan.rooms.auto_create and len(self.by_topic) < ROOMS_MAX
         if room is None and may_create and is_topic(topic) and not self.is_stopping:
@@ -262,11 +268,11 @@ class Rooms:
     # Who may come in
 
     def may_join(self, room: Room, principal: str) -> bool:
-        """A client; tokens for the room are judged by whoever reads them."""
+        """Return whether a client may join. Tokens for the room are checked by the endpoint."""
         return self.is_member(room, principal) and self.find_removal(room, participant_of(principal)) is None
 
     def is_member(self, room: Room, principal: str) -> bool:
-        """By the configuration, removed or not."""
+        """Return whether the configuration or a grant makes a client a member, removed or not."""
         settings = room.settings
         if settings.mode in ("open", "observe") and not settings.members and not settings.full:
             return True
@@ -276,24 +282,25 @@ class Rooms:
         return grant is not None and grant.admits
 
     def names(self, principal: str) -> bool:
-        """Whether the lists of any room do."""
+        """Return whether the lists of any room name a principal."""
         lists = ((*room.settings.members, *room.settings.full) for room in self.by_topic.values())
-        return any(matches_any(principal, one) for one in lists)
+        return any(matches_any(principal, patterns) for patterns in lists)
 
     def may_anyone_join(self, room: Room) -> bool:
-        """Any client. Tokens for the room do not count."""
+        """Return whether any client may join a room. Tokens for the room do not count."""
         settings = room.settings
         if settings.members or settings.full or settings.mode in ("open", "observe"):
             return True
         return any(grant.admits and key.startswith(f"{room.topic}\n") for key, grant in self._grants.items())
 
     def settle(self, room: Room, participant: str, principal: str, of_token: Privilege | None) -> Settled:
-        known = matches_any(principal, room.settings.full)
+        """Determine the privilege of a participant that connects (X-5.1-4)."""
+        is_full = matches_any(principal, room.settings.full)
         granted = self._find_granted_privilege(room.topic, participant)
-        return assign_privilege(room.settings.mode, granted=granted, of_token=of_token, is_known_full=known)
+        return assign_privilege(room.settings.mode, granted=granted, of_token=of_token, is_known_full=is_full)
 
     def participant(self, room: Room, principal: str) -> Participant:
-        """Who a client is in a room, present or not."""
+        """Return the participant that a client is in a room, present or not."""
         id = participant_of(principal)
         seat = room.seats.get(id)
         if seat is not None and seat.principal == principal:
@@ -301,7 +308,7 @@ class Rooms:
         return Participant(id=id, privilege=self.settle(room, id, principal, None).privilege)
 
     async def readable_after(self, room: Room, participant: str) -> int:
-        """The sequence after which a participant may read. Raises StoreError."""
+        """Return the sequence after which a participant may read. Raises StoreError."""
         if room.settings.history_visibility != "since_join":
             return 0 if room.settings.history_visibility == "all" else room.timeline.delivered
         key = f"{room.topic}\n{participant}"
@@ -324,7 +331,7 @@ class Rooms:
     # What admins do
 
     def find_privilege(self, room: Room, participant: str) -> Privilege | None:
-        """Of one who is or was here, who sent something, or of whom an admin has decided before."""
+        """Return the privilege of a participant that is or was present, sent something, or has a grant; else None."""
         seat = room.seats.get(participant)
         if seat is not None:
             return seat.participant.privilege
@@ -335,10 +342,10 @@ class Rooms:
         return grant if grant is not None and grant.is_removal else None
 
     def removed(self, room: Room) -> list[tuple[str, Grant]]:
-        """Who may not come in, and who decided that."""
+        """Return the removed participants and the decisions that removed them."""
         prefix = f"{room.topic}\n"
-        found = [(key, grant) for key, grant in self._grants.items() if grant.is_removal and key.startswith(prefix)]
-        return [(key.removeprefix(prefix), grant) for key, grant in sorted(found, key=lambda one: one[0])]
+        removals = [(key, grant) for key, grant in self._grants.items() if grant.is_removal and key.startswith(prefix)]
+        return [(key.removeprefix(prefix), grant) for key, grant in sorted(removals, key=lambda item: item[0])]
 
     async def change_privilege(
         self,
@@ -351,7 +358,10 @@ class Rooms:
         until: float | None = None,
         reason: str = "",
     ) -> Change | None:
-        """None where no such participant is known. Without `lasts` it holds while it is here. Raises StoreError."""
+        """Promote or demote a participant; return None if it is unknown. Raises StoreError.
+
+        Without `lasts` the change holds only while the participant is present.
+        """
         old = self.find_privilege(room, participant)
         if old is None:
             return None
@@ -364,8 +374,10 @@ class Rooms:
             room.announce_privilege(Participant(id=participant, privilege=privilege), old, by)
         event = "promote" if privilege is Privilege.FULL else "demote"
         ends, scope = None if until is None else rfc3339(until), None if lasts else "connection"
-        said = reason or None
-        self.audit.add(event, room.topic, by, "ok", participant=participant, reason=said, scope=scope, until=ends)
+        recorded_reason = reason or None
+        self.audit.add(
+            event, room.topic, by, "ok", participant=participant, reason=recorded_reason, scope=scope, until=ends
+        )
         return Change(participant=participant, old=old, new=privilege, at=now)
 
     async def grant(
@@ -377,7 +389,7 @@ class Rooms:
         until: float | None = None,
         before: Privilege | None = None,
     ) -> None:
-        """From the next connection on. Raises StoreError."""
+        """Store a privilege that counts from the next connection on. Raises StoreError."""
         async with self._deciding:
             await self._grant(room, participant, privilege, by, until, before)
 

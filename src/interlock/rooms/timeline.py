@@ -43,6 +43,8 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class History:
+    """The stored envelopes of one room."""
+
     def __init__(self, store: Store, topic: str) -> None:
         self._streams = store.streams
         self._replication = store.replication
@@ -52,7 +54,7 @@ class History:
 
     @property
     def is_shared(self) -> bool:
-        """Whether other replicas append too: then what is to be delivered comes by `follow` alone."""
+        """Return whether other replicas append too. In that case deliveries come from `follow` alone."""
         return self._replication is not None
 
     async def append(self, accepted: Sequence[tuple[str, float, bytes]]) -> list[int]:
@@ -67,7 +69,7 @@ class History:
         return list(range(last - len(accepted) + 1, last + 1))
 
     def follow(self, after: int) -> Following[Record] | None:
-        """What any replica appends; None where there is only one."""
+        """Return what any replica appends, or None if there is only one."""
         return None if self._replication is None else self._replication.follow(self._stream, after)
 
     async def last(self) -> int:
@@ -80,13 +82,13 @@ class History:
         return [stored(record) for record in records if record.sequence <= upto]
 
     async def trim(self, upto: int) -> None:
-        """Forgets records up to that sequence."""
+        """Delete records up to a sequence."""
         await self._streams.trim(self._stream, upto)
         self._forgotten = max(upto, self._forgotten)
 
 
 def limit_bytes(records: list[Stored], most: int = TOLD_BYTES) -> list[Stored]:
-    """As many of the first as fit into one message; one at least."""
+    """Return the first records that fit into one message, at least one."""
     size = 0
     for number, record in enumerate(records):
         size += len(record.data)
@@ -96,7 +98,7 @@ def limit_bytes(records: list[Stored], most: int = TOLD_BYTES) -> list[Stored]:
 
 
 def stored(record: Record) -> Stored:
-    """What cannot be read came at no time, and is no envelope."""
+    """Decode a record. An unreadable record gets the time 0 and no data."""
     head, _, data = record.data.partition(b"\n")
     at, _, by = head.partition(b" ")
     try:
@@ -124,55 +126,55 @@ class KnownEnvelopes:
         self._by_id: dict[str, _Known] = {}
 
     def duplicate(self, envelope: Envelope, sender: str) -> EnvelopeRefusal | None:
-        """The refusal of an id that the room knows."""
-        known = self._by_id.get(envelope.id)
-        if known is None:
+        """Refuse an id that was published before, or return None."""
+        earlier = self._by_id.get(envelope.id)
+        if earlier is None:
             return None
-        identical = known.digest == _digest(envelope, sender)
-        said = "this id was published before; each envelope has an id of its own"
+        identical = earlier.digest == _digest(envelope, sender)
+        message = "this id was published before; each envelope has an id of its own"
         if identical:
-            said = "this envelope was published before: the first one arrived"
-        return EnvelopeRefusal("duplicate_id", said, {"identical": identical}, id=envelope.id)
+            message = "this envelope was published before: the first one arrived"
+        return EnvelopeRefusal("duplicate_id", message, {"identical": identical}, id=envelope.id)
 
     def add(self, envelope: Envelope, sender: str, sequence: int = 0) -> None:
-        known = _Known(_digest(envelope, sender), sequence)
+        entry = _Known(_digest(envelope, sender), sequence)
         if envelope.kind == MCP and envelope.to and is_request(envelope.payload):
-            known.by, known.to, known.rpc_id = sender, envelope.to, rpc_id(envelope.payload)
-        self._by_id[envelope.id] = known
-        asked = self._by_id.get(envelope.correlation_id or "")
-        if asked is not None and envelope.kind == MCP and sender in asked.to and sender not in asked.answered_by:
-            asked.answered_by += (sender,)
+            entry.by, entry.to, entry.rpc_id = sender, envelope.to, rpc_id(envelope.payload)
+        self._by_id[envelope.id] = entry
+        request = self._by_id.get(envelope.correlation_id or "")
+        if request is not None and envelope.kind == MCP and sender in request.to and sender not in request.answered_by:
+            request.answered_by += (sender,)
         if len(self._by_id) > self._most:
             del self._by_id[next(iter(self._by_id))]
 
     def place(self, id: str, sequence: int) -> None:
-        known = self._by_id.get(id)
-        if known is not None:
-            known.sequence = sequence
+        entry = self._by_id.get(id)
+        if entry is not None:
+            entry.sequence = sequence
 
     def forget(self, id: str) -> None:
         self._by_id.pop(id, None)
 
     def find_sequence(self, id: str) -> int | None:
-        known = self._by_id.get(id)
-        return known.sequence if known is not None and known.sequence else None
+        entry = self._by_id.get(id)
+        return entry.sequence if entry is not None and entry.sequence else None
 
     def find_request(self, id: str | None, by: str) -> Asked | None:
-        """The request that `id` names, as the one who would answer it sees it."""
-        known = self._by_id.get(id or "")
-        if known is None or not known.to:
+        """Return the request that `id` names, as the participant `by` that may answer it sees it, or None."""
+        entry = self._by_id.get(id or "")
+        if entry is None or not entry.to:
             return None
-        return Asked(known.by, known.to, known.rpc_id, by in known.answered_by)
+        return Asked(entry.by, entry.to, entry.rpc_id, by in entry.answered_by)
 
 
 def _digest(envelope: Envelope, sender: str) -> bytes:
-    said = hashlib.sha256()
+    digest = hashlib.sha256()
     for part in (sender, envelope.kind, envelope.correlation_id or "", *(envelope.to or ())):
-        said.update(part.encode("utf-8", "surrogatepass"))
-        said.update(b"\0")
-    said.update(envelope.payload)
-    said.update(envelope.extra)
-    return said.digest()[:16]
+        digest.update(part.encode("utf-8", "surrogatepass"))
+        digest.update(b"\0")
+    digest.update(envelope.payload)
+    digest.update(envelope.extra)
+    return digest.digest()[:16]
 
 
 DELIVERIES_PER_TURN: Final = 256  # then others have their turn; what one connection hears in a turn is one write
@@ -204,13 +206,15 @@ class Delivery(msgspec.Struct):
         return self._v0
 
     def sequence_event(self, stamp: Callable[[], Stamp]) -> Envelope:
-        """The same for everyone who asks for it."""
+        """Return the event with the sequence number, which is the same for everyone."""
         if self._numbered is None:
             self._numbered = gateway_messages.sequence(stamp(), self.sequence, self.envelope.id)
         return self._numbered
 
 
 class Timeline:
+    """The envelopes of a room in one order: queued, stored, delivered, trimmed."""
+
     def __init__(self, room: "Room", history: History, clock: Clock) -> None:
         self.history = history
         self.known = KnownEnvelopes(room.settings.history_max)
@@ -228,7 +232,7 @@ class Timeline:
         self._news = asyncio.Event()
 
     async def open(self) -> None:
-        """Reads back which ids are taken. Raises StoreError."""
+        """Read which ids are taken, and follow other replicas. Raises StoreError."""
         self.delivered = last = await self.history.last()
         first = await self.history.read(0, last, 1)
         self._oldest = first[0].sequence - 1 if first else last
@@ -248,7 +252,7 @@ class Timeline:
             self._background.begin(self._follow(self._following), f"room {self._room.topic}: what replicas publish")
 
     async def close(self) -> None:
-        """What is queued is stored and told first."""
+        """Store and deliver what is queued, then stop."""
         if self._following is not None:
             self._following.close()
         if self._writer is not None:
@@ -266,50 +270,52 @@ class Timeline:
     async def _write(self) -> None:
         while self._queue:
             batch, self._queue = self._queue, []
-            kept = [one for one in batch if one.is_stored]
+            stored_deliveries = [delivery for delivery in batch if delivery.is_stored]
             if self.history.is_shared:
-                self._awaited |= {one.envelope.id: one for one in kept}
-            if (kept and not await self._store(kept)) or self.history.is_shared:
-                batch = [one for one in batch if not one.is_stored]
+                self._awaited |= {delivery.envelope.id: delivery for delivery in stored_deliveries}
+            if (stored_deliveries and not await self._store(stored_deliveries)) or self.history.is_shared:
+                batch = [delivery for delivery in batch if not delivery.is_stored]
             await self._deliver_all(batch)
 
-    async def _store(self, kept: list[Delivery]) -> bool:
+    async def _store(self, deliveries: list[Delivery]) -> bool:
         try:
             if self._is_deaf:
                 raise Unavailable("what is published can no longer be followed; restart this node")
-            sequences = await self.history.append([(one.envelope.id, one.received_at, one.data) for one in kept])
+            sequences = await self.history.append(
+                [(delivery.envelope.id, delivery.received_at, delivery.data) for delivery in deliveries]
+            )
         except StoreError as away:
             log.error("room %s: envelopes cannot be stored: %s", self._room.topic, away)
-            self._give_up(kept)
+            self._give_up(deliveries)
             return False
-        for one, sequence in zip(kept, sequences, strict=True):
+        for delivery, sequence in zip(deliveries, sequences, strict=True):
             if not self.history.is_shared:
-                one.sequence = sequence
-            elif not sequence and self.known.find_sequence(one.envelope.id) is not None:
-                self._refuse_taken(one)  # otherwise the one that took the id is yet to be heard
+                delivery.sequence = sequence
+            elif not sequence and self.known.find_sequence(delivery.envelope.id) is not None:
+                self._refuse_taken(delivery)  # otherwise the one that took the id is yet to be heard
         return True
 
     async def _deliver_all(self, batch: list[Delivery]) -> None:
-        told, most = 0, DELIVERIES_PER_TURN if len(batch) > 1 else ALONE_PER_TURN
-        for one in batch:
-            if one.sequence:
-                self.delivered = one.sequence
-                self.known.place(one.envelope.id, one.sequence)
-            for connection in self._room.recipients(one):
-                connection.deliver(one)
-                told += 1
-                if told == most:
-                    told = 0
+        count, most = 0, DELIVERIES_PER_TURN if len(batch) > 1 else ALONE_PER_TURN
+        for delivery in batch:
+            if delivery.sequence:
+                self.delivered = delivery.sequence
+                self.known.place(delivery.envelope.id, delivery.sequence)
+            for connection in self._room.recipients(delivery):
+                connection.deliver(delivery)
+                count += 1
+                if count == most:
+                    count = 0
                     await asyncio.sleep(0)
-            if one.settle is not None:
-                one.settle(None)
-            self._room.on_delivered(one)
+            if delivery.settle is not None:
+                delivery.settle(None)
+            self._room.on_delivered(delivery)
         self._news.set()
         self._news = asyncio.Event()
         await self._trim()
 
     async def _follow(self, published: Following[Record]) -> None:
-        """The one order, as every replica hears it (X-10.1-2)."""
+        """Deliver in the one order that every replica reads (X-10.1-2)."""
         try:
             async for record in published:
                 try:
@@ -328,41 +334,41 @@ class Timeline:
             log.error("room %s: the record %d is no envelope", self._room.topic, heard.sequence)
             self.delivered = heard.sequence
             return
-        one = awaited = self._awaited.get(envelope.id)
-        if one is not None and heard.by == self.history.own and one.data == heard.data:
+        delivery = awaited = self._awaited.get(envelope.id)
+        if delivery is not None and heard.by == self.history.own and delivery.data == heard.data:
             del self._awaited[envelope.id]
         else:
-            one = self._hear(envelope, heard)
+            delivery = self._hear(envelope, heard)
             if awaited is not None:  # another replica was first with an id that was sent here
                 self._refuse_taken(awaited)
-        one.sequence = heard.sequence
-        await self._deliver_all([one])
+        delivery.sequence = heard.sequence
+        await self._deliver_all([delivery])
 
     def _hear(self, envelope: Envelope, heard: Stored) -> Delivery:
-        """One that was published elsewhere, or of which it was not known here that it was stored."""
+        """Return the delivery of an envelope of another replica, or of one whose storing was not confirmed here."""
         self._room.on_replicated(envelope, heard.received_at)
         self.known.add(envelope, envelope.sender or "", heard.sequence)
         self.numbered += 1
         return Delivery(envelope, heard.data, self.numbered, received_at=heard.received_at, is_stored=True)
 
-    def _refuse_taken(self, one: Delivery) -> None:
-        """The room knows another envelope by its id."""
-        refusal = self.known.duplicate(one.envelope, one.envelope.sender or "")
-        self._give_up([one], refusal or _NOT_STORED)
+    def _refuse_taken(self, delivery: Delivery) -> None:
+        """Refuse an envelope whose id another envelope of the room has."""
+        refusal = self.known.duplicate(delivery.envelope, delivery.envelope.sender or "")
+        self._give_up([delivery], refusal or _NOT_STORED)
 
-    def _give_up(self, kept: list[Delivery], why: EnvelopeRefusal = _NOT_STORED) -> None:
-        """Nothing that is not on disk is delivered."""
-        for one in kept:
-            if self.history.is_shared and self._awaited.pop(one.envelope.id, None) is not one:
+    def _give_up(self, deliveries: list[Delivery], why: EnvelopeRefusal = _NOT_STORED) -> None:
+        """Refuse envelopes that could not be stored: only what is on disk is delivered."""
+        for delivery in deliveries:
+            if self.history.is_shared and self._awaited.pop(delivery.envelope.id, None) is not delivery:
                 continue  # it was heard, or given up before
-            if self.known.find_sequence(one.envelope.id) is None:
-                self.known.forget(one.envelope.id)
-            self._room.on_lost(one.envelope)
-            if one.settle is not None:
-                one.settle(msgspec.structs.replace(why, id=one.envelope.id))
+            if self.known.find_sequence(delivery.envelope.id) is None:
+                self.known.forget(delivery.envelope.id)
+            self._room.on_lost(delivery.envelope)
+            if delivery.settle is not None:
+                delivery.settle(msgspec.structs.replace(why, id=delivery.envelope.id))
 
     async def _trim(self) -> None:
-        """Forgets what is beyond the number that is kept, a tenth of it at a time."""
+        """Delete envelopes beyond the number that is kept, a tenth of it at a time."""
         excess = self.delivered - self._oldest - self._room.settings.history_max
         if excess > max(self._room.settings.history_max // 10, 1):
             self._oldest = self.delivered - self._room.settings.history_max
@@ -372,7 +378,7 @@ class Timeline:
                 log.warning("room %s: old envelopes could not be removed: %s", self._room.topic, away)
 
     async def forget_old(self) -> None:
-        """Envelopes older than `history_days`. Raises StoreError."""
+        """Delete envelopes older than `history_days`. Raises StoreError."""
         before = self._clock.wall() - self._room.settings.history_days * DAY_S
         while True:
             records = await self.history.read(self._oldest, self.delivered)
@@ -385,21 +391,21 @@ class Timeline:
     # Reading back
 
     async def wait_beyond(self, sequence: int, wait_s: float) -> None:
-        """Until an envelope after that one was delivered, or the time is over."""
+        """Wait until an envelope after a sequence was delivered, at most `wait_s` seconds."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while self.delivered <= sequence:
                     await self._news.wait()
 
     async def find_envelope(self, id: str) -> Envelope | None:
-        """One that is kept. Raises StoreError."""
+        """Return a stored envelope by its id, or None. Raises StoreError."""
         sequence = self.known.find_sequence(id)
         records = [] if sequence is None else await self.history.read(sequence - 1, sequence, 1)
         envelope = decode_untrusted(records[0].data, len(records[0].data)) if records else None
         return envelope if isinstance(envelope, Envelope) and envelope.id == id else None
 
     async def count_before(self, moment: float) -> int:
-        """The sequence of the last envelope that came before that moment. Raises StoreError."""
+        """Return the sequence of the last envelope that was received before a moment. Raises StoreError."""
         low, high = self._oldest, self.delivered
         while low < high:
             middle = (low + high + 1) // 2
@@ -411,12 +417,14 @@ class Timeline:
         return low
 
     def position_after_gap(self, reference: str) -> int:
-        """Where one goes on that names what is not kept: with the oldest that is, if that is later for sure."""
+        """Return where a client continues that names a deleted envelope: at the oldest one, if that is certainly
+        later.
+        """
         is_earlier = reference.isascii() and reference.isdigit() and int(reference[:16]) < self._oldest
         return self._oldest if is_earlier else self.delivered
 
     def find_position(self, reference: str) -> int | None:
-        """The sequence that a client names: by number, or by an envelope's id."""
+        """Return the sequence that a client names by number or by an envelope's id, or None."""
         if reference.isascii() and reference.isdigit() and len(reference) <= 15:
             number = int(reference)
             return number if self._oldest <= number <= self.delivered else None

@@ -50,7 +50,7 @@ class Asked(msgspec.Struct, frozen=True):
     is_answered: bool  # by the one who answers now
 
     def awaits(self, participant: str) -> bool:
-        """Whether an answer of this participant is still to come. No one asks themselves."""
+        """Return whether this participant still has to answer. A request to oneself is never awaited."""
         return participant in self.to and participant != self.by and not self.is_answered
 
 
@@ -70,8 +70,8 @@ def protocol_refusal(envelope: Envelope, *, is_needed: bool = True) -> EnvelopeR
 def sender_refusal(envelope: Envelope, sender: str) -> EnvelopeRefusal | None:
     if envelope.sender is None or envelope.sender == sender:  # X-4-6, X-7.1-1
         return None
-    said = f"'from' is the id that your credential stands for: {sender!r}"
-    return EnvelopeRefusal("from_mismatch", said, {"expected": sender}, id=envelope.id)
+    message = f"'from' is the id that your credential stands for: {sender!r}"
+    return EnvelopeRefusal("from_mismatch", message, {"expected": sender}, id=envelope.id)
 
 
 def kind_refusal(envelope: Envelope, settings: RoomSettings) -> EnvelopeRefusal | None:
@@ -92,14 +92,16 @@ def kind_refusal(envelope: Envelope, settings: RoomSettings) -> EnvelopeRefusal 
 
 
 def is_decision(kind: str, settings: RoomSettings) -> bool:
-    """Whether it is for the tracker alone. A room that admits the kind as its own publishes it, too."""
+    """Return whether an envelope of this kind goes to the tracker alone. A room that lists the kind in `extra_kinds`
+    publishes it.
+    """
     return kind in (REJECT, WITHDRAW) and settings.tracker and kind not in settings.extra_kinds
 
 
 def privilege_refusal(
-    envelope: Envelope, sender: str, privilege: Privilege, settings: RoomSettings, asked: Asked | None
+    envelope: Envelope, sender: str, privilege: Privilege, settings: RoomSettings, request: Asked | None
 ) -> EnvelopeRefusal | None:
-    """Block kind `mcp` from a restricted participant (MCPx 5.3). `asked` is what `correlation_id` names."""
+    """Block kind `mcp` from a restricted participant (MCPx 5.3). `request` is what `correlation_id` names."""
     if privilege is Privilege.FULL:  # X-3.1-2, X-3.2-3: whatever it holds
         return None
     if envelope.kind == CHAT and not settings.restricted_chat:
@@ -111,38 +113,40 @@ def privilege_refusal(
         )
     if envelope.kind != MCP:  # X-3.1-6
         return None
-    if settings.restricted_replies == "allow" and asked is not None and _is_answer(envelope, sender, asked):
+    if settings.restricted_replies == "allow" and request is not None and _is_answer(envelope, sender, request):
         return None
     # X-3.1-4, X-4.2-1
     return EnvelopeRefusal("privilege_violation", VIOLATION_MESSAGE, id=envelope.id, answers=rpc_id(envelope.payload))
 
 
 def is_request(payload: bytes) -> bool:
-    """Whether it asks for an answer, by its top-level keys alone."""
+    """Return whether a payload asks for a reply, by its top-level keys alone."""
     members = _decode_members_or_empty(payload)
     return "method" in members and "id" in members
 
 
 def rpc_id(payload: bytes) -> bytes:
-    """The JSON-RPC id of a payload, as it is written there; null where it has none that can be answered (X-4.4.2-3)."""
+    """Return the JSON-RPC id of a payload as it is written there, or null if it has none that can be answered
+    (X-4.4.2-3).
+    """
     raw = bytes(_decode_members_or_empty(payload).get("id", Raw(b"null")))
     if len(raw) > RPC_ID_BYTES_MAX:  # X-4.4.2-3
         return b"null"
     return raw if raw[:1] == b'"' or raw[:1].isdigit() or raw[:1] == b"-" else b"null"  # X-4.4.2-3
 
 
-def _is_answer(envelope: Envelope, sender: str, asked: Asked) -> bool:
+def _is_answer(envelope: Envelope, sender: str, request: Asked) -> bool:
     members = _decode_members_or_empty(envelope.payload)
     return (
-        asked.awaits(sender)
+        request.awaits(sender)
         and "method" not in members
         and ("result" in members) != ("error" in members)
-        and bytes(members.get("id", Raw(b""))) == asked.rpc_id != b"null"
+        and bytes(members.get("id", Raw(b""))) == request.rpc_id != b"null"
     )
 
 
 def payload_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
-    """The payloads that are MCPx's own. Those of kind `mcp` are the receivers' (X-3.2-3)."""
+    """Check the payloads that MCPx defines. A payload of kind `mcp` is the receiver's business (X-3.2-3)."""
     if envelope.kind == PROPOSAL:
         return _proposal_refusal(envelope)
     if envelope.kind == CHAT:
@@ -216,19 +220,19 @@ class RateWindow:
         self._sent: dict[What, deque[float]] = {"proposals": deque(), "chat": deque(), "envelopes": deque()}
 
     def refused(self, what: tuple[What, ...], rates: Rates, now: float, id: str) -> EnvelopeRefusal | None:
-        """The refusal of one envelope more; where there is none it is counted."""
-        for one in what:
-            sent, most = self._recent(one, now), getattr(rates, one)
+        """Return the refusal of one more envelope; if there is none, count the envelope."""
+        for kind in what:
+            sent, most = self._recent(kind, now), getattr(rates, kind)
             if len(sent) >= most:
                 wait_ms = max(1, int((sent[0] + SPAN_S - now) * 1000)) if sent else int(SPAN_S * 1000)
-                said = f"at most {most} {one} a minute; wait {wait_ms} ms"
-                return EnvelopeRefusal("rate_limited", said, {"limit": most, "retry_after_ms": wait_ms}, id=id)
+                message = f"at most {most} {kind} a minute; wait {wait_ms} ms"
+                return EnvelopeRefusal("rate_limited", message, {"limit": most, "retry_after_ms": wait_ms}, id=id)
         self.count(what, now)
         return None
 
     def count(self, what: tuple[What, ...], now: float) -> None:
-        for one in what:
-            self._sent[one].append(now)
+        for kind in what:
+            self._sent[kind].append(now)
 
     def used(self, now: float) -> dict[What, int]:
         return {what: len(self._recent(what, now)) for what in self._sent}

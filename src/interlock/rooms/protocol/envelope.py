@@ -55,12 +55,12 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     extra: bytes = b""  # members without a meaning here, each with a comma before it
 
     def members(self) -> dict[str, Raw]:
-        """Of the payload. Only kinds other than `mcp` are looked into (X-3.2-3)."""
+        """Return the members of the payload. Payloads of kind `mcp` are never read (X-3.2-3)."""
         return _decode_members(self.payload)
 
 
 def encode(envelope: Envelope, protocol: str = V01) -> bytes:
-    """The bytes that participants receive."""
+    """Return the bytes that participants receive."""
     to = b"" if envelope.to is None else b',"to":%b' % _encode(envelope.to)
     answers = b"" if envelope.correlation_id is None else b',"correlation_id":%b' % _encode(envelope.correlation_id)
     return b'{"protocol":"%b","id":%b,"ts":"%b","from":%b%b,"kind":%b%b,"payload":%b%b}' % (
@@ -77,10 +77,12 @@ def encode(envelope: Envelope, protocol: str = V01) -> bytes:
 
 
 def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelope | EnvelopeRefusal:
-    """In the order of X-5.3-1: size, JSON, fields."""
+    """Decode an envelope from outside; size, JSON and fields are checked in the order of X-5.3-1."""
     if len(data) > max_bytes:
-        said = f"an envelope has at most {max_bytes} bytes, this one has {len(data)}; larger data is for MCP resources"
-        return EnvelopeRefusal("envelope_too_large", said, {"limit": max_bytes, "size": len(data)})
+        message = (
+            f"an envelope has at most {max_bytes} bytes, this one has {len(data)}; larger data is for MCP resources"
+        )
+        return EnvelopeRefusal("envelope_too_large", message, {"limit": max_bytes, "size": len(data)})
     members = _members_untrusted(data)
     if isinstance(members, EnvelopeRefusal):
         return members
@@ -88,7 +90,7 @@ def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelo
     try:
         id = fields.id()
         kind = fields.required("kind")
-        found = Envelope(
+        envelope = Envelope(
             id=id,
             kind=fields.kind(kind),
             payload=fields.payload(),
@@ -101,7 +103,7 @@ def decode_untrusted(data: bytes, max_bytes: int = ENVELOPE_BYTES_MAX) -> Envelo
         )
     except _Wrong as wrong:
         return wrong.refusal
-    return found
+    return envelope
 
 
 def _members_untrusted(data: bytes) -> dict[str, Raw] | EnvelopeRefusal:
@@ -146,22 +148,24 @@ def _is_deeper(data: bytes, limit: int) -> bool:
 
 
 def _find_duplicate_member(members: dict[str, Raw], data: bytes) -> str | None:
-    """A top-level member that stands twice. A compact text is passed by its length."""
+    """Return a top-level member that occurs twice, or None. Compact JSON without duplicates is recognised by its
+    length.
+    """
     if data.isascii() and len(data) == 1 + sum(len(key) + len(value) + 4 for key, value in members.items()):
         return None
     doubled: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:
-        """Called for inner objects first, and last for the envelope."""
-        known: set[str] = set()
-        doubled[:] = [key for key, _ in pairs if key in known or known.add(key)]  # type: ignore[func-returns-value]
+        """Note duplicates; called for inner objects first, and for the envelope last."""
+        seen: set[str] = set()
+        doubled[:] = [key for key, _ in pairs if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
 
     json.loads(data, object_pairs_hook=look, parse_int=str, parse_float=str)
     return doubled[0] if doubled else None
 
 
 def _find_case_variant(members: dict[str, Raw]) -> str | None:
-    """A member that some readers take for one of ours, because they read names without their case."""
+    """Return a member that readers who ignore case take for a member of MCPx, or None."""
     return next((key for key in members if key not in _KNOWN and key.casefold() in _KNOWN), None)
 
 
@@ -255,11 +259,13 @@ def _decode_text(raw: Raw) -> str | None:
 
 
 def parse_moment(text: str) -> float | None:
-    """An RFC 3339 time in UNIX seconds."""
+    """Convert an RFC 3339 time to UNIX seconds, or return None if the text is no such time."""
     if _STAMP.fullmatch(text) is None:
         return None
     try:
-        return datetime.fromisoformat(_FRACTION.sub(lambda found: found[0][:7].ljust(7, "0"), text.upper())).timestamp()
+        return datetime.fromisoformat(
+            _FRACTION.sub(lambda fraction: fraction[0][:7].ljust(7, "0"), text.upper())
+        ).timestamp()
     except ValueError:
         return None
 

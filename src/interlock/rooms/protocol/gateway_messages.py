@@ -21,7 +21,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Stamp(msgspec.Struct, frozen=True):
-    """What makes one message of the gateway different from every other."""
+    """The id and the time of one message of the gateway."""
 
     id: str
     ts: str
@@ -50,7 +50,9 @@ def welcome(
     keeps_history: bool,
     last: int,
 ) -> Envelope:
-    """The first message to a connection, and to it alone (X-4.4.1-1). `last`: what was delivered before it."""
+    """Return the first message to a connection, which nobody else receives (X-4.4.1-1). `last`: the last sequence
+    before it.
+    """
     return system_event(
         stamp,
         {
@@ -67,7 +69,7 @@ def welcome(
 
 
 def sequence(stamp: Stamp, number: int, of: str) -> Envelope:
-    """Where an envelope stands in the order of its topic (X-N-4)."""
+    """Return the event that tells the sequence number of an envelope in its topic (X-N-4)."""
     return system_event(stamp, {"event": "sequence", "sequence": number}, answers=of)
 
 
@@ -82,7 +84,7 @@ def presence(stamp: Stamp, event: Literal["join", "leave", "heartbeat"], who: Pa
 
 
 def refusal(stamp: Stamp, to: str, refused: EnvelopeRefusal) -> Envelope:
-    """To the one whose envelope was refused: the violation of MCPx 4.4.2, or an error event (X-4-14)."""
+    """Return the reply to a refused envelope: the violation of MCPx 4.4.2, or an error event (X-4-14)."""
     if refused.code == "privilege_violation":  # X-4.4.2-1
         # X-4.4.2-2, X-4.4.2-3
         body = b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (refused.answers, _encode(violation_error()))

@@ -29,7 +29,7 @@ class Privilege(Enum):
 
 
 class Participant(msgspec.Struct, frozen=True, kw_only=True):
-    """What a room tells of one of its own."""
+    """A participant as the others in a room see it."""
 
     id: str
     privilege: Privilege
@@ -38,17 +38,19 @@ class Participant(msgspec.Struct, frozen=True, kw_only=True):
     mcp_version: str | None = None
 
     def described(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"id": self.id, "privilege": self.privilege.value}
+        description: dict[str, Any] = {"id": self.id, "privilege": self.privilege.value}
         if self.name is not None:
-            told["name"] = self.name
+            description["name"] = self.name
         if self.kind is not None:
-            told["kind"] = self.kind
+            description["kind"] = self.kind
         if self.mcp_version is not None:
-            told["mcp"] = {"version": self.mcp_version}
-        return told
+            description["mcp"] = {"version": self.mcp_version}
+        return description
 
 
 class Settled(msgspec.Struct, frozen=True):
+    """The privilege of a participant, and the rule that it follows from."""
+
     privilege: Privilege
     origin: Origin
     is_observed: bool = False  # it would be restricted in a mixed room, and what that would refuse is recorded (X-8-1)
@@ -63,26 +65,32 @@ def is_participant_id(text: str) -> bool:
 
 
 def is_display_name(text: str) -> bool:
-    """What a participant may want to be called beside its id."""
+    """Return whether a participant may use this text as its name beside its id."""
     return 1 <= len(text) <= 64 and text.isprintable()
 
 
 def is_reserved(participant: str) -> bool:
-    """X-3.2-5, X-N-2: the gateway's own."""
+    """Return whether an id belongs to the gateway (X-3.2-5, X-N-2)."""
     return participant == OWN or participant.startswith("system:")  # X-N-2
 
 
 def matches_any(principal: str, patterns: tuple[str, ...]) -> bool:
-    """A certificate is meant only by a pattern that says so: a CA may vouch for more than participants."""
+    """Return whether a pattern covers a principal.
+
+    A certificate is only covered by a pattern for certificates, because a CA may issue certificates to others than
+    participants.
+    """
     if principal.startswith(_CERTIFICATE):
-        patterns = tuple(one for one in patterns if one.startswith(_CERTIFICATE))
+        patterns = tuple(pattern for pattern in patterns if pattern.startswith(_CERTIFICATE))
     return any(fnmatchcase(principal, pattern) for pattern in patterns)
 
 
 def assign_privilege(
     mode: Mode, *, granted: Privilege | None, of_token: Privilege | None, is_known_full: bool
 ) -> Settled:
-    """A grant or demotion of an admin, else the token's, else the identity rule's, else the room's mode (X-5.1-4)."""
+    """Determine a privilege: by an admin's decision, else by the token, else by the identity, else by the room's
+    mode (X-5.1-4).
+    """
     if granted is not None:
         return Settled(granted, "grant")  # X-5.1-4
     if mode == "restricted":  # X-N-3: full only by an admin's grant
@@ -97,8 +105,10 @@ def assign_privilege(
 
 
 def participant_of(principal: str) -> str:
-    """The id of a client in a room: its principal's name (X-N-3), with a hash where it cannot be written as one."""
+    """Return the id of a client in a room: its principal (X-N-3), with a hash if it contains characters that an id
+    cannot have.
+    """
     if is_participant_id(principal) and not is_reserved(principal):
         return principal
-    plain = "".join(one if one.isascii() and (one.isalnum() or one in "._:-") else "-" for one in principal)
+    plain = "".join(char if char.isascii() and (char.isalnum() or char in "._:-") else "-" for char in principal)
     return f"{plain[:55]}-{hashlib.sha256(principal.encode()).hexdigest()[:8]}"

@@ -53,7 +53,7 @@ class Proposed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool(self) -> str | None:
-        """The tool that a proposed tools/call names."""
+        """Return the tool that a proposed tools/call names, or None."""
         if self.method != TOOLS_CALL or self.params is None:
             return None
         try:
@@ -98,19 +98,23 @@ class _ToolResult(msgspec.Struct):
 
 
 def read_proposed(payload: bytes) -> Proposed | None:
-    """None where others could read the parameters otherwise than a person is shown them."""
+    """Decode a proposal, or return None if its params are ambiguous: others could read them differently than a
+    person sees them.
+    """
     try:
-        found = msgspec.json.decode(payload, type=_Proposed)
-        if found.params:
-            read_untrusted(bytes(found.params), exact=False)
+        decoded = msgspec.json.decode(payload, type=_Proposed)
+        if decoded.params:
+            read_untrusted(bytes(decoded.params), exact=False)
     except (msgspec.DecodeError, UnicodeDecodeError, AmbiguousJson):
         return None
     # What was decoded points into the whole payload; this is kept for longer.
-    return Proposed(method=found.method, params=found.params.copy() if found.params else None, reason=found.reason)
+    return Proposed(
+        method=decoded.method, params=decoded.params.copy() if decoded.params else None, reason=decoded.reason
+    )
 
 
 def arguments_of(params: Raw | None) -> Raw:
-    """The arguments of a tools/call."""
+    """Return the arguments in the params of a tools/call."""
     try:
         return msgspec.json.decode(params or b"{}", type=_Named).arguments
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -118,52 +122,54 @@ def arguments_of(params: Raw | None) -> Raw:
 
 
 def fulfilment_payload(method: str, params: Raw | None, rpc_id: str) -> bytes:
-    """X-4.2.1-2: what was proposed, with `jsonrpc` and `id`, and nothing else."""
-    said = b"" if params is None else b',"params":%b' % bytes(params)
-    return b'{"jsonrpc":"2.0","id":%b,"method":%b%b}' % (_encode(rpc_id), _encode(method), said)
+    """Return the proposed request with `jsonrpc` and `id`, and nothing else (X-4.2.1-2)."""
+    member = b"" if params is None else b',"params":%b' % bytes(params)
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b%b}' % (_encode(rpc_id), _encode(method), member)
 
 
 def read_fulfilment(payload: bytes) -> Fulfilment | None:
-    """None where it is no request."""
+    """Decode a request that may fulfil a proposal, or return None if the payload is no request."""
     try:
-        found = msgspec.json.decode(payload, type=_Request)
+        decoded = msgspec.json.decode(payload, type=_Request)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return Fulfilment(method=found.method, id=found.id.copy(), params=found.params.copy() if found.params else None)
+    return Fulfilment(
+        method=decoded.method, id=decoded.id.copy(), params=decoded.params.copy() if decoded.params else None
+    )
 
 
 def is_as_proposed(method: str, params: Raw | None, sent: Fulfilment) -> bool:
-    """Whether the request asks for what was proposed, however it is written."""
+    """Return whether a request asks for exactly what was proposed, however it is written."""
     if sent.method != method:
         return False
     if bytes(sent.params or b"{}") == bytes(params or b"{}"):
         return True
     try:
-        ours, theirs = (canonical(read_untrusted(bytes(one or b"{}"))) for one in (params, sent.params))
+        ours, theirs = (canonical(read_untrusted(bytes(text or b"{}"))) for text in (params, sent.params))
     except (AmbiguousJson, NotCanonical):
         return False
     return ours == theirs
 
 
 def read_outcome(payload: bytes, rpc_id: bytes) -> tuple[Move, str] | None:
-    """How a fulfilment went by its answer; None where the payload does not answer the request of this id."""
+    """Return how a fulfilment ended by its reply, or None if the payload does not reply to the request of this id."""
     try:
-        found = msgspec.json.decode(payload, type=_Response)
+        response = msgspec.json.decode(payload, type=_Response)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    if bytes(found.id) != rpc_id or bool(found.result) == bool(found.error):
+    if bytes(response.id) != rpc_id or bool(response.result) == bool(response.error):
         return None
-    if found.error:
+    if response.error:
         return Move.FAIL, "error"
     try:
-        failed = msgspec.json.decode(found.result, type=_ToolResult).is_error
+        failed = msgspec.json.decode(response.result, type=_ToolResult).is_error
     except (msgspec.DecodeError, UnicodeDecodeError):
         failed = False
     return Move.SUCCEED, "tool_error" if failed else "ok"
 
 
 def read_reason(payload: bytes) -> str | None:
-    """The reason that a rejection or a withdrawal gives."""
+    """Return the reason in the payload of a rejection or a withdrawal, or None."""
     try:
         reason = msgspec.json.decode(payload, type=dict[str, Any]).get("reason")
     except (msgspec.DecodeError, UnicodeDecodeError):

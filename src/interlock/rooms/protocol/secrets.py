@@ -23,15 +23,15 @@ _BETWEEN: Final = re.compile(r"[\s\"'`=,;&?()<>\[\]{}]+")
 
 
 def secret_refusal(arguments: bytes, patterns: tuple[str, ...], id: str | None = None) -> EnvelopeRefusal | None:
-    """Nothing is sent before its sender has read this."""
-    found = secret_places(arguments, patterns)
-    if not found:
+    """Refuse arguments that seem to hold a secret. Nothing is published before the sender has read this."""
+    places = secret_places(arguments, patterns)
+    if not places:
         return None
-    said = (
+    message = (
         "nothing was sent: the arguments seem to hold a secret, and everyone in the room would see it, now and in its"
         " history; leave it out, or use rooms.propose with despite_secrets if everyone may know it"
     )
-    return EnvelopeRefusal("secret_found", said, {"at": found}, id=id)
+    return EnvelopeRefusal("secret_found", message, {"at": places}, id=id)
 
 
 def secret_places(arguments: bytes, patterns: tuple[str, ...]) -> list[str]:
@@ -39,23 +39,23 @@ def secret_places(arguments: bytes, patterns: tuple[str, ...]) -> list[str]:
         value = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return []  # what is no JSON is refused elsewhere
-    found: list[str] = []
+    places: list[str] = []
     waiting: list[tuple[str, str, Any]] = [("", "", value)]
     values, chars = VALUES_MAX, CHARS_MAX
-    while waiting and len(found) < FOUND_MAX and values > 0 and chars > 0:
-        pointer, name, one = waiting.pop()
+    while waiting and len(places) < FOUND_MAX and values > 0 and chars > 0:
+        pointer, name, item = waiting.pop()
         values -= 1
-        if isinstance(one, dict):
+        if isinstance(item, dict):
             waiting += [
-                (f"{pointer}/{_escaped(key)}", key, each) for key, each in reversed([*islice(one.items(), VALUES_MAX)])
+                (f"{pointer}/{_escaped(key)}", key, each) for key, each in reversed([*islice(item.items(), VALUES_MAX)])
             ]
-        elif isinstance(one, list):
-            waiting += [(f"{pointer}/{at}", name, each) for at, each in reversed([*enumerate(one[:VALUES_MAX])])]
-        elif isinstance(one, str):
-            chars -= min(len(one), TEXT_CHARS_MAX)
-            if _is_secret(name, one[:TEXT_CHARS_MAX], patterns):
-                found.append(pointer)
-    return found
+        elif isinstance(item, list):
+            waiting += [(f"{pointer}/{at}", name, each) for at, each in reversed([*enumerate(item[:VALUES_MAX])])]
+        elif isinstance(item, str):
+            chars -= min(len(item), TEXT_CHARS_MAX)
+            if _is_secret(name, item[:TEXT_CHARS_MAX], patterns):
+                places.append(pointer)
+    return places
 
 
 def _is_secret(name: str, text: str, patterns: tuple[str, ...]) -> bool:

@@ -14,7 +14,7 @@ _PerMinute = Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """What one participant may send in a minute (X-7.3-3)."""
+    """Limits of what a participant may send in a minute (X-7.3-3)."""
 
     proposals: _PerMinute = 10
     chat: _PerMinute = 60
@@ -22,7 +22,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoomSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds in one room."""
+    """The settings of a room."""
 
     mode: Annotated[
         Mode,

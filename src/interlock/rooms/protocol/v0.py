@@ -25,36 +25,40 @@ class _Notification(msgspec.Struct):
 
 
 def read_v0(envelope: Envelope) -> Envelope:
-    """An envelope of a v0 client before it is judged: its chat is of kind `chat`, so that the restricted may talk."""
+    """Convert an envelope of a v0 client before it is checked: its chat gets the kind `chat`, so that restricted
+    clients may chat.
+    """
     if envelope.kind != MCP or envelope.to:
         return envelope
     try:
-        said = msgspec.json.decode(envelope.payload, type=_Notification)
+        notification = msgspec.json.decode(envelope.payload, type=_Notification)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return envelope
-    if said.method != CHAT_METHOD or said.id or bytes(said.params)[:1] != b"{":
+    if notification.method != CHAT_METHOD or notification.id or bytes(notification.params)[:1] != b"{":
         return envelope
-    return msgspec.structs.replace(envelope, kind=CHAT, payload=bytes(said.params))  # X-4.1-2
+    return msgspec.structs.replace(envelope, kind=CHAT, payload=bytes(notification.params))  # X-4.1-2
 
 
 def encode_v0(envelope: Envelope) -> bytes:
-    """The bytes that a v0 connection receives."""
+    """Return the bytes that a v0 connection receives."""
     payload, kind, sender = envelope.payload, envelope.kind, envelope.sender
     if kind == CHAT:
         kind, payload = MCP, b'{"jsonrpc":"2.0","method":"%b","params":%b}' % (CHAT_METHOD.encode(), payload)
     elif kind == PROPOSAL:
-        said = {"event": "proposal", "type": "proposal", "proposer": sender, "proposal": Raw(payload)}
-        kind, payload, sender = SYSTEM, _encode(said), GATEWAY
+        event = {"event": "proposal", "type": "proposal", "proposer": sender, "proposal": Raw(payload)}
+        kind, payload, sender = SYSTEM, _encode(event), GATEWAY
     elif kind == SYSTEM:
         payload = _as_v0_event(payload)
     elif kind not in (MCP, "presence"):
-        said = {"event": "message", "type": "message", "kind": kind, "sender": sender, "payload": Raw(payload)}
-        kind, payload, sender = SYSTEM, _encode(said), GATEWAY
+        event = {"event": "message", "type": "message", "kind": kind, "sender": sender, "payload": Raw(payload)}
+        kind, payload, sender = SYSTEM, _encode(event), GATEWAY
     return encode(msgspec.structs.replace(envelope, kind=kind, payload=payload, sender=sender), V0)
 
 
 def _as_v0_event(payload: bytes) -> bytes:
-    """The text of v0 and its published client name things differently: both names are given (X-6.3-4)."""
+    """Add the names that v0 and its published client use for members of an event, which differ from each other
+    (X-6.3-4).
+    """
     if not payload.startswith((b'{"event":"welcome"', b'{"event":"error"')):
         return payload  # as it is: what others sent may stand in it
     event: dict[str, Any] = msgspec.json.decode(payload)
