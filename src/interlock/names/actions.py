@@ -57,6 +57,8 @@ Offered = Iterable[tuple[str, str]]  # the name as its server has it, and the se
 
 
 class Sightings:
+    """A record of which servers of this node offered a registered name, and when (REG-7.3-4). No address is stored."""
+
     def __init__(self, state: RegistryState, kv: KeyValue, clock: Clock) -> None:
         self._state = state
         self._kv = kv
@@ -64,11 +66,11 @@ class Sightings:
         self._offered: Callable[[], Offered] = tuple
 
     def provide(self, offered: Callable[[], Offered]) -> None:
-        """What the servers of this node offer now, once there is a catalog."""
+        """Set the function that returns what the servers of this node offer now, once there is a catalog."""
         self._offered = offered
 
     async def note(self) -> None:
-        """Remembers who offers a registered name now. Raises StoreError."""
+        """Record which servers offer a registered name now. Raises StoreError."""
         now = self._clock.wall()
         for name, segments in self._registered_offers().items():
             for segment in segments:
@@ -76,22 +78,22 @@ class Sightings:
                 await self._kv.put(SEEN_BUCKET, f"{name} {segment}", day, now, ttl_s=SEEN_DAYS * _DAY_S)
 
     async def of(self, name: str) -> list[str]:
-        """The servers that offered the name lately, each with the day. Raises StoreError."""
+        """Return the servers that recently offered a name, each with the day. Raises StoreError."""
         await self.note()
-        found = await self._kv.entries(SEEN_BUCKET, self._clock.wall())
-        own = [one for one in found if one.key.startswith(f"{name} ")]
-        return [f"{one.key.removeprefix(f'{name} ')} ({msgspec.json.decode(one.value)})" for one in own]
+        entries = await self._kv.entries(SEEN_BUCKET, self._clock.wall())
+        own = [entry for entry in entries if entry.key.startswith(f"{name} ")]
+        return [f"{entry.key.removeprefix(f'{name} ')} ({msgspec.json.decode(entry.value)})" for entry in own]
 
     def under(self, prefix: str) -> dict[str, str]:
-        """Names under a prefix that servers offer now, registered or not, with one server each."""
+        """Return the names under a prefix that servers offer now, registered or not, with one server each."""
         return {name: segment for name, segment in self._offered() if name.startswith(prefix)}
 
     def _registered_offers(self) -> dict[str, set[str]]:
-        found: dict[str, set[str]] = {}
+        offers: dict[str, set[str]] = {}
         for name, segment in self._offered():
             if self._state.entry(name) is not None:
-                found.setdefault(name, set()).add(segment)
-        return found
+                offers.setdefault(name, set()).add(segment)
+        return offers
 
 
 REASON_CHARS_MAX: Final = TEXT_CHARS_MAX
@@ -99,7 +101,7 @@ _LOOKED: Final = "an operator of the node has looked at it"
 
 
 class ControllerChanges:
-    """All raise NotFound, Refused and StoreError."""
+    """The changes that a change controller can make. All raise NotFound, Refused and StoreError."""
 
     def __init__(self, state: RegistryState, sightings: Sightings) -> None:
         self._state = state
@@ -123,7 +125,9 @@ class ControllerChanges:
         )
 
     async def withdraw(self, actor: Actor, name: str) -> Entry:
-        """After twelve months of deprecation, and without a known implementation. No one can shorten that."""
+        """Withdraw a name after twelve months of deprecation, if it has no known implementation. Nobody can shorten
+        that.
+        """
         today = self._state.today
         seen = await self._sightings.of(name)
 
@@ -131,7 +135,7 @@ class ControllerChanges:
             day = withdrawable_on(entry.deprecated_on or today)
             if entry.status is not Status.DEPRECATED or today < day:  # REG-7.3-3
                 raise Refused("deprecation_too_short", f"{name} can be withdrawn on {day} at the earliest")
-            left = [one.who for one in self._state.registry.remaining_implementations(name)]
+            left = [implementation.who for implementation in self._state.registry.remaining_implementations(name)]
             left += seen
             if left:  # REG-7.3-4
                 raise Refused("implementations_remain", f"{name} is implemented by {', '.join(left)}", {"by": left})
@@ -164,7 +168,9 @@ class ControllerChanges:
         return entry
 
     async def confirm_public(self, actor: Actor, name: str) -> Entry:
-        """The controller, or an operator of this node, has looked and wants it public still (REG-8.4-2)."""
+        """Confirm, for the controller or as an operator of this node, that a name is still meant to be public
+        (REG-8.4-2).
+        """
         state = self._state
 
         def decide(registry: Registry) -> Change:
@@ -182,7 +188,7 @@ class ControllerChanges:
         return entry
 
     async def consent(self, actor: Actor, prefix: str, controller: str, until: str) -> Consent:
-        """The holder of a prefix lets another controller register under it (REG-7.2-2)."""
+        """Let another controller register names under a prefix, on behalf of its holder (REG-7.2-2)."""
         state = self._state
         if not is_day(until) or until < state.today:
             raise Refused("bad_date", "until is a day to come, as YYYY-MM-DD")
@@ -194,42 +200,46 @@ class ControllerChanges:
             if holder is None:
                 raise NotFound("prefix", prefix, list(registry.holders))
             check_controller(actor, registry.controller(holder.controller), registry)
-            given = Consent(prefix=prefix, controller=controller, until=until)
-            return Change((replace(step_by(actor, state.now, "consent", prefix), consent=given),), given)
+            granted = Consent(prefix=prefix, controller=controller, until=until)
+            return Change((replace(step_by(actor, state.now, "consent", prefix), consent=granted),), granted)
 
         consent: Consent = await state.change(decide)
         return consent
 
     async def declare(self, actor: Actor, name: str, who: str) -> Implementation:
-        """Anyone may say that they implement a surface."""
+        """Declare that somebody implements a surface. Everybody may do that."""
         state, id = self._state, str(uuid.uuid4())
         if not who.strip() or len(who) > 200 or not who.isprintable():
             raise Refused("bad_implementation", "say who implements it, in 1 to 200 printable characters")
 
         def decide(registry: Registry) -> Change:
             own_entry(registry, name)
-            if any(one.who == who for one in registry.remaining_implementations(name)):
+            if any(implementation.who == who for implementation in registry.remaining_implementations(name)):
                 raise Refused("exists", f"{who} is declared to implement {name}")
-            made = Implementation(id=id, surface_name=name, who=who, declared_on=state.today)
-            step = replace(step_by(actor, state.now, "declare_implementation", name), implementation=made)
-            return Change((step,), made)
+            declared = Implementation(id=id, surface_name=name, who=who, declared_on=state.today)
+            step = replace(step_by(actor, state.now, "declare_implementation", name), implementation=declared)
+            return Change((step,), declared)
 
-        made: Implementation = await state.change(decide)
-        return made
+        declared: Implementation = await state.change(decide)
+        return declared
 
     async def end_implementation(self, actor: Actor, name: str, who: str, evidence: str) -> Implementation:
-        """Corrected by evidence, never overridden (REG-N-4)."""
+        """Record, with evidence, that an implementation has ended. It is never overridden without evidence
+        (REG-N-4).
+        """
         state = self._state
         if not evidence.strip() or len(evidence) > REASON_CHARS_MAX:
             raise Refused("evidence_required", "say what shows that the implementation has ended")
 
         def decide(registry: Registry) -> Change:
             entry = own_entry(registry, name)
-            known = {one.who: one for one in registry.remaining_implementations(name)}
-            if who not in known:
-                raise NotFound("implementation", who, list(known))
+            implementations = {
+                implementation.who: implementation for implementation in registry.remaining_implementations(name)
+            }
+            if who not in implementations:
+                raise NotFound("implementation", who, list(implementations))
             check_controller(actor, registry.controller(entry.change_controller), registry)
-            ended = replace(known[who], ended_on=state.today, evidence=evidence)
+            ended = replace(implementations[who], ended_on=state.today, evidence=evidence)
             step = replace(step_by(actor, state.now, "end_implementation", name), implementation=ended, reason=evidence)
             return Change((step,), ended)
 
@@ -273,7 +283,7 @@ class _Body(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Amendment(_Body, frozen=True, kw_only=True):
-    """What is to change of the specification; what is not said stays."""
+    """Changes of a specification. A member that is absent stays as it is."""
 
     specification_reference: str | None = None
     authentication_scope: str | None = None
@@ -312,6 +322,8 @@ class Claim(_Body, frozen=True, kw_only=True):
 
 
 class NamesActions:
+    """The actions by name."""
+
     def __init__(self, state: RegistryState, requests: RequestService, changes: ControllerChanges) -> None:
         self._state = state
         self._requests = requests
@@ -336,7 +348,7 @@ class NamesActions:
         }
 
     async def act(self, actor: Actor, action: str, subject: str, body: Raw) -> Result:
-        """Raises Refused, NotFound, StoreError."""
+        """Perform an action. Raises Refused, NotFound, StoreError."""
         perform = self._by_name.get(action)
         if perform is None:
             raise Refused("unknown_action", f"actions are {', '.join(self._by_name)}")
@@ -348,7 +360,7 @@ class NamesActions:
         return await perform(actor, subject, statement.body if statement is not None else body)
 
     def _count(self, actor: Actor) -> None:
-        """The log only grows, so what one client may add to it in a day is bounded."""
+        """Limit how much a client can add to the log in a day, because the log only grows."""
         if actor.is_operator:
             return
         today = self._state.today
@@ -392,8 +404,8 @@ class NamesActions:
         return await self._changes.end_implementation(actor, name, ended.who, ended.evidence)
 
     async def _consent(self, actor: Actor, prefix: str, body: Raw) -> Consent:
-        given = _decoded(body, ConsentTo)
-        return await self._changes.consent(actor, prefix, given.controller, given.until)
+        consent = _decoded(body, ConsentTo)
+        return await self._changes.consent(actor, prefix, consent.controller, consent.until)
 
     async def _dispute(self, actor: Actor, prefix: str, body: Raw) -> Request:
         claim = _decoded(body, Claim)
@@ -415,7 +427,7 @@ def _either(new: Raw, old: Raw) -> Raw:
 
 
 def outcome_document(result: Result) -> dict[str, Any]:
-    """What an action came to, for every surface alike."""
+    """Return the outcome of an action in the form that every surface uses."""
     if isinstance(result, Request):
         shown = msgspec.to_builtins(replace(result, proposal=None))
         judged = {} if result.proposal is None else {"criteria": criteria_document(result.findings)}  # REG-5-2
@@ -434,7 +446,7 @@ def name_check(name: str, findings: tuple[Finding, ...]) -> NameCheck:
     return NameCheck(
         surface_name=name,
         criteria=tuple(msgspec.convert(criteria_document(findings), list[NameCriterion])),
-        findings=tuple(NameFinding(**asdict(one)) for one in findings),
+        findings=tuple(NameFinding(**asdict(finding)) for finding in findings),
     )
 
 

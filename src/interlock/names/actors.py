@@ -10,7 +10,9 @@ UNNAMED = frozenset(("local", "anonymous"))  # any program on the machine: never
 
 
 class Actor(msgspec.Struct, frozen=True, kw_only=True):
-    """`override`: the reason of an admin who acts in a controller's place; it is recorded as that."""
+    """Somebody who asks for a change. `override`: the reason of an admin who acts in a controller's place, which is
+    recorded.
+    """
 
     principal: str
     statement: Statement | None = None
@@ -23,7 +25,7 @@ class Actor(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_controller(actor: Actor, controller: Controller, registry: Registry) -> None:
-    """Raises Refused, unless the actor acts for the controller or overrides it on record."""
+    """Raise Refused, unless the actor acts for the controller or overrides it on record."""
     statement = actor.statement
     if statement is not None:
         check_statement(statement, controller, registry)
@@ -47,7 +49,7 @@ def statement_id(statement: Statement) -> str:
 
 
 def step_by(actor: Actor, at: str, what: str, subject: str) -> Step:
-    """A step of this actor, to be filled in."""
+    """Return a step of this actor that its caller completes."""
     return Step(
         at=at,
         by=actor.shown,

@@ -30,7 +30,7 @@ REDIRECTS_MAX: Final = 3  # REG-5-4
 
 
 class DocumentFetcher:
-    """https alone, from public addresses alone, without credentials."""
+    """A client that fetches documents: only https, only from public addresses, without credentials."""
 
     def __init__(self, clock: Clock, within: Scope = Scope.PUBLIC) -> None:
         self._clock = clock
@@ -75,7 +75,7 @@ AT_ONCE_MAX: Final = 50  # in one look
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """When a document was last asked for, and what was told of it."""
+    """The last look at a document, and which change of it was already noted."""
 
     day: str
     failures: int = 0
@@ -83,6 +83,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DocumentWatch:
+    """The weekly check whether documents changed or disappeared."""
+
     def __init__(self, state: RegistryState, fetch: Fetch, kv: KeyValue, clock: Clock) -> None:
         self._state = state
         self._fetch = fetch
@@ -90,29 +92,29 @@ class DocumentWatch:
         self._clock = clock
 
     async def look(self) -> None:
-        """Raises Refused, StoreError."""
+        """Fetch the documents that are due. Raises Refused, StoreError."""
         state = self._state
-        watched = [one for one in state.registry.in_order() if _is_document_watched(one)]
+        watched = [each for each in state.registry.in_order() if _is_document_watched(each)]
         stored = await self._kv.entries(DOCUMENTS_BUCKET, self._clock.wall())
-        known = {one.key: msgspec.json.decode(one.value, type=Seen) for one in stored}
-        due = [one for one in watched if _is_due(one, known.get(one.surface_name), state.today)]
+        seen_by_name = {each.key: msgspec.json.decode(each.value, type=Seen) for each in stored}
+        due = [each for each in watched if _is_due(each, seen_by_name.get(each.surface_name), state.today)]
         for entry in due[:AT_ONCE_MAX]:
-            seen = known.get(entry.surface_name) or Seen(day=state.today)
+            seen = seen_by_name.get(entry.surface_name) or Seen(day=state.today)
             await self._look_at(entry, seen)
 
     async def _look_at(self, entry: Entry, seen: Seen) -> None:
-        found = await self._fetch(entry.specification_reference)
-        if found.outcome == "skipped_offline":
+        retrieval = await self._fetch(entry.specification_reference)
+        if retrieval.outcome == "skipped_offline":
             return
-        failures, told = seen.failures + 1, seen.told
-        if found.digest is not None:
+        failures, noted = seen.failures + 1, seen.told
+        if retrieval.digest is not None:
             failures = 0
-            if found.digest not in (entry.specification.document_digest, told):  # REG-8.2-4
-                told = found.digest
-                await self._note(entry.surface_name, "document_changed", f"{entry.specification_reference}: {told}")
+            if retrieval.digest not in (entry.specification.document_digest, noted):  # REG-8.2-4
+                noted = retrieval.digest
+                await self._note(entry.surface_name, "document_changed", f"{entry.specification_reference}: {noted}")
         elif failures == LOST_AFTER:  # REG-8.2-4
-            await self._note(entry.surface_name, "reference_lost", found.detail)
-        seen = Seen(day=self._state.today, failures=failures, told=told)
+            await self._note(entry.surface_name, "reference_lost", retrieval.detail)
+        seen = Seen(day=self._state.today, failures=failures, told=noted)
         await self._kv.put(DOCUMENTS_BUCKET, entry.surface_name, msgspec.json.encode(seen), self._clock.wall())
 
     async def _note(self, name: str, what: str, reason: str) -> None:
@@ -138,13 +140,19 @@ FOLDER: Final = "names-documents"
 
 
 class DocumentCopies:
+    """Copies of documents, each in a file named by its digest. The registry's log says to which request a copy
+    belongs.
+    """
+
     def __init__(self, state: RegistryState, data: Path) -> None:
         self._state = state
         self._folder = data / FOLDER
 
     async def attach(self, by: str, subject: str, document: bytes) -> tuple[Request, Path]:
-        """`subject`: the name whose request waits, or the request. The request as it then is, and where the copy is
-        kept. Raises NotFound, Refused, StoreError."""
+        """Store a copy for the request `subject`, or for the open request of the name `subject`.
+
+        Return the changed request and the path of the copy. Raises NotFound, Refused, StoreError.
+        """
         if not 0 < len(document) <= DOCUMENT_BYTES_MAX:
             raise Refused("bad_document", f"a document has 1 to {DOCUMENT_BYTES_MAX} bytes")
         digest = hashlib.sha256(document).hexdigest()
@@ -161,8 +169,8 @@ class DocumentCopies:
             request = _waiting(registry, subject)
             copy = Retrieval(outcome="attached", at=now, digest=f"sha256:{digest}", detail=f"a copy: {path.name}")
             reason = f"the document was not reached; compare the copy {FOLDER}/{path.name}"
-            told = Finding(criterion=2, verdict="needs_expert", code="copy_attached", reason=reason)
-            findings = tuple(told if one.code in _CODES else one for one in request.findings)
+            attached = Finding(criterion=2, verdict="needs_expert", code="copy_attached", reason=reason)
+            findings = tuple(attached if finding.code in _CODES else finding for finding in request.findings)
             after = replace(request, retrieval=copy, findings=findings)
             step = Step(at=now, by=by, what="attach", subject=request.subject, reason=f"sha256:{digest}", request=after)
             return Change((step,), after)
@@ -174,9 +182,11 @@ _CODES: Final = ("skipped_offline", "copy_attached")
 
 
 def _waiting(registry: Registry, subject: str) -> Request:
-    found = [one for one in registry.open_requests() if subject in (one.id, one.id[:8], one.subject)]
-    if len(found) != 1:
-        raise NotFound("request", subject, [one.subject for one in registry.open_requests()])
-    if not any(one.code in _CODES for one in found[0].findings):
-        raise Refused("not_offline", f"the document of {found[0].subject} was asked for where it is; no copy is needed")
-    return found[0]
+    requests = [each for each in registry.open_requests() if subject in (each.id, each.id[:8], each.subject)]
+    if len(requests) != 1:
+        raise NotFound("request", subject, [each.subject for each in registry.open_requests()])
+    if not any(each.code in _CODES for each in requests[0].findings):
+        raise Refused(
+            "not_offline", f"the document of {requests[0].subject} was asked for where it is; no copy is needed"
+        )
+    return requests[0]

@@ -76,7 +76,7 @@ class NamesEndpoint:
         parts: NameParts,
         registry_id: str,
     ) -> None:
-        """`registry_id`: what a statement for this registry is addressed to."""
+        """Create the endpoint. `registry_id`: the audience of statements for this registry."""
         self._current = current
         self._tokens = tokens
         self._refusals = refusals
@@ -116,10 +116,10 @@ class NamesEndpoint:
         await self._state.refresh()
         document = self._document(parts)
         tag = f'"{hashlib.sha256(document.body).hexdigest()[:32]}"'.encode()
-        known = next((value for name, value in scope["headers"] if name == b"if-none-match"), b"")
+        cached_tags = next((value for name, value in scope["headers"] if name == b"if-none-match"), b"")
         shared = b"public" if self._current.plan.registry.public_read else b"private"
         headers = [(b"etag", tag), (b"cache-control", shared + b", no-cache")]
-        if _matches(known, tag):
+        if _matches(cached_tags, tag):
             await _say(send, 304, b"", headers)
             return
         headers += [(b"content-type", document.media_type.encode()), (b"x-content-type-options", b"nosniff")]
@@ -211,13 +211,13 @@ class NamesEndpoint:
         stranger = self._inspector.stranger(head)
         if stranger is not None:
             return stranger
-        found = await self._client(scope, head)
+        principal = await self._client(scope, head)
         if is_read:
             is_open = self._current.plan.registry.public_read and head.credential is None
-            return principal_for("anonymous", None, ()) if is_open else found
-        if isinstance(found, Principal) and found.scope == "read":
+            return principal_for("anonymous", None, ()) if is_open else principal
+        if isinstance(principal, Principal) and principal.scope == "read":
             return HttpRefusal("scope_denied", "this credential may only read")
-        return found
+        return principal
 
     async def _client(self, scope: Scope, head: Head) -> Principal | HttpRefusal:
         peer = address_of(scope["client"][0] if scope["client"] else None)
@@ -226,9 +226,9 @@ class NamesEndpoint:
             is_local = peer is not None and is_loopback(peer) and PROXY_HEADERS.isdisjoint(head.headers)
             is_welcome = is_local and self._current.plan.auth.anonymous != "never"
             return self._tokens.as_it_would_be("local") if is_welcome else _UNAUTHORISED
-        known = self._tokens.principal(credential)
-        if known is not None:
-            return known
+        principal = self._tokens.principal(credential)
+        if principal is not None:
+            return principal
         if self._bearers is None:
             return _UNAUTHORISED
         return await self._bearers.admit(credential, source_of(peer))
@@ -266,12 +266,12 @@ def _json(value: object) -> Document:
     return Document(msgspec.json.encode(value))
 
 
-def _matches(known: bytes, tag: bytes) -> bool:
-    return any(one.strip().removeprefix(b"W/") in (tag, b"*") for one in known[:10_000].split(b","))
+def _matches(cached_tags: bytes, tag: bytes) -> bool:
+    return any(cached.strip().removeprefix(b"W/") in (tag, b"*") for cached in cached_tags[:10_000].split(b","))
 
 
 async def _read(receive: Receive, most: int) -> bytes | None:
-    """None where it is longer."""
+    """Read a request body, or return None if it is longer than `most`."""
     body = bytearray()
     is_short = True
     while True:

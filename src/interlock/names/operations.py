@@ -228,7 +228,7 @@ class NameOperations:
             kind=outcome["kind"],
             state=outcome["state"],
             reason=result.reason if isinstance(result, Request) else "",
-            approval=self._requests.maybe_approval_id(result) if isinstance(result, Request) else None,
+            approval=self._requests.find_approval_id(result) if isinstance(result, Request) else None,
             document=_raw(outcome[outcome["kind"]]),
         )
 

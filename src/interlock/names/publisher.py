@@ -1,4 +1,4 @@
-"""Publication, and the import of what other registries publish."""
+"""The publication of the registry, and the import of registries that others publish."""
 
 import hashlib
 from collections.abc import Callable
@@ -22,25 +22,25 @@ class Publisher:
         self._made: dict[Form, tuple[tuple[str, ...], bytes]] = {}
 
     def published(self, form: Form) -> bytes:
-        """The bytes of a form; made anew only when something in them changed."""
+        """Return the bytes of a form, computed again only after a change."""
         experts = self._experts()
         key = (self._state.version, self._state.today, *experts)
-        made = self._made.get(form)
-        if made is None or made[0] != key:
+        cached = self._made.get(form)
+        if cached is None or cached[0] != key:
             registry = self._state.registry
             publication = Publication(
                 entries=tuple(registry.in_order()), updated=registry.updated, today=self._state.today, experts=experts
             )
-            made = self._made[form] = key, publish(publication, form)
-        return made[1]
+            cached = self._made[form] = key, publish(publication, form)
+        return cached[1]
 
     async def import_(
         self, by: str, data: bytes, source: str, *, is_trusted: bool, pin: str = ""
     ) -> tuple[int, SourceRegistry]:
-        """Another registry's entries, read-only here; they replace what came from the same source before.
+        """Import the entries of another registry, read-only; they replace earlier entries of the same source.
 
-        `is_trusted`: a mismatch with them may be enforced. `pin`: the digest that the document must have. Says how many
-        there are. Raises Refused, StoreError.
+        `is_trusted`: mismatches with them may be enforced. `pin`: the digest that the document must have. Return how
+        many entries there are, and the source. Raises Refused, StoreError.
         """
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         if pin and pin != digest:
@@ -54,16 +54,16 @@ class Publisher:
         state = self._state
 
         def decide(registry: Registry) -> Change:
-            taken = [one.surface_name for one in entries if _is_taken(registry, one, source)]
+            taken = [each.surface_name for each in entries if _is_taken(registry, each, source)]
             if taken:
                 shown = ", ".join(taken[:5])
                 raise Refused("name_taken", f"{shown}: registered here or by another source", {"names": taken[:100]})
-            made = SourceRegistry(url=source, digest=digest, imported_on=state.today, is_trusted=is_trusted)
+            imported = SourceRegistry(url=source, digest=digest, imported_on=state.today, is_trusted=is_trusted)
             at = state.now
-            steps = [Step(at=at, by=by, what="import", subject=source, source=made)]
-            kept = {one.surface_name for one in entries}
+            steps = [Step(at=at, by=by, what="import", subject=source, source=imported)]
+            names = {each.surface_name for each in entries}
             for old in registry.entries.values():
-                if old.source == source and old.surface_name not in kept:
+                if old.source == source and old.surface_name not in names:
                     steps.append(
                         Step(at=at, by=by, what="import", subject=old.surface_name, entry=old, is_removed=True)
                     )
@@ -71,28 +71,30 @@ class Publisher:
                 new = replace(entry, source=source)  # REG-9-4
                 if registry.entries.get(entry.surface_name) not in (new, _own(entry, source)):
                     steps.append(Step(at=at, by=by, what="import", subject=entry.surface_name, entry=new))
-            return Change(tuple(steps), made)
+            return Change(tuple(steps), imported)
 
         return len(entries), await state.change(decide)
 
     async def trust(self, by: str, source: str, *, is_trusted: bool) -> SourceRegistry:
-        """What an imported registry says may be enforced from now on, or no longer (REG-N-5)."""
+        """Start or stop enforcing what an imported registry says (REG-N-5)."""
         state = self._state
 
         def decide(registry: Registry) -> Change:
-            known = registry.sources.get(source)
-            if known is None:
+            current = registry.sources.get(source)
+            if current is None:
                 raise NotFound("source", source, list(registry.sources))
-            made = replace(known, is_trusted=is_trusted)
+            changed = replace(current, is_trusted=is_trusted)
             what = "trust" if is_trusted else "distrust"
-            return Change((Step(at=state.now, by=by, what=what, subject=source, source=made),), made)
+            return Change((Step(at=state.now, by=by, what=what, subject=source, source=changed),), changed)
 
-        made: SourceRegistry = await state.change(decide)
-        return made
+        changed: SourceRegistry = await state.change(decide)
+        return changed
 
 
 def _own(entry: Entry, source: str) -> Entry:
-    """Of the initial entries, which every registry has, the foreign one says nothing new."""
+    """Return an entry as if it were registered here. Every registry has the initial entries, so a foreign one says
+    nothing new.
+    """
     return replace(entry, source="")
 
 

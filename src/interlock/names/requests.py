@@ -69,23 +69,25 @@ _PARTY: Final = "a party to the request does not decide it; another expert has t
 
 
 class RequestDecisions:
+    """The decisions of experts on requests."""
+
     def __init__(self, state: RegistryState, inbox: Inbox, experts: Callable[[str], tuple[str, ...]]) -> None:
-        """`experts` names those whose proof decides on a tool, or here on `names.SUBJECT`."""
+        """Create the decisions. `experts` returns those whose proof decides on a tool, here on `names.SUBJECT`."""
         self._state = state
         self._inbox = inbox
         self._experts = experts
 
     def maybe_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
-        """Whether this decision may be made at all. `key`: the thumbprint of the key that proved it."""
+        """Return why this decision may not be made, or None. `key`: the thumbprint of the key that proved it."""
         request = self._state.registry.requests.get(approval.target or "")
         if request is None:
             return Refusal(INVALID_PARAMS, "unknown_request", {"detail": "the registry has no such request"})
-        open_ = [one for one in request.findings if one.verdict == "needs_expert"]
+        open_ = [finding for finding in request.findings if finding.verdict == "needs_expert"]
         if not (decision.reason or "").strip() and (decision.what is What.DENIED or open_):  # REG-5-10
-            codes = ", ".join(dict.fromkeys(one.code for one in open_))
+            codes = ", ".join(dict.fromkeys(finding.code for finding in open_))
             why = "say why: the registrant is told" if decision.what is What.DENIED else f"say why, in spite of {codes}"
             return Refusal(INVALID_PARAMS, "reason_required", {"detail": why})
-        is_unread = any(one.code == "skipped_offline" for one in open_)
+        is_unread = any(finding.code == "skipped_offline" for finding in open_)
         if decision.what is What.APPROVED and is_unread and decision.answer != EntryMove.REMOVE.value:
             return Refusal(INVALID_PARAMS, "copy_required", {"detail": _UNREAD.format(name=request.subject)})
         if decision.what is What.APPROVED and self._is_party(request, decision, key) and not self._is_sole(request):
@@ -93,7 +95,7 @@ class RequestDecisions:
         return None
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Carries a decision out. What cannot be, is told in the outcome of the approval."""
+        """Carry out a decision. If that is impossible, the outcome of the approval says why."""
         decision = approval.decision
         if decision is None or approval.status not in (Status.APPROVED, Status.DENIED):
             return approval
@@ -160,7 +162,7 @@ class RequestDecisions:
                 prefix=request.subject,
                 controller=request.controller,  # REG-7.2-3
                 first_entry=holder.first_entry,
-                since=min(one.date for one in request.evidence),
+                since=min(finding.date for finding in request.evidence),
                 ruling=request.id,
             )
             return Change((replace(step, holder=ruled),))
@@ -175,9 +177,9 @@ class RequestDecisions:
                 return Change((replace(step, what=move.value, entry=amends, is_removed=True),))  # REG-5-14
         proposal = proposal_of(amends) if request.kind == "review" and amends is not None else request.proposal
         findings = judge_proposal(proposal, registry, state.today, request.retrieval, amends=amends)
-        barred = [one for one in findings if one.verdict in ("fail", "revise")]
+        barred = [finding for finding in findings if finding.verdict in ("fail", "revise")]
         if barred:  # REG-5-14
-            raise Refused(barred[0].code, "; ".join(one.reason for one in barred))
+            raise Refused(barred[0].code, "; ".join(finding.reason for finding in barred))
         if request.kind == "review" and amends is not None:
             entry = replace(
                 amends, status=EntryStatus.ACTIVE, review_due=None, answer_due=None, self_reviewed=self_reviewed
@@ -193,10 +195,10 @@ class RequestDecisions:
         return Change((replace(step, entry=entry, controller=controller_after(registry, request, UNNAMED)),))
 
     def _is_party(self, request: Request, decision: Decision, key: str | None) -> bool:
-        """Whether the one who decides filed the request or acts for its controller."""
+        """Return whether the person who decides filed the request or acts for its controller."""
         who = decision.proof.anchor if decision.proof is not None else None
         controller = self._state.registry.controller(request.controller)
-        people = {one.partition(":")[2] for one in (request.filed_by, *controller.principals)}
+        people = {principal.partition(":")[2] for principal in (request.filed_by, *controller.principals)}
         return (
             decision.by in (request.filed_by, *controller.principals)
             or who in people
@@ -227,13 +229,13 @@ def _decided_by(decision: Decision) -> str:
 
 
 def _thumbprints(keys: tuple[str, ...]) -> set[str | None]:
-    found: set[str | None] = set()
+    thumbprints: set[str | None] = set()
     for text in filter(None, keys):
         try:
-            found |= {thumbprint(key) for key in read_key_untrusted(text)}
+            thumbprints |= {thumbprint(key) for key in read_key_untrusted(text)}
         except BadKey:
             continue
-    return found
+    return thumbprints
 
 
 log = logging.getLogger("interlock.names")
@@ -244,6 +246,8 @@ Fetch = Callable[[str], Awaitable[Retrieval]]
 
 
 class RequestService:
+    """The service that files requests and brings them before an expert."""
+
     def __init__(
         self,
         state: RegistryState,
@@ -252,7 +256,9 @@ class RequestService:
         decisions: RequestDecisions,
         observed: Callable[[str], Mapping[str, str]] = lambda _: {},
     ) -> None:
-        """`observed`: names under a prefix that servers here offer, with a server each."""
+        """Create the service. `observed` returns the names under a prefix that servers here offer, with one server
+        each.
+        """
         self._state = state
         self._inbox = inbox
         self._fetch = fetch
@@ -260,7 +266,7 @@ class RequestService:
         self._observed = observed
 
     async def open(self) -> None:
-        """Takes up what was filed and not yet brought into the inbox, and what was decided and not yet carried out."""
+        """Resume requests that were filed but are not in the inbox yet, and decisions that were not carried out."""
         for approval in self._inbox.listed((Status.APPROVED,), Kind.REQUEST):
             if approval.source is Source.NAMES:
                 await self._decisions.settle(approval)
@@ -269,16 +275,16 @@ class RequestService:
         await self.look()
 
     async def check(self, proposal: Proposal, *, amends: Entry | None = None) -> tuple[Finding, ...]:
-        """The machine checks, without filing anything and without fetching."""
+        """Run the machine checks without filing or fetching anything."""
         state = self._state
         return judge_proposal(proposal, state.registry, state.today, None, amends=amends)
 
     async def file(self, actor: Actor, proposal: Proposal) -> Request:
-        """Raises Refused where no expert could accept it, StoreError."""
+        """File a request. Raises Refused if no expert could accept it, and StoreError."""
         return await self._file(actor, proposal, "request", None)
 
     async def amend(self, actor: Actor, proposal: Proposal) -> Request:
-        """A new revision. One that is compatible with the last is in effect at once; any other needs an expert."""
+        """File a new revision. A compatible one takes effect at once; any other needs an expert."""
         entry = own_entry(self._state.registry, proposal.surface_name)
         return await self._file(actor, proposal, "amendment", entry)
 
@@ -294,14 +300,14 @@ class RequestService:
             self._check_filing(registry, actor, proposal, amends)
             findings = judge_proposal(proposal, registry, state.today, retrieval, amends=amends)
             findings += self._observed_use(registry, proposal)
-            failed = [one for one in findings if one.verdict == "fail"]
+            failed = [finding for finding in findings if finding.verdict == "fail"]
             if failed:  # REG-5-3, REG-5-7
                 details = {
                     "criteria": criteria_document(findings),
                     "findings": msgspec.to_builtins(findings),
                 }  # REG-5-2
-                raise Refused(failed[0].code, "; ".join(one.reason for one in failed), details)
-            returned = [one.reason for one in findings if one.verdict == "revise"]
+                raise Refused(failed[0].code, "; ".join(finding.reason for finding in failed), details)
+            returned = [finding.reason for finding in findings if finding.verdict == "revise"]
             request = Request(
                 id=id,
                 kind=kind,
@@ -330,12 +336,14 @@ class RequestService:
         return await self._bring(request)
 
     def _observed_use(self, registry: Registry, proposal: Proposal) -> tuple[Finding, ...]:
-        """A prefix that no one holds and servers here use: evidence for the expert, no veto (REG-8.3-1)."""
+        """Return a finding if servers here use a prefix that nobody holds: evidence for the expert, no veto
+        (REG-8.3-1).
+        """
         prefix = proposal.vendor_prefix
-        found = self._observed(prefix) if prefix != NONE and prefix not in registry.holders else {}  # REG-8.3-1
-        if not found:
+        offered = self._observed(prefix) if prefix != NONE and prefix not in registry.holders else {}  # REG-8.3-1
+        if not offered:
             return ()
-        servers = sorted(set(found.values()))
+        servers = sorted(set(offered.values()))
         reason = (
             f"{len(servers)} servers here offer names under {prefix}, on {self._state.today}: {', '.join(servers[:5])}"
         )
@@ -356,7 +364,7 @@ class RequestService:
             raise NotFound("request", proposal.previous)
 
     async def dispute(self, actor: Actor, prefix: str, controller: str, evidence: tuple[Evidence, ...]) -> Request:
-        """A claim on a prefix that another holds, with documented first use (REG-7.2-3)."""
+        """File a claim on a prefix that another controller holds, with documented first use (REG-7.2-3)."""
         state, id = self._state, str(uuid.uuid4())
         if not evidence or len(evidence) > EVIDENCE_MAX:
             # REG-7.2-3
@@ -402,22 +410,22 @@ class RequestService:
             await self._inbox.withdraw(approval.id)
         return request
 
-    def maybe_approval_id(self, request: Request) -> str | None:
-        """What waits for an expert because of the request."""
-        found = self._inbox.find(request.filed_by, request_digest(request))
-        return found.id if found is not None and found.status is Status.PENDING else None
+    def find_approval_id(self, request: Request) -> str | None:
+        """Return the id of the approval that waits for an expert because of the request, or None."""
+        approval = self._inbox.find(request.filed_by, request_digest(request))
+        return approval.id if approval is not None and approval.status is Status.PENDING else None
 
     def remind(self, name: str) -> None:
-        """Tells operators once more of the review of a name that waits."""
+        """Notify operators again of the waiting review of a name."""
         for request in self._state.registry.open_requests():
-            if request.kind == "review" and request.subject == name and (id := self.maybe_approval_id(request)):
+            if request.kind == "review" and request.subject == name and (id := self.find_approval_id(request)):
                 self._inbox.remind(id)
 
     async def look(self) -> None:
-        """Raises the reviews of provisional entries that are soon due (REG-5-13). Asked again and again."""
+        """Start the reviews of provisional entries that are due soon (REG-5-13). Called repeatedly."""
         state = self._state
-        reviewed = {one.subject for one in state.registry.open_requests() if one.kind == "review"}
-        for entry in [one for one in state.registry.entries.values() if one.status is EntryStatus.PROVISIONAL]:
+        reviewed = {each.subject for each in state.registry.open_requests() if each.kind == "review"}
+        for entry in [each for each in state.registry.entries.values() if each.status is EntryStatus.PROVISIONAL]:
             due = entry.answer_due or entry.review_due
             if entry.source or due is None or entry.surface_name in reviewed:
                 continue
@@ -449,7 +457,7 @@ class RequestService:
         return decide
 
     async def _bring(self, request: Request) -> Request:
-        """Into the inbox; what is there already stays."""
+        """Put a request into the inbox, unless it is there already."""
         if request.state not in (RequestState.SUBMITTED, RequestState.IN_REVIEW):
             return request
         draft = self._inbox.draft(
@@ -462,7 +470,9 @@ class RequestService:
             method=NAMES_REVIEW if request.kind == "review" else f"names/{request.kind}",
             params=Raw(msgspec.json.encode(request)),
             reason=_reason(request),
-            factors=tuple(dict.fromkeys(one.code for one in request.findings if one.verdict == "needs_expert")),
+            factors=tuple(
+                dict.fromkeys(finding.code for finding in request.findings if finding.verdict == "needs_expert")
+            ),
         )
         raised = await self._inbox.raise_(draft)
         if isinstance(raised, Refusal):
@@ -484,11 +494,11 @@ class RequestService:
 
 
 def request_digest(request: Request) -> str:
-    """Of all that is asked, and of nothing that a later step says of it: what an expert signs."""
-    asked = replace(
+    """Return the digest that an expert signs: of everything requested, and of nothing that a later step adds."""
+    requested = replace(
         request, state=RequestState.SUBMITTED, retrieval=None, findings=(), decided_by="", decided_on="", reason=""
     )
-    return hashlib.sha256(b"names/" + msgspec.json.encode(asked)).hexdigest()
+    return hashlib.sha256(b"names/" + msgspec.json.encode(requested)).hexdigest()
 
 
 def _reason(request: Request) -> str:

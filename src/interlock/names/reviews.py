@@ -28,7 +28,7 @@ CONFIRM: Final = "public_notice"
 
 
 class DueNames(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of the registry waits for somebody."""
+    """Counts of the entries that wait for somebody."""
 
     statuses: dict[str, int]
     overdue: int
@@ -36,36 +36,38 @@ class DueNames(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reminders:
+    """The reminders of reviews and of public entries that are to be confirmed."""
+
     def __init__(self, state: RegistryState, remind: Callable[[str], None]) -> None:
-        """`remind` tells operators once more of the review of a name that waits in the inbox."""
+        """Create the reminders. `remind` notifies operators again of the waiting review of a name."""
         self._state = state
         self._remind = remind
         self._counted: tuple[tuple[str, str], DueNames] | None = None
 
     def due(self) -> DueNames:
-        """Counted once for each state of the registry and day."""
+        """Return the counts, computed once for each state of the registry and day."""
         state = self._state
         key = (state.version, state.today)
         if self._counted is None or self._counted[0] != key:
             statuses = dict.fromkeys((status.value for status in Status), 0)
             for entry in state.registry.entries.values():
                 statuses[entry.status.value] += 1
-            own = [one for one in state.registry.entries.values() if not one.source]
-            overdue = sum(is_overdue(one, state.today) for one in own)
-            unconfirmed = sum(is_unconfirmed(one, state.today) for one in own)
+            own = [each for each in state.registry.entries.values() if not each.source]
+            overdue = sum(is_overdue(each, state.today) for each in own)
+            unconfirmed = sum(is_unconfirmed(each, state.today) for each in own)
             self._counted = key, DueNames(statuses=statuses, overdue=overdue, unconfirmed=unconfirmed)
         return self._counted[1]
 
     async def look(self) -> None:
-        """Gives the notices whose day has come. Asked again and again. Raises Refused, StoreError."""
+        """Give the notices that are due. Called repeatedly. Raises Refused, StoreError."""
         now, registry = self._state.now, self._state.registry
-        own = [one for one in registry.entries.values() if not one.source and _is_watched(one)]
-        for step in [step for one in own for step in _notices(one, now) if not _is_given(registry, step)]:
+        own = [entry for entry in registry.entries.values() if not entry.source and _is_watched(entry)]
+        for step in [step for entry in own for step in _notices(entry, now) if not _is_given(registry, step)]:
             if await self._give(step) and step.what == REVIEW:
                 self._remind(step.subject)
 
     async def _give(self, step: Step) -> bool:
-        """Whether it is new."""
+        """Record a notice, and return whether it is new."""
 
         def decide(registry: Registry) -> Change:
             return Change((), False) if _is_given(registry, step) else Change((step,), True)
@@ -77,7 +79,7 @@ class Reminders:
 
 
 def confirmation_due(entry: Entry) -> str | None:
-    """The day on which somebody has to say again that a surface is meant to be public (REG-8.4-2)."""
+    """Return the day on which somebody has to confirm again that a surface is public (REG-8.4-2), or None."""
     if entry.authentication_scope != PUBLIC or entry.source or entry.status is Status.WITHDRAWN:
         return None
     return days_after(entry.public_confirmed_on or entry.first_registered, PUBLIC_DAYS)
@@ -97,26 +99,26 @@ def _is_given(registry: Registry, step: Step) -> bool:
 
 
 def _notices(entry: Entry, now: str) -> Iterator[Step]:
-    yield from filter(None, (_maybe_review_notice(entry, now), _maybe_public_notice(entry, now)))
+    yield from filter(None, (_find_review_notice(entry, now), _find_public_notice(entry, now)))
 
 
-def _maybe_review_notice(entry: Entry, now: str) -> Step | None:
+def _find_review_notice(entry: Entry, now: str) -> Step | None:
     due = entry.answer_due or entry.review_due
     if entry.status is not Status.PROVISIONAL or due is None:
         return None
     days = reached_notice(now[:10], due)
     if days is None:
         return None
-    said = f"its review is due on {due}" if days else f"its review was due on {due}, and is overdue"
-    return Step(at=now, by=REGISTRY, what=REVIEW, subject=entry.surface_name, reason=said, notice=f"{due} {days}")
+    reason = f"its review is due on {due}" if days else f"its review was due on {due}, and is overdue"
+    return Step(at=now, by=REGISTRY, what=REVIEW, subject=entry.surface_name, reason=reason, notice=f"{due} {days}")
 
 
-def _maybe_public_notice(entry: Entry, now: str) -> Step | None:
+def _find_public_notice(entry: Entry, now: str) -> Step | None:
     due = confirmation_due(entry)
     if due is None or now[:10] < due:  # REG-8.4-2
         return None
-    said = f"it is public, and no one has confirmed that for {PUBLIC_DAYS} days"
-    return Step(at=now, by=REGISTRY, what=CONFIRM, subject=entry.surface_name, reason=said, notice=due)
+    reason = f"it is public, and no one has confirmed that for {PUBLIC_DAYS} days"
+    return Step(at=now, by=REGISTRY, what=CONFIRM, subject=entry.surface_name, reason=reason, notice=due)
 
 
 log = logging.getLogger("interlock.names")
@@ -125,6 +127,8 @@ EVERY_S: Final = 3600.0
 
 
 class Reviews:
+    """The task that keeps the registry up to date every hour."""
+
     def __init__(
         self,
         state: RegistryState,

@@ -42,7 +42,7 @@ class _Initial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @cache
 def initial_steps() -> tuple[Step, ...]:
-    """The same on every installation (REG-6-3)."""
+    """Return the first steps of every log, which are the same on every installation (REG-6-3)."""
     read = msgspec.json.decode(_FILE.read_bytes(), type=_Initial)
     revision = Revision(
         revision=1,
@@ -79,13 +79,15 @@ PAGE: Final = 10_000
 
 
 class Change(msgspec.Struct, frozen=True):
-    """What a function of the state decided: the steps to take, and what to answer once they are on disk."""
+    """The result of a decision: the steps to append, and the answer once they are on disk."""
 
     steps: tuple[Step, ...]
     answer: Any = None
 
 
 class RegistryState:
+    """The registry of this node, with its log."""
+
     def __init__(self, names_log: NamesLog, recorder: Recorder, clock: Clock) -> None:
         self.registry = Registry(initial_steps())
         self.changed = Feed[None]()  # something in the registry is another
@@ -99,7 +101,7 @@ class RegistryState:
 
     @property
     def version(self) -> str:
-        """What changes with every change."""
+        """Return a text that differs after every change."""
         return f"{self._last.sequence}-{self._last.hash.hex()[:16]}"
 
     @property
@@ -117,7 +119,7 @@ class RegistryState:
         return self.registry.is_trusted(entry)
 
     async def open(self) -> None:
-        """A log that cannot be believed makes the registry unusable, and nothing else."""
+        """Read the log. A damaged log makes the registry unusable, and nothing else."""
         try:
             await self._log.open()
             await self.refresh()
@@ -133,7 +135,7 @@ class RegistryState:
         await self._log.close()
 
     async def refresh(self) -> None:
-        """Takes in what other processes have added. Raises StoreError."""
+        """Read what other processes have appended. Raises StoreError."""
         async with self._lock:
             before = self._last
             await self._catch_up()
@@ -148,7 +150,7 @@ class RegistryState:
                 log.warning("what other replicas changed in the registry of names is not known yet: %s", away)
 
     async def steps_of(self, name: str) -> list[Step]:
-        """What the log has about a name. Raises StoreError."""
+        """Return the steps about a name. Raises StoreError."""
         self._check_usable()
         records = await self._log.read_of(name) if self._log.is_begun else []
         if not records and self._last == ORIGIN:
@@ -156,7 +158,10 @@ class RegistryState:
         return [decode_step(record.data) for record in records]
 
     async def change(self, decide: Callable[[Registry], Change]) -> Any:
-        """Raises what `decide` raises, and StoreError."""
+        """Decide on the current state and append the steps; repeat if another process was first.
+
+        Raises StoreError, and what `decide` raises.
+        """
         self._check_usable()
         async with self._lock:
             for _ in range(TRIES_MAX):
@@ -205,7 +210,7 @@ class RegistryState:
 
 
 def own_entry(registry: Registry, name: str) -> Entry:
-    """The entry of a name, if it is this registry's own. Raises NotFound, Refused."""
+    """Return the entry of a name that is registered here. Raises NotFound, Refused."""
     entry = registry.entry(name)
     if entry is None:
         raise NotFound("name", name, list(registry.entries)[:10_000])
@@ -219,7 +224,7 @@ def _record(step: Step) -> NamedRecord:
 
 
 def _audit_line(step: Step, mark: Mark) -> bytes:
-    """The step in the audit log: what was done, and the hash that the registry's own log had afterwards."""
+    """Return the audit record of a step, with the hash that the registry's own log had afterwards."""
     members: dict[str, Any] = {
         "at": step.at,
         "who": step.by,

@@ -74,7 +74,7 @@ class UndecidedPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool was when an operator pinned it."""
+    """The schemas of a tool at the time when an operator pinned it."""
 
     tool: str
     digest: str
@@ -105,10 +105,10 @@ class SurfacePins:
             self._pins[pin.tool] = pin
 
     async def close(self) -> None:
-        """All of it is on disk."""
+        """Do nothing: all pins are on disk."""
 
     def take_change(self, change: Change) -> None:
-        """What another replica pinned or released."""
+        """Take over a pin that another replica set or removed."""
         if change.entry is None:
             self._pins.pop(change.key, None)
         else:
@@ -153,7 +153,7 @@ class SurfaceQuestions:
         self._asking: set[tuple[str, str]] = set()
 
     async def open(self) -> None:
-        """Questions of former runs are in the inbox."""
+        """Do nothing: questions of earlier runs are in the inbox."""
 
     async def close(self) -> None:
         await self._work.finish()
@@ -163,6 +163,7 @@ class SurfaceQuestions:
         return ruling is not None and ruling.says == ACCEPT
 
     def ask(self, pair: UndecidedPair) -> None:
+        """Put an undecided pair into the inbox, once."""
         key = pair.tool, pair.digest
         if key in self._asking or self._rulings.maybe(*key) is not None:
             return
@@ -174,7 +175,7 @@ class SurfaceQuestions:
     async def _raise(self, pair: UndecidedPair) -> None:
         try:
             await self._void_outdated(pair)
-            waiting = sum(one.target == pair.segment for one in self._inbox.waiting_definitions())
+            waiting = sum(approval.target == pair.segment for approval in self._inbox.waiting_definitions())
             params = _shown(pair)
             if waiting >= WAITING_MAX or len(params) > SHOWN_BYTES_MAX:
                 log.warning("link %s: %s is undecided, and nobody can be asked now", pair.segment, pair.tool)
@@ -200,7 +201,7 @@ class SurfaceQuestions:
             self._asking.discard((pair.tool, pair.digest))
 
     async def _void_outdated(self, pair: UndecidedPair) -> None:
-        """A newer pair takes the place of an older one, so that no server can fill the inbox."""
+        """Make older questions about a tool void, so that no server can fill the inbox."""
 
         def is_outdated(approval: Approval) -> bool:
             is_ours = approval.status is Status.PENDING and SURFACE in approval.factors
@@ -238,7 +239,7 @@ class SurfaceChecks:
         pins: SurfacePins,
         near: Callable[[str], str | None] = lambda name: None,
     ) -> None:
-        """`near`: the registered name that another looks like."""
+        """Create the checks. `near` returns the registered name that another name looks like, or None."""
         self._lookup = lookup
         self._policy = policy
         self._questions = questions
@@ -250,16 +251,16 @@ class SurfaceChecks:
         self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort
     ) -> Surface | None:
         policy = self._policy()
-        found: Surface | None = None
+        worst: Surface | None = None
         for name in names:
             entry = self._lookup.entry(name)
             if entry is not None and policy.enforcement(name) != "off":
                 surface = self._judge_entry(entry, policy, segment, tool, item, meta, effort)
-                if found is None or _is_worse(surface, found):
-                    found = surface
-        if (pin := self._pins.get(tool)) is not None and (found is None or not found.is_refused):
-            found = _held_to_pin(pin, found, names[0], item, policy, effort)
-        return found if found is not None or policy.enforce == "off" else self._maybe_near(names[0])
+                if worst is None or _is_worse(surface, worst):
+                    worst = surface
+        if (pin := self._pins.get(tool)) is not None and (worst is None or not worst.is_refused):
+            worst = _held_to_pin(pin, worst, names[0], item, policy, effort)
+        return worst if worst is not None or policy.enforce == "off" else self._find_near_miss(names[0])
 
     def _judge_entry(
         self,
@@ -303,14 +304,14 @@ class SurfaceChecks:
         return Surface(judgement=judged, warn=warn)
 
     def _specifications(self, entry: Entry) -> tuple[Specification, ...]:
-        kept = self._prepared.get(entry.surface_name)
-        if kept is None or kept[0] is not entry:
+        prepared = self._prepared.get(entry.surface_name)
+        if prepared is None or prepared[0] is not entry:
             if len(self._prepared) >= KNOWN_MAX:
                 self._prepared.clear()
-            kept = self._prepared[entry.surface_name] = (entry, tuple(map(Specification, entry.revisions)))
-        return kept[1]
+            prepared = self._prepared[entry.surface_name] = (entry, tuple(map(Specification, entry.revisions)))
+        return prepared[1]
 
-    def _maybe_near(self, name: str) -> Surface | None:
+    def _find_near_miss(self, name: str) -> Surface | None:
         near = self._near(name)
         if near is None:
             return None
@@ -328,10 +329,10 @@ def pair_digest(name: str, registered: SchemaPair, offered: SchemaPair) -> str:
     )
 
 
-def _is_worse(one: Surface, other: Surface) -> bool:
-    if one.is_refused is not other.is_refused:
-        return one.is_refused
-    return _VERDICTS.index(one.judgement.verdict) > _VERDICTS.index(other.judgement.verdict)
+def _is_worse(surface: Surface, other: Surface) -> bool:
+    if surface.is_refused is not other.is_refused:
+        return surface.is_refused
+    return _VERDICTS.index(surface.judgement.verdict) > _VERDICTS.index(other.judgement.verdict)
 
 
 def _told(differences: tuple[SurfaceDifference, ...]) -> str:
@@ -364,36 +365,36 @@ def _warning(judged: Judgement, entry: Entry, *, is_trusted: bool) -> str:
         "revision": judged.revision,
         "deprecation": entry.deprecation,  # the same words as everywhere (REG-7.3-2)
     }
-    told = [_WORDS[note].format(**words) for note in judged.notes]
+    parts = [_WORDS[note].format(**words) for note in judged.notes]
     if judged.verdict is SurfaceVerdict.INPUT_ONLY:
-        told.append("its server declares no output schema")
+        parts.append("its server declares no output schema")
     if judged.verdict is SurfaceVerdict.UNVERIFIABLE:
-        told.append("the registry has no schemas of it")
+        parts.append("the registry has no schemas of it")
     if judged.differences:
-        told.append(_told(judged.differences))
+        parts.append(_told(judged.differences))
     if not is_trusted:
-        told.append(f"the registry {entry.source} is not trusted yet")
-    return f"{judged.name} {judged.verdict.value}: {'; '.join(told)}" if told else ""
+        parts.append(f"the registry {entry.source} is not trusted yet")
+    return f"{judged.name} {judged.verdict.value}: {'; '.join(parts)}" if parts else ""
 
 
 def _held_to_pin(
-    pin: Pin, found: Surface | None, name: str, item: Item, policy: SurfacePolicy, effort: Effort
+    pin: Pin, surface: Surface | None, name: str, item: Item, policy: SurfacePolicy, effort: Effort
 ) -> Surface | None:
-    """A difference that a client can live with is a warning, unless registry.strict (REG-8.2-3)."""
+    """Compare a tool with its pin. A compatible difference is a warning, unless registry.strict is set (REG-8.2-3)."""
     try:
         pinned = SchemaPair(pin.argument, None if pin.returned == NONE else pin.returned)
         offered = SchemaPair(item.get("inputSchema"), item.get("outputSchema"))
     except CodecError:
-        return found
+        return surface
     if offered.digest == pin.digest:  # REG-8.2-3
-        return found
+        return surface
     unknown = Judgement(name=name, verdict=absent_verdict(name), digest=offered.digest)
-    judged = found.judgement if found is not None else unknown
+    judged = surface.judgement if surface is not None else unknown
     compared = compare(pinned, offered, effort)
     if compared.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE) and not policy.strict:  # REG-8.2-3
         warning = _WORDS["pin_differs"].format(name=name)
-        told = "; ".join(filter(None, (found.warning if found is not None else "", warning)))
-        return Surface(judgement=judged, warn=lambda: told)
+        text = "; ".join(filter(None, (surface.warning if surface is not None else "", warning)))
+        return Surface(judgement=judged, warn=lambda: text)
     detail = f"{pin.tool} is not what is pinned: {_told(compared.differences) or 'its schemas are others'}"
     data: Mapping[str, Any] = {
         "name": name,
@@ -415,7 +416,7 @@ class SurfaceParts(msgspec.Struct, frozen=True, kw_only=True):
 def make_surface_parts(
     state: RegistryState, inbox: Inbox, rulings: Rulings, kv: KeyValue, clock: Clock, plan: Callable[[], Plan]
 ) -> SurfaceParts:
-    """`plan`: the configuration as it is now."""
+    """Create the session-bind check and its parts. `plan` returns the current configuration."""
     questions, pins = SurfaceQuestions(inbox, rulings), SurfacePins(kv, clock)
     checks = SurfaceChecks(state, lambda: policy_of(plan()), questions, pins, _LazyLookalikes(state).near)
     return SurfaceParts(checks=checks, questions=questions, pins=pins)
@@ -448,7 +449,7 @@ class Rejudgement:
     def __init__(
         self, lookup: Lookup, changed: Feed[None], namespace: Callable[[], Namespace], ruled: AsyncFeed[str]
     ) -> None:
-        """`ruled` has the tools of a segment listed anew."""
+        """Create the task. Publishing a segment on `ruled` lists its tools again."""
         self._lookup = lookup
         self._namespace = namespace
         self._ruled = ruled
@@ -465,7 +466,7 @@ class Rejudgement:
         await self._work.finish()
 
     async def settle(self) -> None:
-        """Until everything is judged by what the registry now says."""
+        """Wait until all tools are judged by the current registry."""
         await self._work.finish()
 
     def _on_change(self, _: None) -> None:

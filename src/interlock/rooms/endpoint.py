@@ -432,7 +432,7 @@ class RoomsEndpoint:
             return HttpRefusal("unavailable", "history cannot be read at the moment")
         records = limit_bytes(records, HISTORY_ANSWER_BYTES)
         return {
-            "history": [_told(record) for record in records],
+            "history": [_describe_record(record) for record in records],
             "more": bool(records) and records[-1].sequence < room.timeline.delivered,
         }
 
@@ -446,7 +446,7 @@ class RoomsEndpoint:
                 return HttpRefusal("history_gap", "no envelope of that id or number is kept here")
             upto = place - 1
         records = await room.timeline.history.read(max(readable_after, upto - limit), upto, limit)
-        return {"history": [_told(record) for record in reversed(records)]}
+        return {"history": [_describe_record(record) for record in reversed(records)]}
 
     async def _post(self, scope: Scope, receive: Receive, send: Send, caller: RoomCaller, topic: str) -> None:
         joined = await self._join(caller, topic)
@@ -518,7 +518,7 @@ def _decode_topic(body: bytes | int) -> str | None:
         return None
 
 
-def _told(record: Any) -> Json:
+def _describe_record(record: Any) -> Json:
     return {"seq": record.sequence, "received_at": rfc3339_ms(record.received_at), "envelope": Raw(record.data)}
 
 

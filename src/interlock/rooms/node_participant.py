@@ -154,7 +154,7 @@ class NodeParticipant:
         if route is not None and not _may_use(caller.principal, route):
             sink.refusal(id, NOT_FOUND)
             return
-        released = self._proposals.find_released_approval(sink.asked.id)
+        released = self._proposals.find_released_approval(sink.request.id)
         request = ClientRequest(caller, id, TOOLS_CALL, params, meta, sink)
         self._dispatch.call_tool(request, released_by=released)
 
@@ -192,8 +192,8 @@ class NodeParticipant:
 class _Answer:
     """The reply to one request, published in the room to the requester. A `Sink`."""
 
-    def __init__(self, room: Room, asked: Envelope, to: tuple[str, ...]) -> None:
-        self.asked = asked
+    def __init__(self, room: Room, request: Envelope, to: tuple[str, ...]) -> None:
+        self.request = request
         self._room = room
         self._to = to
 
@@ -214,14 +214,14 @@ class _Answer:
         """Do nothing: the request was cancelled."""
 
     def _publish(self, message: bytes) -> EnvelopeRefusal | None:
-        envelope = enclose(self._room, message, OWN, self._to, self.asked.id)
+        envelope = enclose(self._room, message, OWN, self._to, self.request.id)
         if isinstance(envelope, EnvelopeRefusal):
             return envelope
         return self._room.receive(envelope, NODE, OWN, self._settle)
 
     def _settle(self, failed: EnvelopeRefusal | None) -> None:
         if failed is not None:
-            log.warning("room %s: the answer to %s was lost: %s", self._room.topic, self.asked.id, failed.message)
+            log.warning("room %s: the answer to %s was lost: %s", self._room.topic, self.request.id, failed.message)
 
 
 def _may_use(principal: Principal, route: Route) -> bool:

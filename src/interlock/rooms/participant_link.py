@@ -209,21 +209,21 @@ def _result(call: Call, hold: ProposalHold, settled: Settled) -> bytes:
     approval = settled.approval
     status = STATUS[approval.status]
     if status in _UNDER_WAY:
-        told = (
+        text = (
             f"confirmation_required: you are restricted in the room {hold.room.topic}, so the call is proposed there."
             " A full participant or a person decides; then make the same call again for its result."
         )
-        said: dict[str, Any] = {"status": "confirmation_required", "confirmation_id": approval.id}
+        confirmation: dict[str, Any] = {"status": "confirmation_required", "confirmation_id": approval.id}
         if approval.expires_at is not None:
-            said["expires_at"] = rfc3339(approval.expires_at)
+            confirmation["expires_at"] = rfc3339(approval.expires_at)
     else:
         why = approval.decision.reason if approval.decision is not None else None
-        told = f"confirmation_denied: the proposal is {status.value}" + (f": {why}" if why else "")
-        said = {"status": "confirmation_denied", "confirmation_id": approval.id}
-    said |= {"room": hold.room.topic, "proposalId": approval.proposal_id}
+        text = f"confirmation_denied: the proposal is {status.value}" + (f": {why}" if why else "")
+        confirmation = {"status": "confirmation_denied", "confirmation_id": approval.id}
+    confirmation |= {"room": hold.room.topic, "proposalId": approval.proposal_id}
     era: dict[str, Any] = {"resultType": "complete"} if call.caller.era is Era.MODERN else {}
-    content = [{"type": "text", "text": told}]
-    return encode_value({**era, "content": content, "isError": True, "_meta": {"x-mcpax-confirmation": said}})
+    content = [{"type": "text", "text": text}]
+    return encode_value({**era, "content": content, "isError": True, "_meta": {"x-mcpax-confirmation": confirmation}})
 
 
 NODE: Final = Participant(id=OWN, privilege=Privilege.FULL)  # the node, asking on its own behalf
@@ -276,13 +276,15 @@ class ParticipantLink(ConnectedLink):
         return {} if self._room.settings.trust_annotations else _UNTRUSTED
 
     def greeted(self, facts: ServerFacts) -> None:
-        """It offers tools. What it would have every client read, or keep of a call, it is not asked for."""
-        kept = {name: raw for name, raw in facts.capabilities.items() if name in _FOR_CALLERS}
-        super().greeted(msgspec.structs.replace(facts, capabilities=kept, instructions=None))
+        """Take over the server's facts, but only capabilities for tools: no instructions for every client, and
+        nothing that outlives a call.
+        """
+        capabilities = {name: raw for name, raw in facts.capabilities.items() if name in _FOR_CALLERS}
+        super().greeted(msgspec.structs.replace(facts, capabilities=capabilities, instructions=None))
         self.call_type = self._new_call
 
     def _new_call(self, *fields: Any) -> Call:
-        """Of one who is restricted here, the call becomes a proposal."""
+        """Create a call. A call of a restricted participant becomes a proposal."""
         call = Call(*fields)
         who = self.members.speaker(call.caller.principal.name)
         if who.privilege is not Privilege.FULL and self._room.settings.tracker and isinstance(call.route, Route):
@@ -290,13 +292,13 @@ class ParticipantLink(ConnectedLink):
         return call
 
     def cancel(self, pending: Pending, reason: str) -> None:
-        """The one that asked takes it back."""
+        """Cancel a call on behalf of its caller."""
         if self.waiting.pop(pending.upstream_id) is not None and isinstance(self.pipe, RoomPipe):
             params = encode_value({"requestId": pending.upstream_id, "reason": reason})
             self.pipe.take_back(encode_notification(CANCELLED.encode(), params), pending)
 
     def on_envelope(self, envelope: Envelope) -> None:
-        """An `mcp` envelope of this participant."""
+        """Handle an `mcp` envelope of this participant."""
         try:
             message = decode_untrusted(envelope.payload)
         except CodecError as error:

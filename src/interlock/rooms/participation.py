@@ -90,22 +90,26 @@ IsHeld = Callable[[Room, str, str], bool]  # a room, a participant, and the name
 
 
 class Participation:
+    """The operations of the tools `rooms.*`."""
+
     def __init__(self, rooms: Rooms, leases: Leases, is_held: IsHeld) -> None:
-        """`is_held`: whether a call of a participant's tool is held for a person in the namespace."""
+        """Create the operations. `is_held` returns whether a call of a participant's tool is held for a person in
+        the namespace.
+        """
         self._rooms = rooms
         self._leases = leases
         self._is_held = is_held
 
     def may_join_any(self, principal: str) -> bool:
-        """Or might: who was removed is told so."""
+        """Return whether a client is a member of any room, removed or not: a removed client learns so when it joins."""
         return any(self._rooms.is_member(room, principal) for room in self._rooms.by_topic.values())
 
     def _room(self, topic: str, principal: str) -> tuple[Room, Participant] | EnvelopeRefusal:
-        """A room that it may not join is one that it does not know."""
+        """Return a room and the participant that a client is in it. To a non-member the room is unknown."""
         room = self._rooms.by_topic.get(topic)
         if room is None or not self._rooms.is_member(room, principal):
             return EnvelopeRefusal(
-                "unknown_topic", "there is no room of that topic for you; rooms.list names those there are"
+                "unknown_topic", "unknown room, or you are not a member of it; rooms.list names your rooms"
             )
         if not self._rooms.may_join(room, principal):
             return EnvelopeRefusal("removed", REMOVED_HINT)
@@ -115,7 +119,7 @@ class Participation:
 
     # Who is where
 
-    async def list_all(self, principal: str, asked: Nothing) -> Json:
+    async def list_all(self, principal: str, request: Nothing) -> Json:
         rooms = [room for room in self._rooms.by_topic.values() if self._rooms.may_join(room, principal)]
         return {
             "rooms": [
@@ -129,98 +133,107 @@ class Participation:
             ]
         }
 
-    async def join(self, principal: str, asked: InRoom) -> Json | EnvelopeRefusal:
-        found = self._room(asked.topic, principal)
-        if isinstance(found, EnvelopeRefusal):
-            return found
-        room, who = found
+    async def join(self, principal: str, request: InRoom) -> Json | EnvelopeRefusal:
+        membership = self._room(request.topic, principal)
+        if isinstance(membership, EnvelopeRefusal):
+            return membership
+        room, who = membership
         if not self._leases.begin(room, who, principal):
             return EnvelopeRefusal("room_full", f"at most {room.settings.max_participants} participants")
         await self._rooms.readable_after(room, who.id)
-        there = [one.described() for one in room.present(who.id)]
+        there = [participant.described() for participant in room.present(who.id)]
         return {"topic": room.topic, "you": who.described(), "participants": there, "cursor": room.timeline.delivered}
 
-    async def leave(self, principal: str, asked: InRoom) -> Json | EnvelopeRefusal:
-        found = self._room(asked.topic, principal)
-        if isinstance(found, EnvelopeRefusal):
-            return found
-        return {"topic": asked.topic, "left": self._leases.end(found[0], found[1].id)}
+    async def leave(self, principal: str, request: InRoom) -> Json | EnvelopeRefusal:
+        membership = self._room(request.topic, principal)
+        if isinstance(membership, EnvelopeRefusal):
+            return membership
+        return {"topic": request.topic, "left": self._leases.end(membership[0], membership[1].id)}
 
-    async def participants(self, principal: str, asked: InRoom) -> Json | EnvelopeRefusal:
-        found = self._room(asked.topic, principal)
-        if isinstance(found, EnvelopeRefusal):
-            return found
-        return {"topic": asked.topic, "participants": [one.described() for one in found[0].present()]}
+    async def participants(self, principal: str, request: InRoom) -> Json | EnvelopeRefusal:
+        membership = self._room(request.topic, principal)
+        if isinstance(membership, EnvelopeRefusal):
+            return membership
+        return {
+            "topic": request.topic,
+            "participants": [participant.described() for participant in membership[0].present()],
+        }
 
     # What is said
 
-    async def read(self, principal: str, asked: Reading) -> Json | EnvelopeRefusal:
-        found = self._room(asked.topic, principal)
-        if isinstance(found, EnvelopeRefusal):
-            return found
-        room, who = found
+    async def read(self, principal: str, request: Reading) -> Json | EnvelopeRefusal:
+        membership = self._room(request.topic, principal)
+        if isinstance(membership, EnvelopeRefusal):
+            return membership
+        room, who = membership
         readable_after = await self._rooms.readable_after(room, who.id)
-        if room.settings.history_visibility == "none" and asked.cursor is None:
+        if room.settings.history_visibility == "none" and request.cursor is None:
             after = room.timeline.delivered
         else:
-            after = max(readable_after, room.timeline.delivered - asked.limit) if asked.cursor is None else asked.cursor
+            after = (
+                max(readable_after, room.timeline.delivered - request.limit)
+                if request.cursor is None
+                else request.cursor
+            )
         if room.settings.history_visibility != "none":
             after = max(after, readable_after)
         if after > room.timeline.delivered:
             return EnvelopeRefusal("history_gap", "no message of that number was published yet")
-        await room.timeline.wait_beyond(after, asked.wait_s)
-        found = self._room(asked.topic, principal)  # an admin may have removed it meanwhile
-        if isinstance(found, EnvelopeRefusal):
-            return found
-        records = limit_bytes(await room.timeline.history.read(after, room.timeline.delivered, asked.limit))
+        await room.timeline.wait_beyond(after, request.wait_s)
+        membership = self._room(request.topic, principal)  # an admin may have removed it meanwhile
+        if isinstance(membership, EnvelopeRefusal):
+            return membership
+        records = limit_bytes(await room.timeline.history.read(after, room.timeline.delivered, request.limit))
         cursor = records[-1].sequence if records else after
         under_way = await self._rooms.proposals.list_all(room)
         return {
             "topic": room.topic,
-            "messages": [_told(one) for one in records],
+            "messages": [_describe_record(item) for item in records],
             "cursor": cursor,
             "more": cursor < room.timeline.delivered,
-            "proposals": [one for one in under_way if one["status"] in ("pending", "claimed")],
+            "proposals": [item for item in under_way if item["status"] in ("pending", "claimed")],
         }
 
-    async def say(self, principal: str, asked: Saying) -> Json | EnvelopeRefusal:
-        payload: Json = {"text": asked.text} | ({} if asked.format == "plain" else {"format": asked.format})
-        return await self._publish(principal, asked.topic, CHAT, payload, tuple(asked.to))
+    async def say(self, principal: str, request: Saying) -> Json | EnvelopeRefusal:
+        payload: Json = {"text": request.text} | ({} if request.format == "plain" else {"format": request.format})
+        return await self._publish(principal, request.topic, CHAT, payload, tuple(request.to))
 
-    async def propose(self, principal: str, asked: Proposing) -> Json | EnvelopeRefusal:
-        payload: Json = {"method": TOOLS_CALL, "params": {"name": asked.tool, "arguments": asked.arguments}}
-        if asked.reason is not None:
-            payload["reason"] = asked.reason
-        warning = self._find_secret_warning(asked)
+    async def propose(self, principal: str, request: Proposing) -> Json | EnvelopeRefusal:
+        payload: Json = {"method": TOOLS_CALL, "params": {"name": request.tool, "arguments": request.arguments}}
+        if request.reason is not None:
+            payload["reason"] = request.reason
+        warning = self._find_secret_warning(request)
         if warning is not None:
             return warning
-        said = await self._publish(principal, asked.topic, PROPOSAL, payload, (asked.to,))
-        if isinstance(said, EnvelopeRefusal):
-            return said
-        settled = await self._rooms.proposals.wait_until_settled(asked.topic, said["id"], max(asked.wait_s, 0.2))
-        found = self._room(asked.topic, principal)  # an admin may have removed it meanwhile
-        if isinstance(found, EnvelopeRefusal):
-            return found
+        published = await self._publish(principal, request.topic, PROPOSAL, payload, (request.to,))
+        if isinstance(published, EnvelopeRefusal):
+            return published
+        settled = await self._rooms.proposals.wait_until_settled(
+            request.topic, published["id"], max(request.wait_s, 0.2)
+        )
+        membership = self._room(request.topic, principal)  # an admin may have removed it meanwhile
+        if isinstance(membership, EnvelopeRefusal):
+            return membership
         status = {"status": "published"} if settled is None else _shown(settled)
-        return {"topic": asked.topic, "proposalId": said["id"], **status}
+        return {"topic": request.topic, "proposalId": published["id"], **status}
 
-    def _find_secret_warning(self, asked: Proposing) -> EnvelopeRefusal | None:
-        """X-7.2-1."""
-        room = self._rooms.by_topic.get(asked.topic)
-        if asked.despite_secrets or room is None:
+    def _find_secret_warning(self, request: Proposing) -> EnvelopeRefusal | None:
+        """Return the refusal of arguments that seem to hold a secret, or None (X-7.2-1)."""
+        room = self._rooms.by_topic.get(request.topic)
+        if request.despite_secrets or room is None:
             return None
-        shown = {"arguments": asked.arguments, "reason": asked.reason}
+        shown = {"arguments": request.arguments, "reason": request.reason}
         return secret_refusal(msgspec.json.encode(shown), room.settings.secret_patterns)
 
     async def _publish(
         self, principal: str, topic: str, kind: str, payload: Json, to: tuple[str, ...]
     ) -> Json | EnvelopeRefusal:
-        found = self._room(topic, principal)
-        if isinstance(found, EnvelopeRefusal):
-            return found
-        room, who = found
+        membership = self._room(topic, principal)
+        if isinstance(membership, EnvelopeRefusal):
+            return membership
+        room, who = membership
         stamp = room.stamp()
-        made = Envelope(
+        draft = Envelope(
             id=stamp.id,
             ts=stamp.ts,
             sender=who.id,
@@ -228,7 +241,7 @@ class Participation:
             kind=kind,
             payload=msgspec.json.encode(payload),
         )
-        envelope = decode_untrusted(encode(made), room.settings.max_envelope_bytes)
+        envelope = decode_untrusted(encode(draft), room.settings.max_envelope_bytes)
         if isinstance(envelope, EnvelopeRefusal):
             return envelope
         done: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
@@ -240,62 +253,64 @@ class Participation:
         refusal = room.receive(envelope, who, principal, settle) or await done
         if refusal is not None:
             return refusal
-        absent = [one for one in to if one not in room.seats]
+        absent = [recipient for recipient in to if recipient not in room.seats]
         return {"topic": topic, "id": stamp.id, "cursor": room.timeline.delivered} | (
             {"absent": absent} if absent else {}
         )
 
     # Proposals
 
-    async def fulfil(self, principal: str, asked: Fulfilling) -> Json | EnvelopeRefusal:
-        found = self._room(asked.topic, principal)
-        if isinstance(found, EnvelopeRefusal):
-            return found
-        room, who = found
+    async def fulfil(self, principal: str, request: Fulfilling) -> Json | EnvelopeRefusal:
+        membership = self._room(request.topic, principal)
+        if isinstance(membership, EnvelopeRefusal):
+            return membership
+        room, who = membership
         proposals = self._rooms.proposals
-        proposal = await proposals.find(room.topic, asked.proposal_id)
+        proposal = await proposals.find(room.topic, request.proposal_id)
         if proposal is not None and proposal.target is not None and proposal.method == TOOLS_CALL:
             # The gate sees the real operation: what is held there is approved in the inbox, once and with a proof.
             tool = _tool_name(proposal.params)
             if self._is_held(room, proposal.target, tool):
-                said = f"a person approves it in the inbox: interlock approve {proposal.id}"
-                return EnvelopeRefusal("kind_not_allowed", said, {"approval": proposal.id}, id=asked.proposal_id)
-        done = await proposals.fulfil(asked.topic, asked.proposal_id, who, principal)
+                message = f"a person approves it in the inbox: interlock approve {proposal.id}"
+                return EnvelopeRefusal("kind_not_allowed", message, {"approval": proposal.id}, id=request.proposal_id)
+        done = await proposals.fulfil(request.topic, request.proposal_id, who, principal)
         if isinstance(done, EnvelopeRefusal):
             return done
-        settled = await proposals.wait_until_settled(asked.topic, asked.proposal_id, asked.wait_s)
-        found = self._room(asked.topic, principal)
-        if isinstance(found, EnvelopeRefusal):
-            return found
-        return {"topic": asked.topic, "proposalId": asked.proposal_id, **_shown(settled or Settled(done))}
+        settled = await proposals.wait_until_settled(request.topic, request.proposal_id, request.wait_s)
+        membership = self._room(request.topic, principal)
+        if isinstance(membership, EnvelopeRefusal):
+            return membership
+        return {"topic": request.topic, "proposalId": request.proposal_id, **_shown(settled or Settled(done))}
 
-    async def reject(self, principal: str, asked: Rejecting) -> Json | EnvelopeRefusal:
-        found = self._room(asked.topic, principal)
-        if isinstance(found, EnvelopeRefusal):
-            return found
-        done = await self._rooms.proposals.reject(asked.topic, asked.proposal_id, found[1], principal, asked.reason)
-        return done if isinstance(done, EnvelopeRefusal) else _decided(asked.topic, asked.proposal_id, done.status)
+    async def reject(self, principal: str, request: Rejecting) -> Json | EnvelopeRefusal:
+        membership = self._room(request.topic, principal)
+        if isinstance(membership, EnvelopeRefusal):
+            return membership
+        done = await self._rooms.proposals.reject(
+            request.topic, request.proposal_id, membership[1], principal, request.reason
+        )
+        return done if isinstance(done, EnvelopeRefusal) else _decided(request.topic, request.proposal_id, done.status)
 
-    async def withdraw(self, principal: str, asked: Withdrawing) -> Json | EnvelopeRefusal:
-        found = self._room(asked.topic, principal)
-        if isinstance(found, EnvelopeRefusal):
-            return found
-        done = await self._rooms.proposals.withdraw(asked.topic, asked.proposal_id, found[1])
-        return done if isinstance(done, EnvelopeRefusal) else _decided(asked.topic, asked.proposal_id, done.status)
+    async def withdraw(self, principal: str, request: Withdrawing) -> Json | EnvelopeRefusal:
+        membership = self._room(request.topic, principal)
+        if isinstance(membership, EnvelopeRefusal):
+            return membership
+        done = await self._rooms.proposals.withdraw(request.topic, request.proposal_id, membership[1])
+        return done if isinstance(done, EnvelopeRefusal) else _decided(request.topic, request.proposal_id, done.status)
 
 
-def _told(one: Stored) -> Json:
-    return {"seq": one.sequence, "received_at": rfc3339(one.received_at), "envelope": Raw(one.data)}
+def _describe_record(record: Stored) -> Json:
+    return {"seq": record.sequence, "received_at": rfc3339(record.received_at), "envelope": Raw(record.data)}
 
 
 def _shown(settled: Settled) -> Json:
     approval = settled.approval
-    told: Json = {"status": STATUS[approval.status].value, "approval": approval.id}
+    outcome: Json = {"status": STATUS[approval.status].value, "approval": approval.id}
     if approval.decision is not None and approval.decision.reason is not None:
-        told["reason"] = approval.decision.reason
+        outcome["reason"] = approval.decision.reason
     if settled.answer is not None:
-        told["answer"] = Raw(settled.answer.payload)
-    return told
+        outcome["answer"] = Raw(settled.answer.payload)
+    return outcome
 
 
 def _decided(topic: str, proposal_id: str, status: Any) -> Json:

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from interlock.names.protocol.grammar import (
     Lookalikes,
     covers,
+    find_name_fault,
     is_handle,
     is_lookalike,
     is_name,
     is_prefix,
     is_scope,
     length_warnings,
-    maybe_name_fault,
 )
 
 # The draft's section 4.2, as a parser: each rule takes a text and gives what may be left of it.
@@ -48,13 +48,13 @@ def is_surface_name(text: str) -> bool:
 @given(st.text(alphabet="ab1_A-", max_size=12))
 def test_the_expression_and_the_abnf_agree(text: str) -> None:
     assert is_name(text) is is_surface_name(text)
-    assert (maybe_name_fault(text) is None) is is_name(text)
+    assert (find_name_fault(text) is None) is is_name(text)
 
 
 @pytest.mark.req("REG-4.2-1")
 @pytest.mark.parametrize("name", ["a", "a1", "a_b", "get2_b3", "org_alter_handbook"])
 def test_surface_names_pass(name: str) -> None:
-    assert maybe_name_fault(name) is None
+    assert find_name_fault(name) is None
 
 
 @pytest.mark.req("REG-4.2-1", "REG-4.2-2", "REG-4.2-3")
@@ -83,7 +83,7 @@ def test_surface_names_pass(name: str) -> None:
     ],
 )
 def test_other_texts_are_refused_with_the_place_and_the_reason(text: str, offset: int, said: str) -> None:
-    fault = maybe_name_fault(text)
+    fault = find_name_fault(text)
     assert fault is not None
     assert (fault.code, fault.offset) == ("name_syntax", offset)
     assert said in fault.reason
@@ -91,11 +91,11 @@ def test_other_texts_are_refused_with_the_place_and_the_reason(text: str, offset
 
 @pytest.mark.req("REG-4.2-4")
 def test_sixty_four_octets_pass_and_one_more_does_not() -> None:
-    assert maybe_name_fault("a" * 64) is None
+    assert find_name_fault("a" * 64) is None
     assert [code for code, _ in length_warnings("a" * 64)] == ["ax_segment_overflow", "alias_budget"]
     assert [code for code, _ in length_warnings("a" * 48)] == ["alias_budget"]
     assert length_warnings("a" * 47) == ()
-    fault = maybe_name_fault("a" * 65)
+    fault = find_name_fault("a" * 65)
     assert fault is not None
     assert fault.code == "name_too_long"
 

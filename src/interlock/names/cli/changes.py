@@ -127,7 +127,7 @@ def read_file(path: Path, bytes_max: int = FILE_BYTES_MAX) -> bytes:
 
 
 def end_json(invocation: Invocation, code: int) -> None:
-    """An answer in JSON is whole: a failure after it is told by the exit code alone."""
+    """Exit after JSON output: the output is complete, and only the exit code tells of the failure."""
     if invocation.out.as_json:
         raise typer.Exit(code)
 
@@ -345,16 +345,16 @@ def attach(
 
     if invocation.remote_url is not None:
         raise BadUsage("usage", "a copy is attached on the node's own machine")
-    made = StoredNames(invocation.loaded.plan, invocation.data_folder).attach(
+    attached = StoredNames(invocation.loaded.plan, invocation.data_folder).attach(
         request_, read_file(document, DOCUMENT_BYTES_MAX)
     )
     with contextlib.suppress(Unreachable):
         invocation.node.call(LIST_PREFIXES)  # a node that runs takes it in with this
     if invocation.out.as_json:
-        invocation.out.raw_json(msgspec.json.encode(made))
+        invocation.out.raw_json(msgspec.json.encode(attached))
         return
-    invocation.out.line(f"attached to the request for {made.subject}: {made.digest}")
-    invocation.out.remark(f"the copy is {made.path}")
+    invocation.out.line(f"attached to the request for {attached.subject}: {attached.digest}")
+    invocation.out.remark(f"the copy is {attached.path}")
 
 
 def sign(
@@ -480,7 +480,7 @@ def sign_statement(
 
 
 def _request(keys: "OperatorKeys", name: str, controller: str, body: dict[str, Any], key: str) -> dict[str, Any]:
-    """With the public half of the key, so that its signatures count from then on."""
+    """Return a request that contains the public half of the key, so that its signatures count from then on."""
     public = keys.maybe_public(key)
     if public is None:
         raise keys.unknown(key)

@@ -59,7 +59,7 @@ def list_names(
 
     answer = invocation.node.call(LIST_NAMES, only_public=public, status=status)
 
-    found = answer.as_(Names)
+    listed = answer.as_(Names)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -71,26 +71,26 @@ def list_names(
 
         heads = ("CONFIRMED", "SERVERS", "CALLS") if public else ("SCOPE", "CONTROLLER", "SINCE")
         rows = [[Text(head, style="dim") for head in ("NAME", "STATUS", "", *heads)]]
-        for one in found.names:
+        for entry in listed.names:
             marks = [
-                *(["review overdue"] if one.is_overdue else []),
-                *(["confirm it"] if one.is_unconfirmed else []),
-                *([f"from {one.source}" + ("" if one.is_trusted else ", not trusted")] if one.source else []),
+                *(["review overdue"] if entry.is_overdue else []),
+                *(["confirm it"] if entry.is_unconfirmed else []),
+                *([f"from {entry.source}" + ("" if entry.is_trusted else ", not trusted")] if entry.source else []),
             ]
-            described = (one.authentication_scope, one.change_controller, one.first_registered)
-            audited = (one.public_confirmed_on or "never", ", ".join(one.servers) or "none", str(one.calls))
-            texts = (one.surface_name, one.status, "; ".join(marks), *(audited if public else described))
+            described = (entry.authentication_scope, entry.change_controller, entry.first_registered)
+            audited = (entry.public_confirmed_on or "never", ", ".join(entry.servers) or "none", str(entry.calls))
+            texts = (entry.surface_name, entry.status, "; ".join(marks), *(audited if public else described))
             rows.append([Text(one_line(text)) for text in texts])
         out.draw(*in_columns(rows, width=out.console.width, shrink={4: 8} if public else {3: 8, 4: 8, 2: 14}))
-        if not found.names:
+        if not listed.names:
             out.remark("no name fits")
-        if found.trouble is not None:
-            out.remark(f"the registry cannot be used: {one_line(found.trouble)}")
-    if found.overdue:
+        if listed.trouble is not None:
+            out.remark(f"the registry cannot be used: {one_line(listed.trouble)}")
+    if listed.overdue:
         end_json(invocation, EXIT_REFUSED)
         from interlock.cli.terminal.text import count
 
-        raise Refused("review_overdue", f"{count(found.overdue, 'review')} of provisional names overdue")
+        raise Refused("review_overdue", f"{count(listed.overdue, 'review')} of provisional names overdue")
 
 
 @verb(app, "show", examples="interlock names show org_alter_handbook --log")
@@ -124,15 +124,15 @@ def show(
         out.line(f"{'revision':24}{specification['revision']} of {specification['registered']}, {len(earlier)} before")
         out.line(f"{'schemas':24}{specification.get('argument_digest', 'not known')}")
     for request in shown["requests"]:
-        said = one_line(request.get("reason", ""))
-        out.line(f"{request['filed_on']}  {request['kind']} {request['id'][:8]} {request['state']}  {said}")
-    for one in shown["implementations"]:
-        ended = one.get("ended_on")
-        out.line(f"implemented by {one_line(one['who'])}, " + (f"ended on {ended}" if ended else "known"))
+        reason = one_line(request.get("reason", ""))
+        out.line(f"{request['filed_on']}  {request['kind']} {request['id'][:8]} {request['state']}  {reason}")
+    for implementation in shown["implementations"]:
+        ended = implementation.get("ended_on")
+        out.line(f"implemented by {one_line(implementation['who'])}, " + (f"ended on {ended}" if ended else "known"))
     for step in shown["log"]:
         override = " in the controller's place" if step.get("is_override") else ""
-        said = one_line(step.get("reason", ""))
-        out.line(f"{step['at']}  {step['what']:12} by {one_line(step['by'])}{override}  {said}")
+        reason = one_line(step.get("reason", ""))
+        out.line(f"{step['at']}  {step['what']:12} by {one_line(step['by'])}{override}  {reason}")
 
 
 @verb(app, "check", examples="interlock names check acme_search --controller Acme --prefix acme_")
@@ -159,12 +159,12 @@ def check(
     body = {"name": name, "proposal": {"change_controller": "unknown", **proposal}}
     answer = invocation.node.call(CHECK_NAME, body=body)
 
-    found = answer.as_(NameCheck)
+    result = answer.as_(NameCheck)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
     else:
-        _draw_check(invocation, found)
-    if any(one.outcome == "fail" for one in found.criteria):
+        _draw_check(invocation, result)
+    if any(criterion.outcome == "fail" for criterion in result.criteria):
         end_json(invocation, EXIT_REFUSED)
         raise Refused("not_registrable", f"{name} cannot be registered like this")
 
@@ -179,18 +179,18 @@ def verify(
     from interlock.names.api import VERIFY_NAME, NameVerification
 
     answer = invocation.node.call(VERIFY_NAME, body={"name": name, "definition": json_file(definition)})
-    found = answer.as_(NameVerification)
+    result = answer.as_(NameVerification)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
     else:
         from interlock.cli.terminal.text import one_line
 
-        invocation.out.line(f"{name}: {found.verdict}")
-        for difference in (*found.differences, *found.notes):
+        invocation.out.line(f"{name}: {result.verdict}")
+        for difference in (*result.differences, *result.notes):
             invocation.out.line(f"  {one_line(difference)}")
-    if not found.is_verified:
+    if not result.is_verified:
         end_json(invocation, EXIT_REFUSED)
-        raise Refused("not_verified", f"the definition is {found.verdict}")
+        raise Refused("not_verified", f"the definition is {result.verdict}")
 
 
 changes.register(app)
@@ -256,15 +256,15 @@ def import_registry(
     if invocation.remote_url is not None:
         raise BadUsage("usage", "a registry is imported on the node's own machine")
     store = StoredNames(invocation.loaded.plan, invocation.data_folder)
-    made = store.import_(read_file(document, DOCUMENT_BYTES_MAX), source or str(document), is_trusted=trusted, pin=pin)
+    imported = store.import_(read_file(document, DOCUMENT_BYTES_MAX), source or str(document), is_trusted=trusted, pin=pin)
     with contextlib.suppress(Unreachable):
         invocation.node.call(LIST_PREFIXES)  # a node that runs takes it in with this
     if invocation.out.as_json:
-        invocation.out.raw_json(msgspec.json.encode(made))
+        invocation.out.raw_json(msgspec.json.encode(imported))
         return
-    said = "trusted" if made.source.is_trusted else "not trusted: it warns, and refuses nothing"
-    invocation.out.line(f"imported: {made.entries} entries from {made.source.url} ({said})")
-    invocation.out.line(f"digest:   {made.source.digest}")
+    trust = "trusted" if imported.source.is_trusted else "not trusted: it warns, and refuses nothing"
+    invocation.out.line(f"imported: {imported.entries} entries from {imported.source.url} ({trust})")
+    invocation.out.line(f"digest:   {imported.source.digest}")
 
 
 @verb(app, "trust", examples="interlock names trust https://registry.example.org")
@@ -312,18 +312,18 @@ def repin(
     from interlock.cli.terminal.text import one_line
     from interlock.names.api import PinnedTools
 
-    for one in answer.as_(PinnedTools).tools:
-        out.line(f"{one_line(one.tool)} {'is no longer pinned' if remove else 'is pinned'} ({one.digest[:19]})")
+    for pinned in answer.as_(PinnedTools).tools:
+        out.line(f"{one_line(pinned.tool)} {'is no longer pinned' if remove else 'is pinned'} ({pinned.digest[:19]})")
 
 
-def _draw_check(invocation: Invocation, found: "NameCheck") -> None:
+def _draw_check(invocation: Invocation, result: "NameCheck") -> None:
     from interlock.cli.terminal.text import one_line
 
-    for criterion in found.criteria:
+    for criterion in result.criteria:
         invocation.out.line(f"{criterion.criterion}  {criterion.outcome:13} {criterion.says}")
-        for one in found.findings:
-            if one.criterion == criterion.criterion:
-                invocation.out.line(f"     {one.code}: {one_line(one.reason)}")
-    for one in found.findings:
-        if one.criterion == 0:
-            invocation.out.line(f"-  {one.verdict:13} {one.code}: {one_line(one.reason)}")
+        for finding in result.findings:
+            if finding.criterion == criterion.criterion:
+                invocation.out.line(f"     {finding.code}: {one_line(finding.reason)}")
+    for finding in result.findings:
+        if finding.criterion == 0:
+            invocation.out.line(f"-  {finding.verdict:13} {finding.code}: {one_line(finding.reason)}")

@@ -18,12 +18,12 @@ from interlock.names.protocol.grammar import (
     AMBIGUOUS_SCOPES,
     SCOPE_CLASSES,
     covers,
+    find_name_fault,
     is_handle,
     is_lookalike,
     is_prefix,
     is_scope,
     length_warnings,
-    maybe_name_fault,
     scope_class,
 )
 from interlock.names.protocol.judgement import SCHEMA_BYTES_MAX, SchemaPair, SurfaceVerdict, compare
@@ -46,7 +46,7 @@ def has_schema(raw: Raw) -> bool:
 
 
 def imprecise_places(raw: Raw, *, is_argument: bool) -> list[str]:
-    """What in a schema keeps a client from being written to it, each with its place (criterion 3)."""
+    """Return what keeps a client from being written to a schema, each with its place (criterion 3)."""
     what = "argument schema" if is_argument else "return schema"
     if not has_schema(raw):
         return [f"the {what} is missing"]
@@ -59,11 +59,11 @@ def imprecise_places(raw: Raw, *, is_argument: bool) -> list[str]:
     compiled = compile_schema(schema)
     if compiled is None:
         return [f"the {what} is no JSON Schema, or too large to be applied"]
-    found = [] if compiled.is_whole else [f"the {what} refers to another document"]
+    problems = [] if compiled.is_whole else [f"the {what} refers to another document"]
     if is_argument and not (isinstance(schema, Mapping) and schema.get("type") == "object"):
-        found.append("the argument schema's root has not the type object")
-    found += [f"the {what} has no type at {place or 'its root'}" for place in _untyped(schema, "", 0)]
-    return found[:PLACES_MAX]
+        problems.append("the argument schema's root has not the type object")
+    problems += [f"the {what} has no type at {place or 'its root'}" for place in _untyped(schema, "", 0)]
+    return problems[:PLACES_MAX]
 
 
 def _untyped(schema: Any, place: str, depth: int) -> Iterator[str]:
@@ -79,7 +79,7 @@ def _untyped(schema: Any, place: str, depth: int) -> Iterator[str]:
 
 
 def schema_digest(raw: Raw) -> str | None:
-    """The digest of a schema's normalised form (REG-8.1-3); None: there is none, or it cannot be read."""
+    """Return the digest of a schema's normalised form (REG-8.1-3), or None if there is no readable schema."""
     if not has_schema(raw):
         return None
     try:
@@ -89,7 +89,7 @@ def schema_digest(raw: Raw) -> str | None:
 
 
 def is_compatible(before: Revision, after: Revision) -> bool:
-    """Whether a client written to the revision before can go on (REG-8.2-1)."""
+    """Return whether a client written to the earlier revision keeps working (REG-8.2-1)."""
     if not (before.has_schemas and after.has_schemas):
         return before.has_schemas == after.has_schemas
     try:
@@ -132,8 +132,8 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 def read_reference(text: str) -> Reference:
     if (rfc := _RFC.fullmatch(text)) is not None:
         return Reference(kind="rfc", data=f"rfc{rfc[1]}", url=f"https://www.rfc-editor.org/rfc/rfc{rfc[1]}.txt")
-    if (found := _DATATRACKER.fullmatch(text)) is not None:
-        return _draft(found[1], found[2])
+    if (datatracker := _DATATRACKER.fullmatch(text)) is not None:
+        return _draft(datatracker[1], datatracker[2])
     if _DRAFT.fullmatch(text) is not None:
         revised = _REVISED.fullmatch(text)
         return _draft(revised[1], revised[2]) if revised is not None else _draft(text, None)
@@ -197,8 +197,10 @@ Outcome = Literal["pass", "needs_expert", "revise", "fail", "not_checked"]
 def judge_proposal(
     proposal: Proposal, registry: Registry, today: str, retrieval: Retrieval | None, *, amends: Entry | None = None
 ) -> tuple[Finding, ...]:
-    """`retrieval`: what fetching the reference came to; None: nothing was fetched. `amends`: the entry to change."""
-    fault = maybe_name_fault(proposal.surface_name)
+    """Run all machine checks. `retrieval`: the result of fetching the reference, if it was fetched; `amends`: the
+    entry to change.
+    """
+    fault = find_name_fault(proposal.surface_name)
     if fault is not None:  # REG-5-3
         reason = f"{fault.reason} (at offset {fault.offset})"
         return (Finding(criterion=1, verdict="fail", code=fault.code, reason=reason),)
@@ -216,15 +218,15 @@ def judge_proposal(
 
 
 def outcome_of(criterion: int, findings: tuple[Finding, ...]) -> Outcome:
-    ranks = [_RANKS[one.verdict] for one in findings if one.criterion == criterion]
-    if criterion > 1 and any(one.criterion == 1 and one.verdict == "fail" for one in findings):
+    ranks = [_RANKS[finding.verdict] for finding in findings if finding.criterion == criterion]
+    if criterion > 1 and any(finding.criterion == 1 and finding.verdict == "fail" for finding in findings):
         return "not_checked"  # of what is no name, nothing else is asked
     outcomes: tuple[Outcome, ...] = ("pass", "needs_expert", "revise", "fail")
     return outcomes[max(ranks, default=0)]
 
 
 def criteria_document(findings: tuple[Finding, ...]) -> list[dict[str, int | str]]:
-    """Each criterion with its outcome, for the one who asks."""
+    """Return each criterion with its outcome, for the requester."""
     return [
         {"criterion": number, "says": says, "outcome": outcome_of(number, findings)}
         for number, says in CRITERIA.items()
@@ -268,7 +270,7 @@ def _reference(proposal: Proposal, retrieval: Retrieval | None) -> Iterator[Find
 
 
 def _organisation(host: str) -> str:
-    """The label of a host that its organisation registered: acme of specs.acme.com and of specs.acme.co.uk."""
+    """Return the label of a host that its organisation registered: acme for specs.acme.com and for specs.acme.co.uk."""
     *_, before, label, _ = ("", *host.split("."))
     return (before or label if label in _SECOND_LEVELS else label).replace("-", "")
 
@@ -284,14 +286,14 @@ def _schemas(proposal: Proposal) -> Iterator[Finding]:
 def _scope(proposal: Proposal, registry: Registry, amends: Entry | None) -> Iterator[Finding]:
     scope = proposal.authentication_scope
     if scope in AMBIGUOUS_SCOPES:  # REG-5-6
-        said = f"{scope} does not say" if scope else "say"
-        reason = f"{said} which credential the server asks for"
+        problem = f"{scope} does not say" if scope else "say"
+        reason = f"{problem} which credential the server asks for"
         yield Finding(criterion=4, verdict="revise", code="scope_ambiguous", reason=reason)
     elif not is_scope(scope):
         reason = "a scope is a class in lower case, perhaps with a colon and a tier: trust-tier:engineering"
         yield Finding(criterion=4, verdict="revise", code="scope_syntax", reason=reason)
     elif scope_class(scope) not in SCOPE_CLASSES.union(
-        scope_class(one.authentication_scope) for one in registry.entries.values()
+        scope_class(entry.authentication_scope) for entry in registry.entries.values()
     ):  # REG-4.1-6
         reason = f"{scope_class(scope)} is a new class of credential; accepting says that the specification defines it"
         yield Finding(criterion=4, verdict="needs_expert", code="scope_class_new", reason=reason)
@@ -306,7 +308,7 @@ def _scope(proposal: Proposal, registry: Registry, amends: Entry | None) -> Iter
 
 def _collisions(proposal: Proposal, registry: Registry, today: str) -> Iterator[Finding]:
     name, prefix, controller = proposal.surface_name, proposal.vendor_prefix, proposal.change_controller
-    collision = registry.maybe_collision(name, controller, today)
+    collision = registry.find_collision(name, controller, today)
     if collision is not None:  # REG-5-7
         yield Finding(criterion=5, verdict="fail", code=collision[0], reason=collision[1])
     standing = registry.entry(name)

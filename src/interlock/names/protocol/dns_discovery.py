@@ -39,27 +39,28 @@ class ServerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record_name(domain: str) -> str | None:
-    """Where the records of a domain are; None: it is no domain name."""
+    """Return the DNS name of a domain's records, or None if the text is no domain name."""
     name = domain.strip().rstrip(".").lower()
     if not name.isascii():
         try:
             name = name.encode("idna").decode("ascii")
         except UnicodeError:
             return None
-    found = maybe_dns_name(name)
-    return f"{LABEL}.{found}" if found is not None and "." in found else None
+    dns_name = maybe_dns_name(name)
+    return f"{LABEL}.{dns_name}" if dns_name is not None and "." in dns_name else None
 
 
 def read_records_untrusted(records: Iterable[bytes]) -> tuple[ServerRecord, ...]:
-    """Of the joined strings of each TXT record. Those that have another version tag and no address are left out: other
-    things live at the same label."""
-    found = [_read(each) for each in records]
-    return tuple(sorted((each for each in found if each is not None), key=_priority))
+    """Read the joined strings of each TXT record. Records with another version tag and no address belong to others
+    and are skipped.
+    """
+    servers = [_read(each) for each in records]
+    return tuple(sorted((each for each in servers if each is not None), key=_priority))
 
 
 def _priority(record: ServerRecord) -> tuple[bool, int]:
-    said = record.fields.get("priority", "")
-    return bool(record.problem), int(said) if said.isdecimal() and len(said) < 6 else 0
+    priority = record.fields.get("priority", "")
+    return bool(record.problem), int(priority) if priority.isdecimal() and len(priority) < 6 else 0
 
 
 def _read(record: bytes) -> ServerRecord | None:
@@ -86,7 +87,9 @@ def _read(record: bytes) -> ServerRecord | None:
 
 
 def _fields(text: str) -> dict[str, str] | None:
-    """Fields are separated by semicolons; one dialect uses spaces. Each is split at its first `=`."""
+    """Split a record into fields, which semicolons separate, or in one dialect spaces. Each is split at its first
+    `=`.
+    """
     parts = text.split(";") if ";" in text else text.split()
     fields: dict[str, str] = {}
     for part in parts:

@@ -53,6 +53,8 @@ class Revision(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """An entry of the registry."""
+
     surface_name: str
     specification_reference: str
     authentication_scope: str
@@ -77,7 +79,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
     @property
     def deprecation(self) -> str | None:
-        """What is said against using the name, in the same words wherever it is met (REG-7.3-2)."""
+        """Return the warning about a deprecated name, in the same words everywhere (REG-7.3-2), or None."""
         if self.status is not Status.DEPRECATED:
             return None
         successor = f"; its successor is {self.successor}" if self.successor else ""  # REG-7.3-2
@@ -85,13 +87,15 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
 
 
 class Lookup(Protocol):
-    """What a registry answers about a name. Names are compared octet by octet (REG-3-2)."""
+    """A registry in which names can be looked up. Names are compared octet by octet (REG-3-2)."""
 
     def entry(self, name: str) -> Entry | None:
-        """The one current entry of a name, whatever its status."""
+        """Return the current entry of a name, whatever its status, or None."""
 
     def is_trusted(self, entry: Entry) -> bool:
-        """Whether a mismatch may be enforced: registered here, or imported from a source that the operator trusts."""
+        """Return whether a mismatch may be enforced: the entry is registered here, or imported from a source that
+        the operator trusts.
+        """
 
 
 REVIEW_MONTHS: Final = 12  # REG-5-13; section 5: provisional entries
@@ -154,8 +158,11 @@ REQUEST_MOVES: Final[Mapping[tuple[RequestState, RequestMove], RequestState]] = 
 
 
 def months_after(day: str, months: int, *, at_least: bool) -> str:
-    """A day so many calendar months later. Where that month is too short: `at_least` its successor's first day, which
-    a minimum takes, and otherwise its own last day, which a deadline takes."""
+    """Return the day that is so many calendar months later.
+
+    If that month is too short, the result is the first day of the next month with `at_least`, for minimum periods, and
+    otherwise its own last day, for deadlines.
+    """
     begun = datetime.date.fromisoformat(day)
     month = begun.month - 1 + months
     year, month = begun.year + month // 12, month % 12 + 1
@@ -180,7 +187,7 @@ def review_due(first_registered: str) -> str:
 
 
 def reached_notice(today: str, due: str) -> int | None:
-    """Of the days before a review on which notice of it is given, the last that has come; 0: it is due."""
+    """Return the last notice that is due, in days before a review; 0 if the review is due, None if no notice is."""
     left = days_between(today, due)
     return min((days for days in (*NOTICE_DAYS, 0) if left <= days), default=None)
 
@@ -190,7 +197,7 @@ def withdrawable_on(deprecated_on: str) -> str:
 
 
 def free_on(withdrawn_on: str) -> str:
-    """From when a withdrawn name may go to another registrant."""
+    """Return the day from which another registrant may have a withdrawn name."""
     return months_after(withdrawn_on, QUARANTINE_MONTHS, at_least=True)
 
 

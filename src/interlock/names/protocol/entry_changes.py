@@ -27,9 +27,11 @@ def registered_entry(proposal: Proposal, retrieval: Retrieval | None, today: str
 
 
 def takes_effect(entry: Entry, request: Request) -> bool:
-    """Whether an amendment needs no expert: compatible, of the same scope, and with nothing for a person to judge."""
+    """Return whether an amendment needs no expert: it is compatible, has the same scope, and nothing is left for a
+    person to judge.
+    """
     proposal = request.proposal
-    if proposal is None or proposal.breaking or any(one.verdict == "needs_expert" for one in request.findings):
+    if proposal is None or proposal.breaking or any(finding.verdict == "needs_expert" for finding in request.findings):
         return False
     after = _revision(0, proposal, request.retrieval, "")
     return after.authentication_scope == entry.authentication_scope and is_compatible(
@@ -40,7 +42,9 @@ def takes_effect(entry: Entry, request: Request) -> bool:
 def amended_entry(
     entry: Entry, proposal: Proposal, retrieval: Retrieval | None, today: str, *, is_breaking: bool
 ) -> Entry:
-    """`retrieval`: None where the reference stayed, and with it what is known of the document."""
+    """Return an entry with a new revision. `retrieval` is None if the reference, and so the document, did not
+    change.
+    """
     before = entry.specification
     after = replace(_revision(before.revision + 1, proposal, retrieval, today), is_breaking=is_breaking)
     if retrieval is None:
@@ -57,7 +61,7 @@ def amended_entry(
 
 
 def proposal_of(entry: Entry) -> Proposal:
-    """What a review judges again: the entry as if it were asked for as Active."""
+    """Return the proposal that a review judges again: the entry as if it were requested as Active."""
     current = entry.specification
     return Proposal(
         surface_name=entry.surface_name,
@@ -74,9 +78,9 @@ def proposal_of(entry: Entry) -> Proposal:
 
 
 def controller_after(registry: Registry, request: Request, unnamed: Set[str]) -> Controller | None:
-    """The controller's record once a request is accepted: the one who asked first acts for it from then on.
+    """Return the controller's record after a request is accepted, or None if it does not change.
 
-    `unnamed`: principals that say nothing about who it was. None: the record stays.
+    The first requester acts for the controller from then on. `unnamed`: principals that do not identify anybody.
     """
     proposal = request.proposal
     controller = registry.controller(request.controller)

@@ -33,7 +33,7 @@ AMBIGUOUS_SCOPES: Final = frozenset(
 
 
 class NameFault(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a text is no surface name. `offset` is where, in characters."""
+    """The reason why a text is no surface name. `offset` is its place, in characters."""
 
     code: str  # name_syntax or name_too_long
     offset: int
@@ -44,8 +44,8 @@ def is_name(text: str) -> bool:
     return len(text) <= NAME_OCTETS_MAX and _NAME.fullmatch(text) is not None
 
 
-def maybe_name_fault(text: str) -> NameFault | None:
-    """None: it is a surface name."""
+def find_name_fault(text: str) -> NameFault | None:
+    """Return why a text is no surface name, or None if it is one."""
     if len(text) > NAME_OCTETS_MAX and _NAME.fullmatch(text) is not None:  # REG-4.2-4
         reason = f"a surface name has at most {NAME_OCTETS_MAX} octets, this one has {len(text)}"
         return NameFault(code="name_too_long", offset=NAME_OCTETS_MAX, reason=reason)
@@ -88,7 +88,7 @@ def is_prefix(text: str) -> bool:
 
 
 def covers(prefix: str, name: str) -> bool:
-    """Whether a name falls under a prefix: on the boundary of a component, and not the whole of it."""
+    """Return whether a name is under a prefix: longer than it, and cut at the boundary of a component."""
     return len(name) > len(prefix) and name.startswith(prefix)  # REG-3-5
 
 
@@ -97,41 +97,45 @@ def is_scope(text: str) -> bool:
 
 
 def scope_class(scope: str) -> str:
-    """The class of credential, without its tier."""
+    """Return the class of credential of a scope, without its tier."""
     return scope.partition(":")[0]
 
 
 def is_handle(text: str) -> bool:
-    """Whether an operator can be labelled so (REG-3-4). It proves nothing."""
+    """Return whether a text is a valid label of an operator (REG-3-4). A handle proves nothing."""
     return text != _PRONOUN and _HANDLE.fullmatch(text) is not None
 
 
 def length_warnings(name: str) -> tuple[tuple[str, str], ...]:
-    """What a long name meets elsewhere, as code and reason; it is registered all the same (REG-4.2-4)."""
-    found = []
+    """Return problems that a long name has elsewhere, as code and reason. It is registered nevertheless (REG-4.2-4)."""
+    warnings = []
     if len(name) > AX_SEGMENT_MAX:  # REG-4.2-4
-        found.append(("ax_segment_overflow", f"a segment of MCP-AX has at most {AX_SEGMENT_MAX} octets"))
+        warnings.append(("ax_segment_overflow", f"a segment of MCP-AX has at most {AX_SEGMENT_MAX} octets"))
     if len(name) >= ALIAS_BUDGET:  # REG-4.2-4
-        found.append(("alias_budget", "with a namespace prefix it exceeds the 64 characters that common clients take"))
-    return tuple(found)
+        warnings.append(
+            ("alias_budget", "with a namespace prefix it exceeds the 64 characters that common clients take")
+        )
+    return tuple(warnings)
 
 
-def is_lookalike(one: str, other: str) -> bool:
-    """Whether two different names read alike: one edit apart, or equal but for characters that look the same."""
-    if one == other or abs(len(one) - len(other)) > 4:
+def is_lookalike(name: str, other: str) -> bool:
+    """Return whether two different names read alike: one edit apart, or equal except for characters that look the
+    same.
+    """
+    if name == other or abs(len(name) - len(other)) > 4:
         return False
-    return _skeleton(one) == _skeleton(other) or _is_one_edit(one, other)
+    return _skeleton(name) == _skeleton(other) or _is_one_edit(name, other)
 
 
 def _skeleton(name: str) -> str:
     return name.replace("0", "o").replace("1", "l").replace("rn", "m").replace("vv", "w").replace("_", "")
 
 
-def _is_one_edit(one: str, other: str) -> bool:
-    """A character more, less or another, or two neighbours exchanged."""
-    if abs(len(one) - len(other)) > 1:
+def _is_one_edit(name: str, other: str) -> bool:
+    """Return whether two names differ by one inserted, removed or changed character, or by two exchanged neighbours."""
+    if abs(len(name) - len(other)) > 1:
         return False
-    short, long = sorted((one, other), key=len)
+    short, long = sorted((name, other), key=len)
     start = 0
     while start < len(short) and short[start] == long[start]:
         start += 1
@@ -170,7 +174,12 @@ def skeleton(name: str) -> str:
 
 
 class Lookalikes:
-    """The registered names by their skeletons, and in the order of their beginnings and of their ends."""
+    """An index of registered names by their skeletons and by single edits.
+
+    The skeleton of a name is what is left after folding case, other alphabets, digits that replace letters, and
+    separators. No reader can distinguish two names with one skeleton. An edit inserts, removes or changes one
+    character, or exchanges two neighbours.
+    """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.names = frozenset(names)
@@ -181,37 +190,39 @@ class Lookalikes:
         self._by_end = sorted(name[::-1] for name in self.names)
 
     def near(self, name: str) -> str | None:
-        """The registered name that this one looks like and is not."""
+        """Return the registered name that another name looks like, or None."""
         if name in self.names:
             return None
-        return self._skeletons.get(skeleton(name)) or self._maybe_one_edit(name)
+        return self._skeletons.get(skeleton(name)) or self._find_one_edit(name)
 
-    def _maybe_one_edit(self, name: str) -> str | None:
-        """Only where an edit can be is one tried: what stands before it begins a registered name, and what stands after
-        it ends one."""
+    def _find_one_edit(self, name: str) -> str | None:
+        """Return a registered name that is one edit away, or None.
+
+        Only positions are tried where the text before the edit begins a registered name and the text after it ends one.
+        """
         size = len(name)
         if not EDITED_CHARS_MIN <= size <= EDITED_CHARS_MAX:
             return None
         first = size - _shared(self._by_end, name[::-1]) - 2
         last = _shared(self._by_beginning, name)
         for at in range(max(first, 0), min(last, first + PLACES_MAX) + 1):
-            found = next((each for each in _edited(name, at) if each in self.names), None)
-            if found is not None:
-                return found
+            match = next((each for each in _edited(name, at) if each in self.names), None)
+            if match is not None:
+                return match
         return None
 
 
 def _shared(ordered: list[str], text: str) -> int:
-    """How many characters of a text begin one of these, which are in order."""
+    """Return how many characters of a text begin one of the sorted texts."""
     place = bisect_left(ordered, text)
     return max((_common(each, text) for each in ordered[max(place - 1, 0) : place + 1]), default=0)
 
 
-def _common(one: str, other: str) -> int:
-    for count, (here, there) in enumerate(zip(one, other, strict=False)):
+def _common(text: str, other: str) -> int:
+    for count, (here, there) in enumerate(zip(text, other, strict=False)):
         if here != there:
             return count
-    return min(len(one), len(other))
+    return min(len(text), len(other))
 
 
 def _edited(name: str, at: int) -> Iterator[str]:
@@ -234,22 +245,26 @@ class SiblingAdvice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sibling_advice(names: Collection[str], lookup: Lookup) -> Mapping[str, SiblingAdvice]:
-    """By those of one server's names that it is about."""
-    known = {name: entry for name in names if (entry := lookup.entry(name)) is not None}
-    vendors = {entry.vendor_prefix: entry for entry in known.values() if entry.vendor_prefix != NONE}
+    """Return advice on unregistered names of a server that also has registered names (REG-4.2-5).
+
+    A vendor should register all its surfaces under one prefix. No list says who runs a server; it is assumed to be the
+    only controller under whose prefixes it offers names. Nothing is refused because of this advice.
+    """
+    registered = {name: entry for name in names if (entry := lookup.entry(name)) is not None}
+    vendors = {entry.vendor_prefix: entry for entry in registered.values() if entry.vendor_prefix != NONE}
     controllers = {entry.change_controller for entry in vendors.values()}
     if len(controllers) != 1:
         return {}
     (controller,) = controllers
     prefixes = " and ".join(sorted(vendors))
-    found: dict[str, SiblingAdvice] = {}
+    advice: dict[str, SiblingAdvice] = {}
     for name in names:
-        if name in known or not is_name(name):
+        if name in registered or not is_name(name):
             continue
         if any(covers(prefix, name) for prefix in vendors):
             reason = f"{controller} registers names under {prefixes}, and this one is not registered"
-            found[name] = SiblingAdvice(code=UNREGISTERED_SIBLING, reason=reason)
+            advice[name] = SiblingAdvice(code=UNREGISTERED_SIBLING, reason=reason)
         else:
             reason = f"names that {controller} registered stand beside it, under {prefixes}; this one does not"
-            found[name] = SiblingAdvice(code=PREFIX_ADVICE, reason=reason)
-    return found
+            advice[name] = SiblingAdvice(code=PREFIX_ADVICE, reason=reason)
+    return advice

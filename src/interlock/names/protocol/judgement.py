@@ -45,7 +45,7 @@ NO_CLAIM: Final = Claim()
 
 
 class Offered(msgspec.Struct, frozen=True, kw_only=True):
-    """What the schemas of a tool are."""
+    """The schemas of a tool, compared with the revisions of its specification."""
 
     digests: tuple[str, ...]  # of the schemas together, and of that of the arguments
     kept: Sequence[Revision]  # the revisions that have these very schemas
@@ -56,12 +56,12 @@ def read_claim(meta: Item | None) -> Claim:
     if not meta:
         return NO_CLAIM
     annotation = maybe_value(meta, CAPABILITY) if CAPABILITY in meta else None
-    said = annotation.get("schema_version") if isinstance(annotation, Mapping) else None
-    return Claim(maybe_value(meta, SPECIFICATION), _version(said))
+    version = annotation.get("schema_version") if isinstance(annotation, Mapping) else None
+    return Claim(maybe_value(meta, SPECIFICATION), _version(version))
 
 
 def is_contradicted(claim: Claim, revisions: Sequence[Revision], offered: Offered) -> bool:
-    """`revisions`: all of the entry, the current one last."""
+    """Return whether the schemas contradict a claim. `revisions`: all revisions of the entry, the current one last."""
     if claim.specification is not None and not _is_named(claim.specification, offered):
         return True
     if claim.version is None:
@@ -73,17 +73,17 @@ def is_contradicted(claim: Claim, revisions: Sequence[Revision], offered: Offere
 
 def _is_named(claimed: object, offered: Offered) -> bool:
     if isinstance(claimed, Mapping):
-        known = [claimed[key] for key in ("revision", "digest", "reference") if key in claimed]
-        return bool(known) and all(_is_named(each, offered) for each in known)
+        claims = [claimed[key] for key in ("revision", "digest", "reference") if key in claimed]
+        return bool(claims) and all(_is_named(each, offered) for each in claims)
     if isinstance(claimed, str) and claimed.startswith("sha256:"):
         return claimed in offered.digests
     return any(str(claimed) in (str(each.revision), each.specification_reference) for each in offered.kept)
 
 
-def _version(said: object) -> tuple[int, int] | None:
-    if not isinstance(said, str) or not is_semver(said):
+def _version(text: object) -> tuple[int, int] | None:
+    if not isinstance(text, str) or not is_semver(text):
         return None
-    major, minor, _ = said.split(".", 2)
+    major, minor, _ = text.split(".", 2)
     return (int(major), int(minor)) if major != "0" else None
 
 
@@ -111,15 +111,15 @@ T = TypeVar("T")
 
 
 class _lazy(Generic[T]):  # noqa: N801
-    """A property that is made once; one that takes no lock."""
+    """A property that is computed once and takes no lock."""
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         self._make = make
         self._name = make.__name__
 
     def __get__(self, instance: Any, owner: type | None = None) -> T:
-        made = instance.__dict__[self._name] = self._make(instance)
-        return made
+        value = instance.__dict__[self._name] = self._make(instance)
+        return value
 
 
 class SurfaceVerdict(enum.Enum):
@@ -150,8 +150,10 @@ class SchemaPair:
     def __init__(
         self, argument: Raw | None, returned: Raw | None, effort: Effort | None = None, like: Revision | None = None
     ) -> None:
-        """`like`: a revision whose digests hold where a text is the same. Raises CodecError for what cannot be read,
-        and EffortSpent."""
+        """Prepare two schemas. Raises CodecError for unreadable ones, and EffortSpent.
+
+        `like`: a revision whose digests are taken over for a schema with the same text.
+        """
         self._argument, self._returned = argument, returned
         self._effort = effort
         self._like = like
@@ -196,7 +198,7 @@ class SchemaPair:
 
     @_lazy
     def declared(self) -> Side:
-        """As a client uses it that is written to the specification: nothing but what is declared."""
+        """Return the arguments that a client written to the specification uses: only what is declared."""
         return _side(self._argument, _closed(self._argument_said)) or Side(_closed(self.argument))
 
     @_lazy
@@ -205,7 +207,7 @@ class SchemaPair:
 
 
 class RegisteredPair(SchemaPair):
-    """Of a revision, whose digests were computed when it was registered."""
+    """The schemas of a revision, whose digests were computed when it was registered."""
 
     def __init__(self, revision: Revision, argument_digest: str) -> None:
         self._known = argument_digest, revision.return_digest
@@ -222,6 +224,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of comparing a tool with the registered specification of its name."""
+
     name: str  # the surface name
     verdict: SurfaceVerdict
     status: Status | None = None
@@ -250,7 +254,7 @@ class Specification:
         return self._pair
 
     def is_text_of(self, argument: Raw, returned: Raw | None) -> bool:
-        """The same JSON, whatever the order of its members: the quick way to `identical`."""
+        """Return whether both schemas are the same JSON, whatever the order of members: the fast way to `identical`."""
         wanted, promised = self.revision.argument_schema, self.revision.return_schema
         return _is_same_text(argument, wanted) and _is_same_text(NO_SCHEMA if returned is None else returned, promised)
 
@@ -259,11 +263,11 @@ _TEXT: Final = msgspec.json.Encoder(order="deterministic")
 _READ: Final = msgspec.json.Decoder()
 
 
-def _is_same_text(one: Raw, other: Raw) -> bool:
-    if bytes(one) == bytes(other):
+def _is_same_text(text: Raw, other: Raw) -> bool:
+    if bytes(text) == bytes(other):
         return True
     try:
-        here, there = _READ.decode(one), _READ.decode(other)
+        here, there = _READ.decode(text), _READ.decode(other)
         return here == there and _TEXT.encode(here) == _TEXT.encode(there)  # in Python 1 is True
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
@@ -280,17 +284,20 @@ def _decoded(raw: Raw | None, otherwise: Any) -> Any:
     return schema
 
 
-def _side(raw: Raw | None, said: Any) -> Side | None:
-    """What is too short to be anything but cheap to compare, as it was said."""
+def _side(raw: Raw | None, schema: Any) -> Side | None:
+    """Return a schema without normalising it if it is so short that comparing is cheap, else None."""
     text = b"" if raw is None else bytes(raw)
     if len(text) > SMALL_BYTES or b'"$' in text or b'"pattern' in text or b"\\u" in text:
         return None
-    return Side(said, is_small=True, has_booleans=b"true" in text or b"false" in text)
+    return Side(schema, is_small=True, has_booleans=b"true" in text or b"false" in text)
 
 
 def absent_verdict(name: str) -> SurfaceVerdict:
-    """Of a name that no entry has. The ABNF's ALPHA has both cases (RFC 5234), so other case alone makes it another
-    name, which is not registered (REG-3-2)."""
+    """Return the verdict on a name that has no entry.
+
+    Names are lower case, but the ABNF's ALPHA has both cases (RFC 5234): a name in other case is a different name that
+    is not registered (REG-3-2).
+    """
     could_be = name.isascii() and is_name(name.lower())  # REG-3-2
     return SurfaceVerdict.UNREGISTERED if could_be else SurfaceVerdict.NOT_REGISTRABLE
 
@@ -303,7 +310,9 @@ def judge(
     claim: Claim,
     effort: Effort,
 ) -> Judgement:
-    """`specifications`: of the entry's revisions, the current one last. The schemas decide, whatever `claim` says."""
+    """Compare a tool with the specifications of its name, the current one last. The schemas decide, whatever `claim`
+    says.
+    """
     current = specifications[-1]
     notes = _entry_notes(entry)
     judged = Judgement(
@@ -348,13 +357,13 @@ def judge(
 
 
 def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comparison:
-    """Wider in, narrower out (REG-8.1-4)."""
+    """Compare an offered pair with a registered one: it may accept more and return less (REG-8.1-4)."""
     is_same_argument = registered.argument_digest == offered.argument_digest
-    given = _includes_arguments(registered, offered, effort) if not is_same_argument else InclusionOutcome()
+    arguments = _includes_arguments(registered, offered, effort) if not is_same_argument else InclusionOutcome()
     is_same_return = registered.return_digest == offered.return_digest
-    got = InclusionOutcome()
+    results = InclusionOutcome()
     if not is_same_return and registered.has_results and offered.has_results:
-        got = includes(
+        results = includes(
             registered.results,
             registered.results.root,
             offered.results,
@@ -363,8 +372,8 @@ def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comp
             tighter=InclusionVerdict.REJECTS,
             effort=effort,
         )
-    worst = max(given.verdict, got.verdict)
-    differences = (*_differences("argument", given, worst), *_differences("return", got, worst))
+    worst = max(arguments.verdict, results.verdict)
+    differences = (*_differences("argument", arguments, worst), *_differences("return", results, worst))
     if worst is not InclusionVerdict.ACCEPTS:
         is_certain = worst is InclusionVerdict.REJECTS
         verdict = SurfaceVerdict.MISMATCH if is_certain else SurfaceVerdict.UNDECIDED
@@ -411,7 +420,7 @@ def _differences(
 
 
 def _older(specifications: tuple[Specification, ...], offered: SchemaPair) -> Revision | None:
-    """The newest of the older revisions that the server keeps to."""
+    """Return the newest of the older revisions whose schemas the server has, or None."""
     for each in reversed(specifications):
         if each.revision.has_schemas and each.pair.digest == offered.digest:
             return each.revision
@@ -419,7 +428,7 @@ def _older(specifications: tuple[Specification, ...], offered: SchemaPair) -> Re
 
 
 def _offered(specifications: tuple[Specification, ...], offered: SchemaPair, compared: Comparison) -> Offered:
-    kept = [
+    revisions = [
         each.revision
         for each in specifications
         if each.revision.argument_digest == offered.argument_digest
@@ -427,19 +436,19 @@ def _offered(specifications: tuple[Specification, ...], offered: SchemaPair, com
     ]
     keeps = (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE, SurfaceVerdict.INPUT_ONLY)
     return Offered(
-        digests=(offered.digest, offered.argument_digest), kept=kept, keeps_current=compared.verdict in keeps
+        digests=(offered.digest, offered.argument_digest), kept=revisions, keeps_current=compared.verdict in keeps
     )
 
 
 def _entry_notes(entry: Entry) -> tuple[str, ...]:
-    found = []
+    notes = []
     if entry.status is Status.DEPRECATED:  # REG-7.3-2
-        found.append(DEPRECATED)
+        notes.append(DEPRECATED)
     if entry.status is Status.WITHDRAWN:
-        found.append(WITHDRAWN)
+        notes.append(WITHDRAWN)
     if entry.scope_tightened_on is not None:
-        found.append(SCOPE_TIGHTENED)
-    return tuple(found)
+        notes.append(SCOPE_TIGHTENED)
+    return tuple(notes)
 
 
 Enforcement = Literal["reject", "session", "warn", "off"]
@@ -451,6 +460,10 @@ VERIFIED: Final = frozenset([SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE
 
 
 class SurfacePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """The configured consequences of a judgement: a tool is offered, offered with a warning, or refused, alone or
+    with its server.
+    """
+
     enforce: Enforcement = "reject"
     per_name: Mapping[str, Enforcement] = {}
     strict: bool = False  # a server without an output schema, and every difference from a pin, is refused
@@ -461,9 +474,12 @@ class SurfacePolicy(msgspec.Struct, frozen=True, kw_only=True):
     def consequence(
         self, entry: Entry, judgement: Judgement, *, is_trusted: bool, is_accepted: bool
     ) -> Enforcement | Literal["pass"]:
-        """`is_trusted`: of the source of the entry. `is_accepted`: an operator accepted this undecided pair."""
-        said = self.enforcement(entry.surface_name)
-        if said == "off":
+        """Return the consequence of a judgement.
+
+        `is_trusted`: the source of the entry is trusted. `is_accepted`: an operator accepted this undecided pair.
+        """
+        enforcement = self.enforcement(entry.surface_name)
+        if enforcement == "off":
             return "off"
         fails = judgement.verdict in _FAILS and not (judgement.verdict is SurfaceVerdict.UNDECIDED and is_accepted)
         if judgement.verdict is SurfaceVerdict.INPUT_ONLY:
@@ -471,4 +487,4 @@ class SurfacePolicy(msgspec.Struct, frozen=True, kw_only=True):
         if not fails:
             is_plain = judgement.verdict in VERIFIED and judgement.verdict is not SurfaceVerdict.INPUT_ONLY
             return "pass" if is_plain and not judgement.notes else "warn"
-        return said if is_trusted and entry.status in _ENFORCED else "warn"  # REG-8.1-2, REG-N-5
+        return enforcement if is_trusted and entry.status in _ENFORCED else "warn"  # REG-8.1-2, REG-N-5

@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from interlock.names.protocol.criteria import read_reference, schema_digest
 from interlock.names.protocol.entry import NONE, Entry, Revision, Status, days_between, is_day
-from interlock.names.protocol.grammar import covers, is_prefix, is_scope, maybe_name_fault
+from interlock.names.protocol.grammar import covers, find_name_fault, is_prefix, is_scope
 from interlock.names.protocol.judgement import SCHEMA_BYTES_MAX
 
 TITLE: Final = "Model Context Protocol Tool Surface Names"
@@ -49,7 +49,7 @@ MEDIA_TYPES: Final[dict[Form, str]] = {
 
 
 class Publication(msgspec.Struct, frozen=True, kw_only=True):
-    """What is published: entries in order, and the head of every form."""
+    """A publication of the registry: the entries in order, and the header of every form."""
 
     entries: tuple[Entry, ...]
     updated: str
@@ -94,7 +94,7 @@ _COPIED: Final = frozenset(field.name for field in msgspec.structs.fields(Entry)
 
 
 def is_overdue(entry: Entry, today: str) -> bool:
-    """Whether a provisional entry's review is late. Nothing is removed by that (REG-5-13)."""
+    """Return whether the review of a provisional entry is late. That removes nothing (REG-5-13)."""
     due = entry.answer_due or entry.review_due
     return entry.status is Status.PROVISIONAL and due is not None and days_between(due, today) >= 0
 
@@ -123,7 +123,7 @@ def publish(publication: Publication, form: Form) -> bytes:
 
 @cache
 def published_schema() -> bytes:
-    """The JSON Schema of the JSON form."""
+    """Return the JSON Schema of the JSON form."""
     revision = _described(Revision, {Raw: Any})
     entry = _described(PublishedEntry, {Revision: revision, tuple[Revision, ...]: GenericAlias(tuple, (revision, ...))})
     registry = _described(PublishedRegistry, {tuple[PublishedEntry, ...]: GenericAlias(tuple, (entry, ...))})
@@ -132,7 +132,7 @@ def published_schema() -> bytes:
 
 
 def _described(kind: type[msgspec.Struct], instead: dict[Any, Any]) -> Any:
-    """The same fields, with types that a schema can be made of: a raw value has none."""
+    """Return a struct with the same fields and types that have a schema: raw values have none."""
     fields: list[Any] = []
     for field in msgspec.structs.fields(kind):
         default = None if isinstance(field.default, Raw) else field.default
@@ -243,7 +243,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_published_untrusted(data: bytes) -> tuple[Entry, ...]:
-    """Entries in the order of their names. Raises BadDocument."""
+    """Read a published registry and return its entries in the order of their names. Raises BadDocument."""
     if len(data) > DOCUMENT_BYTES_MAX:
         raise BadDocument(f"the document has more than {DOCUMENT_BYTES_MAX} bytes")
     start = data[:200].lstrip(b"\xef\xbb\xbf \t\r\n")
@@ -268,12 +268,12 @@ def _read_json(data: bytes) -> list[Entry]:
         document = msgspec.json.decode(data, type=_Document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadDocument(f"the JSON is no published registry: {error}") from None
-    return [_checked(_from_published(one)) for one in document.entries]
+    return [_checked(_from_published(entry)) for entry in document.entries]
 
 
-def _from_published(one: PublishedEntry) -> Entry:
-    members = {name: getattr(one, name) for name in _SHARED}
-    revisions = (*one.earlier_specifications, one.specification)
+def _from_published(published: PublishedEntry) -> Entry:
+    members = {name: getattr(published, name) for name in _SHARED}
+    revisions = (*published.earlier_specifications, published.specification)
     return Entry(**members, revisions=tuple(_with_own_digests(each) for each in revisions))
 
 
@@ -281,7 +281,7 @@ _SHARED: Final = frozenset(field.name for field in msgspec.structs.fields(Entry)
 
 
 def _with_own_digests(revision: Revision) -> Revision:
-    """The digests are computed here: those of the document are its author's word."""
+    """Compute the digests of a revision instead of trusting those in the document."""
     for raw in (revision.argument_schema, revision.return_schema):
         if len(raw) > SCHEMA_BYTES_MAX:
             raise BadDocument(f"a schema has more than {SCHEMA_BYTES_MAX} bytes")
@@ -295,7 +295,7 @@ def _with_own_digests(revision: Revision) -> Revision:
 def _entry(row: list[str]) -> Entry:
     name, reference, scope, prefix, controller, status, day = row
     try:
-        said = Status(status)
+        entry_status = Status(status)
     except ValueError:
         raise BadDocument(f"{_shown(name)}: {_shown(status)} is no status") from None
     revision = Revision(revision=1, specification_reference=reference, authentication_scope=scope, registered=day)
@@ -306,7 +306,7 @@ def _entry(row: list[str]) -> Entry:
             authentication_scope=scope,
             vendor_prefix=prefix,
             change_controller=controller,
-            status=said,
+            status=entry_status,
             first_registered=day,
             revisions=(revision,),
         )
@@ -315,7 +315,7 @@ def _entry(row: list[str]) -> Entry:
 
 def _checked(entry: Entry) -> Entry:
     name, prefix = entry.surface_name, entry.vendor_prefix
-    fault = maybe_name_fault(name)
+    fault = find_name_fault(name)
     if fault is not None:
         raise BadDocument(f"{_shown(name)} is no surface name: {fault.reason}")
     texts = (entry.specification_reference, entry.change_controller)

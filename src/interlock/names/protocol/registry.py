@@ -23,8 +23,10 @@ Verdict = Literal["fail", "revise", "needs_expert", "note"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a check found. fail: refused at once. revise: returned for clarification. needs_expert: a person judges.
-    note: advice."""
+    """The finding of a check.
+
+    fail: refused at once. revise: returned for clarification. needs_expert: a person decides. note: advice.
+    """
 
     criterion: int  # of section 5; 0: beside them
     verdict: Verdict
@@ -33,7 +35,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What a registrant asks for. It says nothing of First registered: that is the registry's (REG-4.1-10)."""
+    """The content of a request. It has no First registered: the registry sets that (REG-4.1-10)."""
 
     surface_name: str
     change_controller: str
@@ -64,7 +66,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
 
 
 class Retrieval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What fetching the reference came to."""
+    """The result of fetching the document of a reference."""
 
     outcome: Literal["retrieved", "failed", "skipped_offline", "attached"]  # attached: a person brought a copy
     detail: str = ""
@@ -73,6 +75,8 @@ class Retrieval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A request for a name, an amendment, a review or a dispute."""
+
     id: str
     kind: RequestKind
     subject: str  # a surface name, or of a dispute the prefix
@@ -115,7 +119,7 @@ class Consent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Who first used a prefix, or was ruled to hold it (REG-7.2-1)."""
+    """The controller that first used a prefix, or that a ruling made its holder (REG-7.2-1)."""
 
     prefix: str
     controller: str
@@ -186,7 +190,7 @@ def encode_step(step: Step) -> bytes:
 
 
 def decode_step(data: bytes) -> Step:
-    """Raises BadStep."""
+    """Decode a record of the log. Raises BadStep."""
     try:
         return _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -197,7 +201,7 @@ OPEN: Final = frozenset((RequestState.SUBMITTED, RequestState.IN_REVIEW))
 
 
 class Registry:
-    """A fold over steps; it changes by `apply` alone."""
+    """The state that follows from all steps. It changes only through `apply`."""
 
     def __init__(self, steps: Iterable[Step] = ()) -> None:
         self.entries: dict[str, Entry] = {}
@@ -253,7 +257,7 @@ class Registry:
         return source is not None and source.is_trusted  # REG-N-5
 
     def controller(self, name: str) -> Controller:
-        """Its record; no one acts for one that is not known yet."""
+        """Return the record of a controller; no one acts for an unknown controller."""
         return self.controllers.get(name) or Controller(name=name)
 
     def has_consent(self, prefix: str, controller: str, today: str) -> bool:
@@ -264,14 +268,14 @@ class Registry:
         return (request for request in self.requests.values() if request.state in OPEN)
 
     def remaining_implementations(self, name: str) -> tuple[Implementation, ...]:
-        return tuple(one for one in self.implementations.values() if one.surface_name == name and not one.ended_on)
+        return tuple(each for each in self.implementations.values() if each.surface_name == name and not each.ended_on)
 
     def in_order(self) -> list[Entry]:
-        """Every entry, in the order of the octets of its name."""
+        """Return all entries in the order of the octets of their names."""
         return [self.entries[name] for name in sorted(self.entries)]
 
-    def maybe_collision(self, name: str, controller: str, today: str) -> tuple[str, str] | None:
-        """None: the name can be registered. Otherwise the code and the reason (criterion 5, section 7.3)."""
+    def find_collision(self, name: str, controller: str, today: str) -> tuple[str, str] | None:
+        """Return why a name cannot be registered, as code and reason (criterion 5, section 7.3), or None if it can."""
         entry = self.entries.get(name)
         if entry is None:
             return None
@@ -283,7 +287,10 @@ class Registry:
         return "name_in_quarantine", f"{name} was withdrawn on {entry.withdrawn_on} and is free on {day}"
 
     def prefix_conflict(self, name: str, prefix: str, controller: str, today: str) -> str | None:
-        """Who would shadow or be shadowed (REG-5-8); only between different controllers, and without a consent."""
+        """Return which prefix shadows a name or is shadowed by it (REG-5-8), or None.
+
+        Only prefixes of other controllers that gave no consent conflict.
+        """
         for holder in self.holders.values():
             if holder.controller == controller or self.has_consent(holder.prefix, controller, today):  # REG-7.2-2
                 continue

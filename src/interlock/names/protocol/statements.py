@@ -32,7 +32,7 @@ Verify = Callable[[Jwt, Jwk], Invalid | None]
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
-    """What was signed; by whom is told by the keys that it is verified with."""
+    """The content of a signed statement. The keys that verify it tell who signed."""
 
     controller: str
     action: str
@@ -62,7 +62,7 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 def read_statement_untrusted(token: str, *, registry: str, now: float) -> Statement:
-    """Raises BadStatement. Its signature is still to be verified with the controller's keys."""
+    """Read a statement whose signature is still to be verified with the controller's keys. Raises BadStatement."""
     if len(token) > CHARS_MAX:
         raise BadStatement("statement_invalid", f"a statement has at most {CHARS_MAX} characters")
     jwt = read_jwt_untrusted(token.strip(), _TYPES)
@@ -92,13 +92,13 @@ def read_statement_untrusted(token: str, *, registry: str, now: float) -> Statem
 
 
 def is_signed_by(statement: Statement, keys: tuple[str, ...], verify: Verify) -> bool:
-    """Whether one of the keys, as a controller's record has them, made the statement."""
+    """Return whether one of the keys in a controller's record signed the statement."""
     for text in keys:
         try:
-            known = read_key_untrusted(text)
+            candidates = read_key_untrusted(text)
         except BadKey:
             continue
-        if any(key.fits(statement.jwt.alg) and verify(statement.jwt, key) is None for key in known):
+        if any(key.fits(statement.jwt.alg) and verify(statement.jwt, key) is None for key in candidates):
             return True
     return False
 
@@ -106,7 +106,7 @@ def is_signed_by(statement: Statement, keys: tuple[str, ...], verify: Verify) ->
 def statement_claims(
     controller: str, action: str, subject: str, body: Mapping[str, Any], *, registry: str, jti: str, now: float
 ) -> dict[str, Any]:
-    """What a controller signs, as type TYP."""
+    """Return the claims that a controller signs, as type TYP."""
     return {
         "iss": controller,
         "aud": registry,

@@ -29,7 +29,7 @@ COLOURS: Final = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "
 
 
 def find_line(heard: Heard, own: str) -> Text | None:
-    """None for what only programs need."""
+    """Return the line that shows an envelope, or None for envelopes that only programs need."""
     at = Text(local_time(heard.ts, "%H:%M:%S") if heard.ts else "", style="dim")
     try:
         body = _body(heard, own)
@@ -50,16 +50,18 @@ def _body(heard: Heard, own: str) -> Text | None:
         case "chat":
             return Text.assemble(name(heard.sender), _recipients(heard), " ", printable(heard.text))
         case "mcp/proposal":
-            asked = _request(payload)
+            request = _request(payload)
             why = f" because {one_line(payload['reason'])}" if payload.get("reason") else ""
-            return Text.assemble(name(heard.sender), " proposes", _recipients(heard), ": ", asked, why, style="yellow")
+            return Text.assemble(
+                name(heard.sender), " proposes", _recipients(heard), ": ", request, why, style="yellow"
+            )
         case "mcp":
             return _mcp(heard, payload, own)
         case "presence" if payload.get("event") in ("join", "leave"):
             did = "joined" if payload["event"] == "join" else "left"
             who = payload.get("participant", {})
-            told = f" ({who.get('privilege')})" if did == "joined" else ""
-            return Text.assemble(name(str(who.get("id", ""))), f" {did}{told}", style="dim")
+            privilege = f" ({who.get('privilege')})" if did == "joined" else ""
+            return Text.assemble(name(str(who.get("id", ""))), f" {did}{privilege}", style="dim")
         case "system":
             return _event(payload)
         case "presence":
@@ -77,14 +79,14 @@ def _mcp(heard: Heard, payload: Any, own: str) -> Text | None:
         return Text.assemble(name(heard.sender), _recipients(heard), ": ", _request(payload), style="dim")
     if "error" in payload:
         why = payload["error"]
-        said = why.get("message", "") if isinstance(why, dict) else why
-        return Text.assemble(name(heard.sender), _recipients(heard), ": error ", _short(said), style="red")
+        line = why.get("message", "") if isinstance(why, dict) else why
+        return Text.assemble(name(heard.sender), _recipients(heard), ": error ", _short(line), style="red")
     result = payload.get("result")
     if isinstance(result, dict) and ("protocolVersion" in result or "tools" in result):
         return None
     is_ours = own in heard.to
-    said = Text.assemble(name(heard.sender), _recipients(heard), ": ", _result(result))
-    return said if is_ours else Text.assemble(said, style="dim")
+    line = Text.assemble(name(heard.sender), _recipients(heard), ": ", _result(result))
+    return line if is_ours else Text.assemble(line, style="dim")
 
 
 def _event(payload: Any) -> Text | None:
@@ -93,8 +95,8 @@ def _event(payload: Any) -> Text | None:
             return Text.assemble("refused: ", one_line(str(payload.get("message", ""))), style="red")
         case "privilege_changed":
             who = payload.get("participant", {})
-            said = f" is now {who.get('privilege')}, by {one_line(str(payload.get('by', '')))}"
-            return Text.assemble(name(str(who.get("id", ""))), said, style="bold")
+            change = f" is now {who.get('privilege')}, by {one_line(str(payload.get('by', '')))}"
+            return Text.assemble(name(str(who.get("id", ""))), change, style="bold")
         case "recipient_absent":
             absent = ", ".join(map(str, payload.get("absent", [])))
             return Text(f"not in the room: {one_line(absent)}", style="red")
@@ -117,13 +119,13 @@ def _became(event: str) -> str:
 
 
 def name(participant: str) -> Text:
-    """In a colour of its own, the same for everyone who looks."""
+    """Return a participant's name in a colour that is the same for everyone who looks."""
     colour = COLOURS[sum(participant.encode()) % len(COLOURS)]
     return Text(one_line(participant), style=f"bold {colour}")
 
 
 def _recipients(heard: Heard) -> Text:
-    return Text.assemble(" → ", Text(", ").join(name(one) for one in heard.to)) if heard.to else Text()
+    return Text.assemble(" → ", Text(", ").join(name(recipient) for recipient in heard.to)) if heard.to else Text()
 
 
 def _request(payload: Any) -> Text:
@@ -135,9 +137,9 @@ def _request(payload: Any) -> Text:
 
 def _result(result: Any) -> Text:
     content = result.get("content") if isinstance(result, dict) else None
-    if isinstance(content, list) and all(isinstance(one, dict) and "text" in one for one in content):
+    if isinstance(content, list) and all(isinstance(block, dict) and "text" in block for block in content):
         failed = result.get("isError") is True
-        text = printable("\n".join(str(one["text"]) for one in content))
+        text = printable("\n".join(str(block["text"]) for block in content))
         return Text(_cut(text) or "done", style="red" if failed else "")
     return _short(result)
 
@@ -152,7 +154,7 @@ def _cut(text: str) -> str:
 
 
 def proposal_title(proposal: Proposal) -> Text:
-    """One line of the list."""
+    """Return the line of a proposal in the list."""
     target = name(proposal.target) if proposal.target is not None else Text("no one named", style="red")
     what = proposal.tool or proposal.method
     return Text.assemble(name(proposal.proposer), " → ", target, " ", Text(one_line(what), style="bold"))
@@ -173,7 +175,7 @@ def proposal_details(proposal: Proposal, now: datetime) -> Text:
 
 
 def find_reading_problem(proposal: Proposal) -> str | None:
-    """Why it should not be approved from what a terminal shows."""
+    """Return why a proposal should not be approved from what a terminal shows, or None."""
     if len(proposal.params) > READABLE_BYTES_MAX:
         return f"{len(proposal.params):,} bytes are too many to read here: decide in the console"
     try:
@@ -218,7 +220,7 @@ class RoomApp(App[int]):
     ENABLE_COMMAND_PALETTE: ClassVar[bool] = False
 
     def __init__(self, participant: Participant, heard: Listener) -> None:
-        """`heard` was opened before the participant came in."""
+        """Create the application. `heard` was opened before the participant joined."""
         super().__init__()
         self._room = participant
         self._heard = heard
@@ -265,12 +267,12 @@ class RoomApp(App[int]):
             self.exit(1)
 
     def _write(self, line: Text) -> None:
-        for said in self.query(RichLog):  # there is none when the application ends
-            said.write(line)
+        for messages in self.query(RichLog):  # there is none when the application ends
+            messages.write(line)
 
     @property
     def _is_drawn(self) -> bool:
-        """Not while the application ends: timers and workers may still come."""
+        """Return False while the application ends: timers and workers may still run."""
         return bool(self.query(ProposalList)) and bool(self.query("#names")) and bool(self.query("#what"))
 
     def _show_state(self) -> None:
@@ -293,19 +295,19 @@ class RoomApp(App[int]):
     # Proposals
 
     def _show_proposals(self) -> None:
-        """New ones come last, so that the highlight stays on what is being read."""
+        """Update the list. New proposals are added at the end, so that the highlight stays on what a person reads."""
         if not self._is_drawn:
             return
         listed = self.query_one(ProposalList)
-        pending = {one.id: one for one in self._room.proposals if one.id not in self._deciding}
+        pending = {proposal.id: proposal for proposal in self._room.proposals if proposal.id not in self._deciding}
         shown = [listed.get_option_at_index(index).id for index in range(listed.option_count)]
         gone = [id for id in shown if id is not None and id not in pending]
         highlighted = self._find_selected_id()
         for id in gone:
             listed.remove_option(id)
-        for id, one in pending.items():
+        for id, proposal in pending.items():
             if id not in shown:
-                listed.add_option(Option(proposal_title(one), id=id))
+                listed.add_option(Option(proposal_title(proposal), id=id))
         if listed.option_count and (listed.highlighted is None or highlighted in gone):
             listed.action_first()
             self._moved_at = time.monotonic()
@@ -330,14 +332,16 @@ class RoomApp(App[int]):
 
     def _find_selected(self) -> Proposal | None:
         id = self._find_selected_id()
-        return next((one for one in self._room.proposals if one.id == id), None)
+        return next((proposal for proposal in self._room.proposals if proposal.id == id), None)
 
     @on(OptionList.OptionHighlighted)
     def _show_details(self) -> None:
         if not self._is_drawn:
             return
-        found = self._find_selected()
-        self.query_one("#what", Static).update("" if found is None else proposal_details(found, datetime.now(UTC)))
+        proposal = self._find_selected()
+        self.query_one("#what", Static).update(
+            "" if proposal is None else proposal_details(proposal, datetime.now(UTC))
+        )
 
     def action_approve(self) -> None:
         self._decide(is_approved=True)
@@ -346,24 +350,24 @@ class RoomApp(App[int]):
         self._decide(is_approved=False)
 
     def _decide(self, *, is_approved: bool) -> None:
-        found = self._find_selected()
-        if found is None:
+        proposal = self._find_selected()
+        if proposal is None:
             self.bell()
         elif time.monotonic() - self._moved_at < SETTLE_S:
             self.notify("another proposal has moved up: look again, then press the key", severity="warning")
         elif self._room.privilege != "full":
             self.notify("you are restricted here: others decide", severity="warning")
-        elif found.proposer == self._room.id:
+        elif proposal.proposer == self._room.id:
             self.notify("this is your own proposal: others decide", severity="warning")
-        elif is_approved and (why := find_reading_problem(found)) is not None:
+        elif is_approved and (why := find_reading_problem(proposal)) is not None:
             self.notify(why, severity="error")
         else:
-            self._deciding.add(found.id)
+            self._deciding.add(proposal.id)
             self._show_proposals()
             if is_approved:
-                self._approve(found)
+                self._approve(proposal)
             else:
-                self._deny(found)
+                self._deny(proposal)
 
     @work
     async def _approve(self, proposal: Proposal) -> None:
@@ -404,8 +408,8 @@ class RoomApp(App[int]):
             case ("quit" | "leave", *_):
                 await self.action_leave()
             case ("tools", peer):
-                found = await self._try(self._room.tools(peer))
-                for tool in found or ():
+                tools = await self._try(self._room.tools(peer))
+                for tool in tools or ():
                     self._write(
                         Text.assemble(
                             "  ", (one_line(tool["name"]), "bold"), "  ", one_line(tool.get("description", ""))
@@ -452,7 +456,7 @@ class ProposalList(OptionList):
 
 
 async def join(participant: Participant, *, headless: bool = False) -> int:
-    """Comes in, shows the room, leaves. Raises RoomError where it cannot come in, or lost the room for good."""
+    """Join, show the room, leave. Raises RoomError if joining fails or the room is lost for good."""
     app = RoomApp(participant, participant.listen())
     async with participant:
         try:

@@ -55,20 +55,20 @@ def list_rooms(invocation: Invocation) -> None:
     from interlock.cli.terminal.columns import in_columns
     from interlock.rooms.api import Rooms
 
-    found = answer.as_(Rooms).rooms
-    if not found:
+    rooms = answer.as_(Rooms).rooms
+    if not rooms:
         out.remark("there are no rooms; interlock rooms create TOPIC makes one")
         return
     rows = [[Text(head, style="dim") for head in ("ROOM", "MODE", "PRESENT", "ENVELOPES", "")]]
     rows += [
         [
-            Text(one.topic, style="bold"),
-            Text(one.mode, style="red" if one.mode == "open" else ""),
-            Text(str(one.participants)),
-            Text(str(one.envelopes)),
-            Text("" if one.is_configured else "created", style="dim"),
+            Text(room.topic, style="bold"),
+            Text(room.mode, style="red" if room.mode == "open" else ""),
+            Text(str(room.participants)),
+            Text(str(room.envelopes)),
+            Text("" if room.is_configured else "created", style="dim"),
         ]
-        for one in found
+        for room in rooms
     ]
     out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12}))
 
@@ -116,26 +116,26 @@ def show(invocation: Invocation, topic: Topic) -> None:
     from interlock.rooms.api import RoomConnections
 
     shown = answer.as_(RoomConnections)
-    found = shown.connections
+    connections = shown.connections
     for gone in shown.removed:
         out.line(f"removed: {one_line(gone.participantId)} (by {one_line(gone.by)}, {local_time(gone.at)})")
-    if not found:
+    if not connections:
         out.remark("no participant is connected")
         return
-    is_split = any(one.isElsewhere for one in found)
+    is_split = any(connection.isElsewhere for connection in connections)
     heads = ("PARTICIPANT", "PRIVILEGE", "BY", "SINCE", "SPEAKS", "IS", *(("AT",) if is_split else ()))
     rows = [[Text(head, style="dim") for head in heads]]
     rows += [
         [
-            Text(one_line(one.participantId), style="bold"),
-            Text(one.privilege),
-            Text(one.source),
-            Text(local_time(one.connectedAt, "%H:%M:%S")),
-            Text(one.protocol),
-            Text(one_line(one.principal)),
-            *([Text("elsewhere" if one.isElsewhere else "", style="dim")] if is_split else []),
+            Text(one_line(connection.participantId), style="bold"),
+            Text(connection.privilege),
+            Text(connection.source),
+            Text(local_time(connection.connectedAt, "%H:%M:%S")),
+            Text(connection.protocol),
+            Text(one_line(connection.principal)),
+            *([Text("elsewhere" if connection.isElsewhere else "", style="dim")] if is_split else []),
         ]
-        for one in found
+        for connection in connections
     ]
     out.draw(*in_columns(rows, width=out.console.width, shrink={0: 12, 5: 12}))
 
@@ -230,7 +230,7 @@ def _run(participant: "Participant") -> None:
 
 
 def _address(url: str) -> str:
-    """The node's, without a path."""
+    """Return the address of the node, without a path."""
     from urllib.parse import urlsplit
 
     parts = urlsplit(url)
@@ -242,10 +242,10 @@ def _login_name() -> str:
     import re
 
     try:
-        found = getpass.getuser()
+        user = getpass.getuser()
     except OSError:
-        found = ""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", found)[:64] or "operator"
+        user = ""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", user)[:64] or "operator"
 
 
 @verb(
@@ -327,18 +327,22 @@ def migrate(
     from interlock.cli.terminal.text import local_time, one_line
     from interlock.rooms.api import ObservedRoom
 
-    found = answer.as_(ObservedRoom)
-    if not found.participants:
-        out.remark(f"nothing was observed in {topic} that a mixed room would refuse (its mode is {found.mode})")
+    observed = answer.as_(ObservedRoom)
+    if not observed.participants:
+        out.remark(f"nothing was observed in {topic} that a mixed room would refuse (its mode is {observed.mode})")
         return
-    for one in found.participants:
-        when = f"{local_time(one.first, '%m-%d %H:%M')} to {local_time(one.last, '%m-%d %H:%M')}"
+    for participant in observed.participants:
+        when = f"{local_time(participant.first, '%m-%d %H:%M')} to {local_time(participant.last, '%m-%d %H:%M')}"
         out.line(
-            f"{one_line(one.participant)} ({one_line(one.principal)}): {one.envelopes} of kind "
-            f"{', '.join(one.kinds)} would be refused, {when}"
+            f"{one_line(participant.participant)} ({one_line(participant.principal)}): {participant.envelopes} of kind "
+            f"{', '.join(participant.kinds)} would be refused, {when}"
         )
-        out.line("  is full by an admin's grant" if one.is_full else f"  keeps working with: {one_line(one.remedy)}")
-    if apply and not all(one.is_full for one in found.participants):
+        out.line(
+            "  is full by an admin's grant"
+            if participant.is_full
+            else f"  keeps working with: {one_line(participant.remedy)}"
+        )
+    if apply and not all(participant.is_full for participant in observed.participants):
         out.remark("those whom an admin demoted or removed stay so")
     if apply:
         out.remark(f'now mode = "mixed" for {topic} in interlock.toml refuses nothing of those who are full')

@@ -50,9 +50,7 @@ def welcome(
     keeps_history: bool,
     last: int,
 ) -> Envelope:
-    """Return the first message to a connection, which nobody else receives (X-4.4.1-1). `last`: the last sequence
-    before it.
-    """
+    """Return the first message to a connection, for it alone (X-4.4.1-1). `last`: the last sequence before it."""
     return system_event(
         stamp,
         {
