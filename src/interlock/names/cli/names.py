@@ -256,7 +256,9 @@ def import_registry(
     if invocation.remote_url is not None:
         raise BadUsage("usage", "a registry is imported on the node's own machine")
     store = StoredNames(invocation.loaded.plan, invocation.data_folder)
-    imported = store.import_(read_file(document, DOCUMENT_BYTES_MAX), source or str(document), is_trusted=trusted, pin=pin)
+    imported = store.import_(
+        read_file(document, DOCUMENT_BYTES_MAX), source or str(document), is_trusted=trusted, pin=pin
+    )
     with contextlib.suppress(Unreachable):
         invocation.node.call(LIST_PREFIXES)  # a node that runs takes it in with this
     if invocation.out.as_json:

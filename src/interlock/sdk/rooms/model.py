@@ -1,13 +1,13 @@
 """The values that a participant receives from a room, and the errors that it can raise.
 
-RoomInvalid the arguments of the participant cannot work; raised before anything is dialled
-
+RoomInvalid             the arguments of the participant cannot work; raised before anything is dialled
 RoomError
-
-RoomUnreachable no connection now; another try may succeed RoomRefused the gateway does not accept this participant, or
-no longer; another try is of no use EnvelopeRefused the gateway did not publish an envelope NoAnswer no reply in time,
-or nobody is present who could reply CallFailed the called participant replied with an error ProposalEnded a proposal
-was rejected or withdrawn, or it expired
+  RoomUnreachable       no connection now; another try may succeed
+  RoomRefused           the gateway does not accept this participant, or no longer; another try is of no use
+  EnvelopeRefused       the gateway did not publish an envelope
+  NoAnswer              no reply in time, or nobody is present who could reply
+  CallFailed            the called participant replied with an error
+  ProposalEnded         a proposal was rejected or withdrawn, or it expired
 """
 
 import json
