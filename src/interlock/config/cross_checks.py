@@ -60,8 +60,8 @@ def _tls_pair(settings: Settings) -> None:
 
 
 def _client_certificates(settings: Settings) -> None:
-    """Report client certificates that nobody could see: only the end of a TLS connection does, this node or a
-    trusted proxy.
+    """Report client certificates that are not seen: only the end of a TLS connection sees them, here or at a trusted
+    proxy.
     """
     crl, ca = settings.written.get(("node", "crl")), settings.written.get(("node", "client_ca"))
     if crl is not None and ca is None:

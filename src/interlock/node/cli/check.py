@@ -115,7 +115,7 @@ def check(
 
 
 def _is_description(path: Path) -> bool:
-    """Of a device: by its folder, or by what a configuration never has."""
+    """Return whether a file describes a device: by its folder, or by keys that a configuration never has."""
     from interlock.config.device_files import FOLDER
 
     if path.suffix != ".toml" or not path.is_file():
@@ -143,7 +143,7 @@ def _check_device(invocation: Invocation, path: Path) -> None:
 
 
 def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: bool, against: str | None) -> None:
-    """One driver, in the workspace of a configuration that may itself be wrong."""
+    """Check one driver, in the workspace of a configuration that may itself be wrong."""
     from interlock.cli.config import read_configuration
     from interlock.cli.terminal.text import count
     from interlock.config.load import ConfigInvalid
@@ -153,13 +153,13 @@ def _check_driver(invocation: Invocation, path: str, *, strict: bool, upstream: 
         plan = read_configuration(invocation, starting=False).plan
     except ConfigInvalid:
         plan = Plan(workspace=Path.cwd(), data=Path.cwd() / ".interlock")
-    found = _check_drivers(plan, path, upstream=upstream, against=against)
-    failed = bool(found.errors) or (strict and bool(found.warnings))
-    _report(invocation, errors=found.errors, warnings=found.warnings, ok=not failed, notes=found.notes)
+    checked = _check_drivers(plan, path, upstream=upstream, against=against)
+    failed = bool(checked.errors) or (strict and bool(checked.warnings))
+    _report(invocation, errors=checked.errors, warnings=checked.warnings, ok=not failed, notes=checked.notes)
     if failed:
         raise typer.Exit(EXIT_REFUSED)
     if not invocation.out.as_json:
-        state = f"usable, {count(len(found.warnings), 'warning')}" if found.warnings else "in order"
+        state = f"usable, {count(len(checked.warnings), 'warning')}" if checked.warnings else "in order"
         invocation.out.line(f"{path}: {state}")
 
 
@@ -182,7 +182,7 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
         _report(invocation, errors=invalid.problems, warnings=())
         raise typer.Exit(EXIT_REFUSED) from None
     warnings = loaded.warnings + missing_on_machine(loaded)
-    drivers = _maybe_drivers(loaded.plan, upstream=upstream)
+    drivers = _find_driver_problems(loaded.plan, upstream=upstream)
     errors = drivers.errors if drivers is not None else ()
     warnings += drivers.warnings if drivers is not None else ()
     survey = None
@@ -219,12 +219,12 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
             out.line(_sandboxes_in_words(sandboxed))
 
 
-def _maybe_drivers(plan: "Plan", *, upstream: bool) -> "Checked | None":
-    """None: there are none, and nothing is imported for them."""
+def _find_driver_problems(plan: "Plan", *, upstream: bool) -> "Checked | None":
+    """Check all drivers. Return None, and import nothing, if there are none."""
     from interlock.drivers.workspace.scan import scan_workspace
 
-    seen = scan_workspace(plan)
-    is_any = seen.folders or seen.contracts or seen.problems
+    scan = scan_workspace(plan)
+    is_any = scan.folders or scan.contracts or scan.problems
     return _check_drivers(plan, None, upstream=upstream, against=None) if is_any else None
 
 
@@ -310,7 +310,7 @@ def _summary(loaded: "Loaded", warnings: int, links: "Links | None", drivers: in
 
 
 def _sandbox_states(plan: "Plan") -> dict[str, bool]:
-    """Of the servers that this node starts itself: whether each is in a sandbox."""
+    """Return by segment whether a server that this node starts is in a sandbox."""
     from interlock.config.plan import Spawn
     from interlock.node.cli.machine import is_sandboxed
 
@@ -318,7 +318,7 @@ def _sandbox_states(plan: "Plan") -> dict[str, bool]:
 
 
 def _sandboxes_in_words(sandboxed: dict[str, bool]) -> str:
-    inside, outside = ([one for one, is_in in sandboxed.items() if is_in is wanted] for wanted in (True, False))
+    inside, outside = ([segment for segment, is_in in sandboxed.items() if is_in is wanted] for wanted in (True, False))
     words = [f"in a sandbox: {', '.join(inside)}"] if inside else []
     if outside:
         words.append(f"without a sandbox: {', '.join(outside)} (egress or files puts a server into one)")

@@ -58,9 +58,9 @@ def _draw(invocation: Invocation, finding: "Finding") -> None:
             console.print(Text.assemble((f"  {label}: ", "dim"), as_typed(one_line(text))), soft_wrap=True)
 
 
-def _summary(found: int, checks: int, *, running: bool) -> str:
+def _summary(findings: int, checks: int, *, running: bool) -> str:
     from interlock.cli.terminal.text import count
 
     node = "a node is running" if running else "no node is running"
-    result = f"{count(found, 'finding')}" if found else "nothing is wrong"
+    result = f"{count(findings, 'finding')}" if findings else "nothing is wrong"
     return f"{result} ({count(checks, 'check')}, {node})"

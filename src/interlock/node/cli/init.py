@@ -199,7 +199,7 @@ _TAIL: Final = """\
 def starter_toml(
     segments: Iterable[str] = tuple(EXAMPLES), *, workspace: Path = Path("/"), is_sandboxed: bool = True
 ) -> str:
-    """The text `interlock init` writes. Examples that are not asked for stand in it as comments.
+    """Return the text that `interlock init` writes. Example servers that are not wanted are comments in it.
 
     `workspace`: the folder of the file, which has `FOLDERS` in it. `is_sandboxed`: whether the machine has sandboxes.
     """

@@ -49,13 +49,13 @@ def _find_missing(loaded: Loaded) -> Iterator[Problem]:
         if at is not None and isinstance(server.reach, Spawn):
             if unavailable is not None and is_sandboxed(server):
                 yield at.problem(unavailable, "until then the server does not start")
-            found = _of_server(server, server.reach, at, plan.workspace)
-            for problem in (*found, *_covered_programs(server.reach, at, plan.servers)):
+            problems = _of_server(server, server.reach, at, plan.workspace)
+            for problem in (*problems, *_covered_programs(server.reach, at, plan.servers)):
                 yield replace(problem, message=masked_text(problem.message, server.secrets))
 
 
 def _covered_programs(reach: Spawn, at: At, servers: Iterable[ServerPlan]) -> Iterator[Problem]:
-    """Programs of other servers that this one could write."""
+    """Yield a problem for a program of another server that this one could write."""
     written = [os.path.realpath(path) for path in reach.sandbox.write] if reach.sandbox is not None else []
     if not written:
         return
@@ -69,7 +69,9 @@ def _covered_programs(reach: Spawn, at: At, servers: Iterable[ServerPlan]) -> It
 
 
 def _missing_secrets(loaded: Loaded) -> Iterator[Problem]:
-    """Named by a server, or for the store on NATS, and not in the store of secrets."""
+    """Yield a problem for each secret that a server or the store on NATS needs and the store of secrets does not
+    have.
+    """
     wanted = {("servers", server.segment): _secrets_of(server) for server in loaded.plan.servers}
     wanted["store", "nats_secret"] = _slugs(loaded.plan.store.nats_secret or "")
     if not any(wanted.values()):
@@ -78,7 +80,7 @@ def _missing_secrets(loaded: Loaded) -> Iterator[Problem]:
     from interlock.store.sqlite.secrets import names_on_disk
 
     try:
-        known = names_on_disk(loaded.plan.data, "secret")
+        stored = names_on_disk(loaded.plan.data, "secret")
     except StoreError as refused:
         yield Problem(message=str(refused))
         return
@@ -86,7 +88,7 @@ def _missing_secrets(loaded: Loaded) -> Iterator[Problem]:
         at = loaded.written.get(key)
         if at is None:
             continue
-        for slug in sorted(slugs - known):
+        for slug in sorted(slugs - stored):
             yield at.problem(f"it needs the secret {slug}, which is not set", f"interlock secrets set {slug}")
 
 
@@ -100,11 +102,11 @@ def _secrets_of(server: ServerPlan) -> frozenset[str]:
 
 
 def _slugs(*texts: str) -> frozenset[str]:
-    return frozenset(secret_slug(found[1]) for text in texts for found in SECRET_REFERENCE.finditer(text))
+    return frozenset(secret_slug(reference[1]) for text in texts for reference in SECRET_REFERENCE.finditer(text))
 
 
 def is_sandboxed(server: ServerPlan) -> bool:
-    """A container is a sandbox of its own."""
+    """Return whether a server that the node starts is in a sandbox. A container is a sandbox already."""
     return isinstance(server.reach, Spawn) and server.reach.sandbox is not None
 
 
@@ -120,7 +122,7 @@ def no_sandbox() -> str | None:
 
 
 def _files(loaded: Loaded) -> Iterator[Problem]:
-    """Of anchors and of links to parents."""
+    """Yield a problem for each missing file of an anchor or of a link to a parent."""
     named: list[tuple[At | None, str, object]] = []
     for index, anchor in enumerate(loaded.plan.anchors):
         at = loaded.written.get(("anchor", str(index)))
@@ -147,15 +149,15 @@ def _of_server(server: ServerPlan, reach: Spawn, at: At, workspace: Path) -> Ite
         return
     key = "command" if "command" in at.layer.tree.get("servers", {}).get(server.segment, {}) else "docker"
     try:
-        found = Path(program(reach.command, child_environment(_without_reserved(reach.env), os.environ), None))
+        executable = Path(program(reach.command, child_environment(_without_reserved(reach.env), os.environ), None))
     except ChildStartFailed as failed:
         what, _, remedy = str(failed).partition("; ")
         yield at.inside(key).problem(what, remedy or None)
         return
-    if not found.is_file():
-        yield at.inside(key).problem(f"there is no program {found}", "install it, or correct the path")
-    elif not os.access(found, os.X_OK):
-        yield at.inside(key).problem(f"{found} is not executable", "chmod +x it, or name its interpreter first")
+    if not executable.is_file():
+        yield at.inside(key).problem(f"there is no program {executable}", "install it, or correct the path")
+    elif not os.access(executable, os.X_OK):
+        yield at.inside(key).problem(f"{executable} is not executable", "chmod +x it, or name its interpreter first")
     script = missing_script(reach.command, cwd)
     if script is not None:
         yield at.inside(key).problem(

@@ -15,7 +15,7 @@ _ANY: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 
 def is_taken(address: Address) -> bool:
-    """Whether a program listens there already."""
+    """Return whether a program listens on an address already."""
     try:
         bind(address).close()
     except OSError as error:
@@ -24,38 +24,38 @@ def is_taken(address: Address) -> bool:
 
 
 def free_addresses(*wanted: Address) -> list[Address]:
-    """Addresses on which no program listens, one for each: the same hosts, with the next ports that are free."""
-    found: list[Address] = []
+    """Return a free address for each wanted one: the same host with the next port that is free."""
+    free: list[Address] = []
     with ExitStack() as held:
         for address in wanted:
             if address.port == 0:  # whichever is free
-                found.append(address)
+                free.append(address)
                 continue
             for port in range(address.port + len(wanted), 65536):
                 try:
                     held.enter_context(bind(Address(address.host, port)))
                 except OSError:
                     continue
-                found.append(Address(address.host, port))
+                free.append(Address(address.host, port))
                 break
-    return found
+    return free
 
 
-def maybe_neighbour(address: Address, *, tls: bool = False) -> bool:
-    """Whether an Interlock node answers there, at its public endpoint or at that of operators."""
+def is_interlock_node(address: Address, *, tls: bool = False) -> bool:
+    """Return whether an Interlock node answers at an address, with its public or its operator endpoint."""
     if address.port == 0:
         return False
     for is_tls in (tls, not tls):
         try:
-            if b"interlock" in _said(_ANY.get(address.host, address.host), address.port, tls=is_tls):
+            if b"interlock" in _health_answer(_ANY.get(address.host, address.host), address.port, tls=is_tls):
                 return True
         except (OSError, http.client.HTTPException):
             continue
     return False
 
 
-def _said(host: str, port: int, *, tls: bool) -> bytes:
-    """What it answers to a question that every node answers anybody."""
+def _health_answer(host: str, port: int, *, tls: bool) -> bytes:
+    """Return the answer to a request that every node answers without a credential."""
     if tls:
         context = ssl._create_unverified_context()  # noqa: S323  (nothing is sent that another may not read)
         connection: http.client.HTTPConnection = http.client.HTTPSConnection(

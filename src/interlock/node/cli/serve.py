@@ -106,13 +106,13 @@ def serve(
 
 
 def _address_taken(invocation: Invocation, plan: "Plan") -> Refused:
-    """Whose address it is, and a command that starts the node beside it."""
+    """Return the refusal that says whose address it is, with a command that starts the node beside it."""
     from interlock.cli.terminal.program import command_line
-    from interlock.node.cli.neighbour import free_addresses, is_taken, maybe_neighbour
+    from interlock.node.cli.neighbour import free_addresses, is_interlock_node, is_taken
 
     listening = {"LISTEN": plan.node.listen, "OPERATOR_LISTEN": plan.node.operator_listen}
     taken = [address for address in listening.values() if is_taken(address)] or [plan.node.listen]
-    is_ours = any(maybe_neighbour(address, tls=plan.node.tls_cert is not None) for address in taken)
+    is_ours = any(is_interlock_node(address, tls=plan.node.tls_cert is not None) for address in taken)
     whose = "another Interlock node" if is_ours else "another program"
     set_here = zip(listening, free_addresses(*listening.values()), strict=True)
     beside = " ".join(f"INTERLOCK_NODE__{key}={address}" for key, address in set_here)
@@ -130,7 +130,7 @@ def _warn(invocation: Invocation, warnings: Any) -> None:
 
 
 def _look_for_segment(invocation: Invocation, only: str, segments: list[str]) -> None:
-    """Which subservers will register is not known yet: only what looks like a slip is refused."""
+    """Refuse a segment that looks misspelled. Subservers may still register, so other unknown segments are allowed."""
     from difflib import get_close_matches
 
     from interlock.ax.protocol.names import is_segment
@@ -150,7 +150,7 @@ def _segments(plan: "Plan") -> list[str]:
 
 
 def _segments_of_drivers(plan: "Plan") -> list[str]:
-    """Where a driver's tools stand unless its contracts say otherwise."""
+    """Return the segments of drivers, as they are unless a contract says otherwise."""
     from interlock.drivers.workspace.scan import scan_workspace
 
     folders = scan_workspace(plan).folders
@@ -185,7 +185,7 @@ def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymou
 
 
 def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
-    """On a terminal and nowhere else: what is in a file, every program of this user can read."""
+    """Show the setup code on a terminal only: every program of this user could read it in a file."""
     import logging
     import sys
 
@@ -200,14 +200,14 @@ def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
         )
         return
     print(f"\nNo one may approve yet. Setup code for the first approver: {code[:4]}-{code[4:]}", file=sys.stdout)
-    waiting = next((one.approval_id for one in status.approvers if one.approval_id is not None), None)
+    waiting = next((approver.approval_id for approver in status.approvers if approver.approval_id is not None), None)
     first = "" if waiting is not None else "interlock init makes your key, then "
     step = f"{first}interlock approve {waiting[:8] if waiting is not None else 'ID'} --code CODE enrols it"
     print(f"The console asks for it; or {as_typed(step)}. Give it to no agent.", file=sys.stdout, flush=True)
 
 
-def _tell_steps(invocation: Invocation, status: "Status", told: dict[str, str]) -> None:
-    """One line for each step of a server that is installed or started, as it comes."""
+def _tell_steps(invocation: Invocation, status: "Status", printed: dict[str, str]) -> None:
+    """Print a line for each step of a server that is being installed or started."""
     import sys
 
     from interlock.cli.terminal.text import count, duration, one_line
@@ -215,8 +215,8 @@ def _tell_steps(invocation: Invocation, status: "Status", told: dict[str, str]) 
     for link in status.links:
         is_up = link.state in ("ready", "slow")
         text = f"ready, {count(link.tools, 'tool')}" if is_up else one_line(link.reason or link.state)
-        if told.get(link.segment) != text and (not is_up or link.segment in told):
-            told[link.segment] = text
+        if printed.get(link.segment) != text and (not is_up or link.segment in printed):
+            printed[link.segment] = text
             invocation.out.line(f"{duration(status.node.uptime_s):>6}  {one_line(link.segment)}: {text}")
     sys.stdout.flush()
 

@@ -47,7 +47,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SetUp(msgspec.Struct, frozen=True, kw_only=True):
-    """What the checks look at."""
+    """The set-up of a node, as the checks see it."""
 
     invocation: Invocation
     loaded: Loaded | None  # None: the configuration cannot be used
@@ -79,7 +79,7 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(invocation: Invocation) -> Examined:
-    """Every check in the order of the table. Raises CommandFailed where another node is named and does not answer."""
+    """Run every check in the order of the table. Raise CommandFailed if a node was named and does not answer."""
     from interlock.cli.config import at_place, read_configuration
 
     loaded: Loaded | None = None
@@ -94,7 +94,7 @@ def examine(invocation: Invocation) -> Examined:
             )
             for one in invalid.problems
         ]
-    set_up = SetUp(invocation=invocation, loaded=loaded, status=_maybe_status(invocation), tokens=_tokens(invocation))
+    set_up = SetUp(invocation=invocation, loaded=loaded, status=_find_status(invocation), tokens=_tokens(invocation))
     findings = [
         Finding(check=name, problem=problem, remedy=remedy, command=command)
         for name, check in CHECKS.items()
@@ -104,7 +104,7 @@ def examine(invocation: Invocation) -> Examined:
     return Examined(findings=tuple(unique), checks=len(CHECKS), running=set_up.status is not None)
 
 
-def _maybe_status(invocation: Invocation) -> Status | None:
+def _find_status(invocation: Invocation) -> Status | None:
     from interlock.operator.api import GET_STATUS
 
     try:
@@ -133,14 +133,14 @@ def _tokens(invocation: Invocation) -> tuple[Token, ...]:
 
 
 def _configuration(set_up: SetUp) -> Found:
-    """What `interlock check` warns of, and what of the files is not in effect."""
+    """Yield what `interlock check` warns of, and changes of the files that are not in effect."""
     if set_up.loaded is not None and not set_up.is_remote:
         from interlock.cli.config import at_place
         from interlock.node.cli.machine import missing_on_machine
 
-        for one in (*set_up.loaded.warnings, *missing_on_machine(set_up.loaded)):
-            hint = one.hint or "interlock check shows the place"
-            yield f"{at_place(one)}{one.message}", hint, hint if hint.startswith("interlock ") else None
+        for problem in (*set_up.loaded.warnings, *missing_on_machine(set_up.loaded)):
+            hint = problem.hint or "interlock check shows the place"
+            yield f"{at_place(problem)}{problem.message}", hint, hint if hint.startswith("interlock ") else None
     state = set_up.status.configuration if set_up.status is not None else None
     if state is not None and state.problem:
         yield f"the running node cannot use the changed configuration: {state.problem}", "correct it", "interlock check"
@@ -149,10 +149,10 @@ def _configuration(set_up: SetUp) -> Found:
 
 
 def _addresses(set_up: SetUp) -> Found:
-    """Of a node that does not run: whether it could listen where it is to."""
+    """Yield addresses on which a node that does not run could not listen."""
     if set_up.status is not None or set_up.loaded is None:
         return
-    from interlock.node.cli.neighbour import maybe_neighbour
+    from interlock.node.cli.neighbour import is_interlock_node
     from interlock.node.sockets import bind
 
     node = set_up.plan.node
@@ -160,13 +160,13 @@ def _addresses(set_up: SetUp) -> Found:
         try:
             bind(address).close()
         except OSError as error:
-            is_ours = maybe_neighbour(address, tls=node.tls_cert is not None)
+            is_ours = is_interlock_node(address, tls=node.tls_cert is not None)
             whose = "another Interlock node listens there" if is_ours else (error.strerror or str(error))
             yield f"{key}: {whose}", f"stop what listens there, or set {key} to another address", None
 
 
 def _permissions(set_up: SetUp) -> Found:
-    """Who else on this machine could read keys and tokens, and whether the node can write."""
+    """Yield keys and tokens that other users could read, and a data folder that the node cannot write."""
     if set_up.is_remote or sys.platform == "win32" or not set_up.data.exists():
         return
     data = set_up.data
@@ -186,15 +186,15 @@ def _permissions(set_up: SetUp) -> Found:
 
 
 def _runtimes(set_up: SetUp) -> Found:
-    """Programs that packages and containers need, and whether they are new enough."""
+    """Yield programs that packages and containers need and that are missing or too old."""
     if set_up.is_remote:
         return
     kinds = {kind for server in set_up.plan.servers for kind in _needed(server.reach)}
-    if "node" in kinds and (said := _maybe_version("node")):
-        major = said.removeprefix("v").partition(".")[0]
+    if "node" in kinds and (version := _find_version("node")):
+        major = version.removeprefix("v").partition(".")[0]
         if major.isdecimal() and int(major) < NODE_JS_MIN:
-            yield f"Node.js {said} is too old", f"install Node.js {NODE_JS_MIN} or newer (nodejs.org)", None
-    if "docker" in kinds and shutil.which("docker") and _maybe_version("docker", "info") is None:
+            yield f"Node.js {version} is too old", f"install Node.js {NODE_JS_MIN} or newer (nodejs.org)", None
+    if "docker" in kinds and shutil.which("docker") and _find_version("docker", "info") is None:
         yield "docker is installed, and its daemon does not answer", "start it, or let this user use it", None
 
 
@@ -206,33 +206,35 @@ def _needed(reach: object) -> Iterator[str]:
             yield "docker"
 
 
-def _maybe_version(program: str, question: str = "--version") -> str | None:
-    """What it answers; None: it is not there, or fails."""
-    found = shutil.which(program)
-    if found is None:
+def _find_version(program: str, question: str = "--version") -> str | None:
+    """Return what a program answers, or None if it is not installed or fails."""
+    path = shutil.which(program)
+    if path is None:
         return None
     try:
-        done = subprocess.run([found, question], capture_output=True, text=True, timeout=PROGRAM_S, check=False)
+        done = subprocess.run([path, question], capture_output=True, text=True, timeout=PROGRAM_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or "?" if done.returncode == 0 else None
 
 
 def _sandbox(set_up: SetUp) -> Found:
-    """Drivers run in sandboxes unless switched off; servers of the file are looked at with the configuration."""
+    """Yield drivers that need a sandbox, on a machine without one. Servers are checked with the configuration."""
     if set_up.is_remote or set_up.loaded is None:
         return
     from interlock.drivers.workspace.scan import scan_workspace
     from interlock.node.cli.machine import no_sandbox
 
     plan = set_up.plan
-    sandboxed = [one.path.name for one in scan_workspace(plan).folders if one.path.name not in plan.drivers.sandbox]
+    sandboxed = [
+        folder.path.name for folder in scan_workspace(plan).folders if folder.path.name not in plan.drivers.sandbox
+    ]
     if sandboxed and (reason := no_sandbox()) is not None:
         yield f"no sandbox for {', '.join(sandboxed[:3])}: {reason}", "install bubblewrap, for instance with apt", None
 
 
 def _servers(set_up: SetUp) -> Found:
-    """Of a running node: servers that are gone, and those that wait for a person."""
+    """Yield servers of a running node that are lost or wait for a person."""
     for link in set_up.status.links if set_up.status is not None else ():
         again = f"interlock links restart {link.segment}"
         if link.kind == "device" and link.state in ("failed", "degraded"):
@@ -254,7 +256,7 @@ def _servers(set_up: SetUp) -> Found:
 
 
 def device_remedy(segment: str, reason: str) -> tuple[str, str | None]:
-    """What to look at, and a command that helps there."""
+    """Return what to look at when a device does not work, and a command that helps."""
     description = f".devices/{segment}.toml"
     if f"{segment}.toml" in reason:
         return "correct the description", f"interlock check {description}"
@@ -268,13 +270,13 @@ def device_remedy(segment: str, reason: str) -> tuple[str, str | None]:
 
 
 def _drivers(set_up: SetUp) -> Found:
-    for one in set_up.status.idle_drivers if set_up.status is not None else ():
-        name = exposed_segment(one.id)
-        if one.state == "untrusted":
+    for driver in set_up.status.idle_drivers if set_up.status is not None else ():
+        name = exposed_segment(driver.id)
+        if driver.state == "untrusted":
             yield f"driver {name} waits for your trust", "look at it, and agree", f"interlock drivers trust {name}"
         else:
             look = f"interlock drivers show {name}"
-            yield f"driver {name} cannot be used: {one.reason or one.state}", "correct its files", look
+            yield f"driver {name} cannot be used: {driver.reason or driver.state}", "correct its files", look
 
 
 def _parents(set_up: SetUp) -> Found:
@@ -288,7 +290,7 @@ def _parents(set_up: SetUp) -> Found:
 
 
 def _tokens_ended(set_up: SetUp) -> Found:
-    """Tokens that were given out, and those the node has for servers."""
+    """Yield expired tokens: those that the node issued, and those that it has for servers."""
     now = datetime.now(UTC)
     for token in set_up.tokens:
         if _has_passed(token.expires_at, now):
@@ -321,7 +323,7 @@ def _certificate(set_up: SetUp) -> Found:
 
 
 def _clock(set_up: SetUp) -> Found:
-    """A clock that was set back lets tokens live longer and approvals end early."""
+    """Yield a clock that is wrong: set back, it lets tokens live longer and approvals end early."""
     if set_up.status is not None:
         started = datetime.fromisoformat(set_up.status.node.started_at.replace("Z", "+00:00")).timestamp()
         skew = time.time() - started - set_up.status.node.uptime_s
@@ -329,7 +331,7 @@ def _clock(set_up: SetUp) -> Found:
             yield f"the clocks of this command and of the node differ by {abs(skew):.0f} s", "set both by NTP", None
     if set_up.is_remote or not set_up.data.is_dir():
         return
-    newest = max((one.stat().st_mtime for one in set_up.data.iterdir()), default=0.0)
+    newest = max((file.stat().st_mtime for file in set_up.data.iterdir()), default=0.0)
     if newest > time.time() + SKEW_S:
         late = f"{newest - time.time():.0f} s"
         yield (
@@ -340,7 +342,7 @@ def _clock(set_up: SetUp) -> Found:
 
 
 def _approver(set_up: SetUp) -> Found:
-    """Whether anybody could release a call that is held."""
+    """Yield a problem if no person could release a held call."""
     waiting = set_up.status.gate.without_approver if set_up.status is not None else 0
     if set_up.status is not None and waiting:
         command, does = approver_step(set_up.status.approvers)
@@ -354,7 +356,7 @@ def _may_approve(plan: Plan) -> bool:
 
 
 def _unsafe(set_up: SetUp) -> Found:
-    """Settings that take a protection away."""
+    """Yield settings that remove a protection."""
     plan = set_up.plan
     unsafe: dict[str, bool] = {
         'auth.anonymous = "any" lets every program that reaches the node call tools': plan.auth.anonymous == "any",
@@ -363,19 +365,21 @@ def _unsafe(set_up: SetUp) -> Found:
         'ax.require_proof = "never" lets subservers change things without proof': plan.ax.require_proof == "never",
         "drivers.trust_workspace starts drivers that no person has looked at": plan.drivers.trust_workspace,
         "drivers.allow_unverified_install starts programs without a checksum": plan.drivers.allow_unverified_install,
-        **{f'drivers.sandbox = {{ {one} = "off" }} runs it with all rights': True for one in plan.drivers.sandbox},
+        **{
+            f'drivers.sandbox = {{ {driver} = "off" }} runs it with all rights': True for driver in plan.drivers.sandbox
+        },
     }
-    for said, applies in unsafe.items():
+    for problem, applies in unsafe.items():
         if applies:
-            key = said.partition(" ")[0]
-            yield said, f"remove {key}, or keep it knowing this", None
+            key = problem.partition(" ")[0]
+            yield problem, f"remove {key}, or keep it knowing this", None
     for key, address in (("node.listen", plan.node.listen), ("node.operator_listen", plan.node.operator_listen)):
         if not is_loopback(address.host) and plan.node.tls_cert is None:
             yield f"{key} = {address} is reached from elsewhere without TLS", "set node.tls_cert and node.tls_key", None
 
 
 def _records(set_up: SetUp) -> Found:
-    """What the running node itself complains of."""
+    """Yield problems that the running node itself reports."""
     if set_up.status is None:
         return
     if set_up.status.node.audit_trouble:
@@ -387,7 +391,7 @@ def _records(set_up: SetUp) -> Found:
 
 
 def _store(set_up: SetUp) -> Found:
-    """The store that replicas share, tried from here. A running node says itself how it fares."""
+    """Yield a shared store that cannot be used: reported by the running node, or tried from here."""
     if set_up.status is not None:
         if set_up.status.node.store_trouble:
             yield set_up.status.node.store_trouble, "start the NATS server, and look at what lies between", None

@@ -94,14 +94,14 @@ def _watch(invocation: Invocation, segment: str | None) -> None:
 
 
 def _print_changes(invocation: Invocation, segment: str | None, answers: "Iterator[Answer | Unreachable]") -> None:
-    """One block, or one line of JSON, whenever something is different from before."""
+    """Print a block, or a line of JSON, whenever something differs from before."""
     out = invocation.out
     before: Any = None
     for answer in answers:
-        seen = answer.error if isinstance(answer, Unreachable) else _without_clocks(answer.value)
-        if seen == before:
+        state = answer.error if isinstance(answer, Unreachable) else _without_clocks(answer.value)
+        if state == before:
             continue
-        before = seen
+        before = state
         if isinstance(answer, Unreachable):
             out.failure(answer, in_stream=True)
         elif out.as_json:
@@ -157,7 +157,10 @@ def open_console(
 
 
 def _show(url: str, folder: Path | None) -> bool:
-    """Whether a browser was told. It is told by a file: other users of the machine can read a program's arguments."""
+    """Open the URL in a browser, and return whether that worked.
+
+    The browser gets a file: other users of the machine can read the arguments of a program.
+    """
     import webbrowser
 
     if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):

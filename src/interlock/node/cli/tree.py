@@ -29,13 +29,15 @@ BRANCH_WIDTH = 5
 
 
 def approver_step(approvers: tuple[Approver, ...]) -> tuple[str, str]:
-    """What somebody does next to become an approver: the command, and what it does."""
-    waiting = next(((one.name, one.approval_id) for one in approvers if one.approval_id is not None), None)
+    """Return the command with which somebody becomes an approver next, and what it does."""
+    waiting = next(
+        ((approver.name, approver.approval_id) for approver in approvers if approver.approval_id is not None), None
+    )
     if waiting is None:
         return "interlock init", "makes a key"
     name, id = waiting
     command, does = f"interlock approve {id[:8]}", f"enrols {one_line(name)}"
-    if any(one.approves for one in approvers):
+    if any(approver.approves for approver in approvers):
         return command, does
     return f"{command} --code CODE", f"{does}, with the setup code on the terminal of the node"
 
@@ -48,7 +50,7 @@ def _names_told(names: NameCounts) -> Iterator[str]:
 
 
 def _approver_text(approver: Approver) -> str:
-    """What an operator should know of an approver: it is not enrolled."""
+    """Return the remark about an approver that is not enrolled, or an empty text."""
     name = one_line(approver.name)
     if approver.wants:
         return f"approver {name} is configured and not enrolled: interlock approvals; if it is not yours, remove it"
@@ -120,16 +122,16 @@ def tree_lines(status: Status, *, width: int, now: datetime, ascii_only: bool = 
 
 
 def _changes(status: Status) -> list[str]:
-    """What was written into the configuration and is not in effect."""
-    found = status.configuration
-    if found is None:
+    """Return remarks about changes of the configuration that are not in effect."""
+    state = status.configuration
+    if state is None:
         return []
-    told = []
-    if found.problem:
-        told.append(f"the changed configuration cannot be used: {one_line(found.problem)}")
-    if found.restart_for:
-        told.append(f"changed, from the next start: {one_line(', '.join(found.restart_for))}")
-    return told
+    remarks = []
+    if state.problem:
+        remarks.append(f"the changed configuration cannot be used: {one_line(state.problem)}")
+    if state.restart_for:
+        remarks.append(f"changed, from the next start: {one_line(', '.join(state.restart_for))}")
+    return remarks
 
 
 def _idle_text(driver: IdleDriver) -> str:
@@ -147,7 +149,7 @@ def _no_servers(node: NodeFacts) -> str:
 
 
 def _rows(links: tuple[Link, ...], width: int) -> list[Text]:
-    """One line per link; when it gets narrow the protocol version goes first, then the ends of long segments."""
+    """Return a line per link. On a narrow terminal the protocol version goes first, then the ends of long segments."""
     rows = [_cells(link, " ".join(part for part in (link.era, link.protocol_version) if part)) for link in links]
     widths = [max(cell.cell_len for cell in column) for column in zip(*rows, strict=True)]
     if total_width(widths) > width:
@@ -243,7 +245,7 @@ BELOW_SHOWN = 30  # lines; the rest is counted
 
 
 def below_lines(segment: str, below: tuple[Below, ...], *, width: int, ascii_only: bool) -> list[Text]:
-    lines = [_line(one, width, "." if ascii_only else "·") for one in below[:BELOW_SHOWN]]
+    lines = [_line(node, width, "." if ascii_only else "·") for node in below[:BELOW_SHOWN]]
     if len(below) > BELOW_SHOWN:
         rest = count(len(below) - BELOW_SHOWN, "more segment")
         lines.append(
@@ -252,16 +254,16 @@ def below_lines(segment: str, below: tuple[Below, ...], *, width: int, ascii_onl
     return lines
 
 
-def _line(one: Below, width: int, bullet: str) -> Text:
-    said = [count(one.tools, "tool"), count(one.hops, "hop")]
-    if one.latency_class:
-        said.append(one.latency_class)
-    troubled = [f"{one.degraded} degraded"] if one.degraded else []
-    held = [f"{one.gated} gated"] if one.gated else []
-    head = f"{'  ' * (len(one.path) - 1)}{bullet} {one_line(one.path[-1])}"
+def _line(node: Below, width: int, bullet: str) -> Text:
+    facts = [count(node.tools, "tool"), count(node.hops, "hop")]
+    if node.latency_class:
+        facts.append(node.latency_class)
+    troubled = [f"{node.degraded} degraded"] if node.degraded else []
+    held = [f"{node.gated} gated"] if node.gated else []
+    head = f"{'  ' * (len(node.path) - 1)}{bullet} {one_line(node.path[-1])}"
     return Text.assemble(
         shortened_line(head, max(10, width - 40)),
-        (f"  {', '.join(said)}", "dim"),
+        (f"  {', '.join(facts)}", "dim"),
         (f", {', '.join(troubled)}" if troubled else "", "yellow"),
         (f", {', '.join(held)}" if held else "", "dim"),
     )
@@ -292,19 +294,19 @@ def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, asci
             remarks.append((one_line(parent.reason), "red" if parent.state == "waiting" else "dim"))
             if parent.next_step:
                 remarks.append((one_line(parent.next_step), "dim"))
-        remarks += [(said, "yellow") for said in _unlisted_reasons(parent)]
+        remarks += [(remark_style, "yellow") for remark_style in _unlisted_reasons(parent)]
         if parent.secure_by:
             remarks.append((f"secure by {one_line(parent.secure_by)}", "dim"))
         if parent.budget:
             remarks.append((f"it gave us {budget_text(parent.budget)}", budget_style(parent.budget)))
-        for text, said in remarks:
+        for text, remark_style in remarks:
             wrapped = textwrap.wrap(text, max(20, width - len(GAP)), break_on_hyphens=False)
-            lines += [Text(f"{GAP}{line}", style=said) for line in wrapped]
+            lines += [Text(f"{GAP}{line}", style=remark_style) for line in wrapped]
     return lines
 
 
 def _unlisted_reasons(parent: Parent) -> list[str]:
-    """One line per reason; what the parent gave none for is counted."""
+    """Return a line for each reason why a parent does not list tools, and one for tools without a reason."""
     by_reason = sorted(parent.not_listed_because.items(), key=lambda each: -each[1])
     lines = [f"it does not list {count(number, 'tool')} of ours: {one_line(reason)}" for reason, number in by_reason]
     if unexplained := parent.not_listed - sum(parent.not_listed_because.values()):
@@ -316,16 +318,16 @@ def _unlisted_reasons(parent: Parent) -> list[str]:
 NAMES_SHOWN = 3
 
 
-def grouped_reasons(found: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """(reason, name) by reason; the reason that most share first."""
+def grouped_reasons(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return names by reason from pairs of reason and name, beginning with the most common reason."""
     by_reason: dict[str, list[str]] = {}
-    for reason, name in found:
+    for reason, name in pairs:
         by_reason.setdefault(reason, []).append(name)
     return dict(sorted(by_reason.items(), key=lambda each: -len(each[1])))
 
 
 def named_few(names: list[str], noun: str) -> str:
-    """One by its name; of several the number and the first names."""
+    """Return a single name, or the number of names with the first of them."""
     if len(names) == 1:
         return one_line(names[0])
     shown = ", ".join(map(one_line, names[:NAMES_SHOWN]))

@@ -35,24 +35,24 @@ def survey_of(loaded: Loaded) -> Survey:
         log.setLevel(level)
 
 
-def warnings_of(found: Survey, loaded: Loaded, known: tuple[Problem, ...]) -> tuple[Problem, ...]:
-    """`known` is what was found without asking the servers, and is not said twice."""
-    return (*_servers(found, loaded, known), *_drivers(found), *_rules(found, loaded))
+def warnings_of(survey: Survey, loaded: Loaded, earlier: tuple[Problem, ...]) -> tuple[Problem, ...]:
+    """Return warnings about servers, drivers and rules after a survey, without repeating the `earlier` ones."""
+    return (*_servers(survey, loaded, earlier), *_drivers(survey), *_rules(survey, loaded))
 
 
-def _drivers(found: Survey) -> Iterator[Problem]:
-    """How each stands; what speaks against the files of one is said there."""
-    for one in found.drivers:
-        file = str(Path(one.folder) / "DRIVER.md")
-        for each in one.found:
+def _drivers(survey: Survey) -> Iterator[Problem]:
+    """Yield warnings about the state of each driver and its files."""
+    for driver in survey.drivers:
+        file = str(Path(driver.folder) / "DRIVER.md")
+        for each in driver.found:
             if each.severity == "warning":
                 yield Problem(file=file, message=f"{each.message} [{each.code}]", hint=each.hint)
-        if one.state in ("ready", "kind_unsupported") or (one.state == "rejected" and not one.trusted):
+        if driver.state in ("ready", "kind_unsupported") or (driver.state == "rejected" and not driver.trusted):
             continue
         yield Problem(
             file=file,
-            message=f"{one.segment} is {one.state}: {one.reason or 'no reason given'}",
-            hint=f"interlock drivers trust {one.segment} shows it" if one.state == "untrusted" else None,
+            message=f"{driver.segment} is {driver.state}: {driver.reason or 'no reason given'}",
+            hint=f"interlock drivers trust {driver.segment} shows it" if driver.state == "untrusted" else None,
         )
 
 
