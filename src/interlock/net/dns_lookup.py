@@ -41,8 +41,11 @@ class TxtAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def look_up_txt(name: str, resolvers: Sequence[str] = (), *, timeout_s: float | None = None) -> TxtAnswer:
-    """`resolvers`: addresses, `[::1]:53` and `127.0.0.1:53` with a port; none: those of this machine. The first that
-    answers is believed. Raises DnsFailed."""
+    """Look up TXT records and return the first answer. Raise DnsFailed on failure.
+
+    `resolvers` are addresses, with an optional port as in `[::1]:53` and `127.0.0.1:53`; by default those of this
+    machine.
+    """
     failed: DnsFailed | None = None
     for resolver in resolvers or _own_resolvers():
         try:
@@ -73,52 +76,52 @@ async def _ask(name: str, resolver: str, timeout_s: float) -> TxtAnswer:
     import dns.rdatatype
 
     try:
-        asked = dns.name.from_text(name)
+        dns_name = dns.name.from_text(name)
     except dns.exception.DNSException:
         raise DnsFailed("malformed", f"{name} is no name that DNS can have") from None
-    answer = await _exchange(asked, dns.rdatatype.TXT, resolver, timeout_s)
+    answer = await _exchange(dns_name, dns.rdatatype.TXT, resolver, timeout_s)
     code = answer.rcode()
     if code not in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN):
         text = dns.rcode.to_text(code)
         raise DnsFailed("refused", f"{resolver} answers {text}; where records are signed, their signature may be wrong")
     is_authenticated = bool(answer.flags & dns.flags.AD)
     try:
-        found = answer.resolve_chaining().answer if isinstance(answer, dns.message.QueryMessage) else None
+        rrset = answer.resolve_chaining().answer if isinstance(answer, dns.message.QueryMessage) else None
     except dns.exception.DNSException:
         raise DnsFailed("malformed", "its aliases lead nowhere") from None
-    if found is None:
+    if rrset is None:
         return TxtAnswer(records=(), dnssec="authenticated" if is_authenticated else "unsigned", resolver=resolver)
-    if len(found) > RECORDS_MAX:
-        raise DnsFailed("too_large", f"{name} has {len(found)} records; at most {RECORDS_MAX} are read")
-    records = tuple(b"".join(each.strings) for each in found)
+    if len(rrset) > RECORDS_MAX:
+        raise DnsFailed("too_large", f"{name} has {len(rrset)} records; at most {RECORDS_MAX} are read")
+    records = tuple(b"".join(each.strings) for each in rrset)
     if is_authenticated:
         return TxtAnswer(records=records, dnssec="authenticated", resolver=resolver)
-    return TxtAnswer(records=records, dnssec=await _signed(answer, found, resolver, timeout_s), resolver=resolver)
+    return TxtAnswer(records=records, dnssec=await _signed(answer, rrset, resolver, timeout_s), resolver=resolver)
 
 
 async def _signed(
-    answer: "dns.message.Message", found: "dns.rrset.RRset", resolver: str, timeout_s: float
+    answer: "dns.message.Message", records: "dns.rrset.RRset", resolver: str, timeout_s: float
 ) -> DnssecState:
-    """Whether the zone's own keys have signed the records."""
+    """Return whether the zone's own keys have signed the records."""
     import dns.dnssec
     import dns.exception
     import dns.rdataclass
     import dns.rdatatype
 
     signatures = answer.get_rrset(
-        answer.answer, found.name, dns.rdataclass.IN, dns.rdatatype.RRSIG, covers=dns.rdatatype.TXT
+        answer.answer, records.name, dns.rdataclass.IN, dns.rdatatype.RRSIG, covers=dns.rdatatype.TXT
     )
     if signatures is None:
         return "unsigned"
     zone = signatures[0].signer
-    if len(signatures) > RECORDS_MAX or not found.name.is_subdomain(zone):
+    if len(signatures) > RECORDS_MAX or not records.name.is_subdomain(zone):
         return "bogus"
     keys = await _exchange(zone, dns.rdatatype.DNSKEY, resolver, timeout_s)
     published = keys.get_rrset(keys.answer, zone, dns.rdataclass.IN, dns.rdatatype.DNSKEY)
     if published is None or len(published) > RECORDS_MAX:
         return "bogus"
     try:
-        dns.dnssec.validate(found, signatures, {zone: published})
+        dns.dnssec.validate(records, signatures, {zone: published})
     except (dns.exception.DNSException, ValueError):
         return "bogus"
     return "signed"
@@ -127,7 +130,7 @@ async def _signed(
 async def _exchange(
     name: "dns.name.Name", kind: "dns.rdatatype.RdataType", resolver: str, timeout_s: float
 ) -> "dns.message.Message":
-    """What does not answer this very question, or comes from elsewhere, is waited past."""
+    """Send a query and return its answer. Answers to other questions or from other addresses are ignored."""
     import dns.asyncquery
     import dns.exception
     import dns.flags
@@ -152,7 +155,7 @@ async def _exchange(
 
 
 def _address(resolver: str) -> tuple[str, int]:
-    """Raises DnsFailed."""
+    """Parse the address and port of a resolver. Raise DnsFailed if it is malformed."""
     host, port = resolver, PORT
     if resolver.startswith("["):
         host, _, rest = resolver[1:].partition("]")

@@ -49,7 +49,7 @@ async def download(url: str, sha256: str | None, into: Path, *, limit_s: float =
 
 
 def check_address(url: str) -> None:
-    """Raises DownloadFailed unless the way to `url` is encrypted, or does not leave this machine."""
+    """Raise DownloadFailed unless `url` is encrypted or stays on this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -84,10 +84,10 @@ def _fetch(url: str, sha256: str | None, into: Path, stop: threading.Event) -> s
             declared = answer.headers.get("Content-Length")
             if declared is not None and declared.isdigit() and int(declared) != size:
                 raise DownloadFailed("the connection ended before the whole file had come; try again")
-        found = digest.hexdigest()
-        if sha256 is not None and found != sha256:
+        actual_sha256 = digest.hexdigest()
+        if sha256 is not None and actual_sha256 != sha256:
             raise DownloadFailed(
-                f"the file has SHA-256 {found}, not the one in verify_sha256; do not use it before you know why"
+                f"the file has SHA-256 {actual_sha256}, not the one in verify_sha256; do not use it before you know why"
             )
         half.replace(into)
     except urllib.error.HTTPError as error:
@@ -98,7 +98,7 @@ def _fetch(url: str, sha256: str | None, into: Path, stop: threading.Event) -> s
         raise DownloadFailed(f"the file cannot be fetched: {reason}; check address and network") from error
     finally:
         half.unlink(missing_ok=True)
-    return found
+    return actual_sha256
 
 
 def take_program(archive: Path, wanted: str, into: Path) -> None:
@@ -146,11 +146,11 @@ def _is_plain(entry: zipfile.ZipInfo) -> bool:
 
 
 def _choose_member(names: list[str], wanted: str) -> str:
-    """The member at that path, else the only one of that name."""
+    """Return the archive member at that path, or else the only member with that name."""
     path = PurePosixPath(os.path.normpath(wanted))
     exact = [name for name in names if PurePosixPath(os.path.normpath(name)) == path]
-    found = exact or [name for name in names if PurePosixPath(name).name == path.name]
-    if len(found) != 1:
-        how = "holds no" if not found else "holds more than one"
+    matches = exact or [name for name in names if PurePosixPath(name).name == path.name]
+    if len(matches) != 1:
+        how = "holds no" if not matches else "holds more than one"
         raise DownloadFailed(f"the archive {how} {wanted}; name its path inside the archive in extract_bin")
-    return found[0]
+    return matches[0]

@@ -48,8 +48,8 @@ _LOOKUPS: Final = ThreadPoolExecutor(4, thread_name_prefix="egress")
 
 async def resolve(host: str, port: int) -> Sequence[str]:
     look = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-    found = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, look)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    addresses = await asyncio.get_running_loop().run_in_executor(_LOOKUPS, look)
+    return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 
 async def dial(address: str, port: int) -> Streams:
@@ -79,7 +79,9 @@ class Egress:
         resolve: Resolve = resolve,
         dial: Dial = dial,
     ) -> None:
-        """`denied` hears the host, the port and why, of every refusal; port 0: only its name was asked for."""
+        """Permit only the hosts in `entries`. `denied` is called with host, port and reason of every refusal; port 0
+        means a name lookup.
+        """
         self._entries = tuple(entries)
         self._denied = denied
         self._resolve = resolve
@@ -138,18 +140,18 @@ class Egress:
         except asyncio.LimitOverrunError:
             await _answer(writer, _Refusal("431 Request Header Fields Too Large", "the request's head is too long"))
             return
-        asked = read_head_untrusted(head)
-        if isinstance(asked, Malformed):
-            await _answer(writer, _Refusal("400 Bad Request", asked.why))
+        request = read_head_untrusted(head)
+        if isinstance(request, Malformed):
+            await _answer(writer, _Refusal("400 Bad Request", request.why))
             return
-        there = await self._reached(asked)
+        there = await self._reached(request)
         if isinstance(there, _Refusal):
             await _answer(writer, there)
         else:
-            await _join((reader, writer), there, asked)
+            await _join((reader, writer), there, request)
 
     async def _serve_direct(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Where it wants to go says the address that it came to."""
+        """Serve a client that uses no proxy. The address that it connected to says which host it wants."""
         address, port = writer.get_extra_info("sockname")[:2]
         host = self._names.host_at(address)
         if host is None and address == _OWN:
@@ -160,32 +162,32 @@ class Egress:
         else:
             await _join((reader, writer), there, ProxyRequest(host=host or "", port=port, head=b""))
 
-    async def _reached(self, asked: ProxyRequest) -> Streams | _Refusal:
-        addresses = await self._permitted_addresses(asked)
+    async def _reached(self, request: ProxyRequest) -> Streams | _Refusal:
+        addresses = await self._permitted_addresses(request)
         if isinstance(addresses, _Refusal):
             return addresses
-        there = await self._reach(addresses, asked.port)
-        return there or _Refusal("502 Bad Gateway", f"{asked.host} does not answer")
+        there = await self._reach(addresses, request.port)
+        return there or _Refusal("502 Bad Gateway", f"{request.host} does not answer")
 
-    async def _permitted_addresses(self, asked: ProxyRequest) -> Sequence[str] | _Refusal:
-        """The addresses to try."""
-        permit = permits(asked.host, asked.port, self._entries)
+    async def _permitted_addresses(self, request: ProxyRequest) -> Sequence[str] | _Refusal:
+        """Return the addresses to try, or a refusal if the host is not permitted."""
+        permit = permits(request.host, request.port, self._entries)
         if permit is None:
-            return self._refuse(asked, NOT_LISTED)
+            return self._refuse(request, NOT_LISTED)
         try:
-            addresses = await self._resolve(asked.host, asked.port)
+            addresses = await self._resolve(request.host, request.port)
         except (OSError, UnicodeError):
-            return _Refusal("502 Bad Gateway", f"{asked.host} cannot be resolved")
+            return _Refusal("502 Bad Gateway", f"{request.host} cannot be resolved")
         if permit is not Permit.NAMED and not all(scope_of(each) is Scope.PUBLIC for each in addresses):
-            return self._refuse(asked, "it leads to a private address, and egress does not name it to the letter")
-        if not names_this_machine(asked.host) and any(scope_of(each) is Scope.MACHINE for each in addresses):
+            return self._refuse(request, "it leads to a private address, and egress does not name it to the letter")
+        if not names_this_machine(request.host) and any(scope_of(each) is Scope.MACHINE for each in addresses):
             # The owner of the name could otherwise reach every endpoint of this machine, the node's own included.
-            return self._refuse(asked, "it leads to this machine, which egress names as localhost or by address")
+            return self._refuse(request, "it leads to this machine, which egress names as localhost or by address")
         return addresses
 
-    def _refuse(self, asked: ProxyRequest, why: str) -> _Refusal:
-        self._denied(asked.host, asked.port, why)
-        return _Refusal("403 Forbidden", f"egress_denied: {asked.host}: {why}")
+    def _refuse(self, request: ProxyRequest, why: str) -> _Refusal:
+        self._denied(request.host, request.port, why)
+        return _Refusal("403 Forbidden", f"egress_denied: {request.host}: {why}")
 
     async def _reach(self, addresses: Sequence[str], port: int) -> Streams | None:
         for address in addresses:
@@ -202,12 +204,12 @@ async def _answer(writer: asyncio.StreamWriter, refusal: _Refusal) -> None:
     await writer.drain()
 
 
-async def _join(here: Streams, there: Streams, asked: ProxyRequest) -> None:
+async def _join(here: Streams, there: Streams, request: ProxyRequest) -> None:
     try:
-        if asked.head is None:
+        if request.head is None:
             here[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         else:
-            there[1].write(asked.head)
+            there[1].write(request.head)
         async with asyncio.TaskGroup() as both:
             both.create_task(_pump(here[0], there[1]))
             both.create_task(_pump(there[0], here[1]))

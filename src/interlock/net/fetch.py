@@ -48,7 +48,7 @@ class Fetcher:
     def __init__(
         self, within: Scope | None = None, *, seconds: float | None = None, body_bytes: int = BODY_BYTES_MAX
     ) -> None:
-        """`seconds`: for one answer; None: FETCH_S."""
+        """Create a fetcher. `seconds` is the time limit of one answer; None means FETCH_S."""
         self._within = within
         self._seconds = FETCH_S if seconds is None else seconds
         self._body_bytes = body_bytes
@@ -59,14 +59,14 @@ class Fetcher:
         return _body(await self._ask(b"GET", url, _ACCEPT, b""))
 
     async def look(self, url: str) -> Answered:
-        """A GET whose redirects and refusals say something."""
+        """Send a GET and return its answer, including redirects and error statuses."""
         return await self._ask(b"GET", url, b"accept: */*\r\n", b"")
 
     async def post(self, url: str, headers: bytes, body: bytes) -> bytes:
         return _body(await self._ask(b"POST", url, headers, body))
 
     async def exchange(self, url: str, headers: bytes, body: bytes) -> Answered:
-        """A POST whose refusals say something."""
+        """Send a POST and return its answer, including error statuses."""
         return await self._ask(b"POST", url, headers, body)
 
     async def close(self) -> None:
@@ -125,22 +125,26 @@ class Fetcher:
 
 
 async def scope_of_url(url: str) -> Scope:
-    """Where a server stands. A name leads into a private network at most: only an address says that it is this machine,
-    for the owner of a name can make it lead anywhere."""
+    """Return how near a server is: public, private network, or this machine.
+
+    Only an address can mean this machine. A name counts as a private network at most, because its owner can make it
+    lead anywhere.
+    """
     host = urlsplit(url).hostname or ""
     written = maybe_scope(host)
     if written is not None:
         return written
     try:
-        found = [scope_of(address) for address in await _addresses(url)]
+        scopes = [scope_of(address) for address in await _addresses(url)]
     except FetchFailed:
         return Scope.PUBLIC
-    return min(Scope.PRIVATE, *found)
+    return min(Scope.PRIVATE, *scopes)
 
 
 async def is_near(url: str) -> bool:
-    """Whether a name leads, with any of its addresses, into a private network or to this machine. What cannot be
-    resolved leads nowhere."""
+    """Return whether any address of a host is in a private network or on this machine. Unresolvable names are not
+    near.
+    """
     written = maybe_scope(urlsplit(url).hostname or "")
     if written is not None:
         return written is not Scope.PUBLIC
@@ -151,7 +155,7 @@ async def is_near(url: str) -> bool:
 
 
 async def _permitted_addresses(url: str, within: Scope | None) -> list[str]:
-    """The addresses to connect to, none of which may be nearer than `within`."""
+    """Return the addresses to connect to. Raise FetchFailed if one of them is nearer than `within` allows."""
     addresses = await _addresses(url)
     if within is not None and any(scope_of(address) > within for address in addresses):
         raise FetchFailed("the URL resolves to a private address, which is refused")
@@ -162,10 +166,10 @@ async def _addresses(url: str) -> list[str]:
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+        infos = await asyncio.get_running_loop().getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
     except OSError:
-        found = []
-    addresses = [str(sockaddr[0]) for *_, sockaddr in found]
+        infos = []
+    addresses = [str(sockaddr[0]) for *_, sockaddr in infos]
     if not addresses:
         raise FetchFailed("the host name cannot be resolved", unsent=True)
     return addresses

@@ -26,8 +26,8 @@ REASON_BYTES_MAX: Final = 123  # RFC 6455 5.5: what a close frame holds beside i
 class MessageSink(Protocol):
     def on_message(self, data: bytes) -> None: ...
 
-    def on_oversized(self, found: Oversized) -> None:
-        """A message over the limit was left out."""
+    def on_oversized(self, oversized: Oversized) -> None:
+        """Handle a message over the limit, which was dropped."""
 
     def on_closed(self, code: int, reason: str) -> None:
         """Called once, after the last message, whichever side closed. `reason` completes "the peer ...", unless the
@@ -45,11 +45,11 @@ class MessagePipe(Protocol):
         """End now, without a word to the peer."""
 
     def pause_reading(self) -> None:
-        """No further message until `resume_reading`, apart from those already received."""
+        """Deliver no further message until `resume_reading`, apart from those already received."""
 
     def resume_reading(self) -> None: ...
 
 
 def fit_close_reason(reason: str) -> str:
-    """`reason` cut to what a close frame can hold."""
+    """Cut `reason` to the length that a close frame can hold."""
     return reason.encode()[:REASON_BYTES_MAX].decode(errors="ignore")

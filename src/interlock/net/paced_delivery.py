@@ -38,21 +38,21 @@ class PacedDelivery(msgspec.Struct, eq=False, kw_only=True):
             self._take_turn()
 
     def pause_delivery(self, seconds: float) -> None:
-        """Nothing more for so long."""
+        """Deliver nothing for that many seconds."""
         if self.next_turn is not None:
             self.next_turn.cancel()
         self.next_turn = asyncio.get_running_loop().call_later(seconds, self._go_on)
         self.hold_reading(True)
 
     def finish_delivery(self, last: Callable[[], None]) -> None:
-        """The stream has ended: `last` is called behind everything that came on it."""
+        """Call `last` after every message of the ended stream was delivered."""
         if self.next_turn is None:
             last()
         else:
             self.last = last
 
     def stop_delivery(self) -> None:
-        """No further message, and no last call."""
+        """Drop all waiting messages and the last call."""
         if self.next_turn is not None:
             self.next_turn.cancel()
             self.next_turn = None

@@ -25,7 +25,7 @@ class SandboxNames(asyncio.DatagramProtocol):
         self._transport: asyncio.DatagramTransport | None = None
 
     def host_at(self, address: str) -> str | None:
-        """The host that an address stands for."""
+        """Return the host that an address was assigned to, or None."""
         return self._hosts.get(address)
 
     def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]
@@ -45,9 +45,9 @@ class SandboxNames(asyncio.DatagramProtocol):
             self._transport.close()
 
     def _maybe_address(self, host: str) -> str | None:
-        known = self._addresses.get(host)
-        if known is not None or len(self._addresses) >= NAMES_MAX or not self._may_reach(host):
-            return known
+        assigned = self._addresses.get(host)
+        if assigned is not None or len(self._addresses) >= NAMES_MAX or not self._may_reach(host):
+            return assigned
         address = str(FIRST_ADDRESS + len(self._addresses))
         self._addresses[host], self._hosts[address] = address, host
         return address

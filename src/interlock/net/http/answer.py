@@ -14,7 +14,7 @@ Headers = Sequence[tuple[bytes, bytes]]  # names as the server wrote them, in it
 
 
 def header(headers: Headers, name: bytes) -> bytes | None:
-    """The first value of a header. `name` is in lower case."""
+    """Return the first value of a header, or None. `name` is in lower case."""
     size = len(name)
     for key, value in headers:
         if len(key) == size and key.lower() == name:
@@ -36,7 +36,7 @@ class FailureKind(enum.Enum):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a request has no answer. `detail` names neither host nor path nor class and may be shown to anybody."""
+    """The reason why a request has no answer. `detail` names no host, path or class, and may be shown to anybody."""
 
     kind: FailureKind
     detail: str
@@ -44,12 +44,12 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResponseSink(Protocol):
-    """Where the answer to one request goes. `on_answer`, `on_stream_end` and `on_fail` are terminal."""
+    """A receiver of the answer to one request. `on_answer`, `on_stream_end` and `on_fail` are terminal."""
 
     def on_answer(self, status: int, headers: Headers, body: bytes) -> None: ...
 
     def on_stream(self, status: int, headers: Headers) -> None:
-        """An answer of content type text/event-stream begins."""
+        """Handle the start of an answer of content type text/event-stream."""
 
     def on_chunk(self, data: bytes) -> None: ...
 

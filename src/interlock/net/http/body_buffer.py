@@ -24,7 +24,7 @@ class BodyBuffer:
     __slots__ = ("_expected", "_pieces", "_room", "_whole", "size")
 
     def __init__(self, expected: int = 0) -> None:
-        """`expected`: how many bytes will come; 0 where that is not known."""
+        """Create an empty buffer. `expected` is the number of bytes that will come, or 0 if it is unknown."""
         self._expected = expected
         self._pieces: list[bytes | bytearray] = []
         self._whole: io.BytesIO | None = None
@@ -58,7 +58,7 @@ class BodyBuffer:
         whole.write(data)
 
     def take(self) -> bytes:
-        """What has not been taken yet."""
+        """Return the bytes that were added since the last call."""
         whole, self._whole = self._whole, None
         if whole is not None:
             self._expected = self._room = 0

@@ -82,7 +82,9 @@ class HttpClient:
         tls: ssl.SSLContext | None = None,
         address: str | None = None,
     ) -> None:
-        """`address` is connected to instead of whatever the host's name leads to; the name still has to be proven."""
+        """Create a pool of connections to one server. `address` replaces the DNS lookup; TLS still verifies the host
+        name.
+        """
         is_tls, self._host, self._port = _split_origin(url)
         host = f"[{self._host}]" if ":" in self._host else self._host
         is_default_port = self._port == (443 if is_tls else 80)
@@ -116,7 +118,7 @@ class HttpClient:
         return self._send(Handle(sink, method == b"HEAD"), start + b"\r\n")
 
     def start(self, method: bytes, target: bytes, headers: bytes) -> bytes:
-        """How requests begin that differ only in their last headers and their body, for `send`."""
+        """Build the start of requests that differ only in their last headers and their body, for use with `send`."""
         if not _METHOD.fullmatch(method) or not _TARGET.fullmatch(target):
             raise ValueError("the method must be capital letters, the target a path of visible ASCII characters")
         if headers and not headers.endswith(b"\r\n"):
@@ -124,7 +126,7 @@ class HttpClient:
         return b"%b %b HTTP/1.1\r\n%b%b" % (method, target, self._host_line, headers)
 
     def send(self, start: bytes, headers: bytes, body: bytes, sink: ResponseSink) -> Handle:
-        """A request with a body, behind what `start` made."""
+        """Send a request with a body. `start` comes from the method of that name."""
         if len(body) <= TOGETHER_BYTES_MAX:
             data, body = b"%b%bcontent-length: %d\r\n\r\n%b" % (start, headers, len(body), body), b""
         else:
@@ -137,12 +139,14 @@ class HttpClient:
         return self._send(Handle(sink), data, body)
 
     def send_parts(self, start: bytes, headers: bytes, parts: Parts, sink: ResponseSink) -> Handle:
-        """The same, with a large body in several parts, none of which is copied."""
+        """Send a request whose large body is in several parts, without copying them."""
         data = b"%b%bcontent-length: %d\r\n\r\n" % (start, headers, sum(map(len, parts)))
         return self._send(Handle(sink), data, parts)
 
     def _send(self, call: Handle, data: bytes, body: bytes | Parts = b"") -> Handle:
-        """`body` is what follows `data`, where both together would be a large copy."""
+        """Send a request over an idle connection, or queue it. `body` follows `data` separately to avoid a large
+        copy.
+        """
         idle = self._idle
         while idle:
             connection = idle.pop()  # none is past its time: the sweeper sees to that
@@ -209,7 +213,7 @@ class HttpClient:
         self._open_more()
 
     def _open_more(self) -> None:
-        """One attempt to connect for each request that waits, as far as max_connections allows."""
+        """Open a connection for each waiting request, as far as max_connections allows."""
         openers = self._openers
         while len(self._waiting) > len(openers) and len(self._connections) + len(openers) < self._max_connections:
             opener = self._loop.create_task(self._open())
@@ -253,7 +257,9 @@ class HttpClient:
             self._open_more()
 
     def _refuse(self, failure: Failure) -> None:
-        """A failed attempt ends the request that waited longest; with no connection left, all without an attempt."""
+        """Fail the request that waited longest. If no connection is left, fail all requests that have no connection
+        attempt.
+        """
         self._fail_oldest(failure)
         while not self._connections and len(self._waiting) > len(self._openers):
             self._fail_oldest(failure)
@@ -266,14 +272,14 @@ class HttpClient:
 
     def _sweep(self) -> None:
         now = self._loop.time()
-        kept = []
+        usable = []
         for connection in self._idle:
             if connection.usable_at(now):
-                kept.append(connection)
+                usable.append(connection)
             else:
                 connection.close()
-        self._idle[:] = kept
-        earliest = min((connection.expires_at for connection in kept), default=None)
+        self._idle[:] = usable
+        earliest = min((connection.expires_at for connection in usable), default=None)
         self._sweeper = None if earliest is None else self._loop.call_at(earliest, self._sweep)
 
 

@@ -77,13 +77,13 @@ class ConnectionOwner(Protocol):
 
     @property
     def has_plenty(self) -> bool:
-        """Whether enough connections are idle: one more need not be kept."""
+        """Return whether enough connections are idle, so that this one can be closed."""
 
     def ready(self, connection: "HttpConnection") -> None:
-        """The connection can carry a request now."""
+        """Handle a connection that can carry a request now."""
 
     def gone(self, connection: "HttpConnection") -> None:
-        """The connection is closed; its request, if it had one, has ended."""
+        """Handle a connection that is closed. Its request, if it had one, has ended."""
 
 
 KNOWN_HEADS_MAX = 256
@@ -193,12 +193,12 @@ class HttpConnection(asyncio.Protocol):
             end = data.find(b"\r\n\r\n", 0, KNOWN_HEAD_BYTES_MAX)
             if end > 0:
                 key, length = read_key(data, end, self._owner.varying)
-                known = self._owner.known_heads.get(key)
-                if known is not None and len(data) == end + 4 + length and not call.head_only:
+                known_head = self._owner.known_heads.get(key)
+                if known_head is not None and len(data) == end + 4 + length and not call.head_only:
                     sink = call.sink
                     self._finish(call, True)
                     if sink is not None:
-                        sink.on_answer(known[0], known[1], data[end + 4 :])
+                        sink.on_answer(known_head[0], known_head[1], data[end + 4 :])
                     return
             self._status = self._unproductive = 0
             self._body = BodyBuffer()
@@ -228,7 +228,7 @@ class HttpConnection(asyncio.Protocol):
             self._let_others()
 
     def _let_others(self) -> None:
-        """A loop reads on for as long as more comes: pause, so that others have their turn between large pieces."""
+        """Pause reading for one turn of the loop, so that other connections are served between large pieces."""
         if not self._transport.is_closing():
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._read_on)
@@ -238,24 +238,24 @@ class HttpConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _learn(self, data: bytes, end: int) -> None:
-        """Remember the head of an answer that came whole and needed nothing special of the parser.
+        """Remember the head of an answer that arrived whole and needed nothing special of the parser.
 
-        A server begins answer after answer with the same bytes; what the parser made of them holds for all of them.
-        One that numbers its answers does not: a head is studied when it comes for the second time.
+        A server starts most answers with the same bytes, and what the parser made of them holds for all of them.
+        Servers that number their answers do not, so a head is remembered only when it comes for the second time.
         """
         owner = self._owner
-        known = owner.known_heads
+        known_heads = owner.known_heads
         owner.varying = varying_lines(data[:end])
         key, length = read_key(data, end, owner.varying)
-        if key not in known:
-            if len(known) >= KNOWN_HEADS_MAX:
-                known.clear()
-            known[key] = None
+        if key not in known_heads:
+            if len(known_heads) >= KNOWN_HEADS_MAX:
+                known_heads.clear()
+            known_heads[key] = None
             return
         names = {name.lower() for name, _ in self.headers}
         plain = self._persistent and names.isdisjoint(_NOT_PLAIN) and self._status not in _BODILESS
         if plain and len(data) == end + 4 + length:
-            known[key] = (self._status, self.headers)
+            known_heads[key] = (self._status, self.headers)
 
     def eof_received(self) -> None:
         self._on_ended(None)
@@ -309,12 +309,12 @@ class HttpConnection(asyncio.Protocol):
 
     def _note_keep_alive(self, value: bytes) -> None:
         self._keep_alive = value
-        found = _KEEP_ALIVE_TIMEOUT.search(value)
-        if found is not None:
-            self.idle_s = min(self.idle_s, int(found[1]) - KEEP_ALIVE_MARGIN_S)
+        timeout = _KEEP_ALIVE_TIMEOUT.search(value)
+        if timeout is not None:
+            self.idle_s = min(self.idle_s, int(timeout[1]) - KEEP_ALIVE_MARGIN_S)
 
     def _is_too_large(self) -> bool:
-        """Whether more than HEAD_BYTES_MAX was read because of the head, a trailer or chunk extensions."""
+        """Return whether the head, a trailer or chunk extensions exceed HEAD_BYTES_MAX."""
         if not self._complete and self._unproductive > HEAD_BYTES_MAX:
             return True
         return self._status > 0 and sum(len(name) + len(value) for name, value in self.headers) > HEAD_BYTES_MAX

@@ -51,27 +51,29 @@ NO_KEY: Final = (b"", -1)
 
 
 def varying_lines(head: bytes) -> VaryingLines:
-    """The lines of a head that may differ the next time, as this peer spells them."""
-    found: dict[bytes, tuple[bytes, bool]] = {}
+    """Return the lines of a head that may differ the next time, as this peer spells them."""
+    lines: dict[bytes, tuple[bytes, bool]] = {}
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         lowered = name.lower()
         if lowered == _LENGTH or lowered in UNREAD:
             written = b"\r\n%b: " if value.startswith(b" ") else b"\r\n%b:"
-            found.setdefault(lowered, (written % name, lowered == _LENGTH))
-    return tuple(found.values())
+            lines.setdefault(lowered, (written % name, lowered == _LENGTH))
+    return tuple(lines.values())
 
 
 def read_key(data: bytes, end: int, varying: VaryingLines) -> tuple[bytes, int]:
-    """The key of the head `data[:end]` and the length of the body behind it; NO_KEY where the parser must look."""
+    """Return the key of the head `data[:end]` and the length of its body, or NO_KEY if the parser must read the
+    head.
+    """
     at, length = 0, -1
-    kept = []
+    pieces = []
     for line, is_length in varying:
         start = data.find(line, at, end)
         if start < 0:
             continue
         start += len(line)
-        kept.append(data[at:start])
+        pieces.append(data[at:start])
         at = data.find(b"\r\n", start, end)
         if at < 0:
             at = end
@@ -83,5 +85,5 @@ def read_key(data: bytes, end: int, varying: VaryingLines) -> tuple[bytes, int]:
             length = int(value)
         else:
             return NO_KEY
-    kept.append(data[at:end])
-    return b"".join(kept), length
+    pieces.append(data[at:end])
+    return b"".join(pieces), length

@@ -61,7 +61,7 @@ _LOOPBACK_RANGES: Final = _networks(_LOOPBACK)
 
 
 def scope_of(address: str | IpAddress) -> Scope:
-    """Raises ValueError for what is not an IP address."""
+    """Return the scope of an IP address. Raise ValueError if it is not an address."""
     ip = _embedded(_read(address))
     scope = _scope_by_range(ip)
     inner = _maybe_ending(ip)
@@ -73,7 +73,7 @@ def _scope_by_range(ip: IpAddress) -> Scope:
 
 
 def maybe_scope(host: str) -> Scope | None:
-    """None for a name, which says nothing before it is looked up."""
+    """Return the scope of an address or of localhost, or None for other names, which must be looked up first."""
     if is_localhost(host):
         return Scope.MACHINE
     try:
@@ -87,8 +87,11 @@ def is_localhost(name: str) -> bool:
 
 
 def is_loopback(host: str | IpAddress) -> bool:
-    """Whether only this machine reaches the host. A name other than localhost is taken to be reached from outside:
-    what grants something to this machine must not depend on a resolver."""
+    """Return whether only this machine reaches the host.
+
+    Names other than localhost count as reachable from outside: permissions for this machine must not depend on a
+    resolver.
+    """
     if host == LOCALHOST:
         return True
     try:
@@ -99,7 +102,7 @@ def is_loopback(host: str | IpAddress) -> bool:
 
 
 def unmapped(ip: IpAddress) -> IpAddress:
-    """The IPv4 address of a connection that came in over an IPv6 socket."""
+    """Return the IPv4 address of a connection that came in over an IPv6 socket."""
     return (ip.ipv4_mapped or ip) if isinstance(ip, ipaddress.IPv6Address) else ip
 
 
@@ -108,7 +111,7 @@ def _read(address: str | IpAddress) -> IpAddress:
 
 
 def _embedded(ip: IpAddress) -> IpAddress:
-    """The IPv4 address that an IPv6 one leads to."""
+    """Return the IPv4 address that an IPv6 address leads to."""
     if isinstance(ip, ipaddress.IPv6Address):
         if ip in _NAT64:
             return _last_32_bits(ip)
@@ -117,7 +120,7 @@ def _embedded(ip: IpAddress) -> IpAddress:
 
 
 def _maybe_ending(ip: IpAddress) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that a router may take an IPv6 one for."""
+    """Return the IPv4 address that a router may read from the end of an IPv6 address, or None."""
     if not isinstance(ip, ipaddress.IPv6Address):
         return None
     is_isatap = int(ip) >> 32 & 0xFFFF_FFFF in _ISATAP

@@ -9,7 +9,7 @@ _NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")  # as the last label it makes
 
 
 def maybe_dns_name(text: str) -> str | None:
-    """The host name as it is compared. No wildcard, no address, no underscore; an internationalised one as A-labels."""
+    """Return the normalized host name, or None for wildcards, addresses, underscores and non-ASCII names."""
     name = text.removesuffix(".")
     if not name.isascii() or not 0 < len(name) <= NAME_OCTETS_MAX:
         return None

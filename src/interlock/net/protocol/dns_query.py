@@ -39,7 +39,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_query_untrusted(data: bytes) -> Query | None:
-    """None for whatever is no plain question about a host's name."""
+    """Parse a DNS query, or return None if it is not a plain question about a host name."""
     if not _HEAD.size < len(data) <= QUERY_BYTES_MAX:
         return None
     number, flags, questions, *_ = _HEAD.unpack_from(data)
@@ -63,7 +63,9 @@ def read_query_untrusted(data: bytes) -> Query | None:
 
 
 def answer_query(query: Query, address: str | None) -> bytes:
-    """`address`: the IPv4 address of the name; None: there is no such name. It has nothing else to tell."""
+    """Build the answer to a query. `address` is the IPv4 address of the name; None answers that the name does not
+    exist.
+    """
     record = b""
     if address is not None and query.kind == ADDRESS:
         packed = ipaddress.IPv4Address(address).packed

@@ -39,7 +39,7 @@ class Permit(enum.Enum):
 
 
 class ProxyRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the client wants: a tunnel, or one request sent on."""
+    """A client's request to the proxy: a tunnel, or one request to forward."""
 
     host: str
     port: int
@@ -51,8 +51,11 @@ class Malformed(msgspec.Struct, frozen=True):
 
 
 def permits(host: str, port: int, entries: Iterable[str]) -> Permit | None:
-    """*.foo.com is a.foo.com and a.b.foo.com, not foo.com; no name with a wildcard stands for an IP address. An entry
-    that says a port is for this port alone."""
+    """Return how the entries permit a host and port, or None if they do not.
+
+    `*.foo.com` matches a.foo.com and a.b.foo.com, not foo.com. A wildcard never matches an IP address. An entry with a
+    port permits only that port.
+    """
     host = host.lower().rstrip(".")
     parted = (_parted(entry.lower()) for entry in entries)
     listed = {name for name, at in parted if at in ("", str(port))}
@@ -66,27 +69,31 @@ def permits(host: str, port: int, entries: Iterable[str]) -> Permit | None:
 
 
 def direct_ports(entries: Iterable[str]) -> tuple[int, ...]:
-    """Where programs that know no proxy are met: at the ports of the web, and at those that entries say."""
+    """Return the ports at which programs without proxy support are served: those of the web, and those in the
+    entries.
+    """
     entries = tuple(entries)
     if not entries:
         return ()
-    said = (int(port) for _, port in map(_parted, entries) if port)
-    return tuple(dict.fromkeys((*WEB_PORTS, *said)))[:PORTS_MAX]
+    declared_ports = (int(port) for _, port in map(_parted, entries) if port)
+    return tuple(dict.fromkeys((*WEB_PORTS, *declared_ports)))[:PORTS_MAX]
 
 
 def port_of(url: SplitResult) -> int:
-    """Where an http or https URL leads. Raises ValueError."""
+    """Return the port of an http or https URL. Raise ValueError if it is invalid."""
     return url.port or (80 if url.scheme == "http" else 443)
 
 
 def _parted(entry: str) -> tuple[str, str]:
-    """The name and the port, which may be empty. An IPv6 address has none: the program itself writes such entries."""
+    """Split an entry into name and port. The port is empty if there is none; IPv6 addresses have none, because only
+    Interlock writes such entries.
+    """
     name, _, port = entry.partition(":")
     return (entry, "") if ":" in port else (name, port)
 
 
 def names_this_machine(host: str) -> bool:
-    """Whether an entry to the letter means this machine itself: as localhost, or by an address."""
+    """Return whether a literal entry can mean this machine itself: localhost or an address."""
     return is_address(host) or is_localhost(host.rstrip(".").lower())
 
 
@@ -100,12 +107,12 @@ def is_address(host: str) -> bool:
 
 
 def read_head_untrusted(data: bytes) -> ProxyRequest | Malformed:
-    """`data` ends with the empty line that ends the head."""
+    """Parse the head of a proxy request. `data` ends with the empty line that ends the head."""
     line, *fields = data.removesuffix(b"\r\n\r\n").split(b"\r\n")
-    found = _REQUEST_LINE.fullmatch(line)
-    if found is None:
+    request_line = _REQUEST_LINE.fullmatch(line)
+    if request_line is None:
         return Malformed("this is no request")
-    method, target = found[1], found[2].decode("ascii")
+    method, target = request_line[1], request_line[2].decode("ascii")
     if method == b"CONNECT":
         place = _place(target, None)
         return place if isinstance(place, Malformed) else ProxyRequest(host=place[0], port=place[1])
@@ -130,10 +137,10 @@ def read_head_untrusted(data: bytes) -> ProxyRequest | Malformed:
 
 
 def _place(authority: str, default_port: int | None) -> tuple[str, int] | Malformed:
-    found = _AUTHORITY.fullmatch(authority.lower())
-    if found is None:
+    match = _AUTHORITY.fullmatch(authority.lower())
+    if match is None:
         return Malformed("this is no host and port")
-    six, name, written = found.groups()
+    six, name, written = match.groups()
     port = int(written) if written else default_port
     if port is None or not 0 < port < 65536:
         return Malformed("no port, or one that is none")

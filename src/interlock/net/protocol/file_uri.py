@@ -15,7 +15,7 @@ class Unreadable(msgspec.Struct, frozen=True):
 
 
 def read_file_path(rest_untrusted: str) -> str | Unreadable:
-    """The path of a file URI; `rest_untrusted` is what follows `file:`."""
+    """Return the path of a file URI. `rest_untrusted` is what follows `file:`."""
     rest = rest_untrusted
     if rest.startswith("//"):
         host, slash, path = rest[2:].partition("/")

@@ -1,9 +1,11 @@
 """The resource identifier of RFC 8707: when two spellings name the same server."""
 
 
-def same_resource(one: str, other: str) -> bool:
-    """MCP (Canonical Server URI): scheme and host may be in capitals, nothing else may differ."""
-    return one == other or canonical_uri(one) == canonical_uri(other)
+def same_resource(uri: str, other: str) -> bool:
+    """Return whether two URIs name the same resource. Only the case of scheme and host may differ (MCP, Canonical
+    Server URI).
+    """
+    return uri == other or canonical_uri(uri) == canonical_uri(other)
 
 
 def canonical_uri(uri: str) -> str:

@@ -16,7 +16,7 @@ from interlock.net.websocket.frames import PING_EVERY_S, PONG_WITHIN_S, FramedPi
 
 
 class Upgraded(Protocol):
-    """What answered the upgrade: of uvicorn's WebSocketsSansIOProtocol, as much as is needed here."""
+    """The part of uvicorn's WebSocketsSansIOProtocol that is needed to take over an upgraded connection."""
 
     conn: ServerProtocol
     transport: asyncio.Transport
@@ -40,7 +40,9 @@ class AcceptedPipe(FramedPipe):
         early: bytes = b"",
         on_binary: Callable[[], None] | None = None,
     ) -> None:
-        """`early`: what the peer sent behind its request. `on_binary` hears of a binary frame, which else ends it."""
+        """Wrap an upgraded connection. `early` is what the peer sent right after its request. `on_binary` is called
+        for a binary frame, which otherwise closes the connection.
+        """
         super().__init__(upgraded.conn, sink, max_bytes, ping_every_s, pong_within_s)
         self._upgraded = upgraded
         self._over = asyncio.Event()
@@ -48,7 +50,9 @@ class AcceptedPipe(FramedPipe):
         self._on_binary = on_binary
 
     def attach(self) -> bool:
-        """Takes the connection over, so that something can be sent before the peer is heard. False: it is gone."""
+        """Take over the connection, so that messages can be sent before the first one is read. Return False if it is
+        gone.
+        """
         transport = self._upgraded.transport
         if transport.is_closing() or self._protocol.state is not State.OPEN:
             return False
@@ -59,7 +63,7 @@ class AcceptedPipe(FramedPipe):
         return True
 
     async def run(self) -> None:
-        """Once."""
+        """Serve the connection until it ends. Call this once."""
         if not self._open and not self.attach():
             self._sink.on_closed(CUT, "cut the connection")
             return

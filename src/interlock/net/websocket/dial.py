@@ -52,7 +52,9 @@ async def dial(
     ping_every_s: float = PING_EVERY_S,
     pong_within_s: float = PONG_WITHIN_S,
 ) -> "DialledPipe":
-    """An open pipe; the sink hears nothing before this returns. `tls` is for wss://; by default the system's trust."""
+    """Open a connection and return its pipe. The sink receives nothing before this returns. `tls` is for wss:// and
+    defaults to the system's trust.
+    """
     loop = asyncio.get_running_loop()
     try:
         uri = parse_uri(url)
@@ -91,7 +93,7 @@ async def dial(
 
 
 def _refuse_odd_header(name: str, value: str) -> None:
-    if not name.isascii() or any(one in "\r\n\0" for one in name + value):
+    if not name.isascii() or any(character in "\r\n\0" for character in name + value):
         raise ValueError(f"the header {name!r} cannot be sent")
 
 
