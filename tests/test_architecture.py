@@ -444,7 +444,7 @@ BREACHES: list[tuple[Rule, str, str]] = [
     (no_mcp_sdk, "interlock.links.x", "from mcp.client import Client"),
     (no_mcp_sdk, "interlock.cli.x", "import mcp"),
     (hooks_need_python_alone, "interlock.drivers.hooks.x", "import msgspec"),
-    (hooks_need_python_alone, "interlock.drivers.hooks.x", "from interlock.drivers.protocol import errors"),
+    (hooks_need_python_alone, "interlock.drivers.hooks.x", "from interlock.drivers.protocol import problems"),
     (sdk_needs_no_node, "interlock.sdk.subserver.x", "from interlock.node.node import Node"),
     (sdk_needs_no_node, "interlock.sdk.subserver.x", "from interlock.store.sqlite.store import SqliteStore"),
     (routing_splits_no_names, "interlock.catalog.catalog", "name.split('.')"),

@@ -13,8 +13,8 @@ from tests.conformance import toolbox
 from tests.conformance.driver_places import installed, running
 from tests.drivers.driver_texts import as_driver, driver
 
-from interlock.drivers.install.commands import plain_runner
-from interlock.drivers.install.version_check import VersionFits, check_version
+from interlock.drivers.install.install import VersionFits, check_version
+from interlock.drivers.install.installation import plain_runner
 from interlock.drivers.protocol.model import Driver
 
 SCOPE = "@modelcontextprotocol"

@@ -17,12 +17,12 @@ from tests.support.node_with_clock import SECONDS, AheadClock, Place
 
 from interlock.config.load import load
 from interlock.core.calls.caller import Caller
-from interlock.drivers.contracts.table import ContractTable
+from interlock.drivers.contracts.contract import ContractTable
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.parts import DriverParts
 from interlock.drivers.protocol.binding.match import Bound, match
-from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Contract, Driver
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.links.connected_link import ServerLink
 from interlock.node.node import Node
 from interlock.wire.jsonrpc.codec import encode_value

@@ -6,9 +6,7 @@ from typing import Any
 
 from tests.drivers.driver_texts import as_contract, as_driver, binding, contract, driver
 
-from interlock.drivers.protocol.binding.checks import check_binding
-from interlock.drivers.protocol.binding.contract_fit import unfit
-from interlock.drivers.protocol.binding.match import Bound, match
+from interlock.drivers.protocol.binding.match import Bound, check_binding, match, unfit
 from interlock.drivers.protocol.model import Binding, Contract, Driver
 from interlock.drivers.protocol.problems import Problem
 

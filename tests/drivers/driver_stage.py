@@ -19,7 +19,7 @@ from interlock.core.clock import SystemClock
 from interlock.drivers.install.installation import Installed, InstallFailed, Locked
 from interlock.drivers.protocol.files.inventory import secret_for
 from interlock.drivers.protocol.model import Contract, Driver
-from interlock.drivers.provider.environment import DriverEnvironment
+from interlock.drivers.provider.keeper import DriverEnvironment
 from interlock.drivers.provider.provider import DriverProvider
 from interlock.drivers.provider.tenant_processes import InstanceLease
 from interlock.drivers.secrets.vault import Vault

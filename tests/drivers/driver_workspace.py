@@ -8,10 +8,9 @@ import yaml
 from interlock.config.plan import DriversPlan, Plan
 from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.selection.requirements import Machine
-from interlock.drivers.workspace.declaration import Declaration, Declared
+from interlock.drivers.workspace.declaration import Declaration, Declared, Remembered, Trusted
 from interlock.drivers.workspace.scan import scan_workspace
 from interlock.drivers.workspace.survey import Surveyor
-from interlock.drivers.workspace.trust_store import Remembered, Trusted
 
 MACHINE = Machine(os="linux", arch="x64", disk_mb=10_000, memory_mb=8_000)
 

@@ -12,9 +12,8 @@ from typing import Any
 from tests.drivers.driver_texts import as_driver, driver
 
 from interlock.config.plan import DriversPlan
-from interlock.drivers.install.commands import Caged
 from interlock.drivers.install.install import install
-from interlock.drivers.install.installation import Installation, Installed, InstallFailed, Locked
+from interlock.drivers.install.installation import Caged, Installation, Installed, InstallFailed, Locked
 from interlock.drivers.protocol.model import Driver
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.support.node_process import RunningNode, Wire, wait_for
 
 from interlock.process.sandbox.bubblewrap import bubblewrap
-from interlock.process.sandbox.errors import SandboxFailed
+from interlock.process.sandbox.host_paths import SandboxFailed
 
 HOSTILE = Path(__file__).with_name("hostile.py")
 GREETING = "from the host"

@@ -23,7 +23,7 @@ from interlock.approvals.subject_name import subject_name
 from interlock.config.plan import ApprovalsPlan
 from interlock.core.clock import Clock, rfc3339
 from interlock.net.fetch import Fetcher, FetchFailed
-from interlock.process.launch import ChildStartFailed, child_environment, program
+from interlock.process.child import ChildStartFailed, child_environment, program
 from interlock.wire.jsontext.display import plain
 
 # The channels that notify operators: a notification on the desktop, a command, a webhook.

@@ -24,8 +24,7 @@ from interlock.links.connector import LAUNCH_S, ConnectorParts
 from interlock.links.keeper import STEADY_S, STOP_S, backoff_s
 from interlock.links.registered import RegisteredKeeper, RegisteredLink, RegistrationParts
 from interlock.net.message_pipe import CUT, NORMAL, POLICY
-from interlock.process.child import Child
-from interlock.process.launch import ChildStartFailed, child_environment
+from interlock.process.child import Child, ChildStartFailed, child_environment
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import StoreError
 

@@ -17,8 +17,8 @@ from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CheckNumber, Refused, Verdict
-from interlock.drivers.protocol.binding.call_result import error_result
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.binding.results import error_result
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import Era
 from interlock.mcp.results import result_to_legacy

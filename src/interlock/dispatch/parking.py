@@ -36,7 +36,7 @@ from interlock.mcp.mrtr import (
     seal,
     unseal_untrusted,
 )
-from interlock.process import fd_limit
+from interlock.process.limits import descriptor_limit
 from interlock.wire.jsonrpc.codec import (
     Request,
     Response,
@@ -115,7 +115,7 @@ class Parking:
         self._clock = clock
         self._later = later or _on_the_loop
         self._key = secrets.token_bytes(32)  # parked calls end with the process, so does the key
-        self.room = fd_limit.limit() * 2 // 3  # the rest of the descriptors is for calls that are at work
+        self.room = descriptor_limit() * 2 // 3  # the rest of the descriptors is for calls that are at work
         self.spaces: dict[str, Space] = {}
         self._handles: dict[Call, str] = {}
         self._of: dict[str, dict[str, Space]] = {}  # principal -> handle -> space, oldest first

@@ -25,7 +25,6 @@ import msgspec
 
 from interlock.ax.protocol.capability import ToolClass
 from interlock.config.plan import Plan, SandboxPlan, Spawn
-from interlock.drivers.advice import advice
 from interlock.drivers.api import AddedDriver, AddedTool, DriverSummary
 from interlock.drivers.api import Problem as ProblemView
 from interlock.drivers.interfaces import DriverState
@@ -33,16 +32,15 @@ from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.authoring.proposal import SUGGESTED, Composed, Known, Proposal, compose, propose
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE
 from interlock.drivers.protocol.files.versions import parse_version
 from interlock.drivers.protocol.kinds import SERVERS
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.shipped import with_shipped
-from interlock.drivers.trial import Say, TrialResult, TrialRunner
-from interlock.drivers.workspace.declaration import Declared
-from interlock.drivers.workspace.host_facts import this_machine
+from interlock.drivers.trial import Say, TrialResult, TrialRunner, advice
+from interlock.drivers.workspace.declaration import Declared, Memory
 from interlock.drivers.workspace.imported_folder import read_folder
 from interlock.drivers.workspace.scan import (
     DRAFT_FILE,
@@ -53,8 +51,7 @@ from interlock.drivers.workspace.scan import (
     maybe_folder,
     scan_workspace,
 )
-from interlock.drivers.workspace.survey import Surveyor
-from interlock.drivers.workspace.trust_store import Memory
+from interlock.drivers.workspace.survey import Surveyor, this_machine
 from interlock.interop.protocol.convert.draft import PENDING, Wishes, draft_entry, secrets_text
 from interlock.interop.protocol.convert.entry import Surroundings
 from interlock.interop.protocol.model import Finding, Note

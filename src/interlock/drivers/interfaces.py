@@ -10,9 +10,8 @@ from typing import Any, Final, Protocol
 
 from interlock.core.calls.caller import Caller
 from interlock.drivers.protocol.binding.match import Bound
-from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Binding, Driver
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.problems import DriverRefusal, Problem
 from interlock.links.connected_link import ServerLink
 from interlock.links.listing import Listing
 

@@ -15,7 +15,7 @@ import msgspec
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.kinds.kind import HOMES
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.kinds.server import LocalServer
 from interlock.drivers.protocol.model import Driver
 from interlock.interop.protocol.convert.draft import PENDING

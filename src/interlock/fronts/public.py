@@ -37,7 +37,7 @@ from interlock.mcp.request_validation import (
 )
 from interlock.net.http.known_heads import VaryingLines
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.process import fd_limit
+from interlock.process.limits import descriptor_limit
 from interlock.wire.jsonrpc.codec import (
     Notification,
     Request,
@@ -119,7 +119,7 @@ class PublicEndpoint:
         self.varying: VaryingLines = ()
         self._inspector = HeadInspector(plan)
         self.connections = Connections(
-            most=int(fd_limit.limit() * CONNECTIONS_SHARE),
+            most=int(descriptor_limit() * CONNECTIONS_SHARE),
             message_bytes=plan.limits.message_bytes,
             note_refusal=self.note_refusal,
             is_shared=lambda peer: is_loopback(peer) or self.proxies.trusts(peer),

@@ -23,8 +23,8 @@ from interlock.fronts.sessions import LOST, WENT_AWAY, Session
 from interlock.fronts.surfaces import Chosen
 from interlock.mcp.methods import CANCELLED, INITIALIZE, META_VERSION
 from interlock.mcp.request_validation import validate_request
-from interlock.process.lines import TOGETHER_BYTES_MAX, LineSplitter, one_line, write_line
-from interlock.process.standard_files import FileInput, FileOutput, is_never_waited_for
+from interlock.process.child import FileInput, FileOutput, is_never_waited_for
+from interlock.process.stderr import TOGETHER_BYTES_MAX, LineSplitter, one_line, write_line
 from interlock.wire.jsonrpc.codec import (
     ABSENT,
     Message,

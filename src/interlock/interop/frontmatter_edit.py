@@ -4,8 +4,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from interlock.drivers.protocol.files.frontmatter import FENCE, read_frontmatter
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import FENCE, frontmatter_text, read_frontmatter
 from interlock.interop.protocol.convert.draft import secret_entries, secrets_text
 from interlock.interop.protocol.model import Finding
 

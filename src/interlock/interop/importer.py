@@ -14,7 +14,7 @@ import msgspec
 from interlock.drivers.add import NotAdded, ServerAdder, TriedServer
 from interlock.drivers.protocol.authoring.proposal import Proposal
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE
 from interlock.drivers.protocol.kinds import SERVERS
 from interlock.drivers.workspace.imported_folder import (

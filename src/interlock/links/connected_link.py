@@ -51,7 +51,7 @@ from interlock.mcp.methods import (
     Era,
 )
 from interlock.mcp.tasks import offers_tasks
-from interlock.process.sandbox.denied_host import DeniedHost
+from interlock.process.sandbox.bubblewrap import DeniedHost
 from interlock.wire.jsonrpc.codec import (
     LargeParams,
     Notification,

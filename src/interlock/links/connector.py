@@ -28,14 +28,13 @@ from interlock.links.pipes import HttpPipe, PipeOwner, SsePipe, StdioPipe, Troub
 from interlock.links.process_limit import ProcessLimit
 from interlock.mcp.methods import INITIALIZED, Era
 from interlock.net.http.client import header
-from interlock.process.child import Child
-from interlock.process.launch import ChildStartFailed, child_environment
+from interlock.process.child import Child, ChildStartFailed, child_environment
+from interlock.process.limits import StartLimits
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.packages.installer import ensure
-from interlock.process.packages.references import PackageUnavailable
-from interlock.process.sandbox.errors import SandboxFailed
+from interlock.process.packages.programs import PackageUnavailable
+from interlock.process.sandbox.host_paths import SandboxFailed
 from interlock.process.sandbox.sandbox import Command, Sandbox, Sandboxes
-from interlock.process.start_limits import StartLimits
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import StoreError
 from interlock.wire.jsonrpc.oversized import Oversized

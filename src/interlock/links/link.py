@@ -37,7 +37,7 @@ from interlock.drivers.protocol.server_name import server_name
 from interlock.links.pipes import Undelivered
 from interlock.mcp.methods import Era
 from interlock.mcp.roots import HeldRoots
-from interlock.process.sandbox.denied_host import DeniedHost
+from interlock.process.sandbox.bubblewrap import DeniedHost
 from interlock.wire.jsonrpc.codec import Notification, Request
 from interlock.wire.refusal import Refusal
 

@@ -18,7 +18,7 @@ from interlock.node.reload import Read
 from interlock.node.sockets import answers
 from interlock.node.store_parts import adopt_shared_identity
 from interlock.operator.api import Status
-from interlock.process import fd_limit as descriptors
+from interlock.process.limits import raise_descriptor_limit
 
 OnReady = Callable[[Status, str | None], None]
 
@@ -46,7 +46,7 @@ def serve(
     approver: it is for the terminal of this process only. `on_waiting` is then called every second until every server
     has made its first attempt to connect.
     """
-    descriptors.raise_limit()
+    raise_descriptor_limit()
     announce = partial(_announce, on_ready=on_ready, on_waiting=on_waiting)
     _loop_runner()(_run(loaded, read, announce, stdio=stdio, only=only, surface=surface, operator_app=operator_app))
 

@@ -12,8 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from interlock.process.child import Child
-from interlock.process.launch import ChildStartFailed
+from interlock.process.child import Child, ChildStartFailed
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.stderr import StderrRing
 from interlock.wire.jsonrpc.oversized import Oversized

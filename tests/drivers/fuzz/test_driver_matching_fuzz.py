@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.drivers.driver_bindings import bound, entry, giving, matched, promising, takes
 
 from interlock.drivers.protocol.binding.match import Bound
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 
 WORDS = st.sampled_from(
     [

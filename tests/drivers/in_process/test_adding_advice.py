@@ -4,11 +4,10 @@ from typing import Any
 
 import pytest
 
-from interlock.drivers.advice import advice
 from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.trial import TrialResult
-from interlock.process.stderr_summary import words_of
+from interlock.drivers.trial import TrialResult, advice
+from interlock.process.stderr import words_of
 
 INSTALLED = Installed(command=("x",), version=None, lock=Locked(asked="", method="pip"))
 

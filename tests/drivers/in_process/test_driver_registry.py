@@ -12,14 +12,12 @@ from interlock.config.plan import DriversPlan, Plan
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import SystemClock
 from interlock.core.store_backends import build_store
-from interlock.drivers.contracts.table import ContractTable
+from interlock.drivers.contracts.contract import ContractTable
 from interlock.drivers.interfaces import DriverState, Lease
-from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Binding
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.problems import DriverRefusal, Problem
 from interlock.drivers.registry.registry import Registry
-from interlock.drivers.workspace.declaration import Declared
-from interlock.drivers.workspace.trust_store import Memory, Trusted
+from interlock.drivers.workspace.declaration import Declared, Memory, Trusted
 from interlock.links.listing import Listing
 from interlock.store.ports import KeyValue, Unavailable
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.drivers.driver_workspace import Workspace, driver
 
-from interlock.drivers.workspace.tamper_check import TamperCheck
+from interlock.drivers.workspace.folder import TamperCheck
 
 
 def sealed(workspace: Workspace) -> TamperCheck:

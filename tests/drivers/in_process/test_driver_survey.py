@@ -10,11 +10,11 @@ import pytest
 from tests.drivers.driver_workspace import MACHINE, Workspace, binding, codes, contract, driver, remote, secret, text
 
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.files.runner_block import RunnerLimits, runner_limits
+from interlock.drivers.protocol.files.driver_checks import RunnerLimits, runner_limits
+from interlock.drivers.workspace.declaration import Remembered
 from interlock.drivers.workspace.folder import Folder, read_folder
 from interlock.drivers.workspace.scan import FoundFolder, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor
-from interlock.drivers.workspace.trust_store import Remembered
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from tests.drivers.driver_workspace import Workspace, codes, driver, secret
 
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.registry.views import declared_facts
+from interlock.drivers.registry.operations import declared_facts
 
 
 @pytest.fixture

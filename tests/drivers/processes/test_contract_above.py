@@ -9,7 +9,7 @@ import pytest_asyncio
 from tests.drivers.contract_node import OPEN, ContractPlace, contract, contract_place
 from tests.support.frozen_node import House
 
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -18,7 +18,7 @@ from interlock.approvals.protocol.standing_grant import ArgumentRule, StandingGr
 from interlock.approvals.standing_grants import StoredGrant
 from interlock.core.operator_errors import Refused
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.gate.protocol.held_call import Presented
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -15,7 +15,7 @@ from interlock.cli.codes import codes_for
 from interlock.core.calls.caller import Principal
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.parts import DriverParts
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.links.pipes import StdioPipe
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

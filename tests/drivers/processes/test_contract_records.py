@@ -9,7 +9,7 @@ import pytest_asyncio
 from tests.drivers.contract_node import ANY, ContractPlace, Lending, binding, contract, contract_place, driver
 
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

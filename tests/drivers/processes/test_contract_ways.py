@@ -13,7 +13,7 @@ from tests.support.local_node import LegacyClient
 
 from interlock.drivers.contracts.call import ContractCall
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

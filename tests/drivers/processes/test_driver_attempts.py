@@ -14,13 +14,13 @@ from tests.drivers.driver_stage import AheadClock, Stage, asked, caller, lent, s
 
 from interlock.drivers.install.installation import Attempt, InstallFailed
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.provider import keeper as keeping
 from interlock.drivers.provider import provider as provider_module
 from interlock.links import connector
 from interlock.links.keeper import backoff_s
 from interlock.links.link_requests import LostRefusal
-from interlock.process import start_limits
+from interlock.process import limits
 
 
 @pytest.fixture
@@ -191,8 +191,8 @@ async def test_many_drivers_start_side_by_side_and_no_more_than_a_few_at_a_time(
 
     monkeypatch.setattr(connector.Connector, "_launch", counted)
     monkeypatch.setattr(keeping.Keeper, "_publish", listed)
-    monkeypatch.setattr(start_limits, "STARTS_MAX", 3)
-    parts = msgspec.structs.replace(stage.environment.connector_parts, limits=start_limits.StartLimits())
+    monkeypatch.setattr(limits, "STARTS_MAX", 3)
+    parts = msgspec.structs.replace(stage.environment.connector_parts, limits=limits.StartLimits())
     stage.environment = msgspec.structs.replace(stage.environment, connector_parts=parts)
     providers = [stage.provider(id=f"driven-{number}") for number in range(8)]
     for provider in providers:

@@ -16,7 +16,7 @@ from tests.servers.caging import needs_sandbox
 
 from interlock.config.plan import DriversPlan, SandboxPlan
 from interlock.core.clock import SystemClock
-from interlock.drivers.install.commands import CommandRunner, sandboxed_runner
+from interlock.drivers.install.installation import CommandRunner, sandboxed_runner
 from interlock.net import download as downloads
 from interlock.net.download import DownloadFailed, check_address, download, take_program
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from tests.drivers.installs import Files, declared, program, serving
 
-from interlock.drivers.install.commands import plain_runner
-from interlock.drivers.install.installation import Installed, Locked
+from interlock.drivers.install.installation import Installed, Locked, plain_runner
 from interlock.drivers.protocol.model import Driver, HealthCheck
-from interlock.drivers.provider.health_probe import exec_health, http_health
+from interlock.drivers.provider.health import exec_health, http_health
 from interlock.process.run import Ran
 
 INSTALLED = Installed(command=("/bin/true",), version=None, lock=Locked(asked="", method="present"))

@@ -13,9 +13,8 @@ from tests.drivers.driver_texts import as_contract, as_driver, binding, contract
 from tests.servers.caging import needs_sandbox
 
 from interlock.drivers.protocol.binding.match import Bound, match
-from interlock.drivers.protocol.errors import DriverRefusal
-from interlock.drivers.provider.hook_process import HookFailed, HookPlan, HookProcess
-from interlock.drivers.provider.hooks import DriverHooks, load_hooks
+from interlock.drivers.protocol.problems import DriverRefusal
+from interlock.drivers.provider.hooks import DriverHooks, HookFailed, HookPlan, HookProcess, load_hooks
 
 pytestmark = [needs_sandbox, pytest.mark.asyncio(loop_scope="module")]
 

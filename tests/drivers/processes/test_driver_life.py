@@ -16,7 +16,7 @@ from tests.drivers.scripted_server import Scripted
 
 from interlock.core.link_state import LinkState
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.provider import provider as provider_module
 
 KEY = "driven-mcp@1"

@@ -10,7 +10,7 @@ from tests.drivers.driver_stage import Stage, alive, asked, caller, lent, settle
 from interlock.core.link_state import LinkState
 from interlock.core.operator_errors import NotFound
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 
 
 @pytest_asyncio.fixture

@@ -15,7 +15,7 @@ from tests.drivers.driver_stage import Stage, asked, caller, lent, settled, stag
 from tests.servers.start import raw, serving
 
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.provider.provider import DriverProvider
 
 KEY = "driven-mcp@1"

@@ -13,7 +13,7 @@ from interlock.config.plan import Spawn
 from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.kinds import kind_of
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.provider import tenant_processes
 
 KEY = "driven-mcp@1"

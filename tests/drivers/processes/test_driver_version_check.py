@@ -9,14 +9,13 @@ import pytest
 from tests.drivers.installs import Place, declared, program
 from tests.process.package_sources import Registry, Shelf, needs_node, registry, shelf
 
-from interlock.drivers.install.commands import plain_runner
-from interlock.drivers.install.installation import Installed, InstallFailed, Locked
-from interlock.drivers.install.version_check import (
+from interlock.drivers.install.install import (
     VersionFits,
     VersionMismatch,
     check_version,
     install_checked,
 )
+from interlock.drivers.install.installation import Installed, InstallFailed, Locked, plain_runner
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.model import Driver
 from interlock.process.run import Ran

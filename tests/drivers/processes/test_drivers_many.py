@@ -7,7 +7,7 @@ from tests.support.node_process import LEGACY, RunningNode, running_node, wait_f
 from tests.support.peers import HttpPeer
 from tests.support.scale import many
 
-from interlock.process.start_limits import STARTS_MAX
+from interlock.process.limits import STARTS_MAX
 
 MANY = many(60, 200)
 SCRIPT = Path(__file__).parents[1] / "quick.sh"

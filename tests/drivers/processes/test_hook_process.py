@@ -13,10 +13,10 @@ from tests.drivers.driver_stage import Stage, alive, staged, until
 from tests.servers.caging import needs_sandbox
 
 from interlock.drivers.protocol.binding.hook_entry import Entry
-from interlock.drivers.provider import hook_process
-from interlock.drivers.provider.hook_process import HookFailed, HookPlan, HookProcess
+from interlock.drivers.provider import hooks
+from interlock.drivers.provider.hooks import HookFailed, HookPlan, HookProcess
 from interlock.drivers.workspace.folder import digest_of
-from interlock.process.sandbox.errors import SandboxFailed
+from interlock.process.sandbox.host_paths import SandboxFailed
 
 pytestmark = [needs_sandbox, pytest.mark.asyncio(loop_scope="module")]
 
@@ -210,8 +210,8 @@ async def test_what_it_prints_disturbs_nothing(bench: Bench) -> None:
 async def test_a_hook_that_takes_too_long_is_ended_and_the_loop_goes_on(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert hook_process.HOOK_S == 5
-    monkeypatch.setattr(hook_process, "HOOK_S", 0.5)
+    assert hooks.HOOK_S == 5
+    monkeypatch.setattr(hooks, "HOOK_S", 0.5)
     process = bench.hook("if args.input['n'] == 1: time.sleep(60)", "{'calls': len(asked)}")
     await process.load()
     pid = process.pid
@@ -230,7 +230,7 @@ async def test_a_hook_that_takes_too_long_is_ended_and_the_loop_goes_on(
 
 
 async def test_an_endless_loop_is_ended_too(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hook_process, "HOOK_S", 0.5)
+    monkeypatch.setattr(hooks, "HOOK_S", 0.5)
     process = bench.hook("while True: pass", "{}")
     await process.load()
     pid = process.pid

@@ -14,7 +14,7 @@ from tests.drivers.driver_stage import AheadClock, Stage, asked, caller, lent, s
 
 from interlock.core.link_state import LinkState
 from interlock.drivers.interfaces import DriverState
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.provider import health_schedule as checkup
 
 KEY = "driven-mcp@1"

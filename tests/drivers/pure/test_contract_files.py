@@ -6,8 +6,7 @@ import msgspec
 import pytest
 from tests.drivers.driver_texts import MISSING, as_contract, contract, text, told
 
-from interlock.drivers.protocol.files.contract import MOVED, read_contract
-from interlock.drivers.protocol.files.schemas.reference import REFERENCE_URI
+from interlock.drivers.protocol.files.contract import MOVED, REFERENCE_URI, read_contract
 from interlock.drivers.protocol.model import Contract, Retry
 from interlock.wire.schemas.validators import compile_schema
 

@@ -9,7 +9,7 @@ from tests.drivers.driver_texts import as_contract, contract, told
 
 from interlock.ax.protocol.capability import Capability, LatencyClass, read_capability, safety
 from interlock.drivers.protocol.binding.effects import effects_of
-from interlock.drivers.protocol.binding.listed_tool import (
+from interlock.drivers.protocol.binding.match import (
     asks,
     exposed_item,
     offer,

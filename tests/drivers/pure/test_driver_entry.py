@@ -9,8 +9,8 @@ from tests.drivers.driver_texts import as_driver, binding, driver, told
 from interlock import define_driver
 from interlock.drivers.hooks import DriverHandle, DriverRefused, defineDriver
 from interlock.drivers.protocol.binding.hook_entry import STANDARD, Entry, HookInvalid, check_entry, read_driver_result
-from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.problems import DriverRefusal
 
 
 def read(**changed: Any) -> Driver:

@@ -6,8 +6,7 @@ import pytest
 from tests.drivers.driver_texts import as_driver, binding, driver, remote, told
 
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.protocol.selection.compatibility import changes_of_identity
-from interlock.drivers.protocol.selection.history import keep, recall, successor_problems
+from interlock.drivers.protocol.selection.requirements import changes_of_identity, keep, recall, successor_problems
 
 
 def read(data: dict[str, Any]) -> Driver:

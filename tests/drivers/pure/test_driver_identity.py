@@ -6,7 +6,7 @@ import pytest
 from tests.drivers.driver_texts import as_driver, binding, driver, remote, told
 
 from interlock.drivers.protocol.problems import Problem
-from interlock.drivers.protocol.selection.compatibility import changes_of_identity
+from interlock.drivers.protocol.selection.requirements import changes_of_identity
 
 
 def changed(before: dict[str, Any], now: dict[str, Any]) -> tuple[Problem, ...]:

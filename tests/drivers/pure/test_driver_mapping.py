@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from tests.drivers.driver_bindings import GIT_STATUS, STRING, bound, checked, entry, files, giving, promising, takes
 from tests.drivers.driver_texts import as_contract, as_driver, contract, driver
 
-from interlock.drivers.protocol.binding.checks import check_binding
-from interlock.drivers.protocol.binding.contract_fit import unfit
 from interlock.drivers.protocol.binding.hook_entry import Entry
-from interlock.drivers.protocol.binding.match import Bound
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.binding.match import Bound, check_binding, unfit
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.jsonrpc.codec import decode_value, encode_value
 
 ANY: dict[str, Any] = {}

@@ -25,7 +25,7 @@ from tests.drivers.driver_texts import contract
 
 from interlock.drivers.protocol.binding.hook_entry import Entry
 from interlock.drivers.protocol.binding.match import Bound, digest_of, match
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.schemas.validators import compile_schema
 
 PATH = takes("path", path=STRING)

@@ -23,10 +23,10 @@ from tests.drivers.driver_bindings import (
 )
 from tests.drivers.driver_texts import as_driver, driver
 
-from interlock.drivers.protocol import result_pattern as patterns
+from interlock.drivers.protocol import result_path as patterns
 from interlock.drivers.protocol.binding.match import Bound
-from interlock.drivers.protocol.binding.python_literal import NotPlain, read_literal
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.binding.results import NotPlain, read_literal
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.jsonrpc.codec import decode_value
 
 PATH = takes("path", path=STRING)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from tests.drivers.driver_texts import as_contract, as_driver, binding, contract, driver, remote
 
-from interlock.drivers.protocol.authoring.portable import contract_upstream, driver_upstream
+from interlock.drivers.protocol.authoring.draft import contract_upstream, driver_upstream
 from interlock.drivers.protocol.files.driver import check_published
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.files.schemas.mcp import EXTENSION_KEYS
 
 EVERY_DRIVER_KEY = {

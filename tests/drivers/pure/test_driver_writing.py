@@ -7,8 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interlock.drivers.protocol.files.frontmatter import read_frontmatter
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text, read_frontmatter
 
 TEXTS = [
     "",

@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.drivers.driver_texts import as_driver, driver, told
 
-from interlock.drivers.protocol.binding.resource_refs import (
+from interlock.drivers.protocol.binding.uri_access import (
     ResourceKind,
     ResourceRef,
     kind_name,
-    matches,
-    parse,
-    register,
+    matches_template,
+    parse_reference,
+    register_kinds,
     uri_text,
 )
-from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.problems import DriverRefusal
 
 FILES = {
     "mcp_filesystem": ResourceKind(name="mcp_filesystem", driver="filesystem-mcp@1", templates=("file:///{path}",))
@@ -34,7 +34,7 @@ def having(*ids: str, id: str = "filesystem-mcp", template: str = "file:///{path
 
 
 def refused(text: str, kinds: dict[str, ResourceKind]) -> str:
-    found = parse(text, kinds)
+    found = parse_reference(text, kinds)
     assert isinstance(found, DriverRefusal)
     return found.code
 
@@ -42,7 +42,7 @@ def refused(text: str, kinds: dict[str, ResourceKind]) -> str:
 @pytest.mark.req("AIP-resources-2")
 def test_the_first_colon_ends_the_kind_and_the_rest_is_the_uri() -> None:
     text = "mcp_filesystem:file:///a/b.txt"
-    ref = parse(text, FILES)
+    ref = parse_reference(text, FILES)
     assert ref == ResourceRef(kind="mcp_filesystem", uri="file:///a/b.txt")
     assert uri_text(ref) == text
 
@@ -69,29 +69,33 @@ def test_what_names_no_resource_is_refused(text: str) -> None:
 
 
 def test_a_body_with_encoded_reserved_characters_is_decoded_once() -> None:
-    assert parse("mcp_filesystem:file%3A///a%2540b", FILES) == ResourceRef(kind="mcp_filesystem", uri="file:///a%40b")
-    assert parse("mcp_filesystem:file%3a///a%20b", FILES) == ResourceRef(kind="mcp_filesystem", uri="file:///a%20b")
+    assert parse_reference("mcp_filesystem:file%3A///a%2540b", FILES) == ResourceRef(
+        kind="mcp_filesystem", uri="file:///a%40b"
+    )
+    assert parse_reference("mcp_filesystem:file%3a///a%20b", FILES) == ResourceRef(
+        kind="mcp_filesystem", uri="file:///a%20b"
+    )
 
 
 def test_the_escapes_of_a_plain_uri_stay_its_own() -> None:
-    assert parse("mcp_filesystem:file:///a%23b%2520", FILES) == ResourceRef(
+    assert parse_reference("mcp_filesystem:file:///a%23b%2520", FILES) == ResourceRef(
         kind="mcp_filesystem", uri="file:///a%23b%2520"
     )
 
 
 def test_a_check_of_the_content_is_no_part_of_the_uri() -> None:
     text = f"mcp_filesystem:file:///a#sha256={DIGEST}"
-    ref = parse(text, FILES)
+    ref = parse_reference(text, FILES)
     assert ref == ResourceRef(kind="mcp_filesystem", uri="file:///a", sha256=DIGEST)
     assert uri_text(ref) == text
-    assert parse(
+    assert parse_reference(
         text.upper().replace("MCP_FILESYSTEM:FILE", "mcp_filesystem:file").replace("#SHA", "#sha"), FILES
     ) == ResourceRef(kind="mcp_filesystem", uri="file:///A", sha256=DIGEST)
 
 
 @pytest.mark.parametrize("tail", ["#sha256=abc", f"#sha256={DIGEST}0", f"#md5={DIGEST}", "#part"])
 def test_another_fragment_stays_in_the_uri(tail: str) -> None:
-    ref = parse(f"mcp_filesystem:file:///a{tail}", FILES)
+    ref = parse_reference(f"mcp_filesystem:file:///a{tail}", FILES)
     assert ref == ResourceRef(kind="mcp_filesystem", uri=f"file:///a{tail}")
 
 
@@ -103,24 +107,24 @@ def test_another_fragment_stays_in_the_uri(tail: str) -> None:
 )
 def test_what_is_printed_is_parsed_again(body: str, tail: str, sha256: str | None) -> None:
     ref = ResourceRef(kind="mcp_any", uri=f"x:{body}{tail}", sha256=sha256)
-    assert parse(uri_text(ref), ANY) == ref
+    assert parse_reference(uri_text(ref), ANY) == ref
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_a_reference_or_refused(text: str) -> None:
-    assert isinstance(parse(f"mcp_any:{text}", ANY), ResourceRef | DriverRefusal)
+    assert isinstance(parse_reference(f"mcp_any:{text}", ANY), ResourceRef | DriverRefusal)
 
 
 @pytest.mark.req("AIP-resources-2")
 def test_the_prefix_is_added_only_where_it_is_missing() -> None:
     assert kind_name("notes") == "mcp_notes"
     assert kind_name("mcp_filesystem") == "mcp_filesystem"
-    assert set(register([having("notes", "mcp_filesystem")]).kinds) == {"mcp_notes", "mcp_filesystem"}
+    assert set(register_kinds([having("notes", "mcp_filesystem")]).kinds) == {"mcp_notes", "mcp_filesystem"}
 
 
 @pytest.mark.req("AIP-resources-3")
 def test_a_kind_that_is_taken_stays_with_the_first() -> None:
-    found = register([having("files"), having("mcp_files", "other", id="second-mcp")])
+    found = register_kinds([having("files"), having("mcp_files", "other", id="second-mcp")])
     assert {name: kind.driver for name, kind in found.kinds.items()} == {
         "mcp_files": "filesystem-mcp@1",
         "mcp_other": "second-mcp@1",
@@ -135,7 +139,7 @@ def test_a_kind_that_is_taken_stays_with_the_first() -> None:
     ["local", "url", "git", "github", "ipfs", "email", "operator", "user", "persona", "eth_tx", "ots"],
 )
 def test_a_base_kind_cannot_be_taken(kind: str) -> None:
-    found = register([having(kind)])
+    found = register_kinds([having(kind)])
     assert found.kinds == {}
     assert told(found.problems) == [("ref_kind_conflict", "/resources/0/ref_kind_id")]
 
@@ -144,7 +148,7 @@ def test_one_driver_may_have_several_templates_of_one_kind() -> None:
     both: Any = {**as_driver_resources("file:///a/{x}", "file:///b/{x}")}
     value = as_driver(both).value
     assert value is not None
-    found = register([value])
+    found = register_kinds([value])
     assert found.problems == ()
     assert found.kinds["mcp_files"].templates == ("file:///a/{x}", "file:///b/{x}")
 
@@ -167,4 +171,4 @@ def as_driver_resources(*templates: str) -> dict[str, Any]:
     ],
 )
 def test_a_name_at_the_end_of_a_template_takes_slashes(template: str, uri: str, expected: bool) -> None:
-    assert matches(template, uri) is expected
+    assert matches_template(template, uri) is expected

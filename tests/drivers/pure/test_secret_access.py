@@ -6,7 +6,7 @@ import pytest
 from tests.drivers.driver_texts import MISSING, as_driver, as_secrets, driver, secret
 
 from interlock.drivers.protocol.model import Secret
-from interlock.drivers.protocol.selection.secret_access import is_for_users_alone, maybe_granted_by
+from interlock.drivers.protocol.selection.secrets import is_for_users_alone, maybe_granted_by
 
 CALLERS = [
     {"role": "filesystem-mcp"},

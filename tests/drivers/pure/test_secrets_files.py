@@ -6,9 +6,8 @@ import msgspec
 import pytest
 from tests.drivers.driver_texts import MISSING, as_secrets, secret, text, told
 
-from interlock.drivers.protocol.files.credential_scan import is_plaintext, plaintext_arguments
 from interlock.drivers.protocol.files.inventory import default_slug, merge_inventories, read_secrets, secret_for
-from interlock.drivers.protocol.files.placeholders import secret_names
+from interlock.drivers.protocol.files.server_block import is_plaintext, plaintext_arguments, secret_names
 from interlock.drivers.protocol.model import SecretGrant, Secrets
 
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from tests.support.scale import many
 
 from interlock.drivers.protocol.files.driver import read_driver
-from interlock.drivers.protocol.files.frontmatter import read_frontmatter
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text, read_frontmatter
 from interlock.interop.protocol.clients import CLIENTS
 from interlock.interop.protocol.convert.batch import Sourced, batch
 from interlock.interop.protocol.convert.draft import PENDING, Wishes, draft_entry

@@ -12,7 +12,7 @@ from interlock.drivers.add import NotAdded, ServerAdder
 from interlock.drivers.install.installation import Installed, Locked
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.files.driver import read_driver
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.workspace.imported_folder import WorkspaceUnusable
 from interlock.interop.client_discovery import Machine, read_source
 from interlock.interop.importer import ImportRequest, Report, carry_out, collect_sources, connect, plan

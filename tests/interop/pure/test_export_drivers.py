@@ -8,9 +8,9 @@ import pytest
 from tests.drivers.driver_texts import driver as driver_data
 from tests.interop.foreign_files import around
 
-from interlock.drivers.protocol.authoring.portable import driver_upstream
+from interlock.drivers.protocol.authoring.draft import driver_upstream
 from interlock.drivers.protocol.files.driver import check_published, read_driver
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.files.inventory import read_secrets
 from interlock.drivers.protocol.model import Driver, Secrets
 from interlock.interop.protocol.clients import BY_NAME, CLIENTS

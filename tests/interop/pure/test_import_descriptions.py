@@ -7,7 +7,7 @@ import pytest
 from tests.interop.foreign_files import around
 
 from interlock.drivers.protocol.files.driver import read_driver
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.model import Driver
 from interlock.interop.protocol.convert.draft import PENDING, Wishes, draft_entry
 from interlock.interop.protocol.model import DriverDraft, FileReading, Note

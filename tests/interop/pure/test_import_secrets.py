@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.interop.foreign_files import HOME, WORKSPACE, around, drafted_from, entry, kept, read, refused_from
 
-from interlock.drivers.protocol.files.credential_scan import looks_random, may_be_secret
 from interlock.drivers.protocol.files.driver import read_driver
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.files.inventory import read_secrets
+from interlock.drivers.protocol.files.server_block import looks_random, may_be_secret
 from interlock.interop.protocol.convert.draft import PENDING, Wishes, draft_entry, driver_id, secrets_text
 from interlock.interop.protocol.model import DriverDraft
 

@@ -22,8 +22,7 @@ from interlock.links.connected_link import UNSOLICITED_PER_S, Noise, ServerLink
 from interlock.links.pipes import HttpPipe, StdioPipe, Trouble, Undelivered, _Exchange
 from interlock.links.server_messages import ServerQuestions
 from interlock.net.paced_delivery import PER_TURN
-from interlock.process.child import Child
-from interlock.process.launch import child_environment
+from interlock.process.child import Child, child_environment
 from interlock.process.stderr import StderrRing
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

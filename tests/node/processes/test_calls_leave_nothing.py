@@ -28,7 +28,7 @@ from tests.support.node_with_clock import ELICIT, FILLED, Asked, filled
 
 from interlock.core.link_state import LinkState
 from interlock.core.recorder import Recorder
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 
 GATED = '[gate]\nmode = "open"\nalso = ["*.words", "*.play"]\n[approvals]\nmax_pending = 10000\n' + anchor(
     "ada", ADA, "*"

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from interlock.process.lines import LineSplitter, one_line
+from interlock.process.stderr import LineSplitter, one_line
 from interlock.wire.jsonrpc.oversized import MessageKind, Oversized
 
 LIMIT = 8

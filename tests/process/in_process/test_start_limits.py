@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from interlock.process import start_limits
-from interlock.process.start_limits import STARTS_MAX, StartLimits
+from interlock.process import limits as process_limits
+from interlock.process.limits import STARTS_MAX, StartLimits
 
 
 async def test_so_many_start_at_one_time_and_each_end_lets_another_in() -> None:
@@ -34,7 +34,7 @@ async def test_so_many_start_at_one_time_and_each_end_lets_another_in() -> None:
 async def test_a_start_that_takes_long_counts_no_more_and_is_not_given_back_twice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(start_limits, "START_S", 0.02)
+    monkeypatch.setattr(process_limits, "START_S", 0.02)
     limits, go = StartLimits(), asyncio.Event()
 
     async def hang() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from interlock.process.fd_limit import WANTED
+from interlock.process.limits import WANTED
 
 resource = pytest.importorskip("resource", reason="no such limits here")
 
@@ -15,16 +15,16 @@ PROGRAM = """
 import json, os, resource, sys
 from pathlib import Path
 from interlock.config.load import load
-from interlock.process import fd_limit as descriptors
+from interlock.process import limits as descriptors
 from interlock.node.node import Node
 
 soft, hard, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-descriptors.raise_limit()
+descriptors.raise_descriptor_limit()
 (folder / "interlock.toml").write_text("")
 plan = load(folder / "interlock.toml", os.environ, {"data": str(folder / "data")}).plan
 node = Node(plan, lambda operations, authenticate: None)
-limits = resource.getrlimit(resource.RLIMIT_NOFILE), descriptors.limit()
+limits = resource.getrlimit(resource.RLIMIT_NOFILE), descriptors.descriptor_limit()
 print(json.dumps([*limits, node.calls.dispatch.under_way.parking.room]))
 """
 

@@ -20,7 +20,7 @@ from tests.process.package_sources import Registry, Said, Shelf, needs_node, reg
 from interlock.config.plan import Package
 from interlock.process.packages import installer as packages
 from interlock.process.packages.installer import ensure
-from interlock.process.packages.references import PackageUnavailable, SourceBuildRefused, read_reference
+from interlock.process.packages.programs import PackageUnavailable, SourceBuildRefused, read_reference
 
 __all__ = ["registry", "shelf"]  # fixtures
 

@@ -18,8 +18,8 @@ from tests.servers.caging import marked, needs_sandbox
 from tests.support.node_process import wait_for
 
 from interlock.config.plan import ServerPlan, Spawn
-from interlock.process.sandbox.errors import SandboxFailed
-from interlock.process.sandbox.seccomp import seccomp_filter
+from interlock.process.sandbox.host_paths import SandboxFailed
+from interlock.process.sandbox.sandbox import seccomp_filter
 
 pytestmark = needs_sandbox
 

@@ -9,7 +9,7 @@ import pytest
 from tests.process.sandboxed_program import House
 from tests.servers.caging import needs_sandbox
 
-from interlock.process.sandbox.limits import descendants, disk_mb, usage
+from interlock.process.limits import descendants, disk_mb, usage
 
 pytestmark = needs_sandbox
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interlock.drivers.protocol.binding.path_types import Unknown, path_type
+from interlock.drivers.protocol.binding.outputs import Unknown, path_type
 from interlock.drivers.protocol.result_path import Path, read_path
 from interlock.wire.schemas import inclusion
 from interlock.wire.schemas.inclusion import Effort, InclusionOutcome, InclusionVerdict, includes

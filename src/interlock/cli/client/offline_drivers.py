@@ -17,8 +17,8 @@ from interlock.core.store_backends import build_audit, build_store
 from interlock.credentials.shared_store import build_shared_store
 from interlock.drivers.registry.operations import DriverService
 from interlock.drivers.registry.registry import Registry
-from interlock.drivers.workspace.host_facts import this_machine
-from interlock.drivers.workspace.trust_store import Memory
+from interlock.drivers.workspace.declaration import Memory
+from interlock.drivers.workspace.survey import this_machine
 
 BY = "local"
 

@@ -13,22 +13,19 @@ from interlock.cli.client.offline_names import StoredNames
 from interlock.cli.terminal.errors import BadUsage, Refused
 from interlock.config.plan import Plan
 from interlock.config.problems import Problem
-from interlock.drivers.protocol.binding.listed_tool import qualified_name
+from interlock.drivers.protocol.binding.match import qualified_name
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, check_published, read_driver
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE, read_secrets
 from interlock.drivers.protocol.files.server_json import SERVER_JSON
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import Problem as Found
-from interlock.drivers.protocol.selection.compatibility import changes_of_identity, manifest_of
-from interlock.drivers.workspace.declaration import Declaration, Declared
+from interlock.drivers.protocol.selection.requirements import changes_of_identity, manifest_of
+from interlock.drivers.workspace.declaration import Declaration, Declared, Remembered
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file
-from interlock.drivers.workspace.host_facts import this_machine
 from interlock.drivers.workspace.scan import FoundFolder as Folder
 from interlock.drivers.workspace.scan import Root, mark_of, scan_workspace
-from interlock.drivers.workspace.survey import Surveyor
-from interlock.drivers.workspace.trust_store import Remembered
-from interlock.drivers.workspace.ungranted_secrets import ungranted_secrets
+from interlock.drivers.workspace.survey import Surveyor, this_machine, ungranted_secrets
 from interlock.names.protocol.entry import Entry
 
 

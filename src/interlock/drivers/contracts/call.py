@@ -7,16 +7,25 @@ left, or the contract is idempotent and the failure passing (AIP-30.resolve-7, A
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Raw
 
+from interlock.config.plan import Dial, ServerPlan
 from interlock.core.calls.call import OK, Call, Outcome
 from interlock.core.calls.check import Admitted
-from interlock.drivers.contracts import audit_rows as call_records
-from interlock.drivers.contracts.contract import CompiledContract, Decision, PreparedBinding
+from interlock.drivers.contracts.contract import (
+    CompiledContract,
+    Decision,
+    PreparedBinding,
+    invoked_row,
+    resolution_row,
+)
 from interlock.drivers.contracts.leased_call import (
     INTERNAL,
     MESSAGE_CHARS_MAX,
@@ -24,14 +33,15 @@ from interlock.drivers.contracts.leased_call import (
     LeasedCall,
     unreachable,
 )
-from interlock.drivers.contracts.uri_check import maybe_denied
 from interlock.drivers.interfaces import Hooks, Provider
-from interlock.drivers.protocol.binding import request_state as round_state
-from interlock.drivers.protocol.binding.call_result import error_result, value_result, with_structured
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.binding.arguments import open_state_untrusted, seal_state
+from interlock.drivers.protocol.binding.results import error_result, value_result, with_structured
+from interlock.drivers.protocol.binding.uri_access import Reach, denial, schemes_of
+from interlock.drivers.protocol.model import Driver
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.drivers.protocol.selection.resolver import SelectionChoice
 from interlock.drivers.protocol.server_name import server_name
-from interlock.drivers.provider.context import context_of
+from interlock.drivers.provider.keeper import context_of
 from interlock.gate.protocol.reserved_claims import without_claims
 from interlock.links.connected_link import ServerLink
 from interlock.links.link_requests import LostRefusal
@@ -58,6 +68,38 @@ from interlock.wire.refusal import (
     Refusal,
     find_code,
 )
+
+# The URI check: whether the sandbox of a server lets it have these URIs, by the plan it runs with (AIP-security-6).
+#
+# Reads the disk: not for the event loop.
+
+ANYWHERE = ("/",)
+
+
+def maybe_denied(uris: Iterable[str], plan: ServerPlan, driver: Driver) -> DriverRefusal | None:
+    reach = reach_of(plan, driver)
+    found = (denial(each, reach, os.path.realpath) for each in uris)
+    return next((each for each in found if each is not None), None)
+
+
+def reach_of(plan: ServerPlan, driver: Driver) -> Reach:
+    schemes = schemes_of(resource.uri_template for resource in driver.resources)
+    declared = driver.network.egress if driver.network is not None else ()
+    if isinstance(plan.reach, Dial):
+        host = urlsplit(plan.reach.url).hostname
+        return Reach(egress=(*declared, *((host,) if host else ())), schemes=schemes)
+    sandbox = plan.reach.sandbox
+    if sandbox is None:  # a container, which is a sandbox of its own, or one whose operator wants none
+        return Reach(roots=ANYWHERE, egress=declared, schemes=schemes)
+    roots = [*sandbox.read, *sandbox.write, sandbox.home]
+    if sandbox.from_arguments:
+        roots += [Path(each) for each in plan.reach.command[1:] if each.startswith("/")]
+    return Reach(roots=_real(roots), denied=_real(sandbox.deny), egress=sandbox.egress, schemes=schemes)
+
+
+def _real(paths: Iterable[Path]) -> tuple[str, ...]:
+    return tuple(os.path.realpath(each) for each in paths)
+
 
 log = logging.getLogger("interlock.drivers")
 
@@ -88,7 +130,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         except CodecError:
             return _ARGUMENTS_UNREADABLE
         if "requestState" in params:
-            opened = round_state.open_untrusted(params["requestState"])
+            opened = open_state_untrusted(params["requestState"])
             if opened is None:
                 return _STATE_INVALID
             self.pinned, self.state = opened
@@ -105,7 +147,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         services, caller, error = self.services, self.caller, decision.resolution.error
         services.recorder.add_made(
             (
-                call_records.resolved_row,
+                resolution_row,
                 services.clock.wall(),
                 caller.principal.name,
                 caller.via,
@@ -345,7 +387,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.fail(_UNANSWERABLE)
             return
         self._record_invocation("input_required")
-        result = round_state.seal(response.result, self.provider.driver.key)
+        result = seal_state(response.result, self.provider.driver.key)
         super().on_response(Response(response.id, result, response.error), era)
 
     def on_failed(self, refusal: Refusal, outcome: Outcome) -> None:
@@ -444,7 +486,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         clock, caller = self.services.clock, self.caller
         self.services.recorder.add_made(
             (
-                call_records.invoked_row,
+                invoked_row,
                 clock.wall(),
                 caller.principal.name,
                 caller.via,

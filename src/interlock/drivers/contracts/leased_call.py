@@ -20,7 +20,7 @@ from interlock.core.clock import Clock
 from interlock.core.link_state import RETRY_AFTER_MS
 from interlock.core.recorder import Recorder
 from interlock.drivers.interfaces import Lease, Provider
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.guard.guard import Guard
 from interlock.links.connected_link import ServerLink
 from interlock.mcp.methods import META_CAPABILITIES, NAMED_BY, Era

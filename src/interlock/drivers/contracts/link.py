@@ -5,6 +5,10 @@ was admitted here chooses its driver and goes over a link that it leases. The gu
 asked: the input depends on no driver, and no person approves what cannot be sent.
 """
 
+import asyncio
+import base64
+import binascii
+import hashlib
 from collections.abc import Coroutine, Mapping
 from typing import Any, Final
 
@@ -12,28 +16,104 @@ import msgspec
 
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
-from interlock.core.calls.call import Call, CallFactory
+from interlock.core.calls.call import Call, CallFactory, Outcome
 from interlock.core.calls.check import Admitted
 from interlock.core.calls.refusals import RELISTED
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState, Outlook
 from interlock.core.recorder import Recorder
-from interlock.drivers.contracts.call import ContractCall
+from interlock.drivers.contracts.call import ContractCall, maybe_denied
 from interlock.drivers.contracts.contract import CompiledContract
-from interlock.drivers.contracts.leased_call import LeasedCall
-from interlock.drivers.contracts.passthrough_call import PassthroughCall
+from interlock.drivers.contracts.leased_call import UNREACHABLE, LeasedCall, unreachable
 from interlock.drivers.contracts.unbound_items import ExposedItems
 from interlock.drivers.interfaces import Provider
-from interlock.drivers.protocol.binding import resource_refs as refs
-from interlock.drivers.protocol.errors import DriverRefusal
+from interlock.drivers.protocol.binding.results import error_result
+from interlock.drivers.protocol.binding.uri_access import (
+    REFERENCE_PREFIX,
+    ResourceKind,
+    matches_template,
+    parse_reference,
+)
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.guard.guard import Guard
+from interlock.links.connected_link import ServerLink
 from interlock.links.handshake import modern_head
 from interlock.links.link import Link, LinkEvents, ServerFacts
 from interlock.mcp import methods
 from interlock.mcp.headers import encode_header
 from interlock.mcp.meta import RAW_EMPTY
-from interlock.mcp.methods import LATEST_MODERN, Era
+from interlock.mcp.methods import LATEST_MODERN, TOOLS_CALL, Era
+from interlock.wire.jsonrpc.codec import Response, decode_value
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import INVALID_PARAMS, Refusal
+
+# A request that goes to one driver's server as it is: a tool without a contract, a prompt, a resource, a completion.
+#
+# Nothing is resolved and nothing is read: the server's answer is the answer. A resource's URI is compared with the
+# server's sandbox first (AIP-security-6), and with the digest that a reference carries afterwards.
+
+
+class PassthroughCall(LeasedCall, eq=False, kw_only=True):
+    provider: Provider
+    says: dict[str, Any]  # the members of its params that the server calls otherwise
+    uri: str | None = None  # of a resource
+    sha256: str | None = None  # what its content must hash to
+
+    def depart(self, admitted: Admitted[Call]) -> None:
+        self.admitted = admitted
+        self.borrow(self.provider)
+
+    def on_leased(self, provider: Provider, link: ServerLink) -> None:
+        if self.uri is None:
+            self._forward(link)
+        else:
+            self.begin(self._send_if_permitted(self.uri, link))
+
+    async def _send_if_permitted(self, uri: str, link: ServerLink) -> None:
+        denied = await asyncio.to_thread(maybe_denied, (uri,), link.plan, self.provider.driver)
+        if denied is not None and not self.done:
+            self.fail(denied)
+        elif not self.done:
+            self._forward(link)
+
+    def _forward(self, link: ServerLink) -> None:
+        refused = self.send_over(link, {**self.asked, **self.says}, self.head)
+        if refused is not None:
+            self.on_failed(refused.refusal, Outcome.REFUSED)
+
+    def on_lease_failed(self, provider: Provider, error: DriverRefusal) -> None:
+        self.fail(error)
+
+    def on_response(self, response: Response, era: Era) -> None:
+        if self.done:
+            return
+        if self.sha256 is not None and not response.error and not _hashes_to(response, self.sha256):
+            self.fail(DriverRefusal(code="ref_invalid", message="the content is not what the reference says"))
+            return
+        super().on_response(response, era)
+
+    def fail(self, error: DriverRefusal) -> None:
+        """A tool's result says so; a prompt or a resource has none that could: a JSON-RPC error."""
+        ref = self.log_failure(self.provider.driver.segment, error)
+        if error.retryable and error.code in UNREACHABLE:
+            self.on_failed(unreachable(ref), Outcome.LOST)
+        elif self.method == TOOLS_CALL:
+            self.reason = error.code
+            self.refund()
+            self.answer_result(error_result(error, ref), Outcome.REFUSED)
+        else:
+            data = {"reason": error.code, "retryable": error.retryable, "ref": ref}
+            self.on_failed(Refusal(INVALID_PARAMS, f"{error.code}: {error.message}", data), Outcome.REFUSED)
+
+
+def _hashes_to(response: Response, digest: str) -> bool:
+    try:
+        (content,) = decode_value(response.result)["contents"]
+        data = base64.b64decode(content["blob"], validate=True) if "blob" in content else content["text"].encode()
+    except (CodecError, KeyError, TypeError, ValueError, AttributeError, binascii.Error):
+        return False
+    return hashlib.sha256(data).hexdigest() == digest
+
 
 _NO_RESOURCE: Final = Refusal(INVALID_PARAMS, "Resource not found", {"reason": "resource_unavailable"})
 _METHOD: Final = Call.__struct_fields__.index("method")
@@ -50,7 +130,7 @@ class ContractLink(Link):
         self.recorder = recorder
         self.contracts: Mapping[str, CompiledContract] = {}  # by their local names
         self.shown = ExposedItems()  # what drivers offer here besides
-        self.kinds: Mapping[str, refs.ResourceKind] = {}  # of references to resources, of all drivers
+        self.kinds: Mapping[str, ResourceKind] = {}  # of references to resources, of all drivers
         self.providers: Mapping[str, Provider] = {}  # by the drivers' keys
         self._work = BackgroundTasks()
         self.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
@@ -117,8 +197,8 @@ class ContractLink(Link):
     def _read(self, uri: str, *fields: Any) -> Call:
         """Of a reference, of a resource that is listed, or of one that a listed template names."""
         sha256 = None
-        if uri.startswith(refs.PREFIX):
-            ref = refs.parse(uri, self.kinds)
+        if uri.startswith(REFERENCE_PREFIX):
+            ref = parse_reference(uri, self.kinds)
             if isinstance(ref, DriverRefusal):
                 refusal = Refusal(INVALID_PARAMS, f"{ref.code}: {ref.message}", {"reason": ref.code})
                 return _refuse(Call(*fields), refusal)
@@ -126,7 +206,7 @@ class ContractLink(Link):
             uri, sha256 = ref.uri, ref.sha256
         else:
             shown = self.shown.resources.get(uri) or next(
-                (one for template, one in self.shown.templates.items() if refs.matches(template, uri)), None
+                (one for template, one in self.shown.templates.items() if matches_template(template, uri)), None
             )
             provider = shown.provider if shown is not None else None
         if provider is None:

@@ -18,11 +18,10 @@ from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.drivers.api import ServedContract, SkillBlock
-from interlock.drivers.contracts.contract import CompiledContract
+from interlock.drivers.contracts.contract import CompiledContract, ContractTable
 from interlock.drivers.contracts.link import ContractLink
-from interlock.drivers.contracts.table import ContractTable
 from interlock.drivers.contracts.unbound_items import ExposedItems, Exposure, expose
-from interlock.drivers.protocol.binding.listed_tool import Offered, offer
+from interlock.drivers.protocol.binding.match import Offered, offer
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.selection.resolver import DriverResolution, SelectionPolicy

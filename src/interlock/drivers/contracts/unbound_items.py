@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from interlock.drivers.interfaces import Provider
-from interlock.drivers.protocol.binding import resource_refs as refs
-from interlock.drivers.protocol.binding.listed_tool import exposed_item
+from interlock.drivers.protocol.binding.match import exposed_item
+from interlock.drivers.protocol.binding.uri_access import ResourceKind, matches_template, register_kinds
 from interlock.drivers.protocol.model import Driver, Prompt
 from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.server_name import exposed_segment
@@ -46,14 +46,14 @@ class ExposedItems(msgspec.Struct, kw_only=True):
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
     segments: Mapping[str, ExposedItems]
-    kinds: Mapping[str, refs.ResourceKind]
+    kinds: Mapping[str, ResourceKind]
     problems: tuple[Problem, ...]
 
 
 def expose(providers: Iterable[Provider], contracts: Mapping[str, frozenset[str]]) -> Exposure:
     """`contracts`: segment -> the local names that contracts have there; nothing else gets them."""
     drivers = list(providers)
-    registered = refs.register(each.driver for each in drivers)
+    registered = register_kinds(each.driver for each in drivers)
     problems = list(registered.problems)
     segments: dict[str, ExposedItems] = {}
     for provider in drivers:
@@ -68,7 +68,7 @@ def expose(providers: Iterable[Provider], contracts: Mapping[str, frozenset[str]
 
 
 class _ExposureBuilder:
-    def __init__(self, provider: Provider, kinds: Mapping[str, refs.ResourceKind], taken: frozenset[str]) -> None:
+    def __init__(self, provider: Provider, kinds: Mapping[str, ResourceKind], taken: frozenset[str]) -> None:
         self._provider = provider
         self._driver: Driver = provider.driver
         self._listing = provider.listing
@@ -118,13 +118,13 @@ class _ExposureBuilder:
 
     def _resources(self) -> Iterator[ExposedItem]:
         for uri, item in self._raw_of("resources"):
-            if any(refs.matches(each, uri) for each in self._raw_templates()):  # AIP-resources-4
+            if any(matches_template(each, uri) for each in self._raw_templates()):  # AIP-resources-4
                 yield self._exposed_item(uri, uri, dict(item))
 
     def _templates(self) -> Iterator[ExposedItem]:
         for uri, item in self._raw_of("templates"):
             # A template is shown where all that it names would be: its expressions stand for one plain word each.
-            if any(each == uri or refs.matches(each, _EXPRESSION.sub("x", uri)) for each in self._raw_templates()):
+            if any(each == uri or matches_template(each, _EXPRESSION.sub("x", uri)) for each in self._raw_templates()):
                 yield self._exposed_item(uri, uri, dict(item))
         for kind in self._kinds:
             template = f"{kind.name}:{{+uri}}"

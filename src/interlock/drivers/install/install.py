@@ -6,23 +6,354 @@ installed again from it if it is gone; without one the methods are tried in orde
 on the path of a call.
 """
 
+import asyncio
+import hashlib
+import shlex
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
 import msgspec
 
-from interlock.drivers.install.containers import ContainerRefused
+from interlock.config.plan import SandboxPlan
 from interlock.drivers.install.installation import (
     INSTALL_FAILED,
+    VERSION_MISMATCH,
     Attempt,
+    CommandFailed,
+    CommandRunner,
+    ContainerRefused,
     Installation,
     Installed,
     InstallFailed,
     Locked,
     MethodFailed,
     MethodResult,
+    Note,
+    plain_runner,
+    run_command,
+    words_of,
 )
-from interlock.drivers.install.methods import Methods
 from interlock.drivers.kinds import kind_of
-from interlock.drivers.protocol.model import Driver, Install
-from interlock.process.packages.references import PackageUnavailable
+from interlock.drivers.kinds.program import NoProgram, resolve_inside
+from interlock.drivers.protocol.files.versions import parse_version, satisfies, semantic
+from interlock.drivers.protocol.model import Driver, Install, VersionCheck
+from interlock.net.download import DownloadFailed, download, take_program
+from interlock.process.packages.installer import INSTALL_LIMIT_S, Pins
+from interlock.process.packages.programs import PackageUnavailable
+from interlock.process.run import ChildStartFailed, Ran, run
+from interlock.process.sandbox.host_paths import SandboxFailed
+from interlock.process.stderr import terminal_safe
+
+# The methods of an install block, one by one: each brings something to run from, or says why not.
+#
+# In: one entry of install[] (or the one that server.kind implies) and the driver. Out: `MethodResult`, with what a
+# server of any kind needs, or MethodFailed. Everything lands below the driver's own folder of packages.
+
+DOCKER_SCHEME: Final = "docker://"
+SYSTEM: Final = {  # AIP-30.install-1: shown as instructions, and counted as failed
+    "brew": "brew install",
+    "apt": "sudo apt install",
+    "dnf": "sudo dnf install",
+    "pacman": "sudo pacman -S",
+    "choco": "choco install",
+    "scoop": "scoop install",
+    "cargo": "cargo install",
+    "go": "go install",
+}
+COMPLETE: Final = "interlock-complete"
+
+
+_EXPECTED: Final = (
+    PackageUnavailable,
+    ContainerRefused,
+    NoProgram,
+    SandboxFailed,
+    DownloadFailed,
+    ChildStartFailed,
+)
+
+
+def _method_failed(error: Exception) -> MethodFailed:
+    return MethodFailed(str(error), getattr(error, "output", ()), getattr(error, "code", INSTALL_FAILED))
+
+
+class Methods:
+    """The methods of an install block, for one installation."""
+
+    def __init__(self, installation: Installation) -> None:
+        self._installation = installation
+        self._root = installation.root
+
+    async def attempt(self, entry: Install) -> MethodResult:
+        """Try one method. Raises MethodFailed, and nothing else that is expected."""
+        method, options = entry.method, entry.options
+        try:
+            match method:
+                case "npm" | "pip":
+                    return await self._package(method, options)
+                case "docker":
+                    return await self._image(str(options["image"]))
+                case "download" if str(options["url"]).startswith(DOCKER_SCHEME):
+                    # AIP-30.install-2
+                    note = Note(code="docker_url", message="a docker:// address is pulled as an image; write docker")
+                    brought = await self._image(str(options["url"]).removeprefix(DOCKER_SCHEME))
+                    return msgspec.structs.replace(brought, notes=(note,))
+                case "download":
+                    return await self._download(options, _maybe_hash(options))
+                case "curl":
+                    return await self._script(options, _maybe_hash(options))
+                case "vendored":
+                    return self._use_vendored(str(options["path"]))
+        except _EXPECTED as error:
+            raise _method_failed(error) from error
+        except KeyError as error:
+            raise MethodFailed(f"{error.args[0]} is missing in its entry of install") from error
+        except OSError as error:
+            raise MethodFailed(f"{self._root} cannot be used: {error.strerror}; correct its rights") from error
+        if method in SYSTEM:
+            package = shlex.quote(terminal_safe(str(options.get("package", ""))))
+            raise MethodFailed(
+                f"a gateway does not use the package manager of the system; do it yourself: {SYSTEM[method]} {package}"
+            )
+        raise MethodFailed("this method is not known here, and it was skipped")
+
+    async def repeat(self, lock: Locked, options: Mapping[str, Any]) -> MethodResult:
+        """Install what `lock` names, and nothing else. Raises MethodFailed."""
+        try:
+            match lock.method:
+                case "npm" | "pip":
+                    pins = Pins(
+                        registry="npm" if lock.method == "npm" else "pypi",
+                        name=lock.package,
+                        version=lock.version or "",
+                        integrity=lock.integrity,
+                        text=lock.pins,
+                    )
+                    return MethodResult(
+                        lock=lock, pins=pins, beside=tuple(str(each) for each in options.get("with", ()))
+                    )
+                case "docker":
+                    engine = self._installation.engine
+                    image = await engine.find(lock.pins) or await engine.pull(lock.pins, self._installation.progress)
+                    if image.digest != lock.integrity:  # AIP-server-5
+                        raise MethodFailed("the image no longer has the digest that was recorded")
+                    return MethodResult(lock=lock, image=image)
+                case "download":
+                    return await self._download(options, (lock.integrity or "").removeprefix("sha256:"))
+                case "curl":
+                    return await self._script(options, (lock.integrity or "").removeprefix("sha256:"))
+        except _EXPECTED as error:
+            raise _method_failed(error) from error
+        raise MethodFailed("the record of this installation is not understood; install the driver anew")
+
+    async def _package(self, method: str, options: Mapping[str, Any]) -> MethodResult:
+        server = self._installation.driver.server
+        text = kind_of(server).pin_package(server, method, str(options["package"]))
+        beside = tuple(str(each) for each in options.get("with", ())) if method == "pip" else ()
+        pins = await self._installation.packages.find("npm" if method == "npm" else "pypi", text, beside)
+        lock = Locked(
+            asked=self._installation.digest,
+            method="npm" if method == "npm" else "pip",
+            package=pins.name,
+            version=pins.version,
+            integrity=pins.integrity,
+            pins=pins.text,
+        )
+        return MethodResult(lock=lock, pins=pins, beside=beside)
+
+    async def _image(self, reference: str) -> MethodResult:
+        image = await self._installation.engine.pull(reference, self._installation.progress)
+        lock = Locked(
+            asked=self._installation.digest,
+            method="docker",
+            package=reference.partition("@")[0],
+            integrity=image.digest,
+            pins=image.reference,
+        )
+        return MethodResult(lock=lock, image=image)
+
+    def _declined_failure(self, what: str) -> MethodFailed:
+        return MethodFailed(
+            f"{what} without verify_sha256 is not run; add the hash, "
+            "or let the operator set drivers.allow_unverified_install"
+        )
+
+    async def _download(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
+        if sha256 is None and not self._installation.settings.allow_unverified_install:  # AIP-30.install-2
+            raise self._declined_failure("a download")
+        name = Path(str(options["extract_bin"])).name
+        if not name or name in {".", ".."}:
+            raise MethodFailed("extract_bin names no program; write its path inside the archive")
+        url = str(options["url"])
+        if sha256 is not None and (program := self._root / "download" / sha256 / name).is_file():
+            return MethodResult(lock=self._file_lock("download", sha256), programs=(program,))
+        self._installation.progress(f"downloading {name}")
+        fetched = self._root / "download" / f".{hashlib.sha256(url.encode()).hexdigest()[:16]}"
+        try:
+            found = await download(url, sha256, fetched)
+            program = self._root / "download" / found / name
+            program.parent.mkdir(parents=True, exist_ok=True)
+            await asyncio.to_thread(take_program, fetched, str(options["extract_bin"]), program)
+        finally:
+            fetched.unlink(missing_ok=True)
+        return MethodResult(lock=self._file_lock("download", found), programs=(program,))
+
+    async def _script(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
+        """Run a shell installer, with a home of its own and nothing of the node's environment but the PATH. In a
+        sandbox it writes there alone, and reaches where it came from and what the driver may reach."""
+        if sha256 is None and not self._installation.settings.allow_unverified_install:  # AIP-30.install-2
+            raise self._declined_failure("a shell installer")
+        fetched = self._root / "curl" / f".{hashlib.sha256(str(options['url']).encode()).hexdigest()[:16]}"
+        if sha256 is None or not (self._root / "curl" / sha256 / COMPLETE).is_file():
+            self._installation.progress("downloading the installer")
+            sha256 = await download(str(options["url"]), sha256, fetched)
+            home = self._root / "curl" / sha256
+            try:
+                await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
+                home.mkdir(parents=True)
+                self._installation.progress("running the installer")
+                async with asyncio.timeout(INSTALL_LIMIT_S):
+                    ran = await self._run_script(str(options["url"]), fetched, home)
+            except TimeoutError as error:
+                raise MethodFailed(f"the installer took longer than {INSTALL_LIMIT_S:g} s and was ended") from error
+            finally:
+                fetched.unlink(missing_ok=True)
+            if ran.returncode != 0:
+                raise MethodFailed(f"the installer {ran.reason}{ran.gist}", ran.output)
+            (home / COMPLETE).touch()
+        home = self._root / "curl" / sha256
+        return MethodResult(
+            lock=self._file_lock("curl", sha256),
+            programs=tuple(home / place for place in ("bin", ".local/bin", "usr/local/bin", ".")),
+        )
+
+    async def _run_script(self, url: str, script: Path, home: Path) -> Ran:
+        words = ("/bin/sh", str(script))
+        if self._installation.caged is None:
+            env = {"PATH": self._installation.search_path, "HOME": str(home), "TMPDIR": str(home)}
+            return await run(words, env, home, reaper=self._installation.reaper)
+        host, network = urlsplit(url).hostname, self._installation.driver.network
+        hosts = (*((host,) if host else ()), *(network.egress if network is not None else ()))
+        plan = SandboxPlan(home=home, read=(script,), egress=tuple(dict.fromkeys(hosts)), any_program=True)
+        return await self._installation.caged(plan)(words)
+
+    def _file_lock(self, method: str, sha256: str) -> Locked:
+        return Locked(
+            asked=self._installation.digest,
+            method="download" if method == "download" else "curl",
+            integrity=f"sha256:{sha256}",
+        )
+
+    def _use_vendored(self, path: str) -> MethodResult:
+        found = resolve_inside(path, folder=self._installation.folder, workspace=self._installation.workspace)
+        if not found.exists():
+            raise MethodFailed(f"{path} is not in the driver's folder; put it there or correct install")
+        return MethodResult(
+            lock=Locked(asked=self._installation.digest, method="vendored"), programs=(found,), folder=found
+        )
+
+
+def _maybe_hash(options: Mapping[str, Any]) -> str | None:
+    """64 hexadecimal digits: the reader has seen to that."""
+    written = options.get("verify_sha256")
+    return None if written is None else str(written)
+
+
+# The version check: is what was installed inside the range the driver was written for (AIP-30.version-1, -2)?
+#
+# In: a driver and what was installed for it. Out: the version, or why it does not fit. Where the command names the very
+# package of an npm or PyPI server, the version is that of the package and nothing is started: such servers have no
+# --version, and take it for a directory or begin to serve. The pattern is a stranger's, and a search with it cannot be
+# interrupted, so a process of its own does it and is ended with the time limit.
+
+SEARCHED_BYTES_MAX: Final = 16 * 1024  # a version stands near the start of what is printed
+_SEARCH: Final = (
+    "import re, sys\n"
+    "found = re.search(sys.argv[1], sys.argv[2])\n"
+    "sys.stdout.write((found[1] or '')[:300] if found else '')\n"
+)
+
+
+class VersionFits(msgspec.Struct, frozen=True, kw_only=True):
+    version: str
+    note: Note | None = None
+
+
+class VersionMismatch(msgspec.Struct, frozen=True, kw_only=True):
+    reason: str
+
+
+async def check_version(
+    driver: Driver, installed: Installed, running: CommandRunner
+) -> VersionFits | VersionMismatch | None:
+    """Check the installed version. None: the driver has no version_check."""
+    check = driver.version_check
+    if check is None:
+        return None
+    try:
+        words = words_of(check.cmd)
+        kind = kind_of(driver.server)
+        if kind.names_package(driver.server, words) and installed.version is not None:  # AIP-30.version-2
+            note = Note(
+                code="version_from_package",
+                message=f"the version is that of the installed package, {installed.version}; the command was not run",
+            )
+            return _compare_version(check, semantic(installed.version), note)
+        ran = await run_command(kind.resolve_program(driver.server, words, installed), check.timeout_ms, running)
+        if ran.returncode != 0:  # AIP-30.version-2
+            return VersionMismatch(reason=f"the command {ran.reason}; correct version_check.cmd")
+        version = await _version_text(check, ran.stdout)
+    except CommandFailed as error:
+        return VersionMismatch(reason=f"the command {error}; correct version_check.cmd")
+    return _compare_version(check, version, None)
+
+
+async def _version_text(check: VersionCheck, stdout: bytes) -> str:
+    text = stdout[:SEARCHED_BYTES_MAX].decode(errors="replace").replace("\0", "")
+    words = (sys.executable, "-I", "-S", "-X", "utf8", "-c", _SEARCH, check.parse, text)
+    try:
+        ran = await run_command(words, check.timeout_ms, plain_runner(None))
+    except CommandFailed as error:
+        raise CommandFailed(f"is searched with a pattern that {error}") from error
+    return ran.stdout.decode(errors="replace").strip()
+
+
+def _compare_version(check: VersionCheck, version: str, note: Note | None) -> VersionFits | VersionMismatch:
+    if not version:
+        return VersionMismatch(reason="version_check.parse finds nothing in what the command prints; correct it")
+    if parse_version(version) is None:  # AIP-30.version-1
+        return VersionMismatch(reason="what version_check.parse finds is no version like 1.2.3; correct the pattern")
+    if not satisfies(version, check.range):  # AIP-30.version-1
+        return VersionMismatch(reason=f"version {version} is not in {check.range}; install another, or correct range")
+    return VersionFits(version=version, note=note)
+
+
+async def install_checked(
+    driver: Driver,
+    installer: Callable[[bool], Awaitable[Installed | InstallFailed]],
+    running_of: Callable[[Installed], CommandRunner],
+) -> Installed | InstallFailed:
+    """Install, check, and after a mismatch install once more, without the lock (AIP-30.version-1).
+
+    `installer(anew)` calls `install`, with no lock when `anew`. `running_of`: where the command runs.
+    """
+    attempts: list[Attempt] = []
+    for anew in (False, True):
+        installed = await installer(anew)
+        if isinstance(installed, InstallFailed):
+            return msgspec.structs.replace(installed, attempts=(*attempts, *installed.attempts))
+        verdict = await check_version(driver, installed, running_of(installed))
+        attempts += installed.attempts
+        if not isinstance(verdict, VersionMismatch):
+            notes = (*installed.notes, verdict.note) if verdict is not None and verdict.note else installed.notes
+            version = installed.version if verdict is None else verdict.version
+            return msgspec.structs.replace(installed, version=version, notes=notes, attempts=tuple(attempts))
+        attempts.append(Attempt(method="version_check", reason=verdict.reason))
+    return InstallFailed(code=VERSION_MISMATCH, attempts=tuple(attempts))  # AIP-30.version-1
 
 
 async def install(installation: Installation, lock: Locked | None = None) -> Installed | InstallFailed:

@@ -7,23 +7,201 @@ failed. The record is stored under id@major, so that a restart runs the same byt
 import asyncio
 import hashlib
 import os
+import re
+import shlex
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
-from interlock.config.plan import DriversPlan
+from interlock.config.plan import DriversPlan, SandboxPlan
 from interlock.core.clock import Clock
-from interlock.drivers.install.commands import Caged
-from interlock.drivers.install.containers import Engine, Image, find_engine
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.server_name import server_name
+from interlock.process.child import child_environment
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.packages.installer import Installer, Pins
+from interlock.process.run import ChildStartFailed, Ran, run
+from interlock.process.sandbox.host_paths import SandboxFailed
+from interlock.process.sandbox.sandbox import Command, Sandboxes
+from interlock.process.stderr import StderrRing
 from interlock.store.ports import Damaged, KeyValue
+
+# The client of a container engine, docker or podman: it pulls, finds and removes on behalf of the node.
+#
+# How a container is run is in `interlock.drivers.kinds.docker`.
+
+ENGINES: Final = ("docker", "podman")  # in this order, the first on the PATH
+PULL_LIMIT_S: Final = 600.0
+ANSWER_LIMIT_S: Final = 30.0
+
+_PASSED_TO_CLIENT: Final = re.compile(
+    r"DOCKER_(?:HOST|CONTEXT|CONFIG|CERT_PATH|TLS|TLS_VERIFY|API_VERSION)|CONTAINER_(?:HOST|CONNECTION|SSHKEY)"
+    r"|CONTAINERS_.*|XDG_(?:RUNTIME_DIR|CONFIG_HOME|DATA_HOME)",
+    re.ASCII,
+)
+_CONTAINER = re.compile(r"[0-9a-f]{12,64}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class ContainerRefused(Exception):
+    """The driver cannot be run as a container; `code` and the message say why and what to do."""
+
+    def __init__(self, code: str, message: str, output: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.code = code
+        self.output = output
+
+
+class Image(msgspec.Struct, frozen=True, kw_only=True):
+    reference: str  # name@sha256:…, or the id of an image that was built here
+    digest: str
+
+
+class Engine:
+    """The client of docker or podman, and the environment it runs with."""
+
+    def __init__(self, program: str, environment: Mapping[str, str], reaper: OrphanReaper | None) -> None:
+        self.program = program
+        self.env = {name: value for name, value in environment.items() if _PASSED_TO_CLIENT.fullmatch(name)}
+        kept = ("PATH", "HOME", "TMPDIR", "USER", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
+        self._whole = {name: environment[name] for name in kept if name in environment} | self.env
+        self._reaper = reaper
+
+    async def pull(self, image: str, progress: Callable[[str], None]) -> Image:
+        """Pull the newest image of a tag, or exactly the named digest; one that is only local is taken as it is."""
+        progress(f"pulling {image}")
+        ran = await self._run(PULL_LIMIT_S, "pull", "--quiet", image)
+        found = await self.find(image)
+        if found is None or (ran.returncode != 0 and not _is_local(found)):
+            raise ContainerRefused(
+                "install_failed", f"{image} cannot be pulled: the engine's client {ran.reason}{ran.gist}", ran.output
+            )
+        progress(f"pulled {found.digest}")
+        return found
+
+    async def find(self, image: str) -> Image | None:
+        """The image on this machine; None: there is none."""
+        ran = await self._run(ANSWER_LIMIT_S, "image", "inspect", image)
+        if ran.returncode != 0:
+            return None
+        try:
+            (seen,) = msgspec.json.decode(ran.stdout, type=list[_Inspected])
+        except (msgspec.DecodeError, ValueError) as error:
+            raise ContainerRefused(
+                "install_failed", "the engine's client said nothing of use about the image; update it"
+            ) from error
+        name, _, wanted = image.partition("@")
+        tagged = name.rpartition(":")[0] if ":" in name.rpartition("/")[2] else name
+        for repository in seen.repo_digests:
+            own, _, digest = repository.partition("@")
+            is_ours = own == tagged or own.endswith(f"/{tagged}")
+            if is_ours and _DIGEST.fullmatch(digest) and wanted in {"", digest}:
+                return Image(reference=repository, digest=digest)
+        identifier = seen.id if seen.id.startswith("sha256:") else f"sha256:{seen.id}"
+        return Image(reference=identifier, digest=identifier)
+
+    async def remove(self, label: str) -> int:
+        """Remove every container with this label that a killed client left. Returns how many there were."""
+        listed = await self._run(ANSWER_LIMIT_S, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}")
+        found = [word for word in listed.stdout.decode(errors="replace").split() if _CONTAINER.fullmatch(word)]
+        if found:
+            await self._run(ANSWER_LIMIT_S, "rm", "--force", *found)
+        return len(found)
+
+    async def _run(self, limit_s: float, *argv: str) -> Ran:
+        try:
+            async with asyncio.timeout(limit_s):
+                return await run((self.program, *argv), self._whole, None, reaper=self._reaper)
+        except TimeoutError as error:
+            raise ContainerRefused(
+                "install_failed", f"{self.program} {argv[0]} took longer than {limit_s:g} s; is the engine running?"
+            ) from error
+        except ChildStartFailed as error:
+            raise ContainerRefused("install_failed", str(error)) from error
+
+
+class _Inspected(msgspec.Struct, frozen=True, kw_only=True, rename={"id": "Id", "repo_digests": "RepoDigests"}):
+    id: str
+    repo_digests: list[str] = []
+
+
+def _is_local(image: Image) -> bool:
+    """Whether it was made on this machine: docker knows no repository of such an image, podman calls it localhost."""
+    return image.reference == image.digest or image.reference.startswith("localhost/")
+
+
+def find_engine(environment: Mapping[str, str], reaper: OrphanReaper | None) -> Engine:
+    for name in ENGINES:
+        found = shutil.which(name, path=environment.get("PATH", os.defpath))
+        if found is not None:
+            return Engine(found, environment, reaper)
+    raise ContainerRefused("install_failed", "neither docker nor podman is on the PATH; install one of them")
+
+
+# Runs the commands a driver file names: version_check.cmd and health_check.cmd. Never through a shell.
+#
+# In: one line of words, and where the driver's programs run: inside its sandbox, or outside where it has none. Out: how
+# it ended and what it printed. A command that takes too long is ended with everything it started.
+
+CommandRunner = Callable[[tuple[str, ...]], Awaitable[Ran]]  # raises ChildStartFailed, SandboxFailed
+Caged = Callable[[SandboxPlan], CommandRunner]  # in a sandbox of the caller's choice
+
+
+class CommandFailed(Exception):
+    """A command could not be run, or not to its end; the message completes "the command ..."."""
+
+
+def plain_runner(reaper: OrphanReaper | None, cwd: Path | None = None) -> CommandRunner:
+    """A runner without sandbox, with the environment that every child of the node gets."""
+
+    async def running(words: tuple[str, ...]) -> Ran:
+        return await run(words, child_environment({}, os.environ), cwd, reaper=reaper)
+
+    return running
+
+
+def sandboxed_runner(
+    sandboxes: Sandboxes | None, segment: str, plan: SandboxPlan, *, clock: Clock, reaper: OrphanReaper | None
+) -> CommandRunner:
+    """A runner in the sandbox of the server."""
+
+    async def running(words: tuple[str, ...]) -> Ran:
+        if sandboxes is None:
+            raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
+        said = StderrRing(now=clock.wall)
+        sandbox = await sandboxes.make(segment, plan, Command(argv=words, env={}, cwd=plan.home), said)
+        try:
+            return await run(sandbox.argv, sandbox.env, sandbox.cwd, reaper=reaper, said=said, cell=sandbox)
+        finally:
+            sandbox.close()
+
+    return running
+
+
+def words_of(command: str) -> tuple[str, ...]:
+    """The words of a command line. Raises CommandFailed for a quotation without an end."""
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise CommandFailed("has a quotation without an end") from error
+
+
+async def run_command(words: tuple[str, ...], timeout_ms: int, running: CommandRunner) -> Ran:
+    """Raises CommandFailed."""
+    if not words:
+        raise CommandFailed("is empty")
+    try:
+        async with asyncio.timeout(timeout_ms / 1000):
+            return await running(words)
+    except TimeoutError as error:
+        raise CommandFailed(f"was ended after {timeout_ms} ms") from error
+    except (ChildStartFailed, SandboxFailed) as error:
+        raise CommandFailed(f"cannot be started: {error}") from error
+
 
 INSTALL_FAILED: Final = "install_failed"
 PATH_ESCAPE: Final = "path_escape"  # AIP-server-1

@@ -18,8 +18,14 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import ServerPlan, Spawn
-from interlock.drivers.install.containers import ContainerRefused, Engine
-from interlock.drivers.install.installation import Installation, Installed, MethodFailed, MethodResult
+from interlock.drivers.install.installation import (
+    ContainerRefused,
+    Engine,
+    Installation,
+    Installed,
+    MethodFailed,
+    MethodResult,
+)
 from interlock.drivers.kinds.kind import DeclaredPath, ServerKind
 from interlock.drivers.protocol.kinds.docker import Docker
 from interlock.drivers.protocol.model import Driver, Install

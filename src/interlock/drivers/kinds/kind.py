@@ -17,7 +17,7 @@ import msgspec
 
 from interlock.config.plan import SandboxPlan, ServerPlan, Spawn
 from interlock.drivers.install.installation import Installation, Installed, MethodResult
-from interlock.drivers.protocol.files.runner_block import runner_limits
+from interlock.drivers.protocol.files.driver_checks import runner_limits
 from interlock.drivers.protocol.kinds.server import LocalServer, Server
 from interlock.drivers.protocol.model import Driver, FileAccess, Install, Network, Sandbox
 from interlock.process.orphan_reaper import OrphanReaper

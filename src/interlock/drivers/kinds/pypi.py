@@ -9,9 +9,8 @@ from interlock.drivers.kinds.kind import ServerKind
 from interlock.drivers.kinds.npm import pin_reference
 from interlock.drivers.protocol.kinds.pypi import Pypi
 from interlock.drivers.protocol.model import Install
-from interlock.process.packages.programs import pypi_command
+from interlock.process.packages.programs import normalised_name, pypi_command
 from interlock.process.packages.python_runners import PythonRunners
-from interlock.process.packages.references import normalised_name
 
 
 class PypiKind(ServerKind[Pypi]):

@@ -11,17 +11,23 @@ from interlock.config.plan import Plan, SandboxPlan, Spawn
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.credentials.service import CredentialService
-from interlock.drivers.install.commands import CommandRunner, plain_runner, sandboxed_runner
-from interlock.drivers.install.install import install
-from interlock.drivers.install.installation import Installation, Installed, InstallFailed, Locks
-from interlock.drivers.install.version_check import install_checked
+from interlock.drivers.install.install import install, install_checked
+from interlock.drivers.install.installation import (
+    CommandRunner,
+    Installation,
+    Installed,
+    InstallFailed,
+    Locks,
+    plain_runner,
+    sandboxed_runner,
+)
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.provider.environment import DriverEnvironment
+from interlock.drivers.provider.keeper import DriverEnvironment
 from interlock.drivers.provider.provider import DriverProvider, OnChanged, OnStep
 from interlock.drivers.secrets.vault import Vault
 from interlock.drivers.workspace.declaration import Declared
-from interlock.drivers.workspace.tamper_check import TamperCheck
+from interlock.drivers.workspace.folder import TamperCheck
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper
 from interlock.links.link import LinkEvents

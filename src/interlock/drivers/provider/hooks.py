@@ -6,19 +6,288 @@ which hook and why.
 
 import asyncio
 import logging
+import os
+import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+import interlock.drivers.hooks
+from interlock.config.plan import SandboxPlan
+from interlock.core.background import BackgroundTasks
+from interlock.drivers.kinds.kind import HOMES
 from interlock.drivers.protocol.binding.hook_entry import Entry, HookInvalid, check_entry, read_driver_result
 from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.binding.results import upstream_error
-from interlock.drivers.protocol.errors import DriverRefusal
-from interlock.drivers.protocol.files.driver import DRIVER_FILE
+from interlock.drivers.protocol.files.driver import DRIVER_FILE, ENTRY
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
-from interlock.drivers.protocol.model import Driver
-from interlock.drivers.protocol.problems import Problem
-from interlock.drivers.provider.hook_process import HookFailed, HookProcess
+from interlock.drivers.protocol.model import Binding, Driver
+from interlock.drivers.protocol.problems import DriverRefusal, Problem
+from interlock.drivers.provider.keeper import DriverEnvironment
+from interlock.drivers.workspace.folder import FolderUnreadable, digest_of
+from interlock.links.connector import ConnectorParts
+from interlock.process.child import Child, ChildStartFailed, child_environment
+from interlock.process.sandbox.host_paths import SandboxFailed
+from interlock.process.sandbox.sandbox import Command, Sandbox
+from interlock.process.stderr import StderrRing
+from interlock.wire.jsonrpc.codec import decode_value, encode_value
+from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.jsonrpc.oversized import Oversized
+
+# The process that runs a driver.py: started by the first question to it, ended after a while without one.
+#
+# It sees the driver's folder and Python's own library, has no network and starts nothing (AIP-define-5). One question
+# at a time; a hook that takes longer than its time is ended with its process, and the next question starts another.
+
+HOOK_S: Final = 5.0  # AIP-define-2
+START_S: Final = 15.0  # for the process, its sandbox and the import of driver.py
+IDLE_S: Final = 60.0
+STDERR_LINES: Final = 100
+
+_PACKAGE: Final = Path(os.path.realpath(interlock.drivers.hooks.__file__)).parent
+_BOOT: Final = (  # not a script of its own: what lies around one would be shown to it
+    "import sys; path = sys.argv[1] + '/worker.py'; exec(compile(open(path).read(), path, 'exec'))"
+)
+
+
+class HookFailed(Exception):
+    """A hook gave nothing that can be used; the message says why, for the operator. `code` is of one that cannot be
+    loaded."""
+
+    def __init__(self, message: str, code: str = "entry_invalid") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class HookPlan(msgspec.Struct, frozen=True, kw_only=True):
+    name: str  # the driver's, with its major version
+    folder: Path
+    home: Path  # an empty one, for nothing: a sandbox has one
+    digests: Mapping[str, str]  # of the files as they are trusted, by their name in the folder
+    may_do_without: bool = False  # the operator wants no sandbox for this driver, so where there is none it runs anyway
+    idle_s: float = IDLE_S
+
+
+class HookProcess:
+    def __init__(self, plan: HookPlan, connector_parts: ConnectorParts) -> None:
+        self._plan = plan
+        self._connector_parts = connector_parts
+        self._turn = asyncio.Lock()
+        self._run: _HookRun | None = None
+        self._entry = Entry()
+        self._asked = 0
+        self._idle: asyncio.TimerHandle | None = None
+        self._tasks = BackgroundTasks()
+        self._stopped = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process id while it runs."""
+        return None if self._run is None else self._run.child.pid
+
+    async def load(self) -> Entry:
+        """Raises HookFailed, SandboxFailed, ChildStartFailed."""
+        async with self._turn:
+            await self._awake()
+            self._rest_later()
+            return self._entry
+
+    async def ask(self, hook: str, **what: Any) -> Any:
+        """Ask a hook; returns its value. Raises HookFailed. A caller that no longer waits does not disturb the next."""
+        task = self._begin(self._exchange({"do": hook, **what}))
+        return await asyncio.shield(task)
+
+    async def stop(self) -> None:
+        self._stopped = True
+        if self._idle is not None:
+            self._idle.cancel()
+        if self._run is not None:
+            self._end(self._run, "was stopped")
+        await self._tasks.finish()
+
+    def _begin(self, work: Any) -> "asyncio.Task[Any]":
+        return self._tasks.begin_awaited(work)
+
+    async def _exchange(self, question: dict[str, Any]) -> Any:
+        async with self._turn:
+            try:
+                life = await self._awake()
+            except (SandboxFailed, ChildStartFailed) as failed:
+                raise HookFailed(str(failed)) from failed
+            self._asked += 1
+            answer = life.expect(self._asked)
+            try:
+                if not life.child.send(encode_value({"id": self._asked, **question})):
+                    raise HookFailed("its process does not listen")
+                async with asyncio.timeout(HOOK_S):
+                    return _value(await answer)
+            except TimeoutError:
+                self._end(life, f"took longer than {HOOK_S:g} s")
+                raise HookFailed(f"it took longer than {HOOK_S:g} s and was ended") from None
+            finally:
+                self._rest_later()
+
+    async def _awake(self) -> "_HookRun":
+        if self._stopped:
+            raise HookFailed("its driver was stopped")
+        if self._run is not None and self._run.reason is None:
+            return self._run
+        if self._run is not None:
+            self._end(self._run, "is gone")
+        plan, connector_parts = self._plan, self._connector_parts
+        changed = await asyncio.to_thread(_changed_module, plan)
+        if changed is not None:
+            raise HookFailed(f"{changed} is not as it was accepted")
+        life = self._run = _HookRun(await self._maybe_cell(), connector_parts)
+        started = life.expect(0)
+        try:
+            async with asyncio.timeout(START_S):
+                if self._stopped:
+                    raise HookFailed("its driver was stopped")
+                await life.start()
+                self._entry = _entry(await started)
+        except TimeoutError:
+            self._end(life, "took too long to load")
+            raise HookFailed(f"{ENTRY} was not loaded within {START_S:g} s") from None
+        except BaseException:
+            self._end(life, "could not be loaded")
+            raise
+        return life
+
+    async def _maybe_cell(self) -> tuple[Sandbox | None, tuple[str, ...], StderrRing]:
+        plan, connector_parts = self._plan, self._connector_parts
+        stderr = StderrRing(STDERR_LINES, now=connector_parts.clock.wall)
+        python = os.path.realpath(sys.executable)  # without the environment around it, whose packages are not ours
+        folder = Path(os.path.realpath(plan.folder))
+        argv = (python, "-I", "-S", "-B", "-c", _BOOT, str(_PACKAGE), str(folder))
+        try:
+            if connector_parts.sandboxes is None:
+                raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
+            sandbox = SandboxPlan(home=plan.home, read=(_PACKAGE, folder))
+            command = Command(argv=argv, env={}, cwd=plan.home)
+            return await connector_parts.sandboxes.make(f"{plan.name} hooks", sandbox, command, stderr), argv, stderr
+        except SandboxFailed as failed:
+            if failed.code == "sandbox_unavailable" and plan.may_do_without:
+                return None, argv, stderr
+            raise
+
+    def _end(self, life: "_HookRun", reason: str) -> None:
+        if self._run is life:
+            self._run = None
+        life.child.end(reason)
+        self._begin(life.stop())
+
+    def _rest_later(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+        if not self._stopped:
+            self._idle = asyncio.get_running_loop().call_later(self._plan.idle_s, self._rest)
+
+    def _rest(self) -> None:
+        if self._run is not None and not self._turn.locked():
+            self._end(self._run, "was idle")
+
+
+class _HookRun:
+    """One run of the process; receives its lines."""
+
+    def __init__(
+        self, made: tuple[Sandbox | None, tuple[str, ...], StderrRing], connector_parts: ConnectorParts
+    ) -> None:
+        cell, argv, self.stderr = made
+        self._cell = cell
+        self.reason: str | None = None  # why it is gone
+        self._expected: tuple[int, asyncio.Future[dict[str, Any]]] | None = None
+        self.child = Child(
+            argv if cell is None else cell.argv,
+            child_environment({}, os.environ) if cell is None else cell.env,
+            None if cell is None else cell.cwd,
+            max_message_bytes=connector_parts.message_bytes,
+            sink=self,
+            stderr=self.stderr,
+            reaper=connector_parts.reaper,
+            handed=() if cell is None else cell.handed,
+            terminate=None if cell is None else cell.terminate,
+        )
+
+    async def start(self) -> None:
+        await self.child.start()
+        if self._cell is not None:
+            await self._cell.open(self.child)
+
+    async def stop(self) -> None:
+        await self.child.stop(grace_s=0)
+        if self._cell is not None:
+            self._cell.close()
+            self._cell = None
+
+    def expect(self, number: int) -> "asyncio.Future[dict[str, Any]]":
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(lambda done: done.cancelled() or done.exception())  # the waiting caller may be gone
+        self._expected = number, future
+        return future
+
+    def on_line(self, data: bytes) -> None:
+        try:
+            message = decode_value(data)
+        except CodecError:
+            message = None
+        if self._expected is None or not isinstance(message, dict) or message.get("id") != self._expected[0]:
+            self.child.end("said what answers no question and was ended")
+            return
+        future = self._expected[1]
+        self._expected = None
+        if not future.done():
+            future.set_result(message)
+
+    def on_oversized(self, found: Oversized) -> None:
+        if self._expected is not None and not self._expected[1].done():
+            self._expected[1].set_exception(HookFailed(f"its answer is larger than {found.limit} bytes"))
+        self._expected = None
+
+    def on_gone(self, reason: str) -> None:
+        self.reason = reason
+        if self._expected is not None and not self._expected[1].done():
+            last = self.stderr.tail(1)
+            said = f" ({last[0].text})" if last else ""
+            self._expected[1].set_exception(HookFailed(f"its process {reason}{said}"))
+
+    def on_stalled(self) -> None:
+        self.child.end("does not read and was ended")
+
+
+def _entry(message: dict[str, Any]) -> Entry:
+    if "value" not in message and message.get("code") is not None:
+        raise HookFailed(_words(message), str(message["code"]))
+    try:
+        return msgspec.convert(_value(message), Entry)
+    except msgspec.ValidationError as error:
+        raise HookFailed("what it says when it is loaded cannot be read") from error
+
+
+def _value(message: dict[str, Any]) -> Any:
+    if "value" not in message:
+        raise HookFailed(_words(message))
+    return message["value"]
+
+
+def _words(message: dict[str, Any]) -> str:
+    return str(message.get("error") or "it says neither a value nor an error")
+
+
+def _changed_module(plan: HookPlan) -> str | None:
+    """The first module of the folder that is not as it was accepted. Blocking."""
+    for name, digest in plan.digests.items():
+        if name.endswith(".py"):
+            try:
+                if digest_of(plan.folder / name) != digest:
+                    return name
+            except FolderUnreadable:
+                return name
+    return None
+
 
 log = logging.getLogger("interlock.drivers")
 
@@ -124,3 +393,53 @@ def _as_mapping(file: Path) -> Mapping[str, Any]:
     except OSError as error:
         raise HookFailed(f"{file.name} cannot be read: {error.strerror}") from error
     return {} if reading.value is None else reading.value.data
+
+
+# Loads a driver's driver.py into a process of its own, and ends that process.
+
+
+class LoadFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """`is_final`: the file does not fit; otherwise it may be tried again later."""
+
+    code: str
+    message: str
+    is_final: bool
+
+
+class HookLoader:
+    def __init__(
+        self,
+        driver: Driver,
+        bindings: Mapping[str, Binding],
+        environment: DriverEnvironment,
+        folder: Path,
+        files: Mapping[str, str],
+    ) -> None:
+        """`files`: the digest of each file of the trusted folder."""
+        self._driver = driver
+        self._bindings = bindings
+        self._folder = folder
+        self._limits = environment.connector_parts.limits
+        self._process = HookProcess(
+            HookPlan(
+                name=driver.key,
+                folder=folder.absolute(),
+                home=environment.data / HOMES / "_hooks" / driver.key,
+                digests=files,
+                may_do_without=environment.plan.sandbox.get(driver.id) == "off",
+            ),
+            environment.connector_parts,
+        )
+
+    async def load(self) -> DriverHooks | LoadFailed:
+        try:
+            async with self._limits.starting():
+                return await load_hooks(self._driver, self._bindings, self._folder, self._process)
+        except HookFailed as failed:
+            return LoadFailed(code=failed.code, message=f"{ENTRY}: {failed}", is_final=True)
+        except (SandboxFailed, ChildStartFailed) as failed:
+            code = failed.code if isinstance(failed, SandboxFailed) else "tool_unavailable"
+            return LoadFailed(code=code, message=f"{ENTRY}: {failed}", is_final=False)
+
+    async def stop(self) -> None:
+        await self._process.stop()

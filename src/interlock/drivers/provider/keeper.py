@@ -7,29 +7,130 @@ not there at all, because nothing could be said of its contracts.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from math import inf
-from typing import Final
+from pathlib import Path
+from typing import Final, Protocol
 
+import msgspec
 from msgspec import Raw
 
-from interlock.core.calls.caller import Asking
+from interlock.config.plan import Dial, DriversPlan, ServerPlan
+from interlock.core.calls.call import Pending
+from interlock.core.calls.caller import Asking, Caller
+from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
+from interlock.credentials.secret_references import SecretResolver
 from interlock.credentials.token import TokenHolder
-from interlock.drivers.protocol.model import Driver
-from interlock.drivers.workspace.tamper_check import BROKEN, WORDS, TamperCheck
+from interlock.drivers.install.installation import Installed, InstallFailed
+from interlock.drivers.kinds import kind_of
+from interlock.drivers.protocol.model import Driver, Secret
+from interlock.drivers.protocol.selection.secrets import Detected, Detector, maybe_detector
+from interlock.drivers.secrets.vault import DriverRevealer, Vault
+from interlock.drivers.workspace.folder import BROKEN, WORDS, TamperCheck
 from interlock.links.connected_link import ConnectedLink, ServerLink
 from interlock.links.connector import ConnectFailed, ConnectorParts
 from interlock.links.handshake import UNSUPPORTED
-from interlock.links.keeper import LISTS_OF, StockCatalog, backoff_s
-from interlock.links.link import LinkEvents
+from interlock.links.keeper import LISTS_OF, Keeper, StockCatalog, backoff_s
+from interlock.links.link import Link, LinkEvents
 from interlock.links.listing import FIELD, LIST_S, Items, Listing
-from interlock.links.pipes import Undelivered
+from interlock.links.pipes import StdioPipe, Trouble, Undelivered
 from interlock.links.server_keeper import ServerKeeper
 from interlock.mcp.methods import PROMPTS_LIST, RESOURCES_LIST, TEMPLATES_LIST, TOOLS_LIST
 from interlock.process.stderr import Redact, StderrRing
-from interlock.wire.jsonrpc.codec import Notification, Request
+from interlock.store.ports import KeyValue
+from interlock.wire.jsonrpc.codec import Notification, Request, Response, decode_untrusted
+from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
+
+# The context of a call through a driver: from the caller's principal, never from anything a client sends.
+#
+# Outside rooms every principal is a tenant of its own.
+
+
+def user_of(caller: Caller) -> str:
+    return caller.principal.name
+
+
+def tenant_of(caller: Caller) -> str:
+    return caller.principal.name
+
+
+def context_of(caller: Caller, workspace: str) -> Mapping[str, str]:
+    """The values that context_arguments and a contract's context_schema are read from."""
+    name = caller.principal.name
+    return {"tenant_id": name, "user_id": name, "workspace_id": workspace}
+
+
+# The link of a driver's server: removes the secrets it was given from what it says, before any other part reads it.
+#
+# It also notices by what the driver's file calls an expired login (`expiry.detect`), and says so once per connection.
+
+_NAMES = {
+    Trouble.UNREACHABLE: "tool_unavailable",
+    Trouble.LOST: "upstream_error",
+    Trouble.BUSY: "rate_limited",
+    Trouble.UNAUTHORISED: "auth_failed",
+    Trouble.SESSION_LOST: "upstream_error",
+    Trouble.REFUSED: "upstream_error",
+    Trouble.MALFORMED: "upstream_error",
+}
+
+
+class DriverLink(ServerLink):
+    def __init__(
+        self,
+        plan: ServerPlan,
+        events: LinkEvents,
+        clock: Clock,
+        *,
+        vendor_meta: bool,
+        revealer: DriverRevealer,
+        redacts_results: bool,
+        detector: Detector | None,
+        on_expired: Callable[[str], None],
+        owner: str | None = None,
+    ) -> None:
+        super().__init__(plan, events, clock, vendor_meta=vendor_meta, owner=owner)
+        self._revealer = revealer
+        self._redacts_results = redacts_results
+        self._detector = detector
+        self._on_expired = on_expired
+
+    def on_message(self, data: bytes, origin: Pending | None) -> bool:
+        redactor = self._revealer.redactor
+        if redactor and redactor.is_in(data) and (self._redacts_results or not _is_result(data)):
+            data = redactor.redacted(data)
+        return super().on_message(data, origin)
+
+    def on_undelivered(self, origin: Pending | None, what: Undelivered) -> None:
+        # An OAuth login may get another token: it has not expired before its holder says so.
+        if self._detector is not None and not (
+            self.failed.can_renew_credential and what.trouble is Trouble.UNAUTHORISED
+        ):
+            headers = (*what.headers, *((b"www-authenticate", said) for said in what.challenges))
+            self._look(Detected(status=what.status, headers=headers, exception=_NAMES[what.trouble]))
+        super().on_undelivered(origin, what)
+
+    def on_pipe_lost(self, reason: str) -> None:
+        child = self.pipe.child if isinstance(self.pipe, StdioPipe) else None
+        if self._detector is not None:
+            exit_code = child.returncode if child is not None else None
+            self._look(Detected(exit_code=exit_code, exception="upstream_error"))
+        super().on_pipe_lost(reason)
+
+    def _look(self, seen: Detected) -> None:
+        if self._detector is not None and self._detector.is_expired(seen):
+            self._on_expired(f"its login has expired ({self._detector.written})")
+
+
+def _is_result(data: bytes) -> bool:
+    try:
+        message = decode_untrusted(data)
+    except CodecError:
+        return False
+    return isinstance(message, Response) and not message.error
+
 
 FIRST_S: Final = 0.25  # AIP-transport-12
 EXITS_MAX: Final = 5
@@ -228,3 +329,116 @@ class DriverKeeper(ServerKeeper):
             self._gives_up = False
             self.fell.set()
             self._on_fallen()
+
+
+# The environment of a driver: everything that the node gives each of them, as one value.
+
+Installer = Callable[[Driver, Path, Callable[[str], None]], Awaitable[Installed | InstallFailed]]
+
+
+class DriverEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    plan: DriversPlan
+    data: Path
+    connector_parts: ConnectorParts
+    link_events: LinkEvents
+    keepers: dict[str, Keeper]
+    kv: KeyValue
+    install: Installer
+    holder_for: Callable[[str, Dial, SecretResolver], TokenHolder | None]
+    vault: Vault
+    tenant_of: Callable[[Caller], str] = tenant_of
+    user_of: Callable[[Caller], str] = user_of
+    vendor_meta: bool = True
+
+    def with_plan(self, plan: DriversPlan) -> "DriverEnvironment":
+        return msgspec.structs.replace(self, plan=plan)
+
+
+# The keeper factory: one keeper for the driver's server, and one for each tenant or user where they are isolated.
+
+
+class ServerEvents(Protocol):
+    """What a driver is told of its servers; `who` is the tenant or user of one, None for the driver's own."""
+
+    async def on_listing(self, link: Link, who: str | None, listing: Listing | None) -> None: ...
+
+    def on_up(self) -> None:
+        """A server is connected, and its lists were checked."""
+
+    def on_fallen(self, who: str | None) -> None:
+        """A series of attempts failed."""
+
+    def on_restarted(self, who: str | None) -> None:
+        """A restart was requested."""
+
+    def on_expired(self, who: str | None, reason: str) -> None:
+        """The server says that its login has expired."""
+
+    def serves(self) -> int:
+        """How many contracts the driver serves now."""
+
+
+class KeeperFactory:
+    def __init__(
+        self,
+        driver: Driver,
+        environment: DriverEnvironment,
+        events: ServerEvents,
+        *,
+        folder: Path,
+        inventory: Mapping[str, Secret],
+        own_secrets: Collection[str],
+        contracts: tuple[str, ...],
+        seal: TamperCheck | None,
+        real_paths: Mapping[Path, Path],
+    ) -> None:
+        self._driver = driver
+        self._environment = environment
+        self._events = events
+        self._folder = folder
+        self._inventory = inventory
+        self._own_secrets = own_secrets
+        self._contracts = contracts
+        self._seal = seal
+        self._real_paths = real_paths
+
+    def make(self, installed: Installed, connector_parts: ConnectorParts, who: str | None) -> DriverKeeper:
+        environment, driver, events = self._environment, self._driver, self._events
+        plan = kind_of(driver.server).compile_plan(
+            driver,
+            installed,
+            folder=self._folder,
+            data=environment.data,
+            tenant=who,
+            is_sandboxed=environment.plan.sandbox.get(driver.id) != "off",
+            real_paths=self._real_paths,
+        )
+        plan = msgspec.structs.replace(plan, result_bytes=environment.plan.result_bytes.get(driver.id))
+        revealer = DriverRevealer(environment.vault, driver, self._inventory, self._own_secrets, self._contracts, who)
+        holder = None
+        if isinstance(plan.reach, Dial) and driver.server.accepts_oauth:
+            holder = environment.holder_for(plan.segment, plan.reach, revealer)
+        return DriverKeeper(
+            lambda link_events: DriverLink(
+                plan,
+                link_events,
+                environment.connector_parts.clock,
+                vendor_meta=environment.vendor_meta,
+                revealer=revealer,
+                redacts_results=driver.interlock.redact_results,
+                detector=maybe_detector(driver),
+                on_expired=lambda reason: events.on_expired(who, reason),
+                owner=who if "roots" in driver.interlock.client_capabilities else None,
+            ),
+            msgspec.structs.replace(connector_parts, revealer=revealer),
+            lambda link, listing: events.on_listing(link, who, listing),
+            environment.link_events,
+            holder,
+            driver=driver,
+            on_up=events.on_up,
+            on_fallen=lambda: events.on_fallen(who),
+            on_restarted=lambda: events.on_restarted(who),
+            serves=events.serves,
+            seal=self._seal,
+            redact=lambda line, cut: (revealer.redactor.cut if cut else revealer.redactor.redacted)(line),
+        )

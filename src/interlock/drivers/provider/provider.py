@@ -20,24 +20,24 @@ from interlock.drivers.install.installation import Installed
 from interlock.drivers.interfaces import UNHEALTHY, DriverState, Hooks, Provider
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol.binding.match import Bound
-from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import Binding, Contract, Driver, Secret
-from interlock.drivers.protocol.problems import Problem
-from interlock.drivers.provider.contract_check import Verdict, check, greeting_warnings
-from interlock.drivers.provider.environment import DriverEnvironment
-from interlock.drivers.provider.health_schedule import HealthSchedule
-from interlock.drivers.provider.hook_loader import HookLoader
-from interlock.drivers.provider.hooks import DriverHooks
-from interlock.drivers.provider.keeper import DriverKeeper
-from interlock.drivers.provider.keeper_factory import KeeperFactory
-from interlock.drivers.provider.login_refresh import LoginRefresh, maybe_refreshing
-from interlock.drivers.provider.server_plan import DeclaredEras, manner_of, with_own_authority
-from interlock.drivers.provider.snapshots import Snapshot, Snapshots, about
-from interlock.drivers.provider.tenant_processes import Instance, InstanceLease, Instances
-from interlock.drivers.secrets.logins import Logins
-from interlock.drivers.secrets.missing_credentials import code_of, login_text, missing_secrets
-from interlock.drivers.workspace.tamper_check import TamperCheck
+from interlock.drivers.protocol.problems import DriverRefusal, Problem
+from interlock.drivers.provider.contract_check import Snapshot, Snapshots, Verdict, about, check, greeting_warnings
+from interlock.drivers.provider.health import HealthSchedule
+from interlock.drivers.provider.hooks import DriverHooks, HookLoader
+from interlock.drivers.provider.keeper import DriverEnvironment, DriverKeeper, KeeperFactory
+from interlock.drivers.provider.tenant_processes import (
+    DeclaredEras,
+    Instance,
+    InstanceLease,
+    Instances,
+    manner_of,
+    with_own_authority,
+)
+from interlock.drivers.secrets.logins import LoginRefresh, Logins, maybe_refreshing
+from interlock.drivers.secrets.vault import code_of, login_text, missing_secrets
+from interlock.drivers.workspace.folder import TamperCheck
 from interlock.links.handshake import UNSUPPORTED
 from interlock.links.link import Link
 from interlock.links.listing import Listing

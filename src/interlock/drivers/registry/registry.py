@@ -17,15 +17,14 @@ from interlock.config.plan import Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.feed import AsyncFeed
 from interlock.drivers.api import RunningServer
-from interlock.drivers.contracts.table import ContractTable
+from interlock.drivers.contracts.contract import ContractTable
 from interlock.drivers.interfaces import DriverState, Provider
 from interlock.drivers.protocol.model import Contract
 from interlock.drivers.protocol.problems import Problem
 from interlock.drivers.protocol.selection.requirements import Machine
-from interlock.drivers.workspace.declaration import Declaration, Declared, changed_keys
+from interlock.drivers.workspace.declaration import Declaration, Declared, Memory, changed_keys
 from interlock.drivers.workspace.scan import ScanResult, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor
-from interlock.drivers.workspace.trust_store import Memory
 
 STOPPED: Final = "stopped"
 

@@ -18,9 +18,8 @@ from interlock.drivers.registry.operations import DriverService
 from interlock.drivers.registry.registry import Registry
 from interlock.drivers.registry.trust_requests import TrustRequests
 from interlock.drivers.registry.updates import UpdateService
-from interlock.drivers.workspace.declaration import Declaration
-from interlock.drivers.workspace.host_facts import this_machine
-from interlock.drivers.workspace.trust_store import Memory
+from interlock.drivers.workspace.declaration import Declaration, Memory
+from interlock.drivers.workspace.survey import this_machine
 from interlock.fronts.modern import ModernFront
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper

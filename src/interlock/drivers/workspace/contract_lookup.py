@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from interlock.drivers.protocol.binding.checks import check_binding
-from interlock.drivers.protocol.binding.contract_fit import UNAVAILABLE, unfit
+from interlock.drivers.protocol.binding.match import UNAVAILABLE, check_binding, unfit
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import Binding, Contract, Driver

@@ -6,9 +6,12 @@ did not change since the last time is not read again.
 """
 
 import os
+import platform
+import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -19,31 +22,115 @@ from interlock.drivers.kinds import kind_of
 from interlock.drivers.kinds.kind import DeclaredPath
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver
-from interlock.drivers.protocol.files.driver_checks import escapes
+from interlock.drivers.protocol.files.driver_checks import escapes, runner_faults
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
 from interlock.drivers.protocol.files.inventory import (
     SECRETS_FILE,
+    default_slug,
     entry_text,
     merge_inventories,
     read_secrets,
     secret_for,
 )
-from interlock.drivers.protocol.files.placeholders import USER_CONTEXT
-from interlock.drivers.protocol.files.runner_block import runner_faults
+from interlock.drivers.protocol.files.server_block import USER_CONTEXT
 from interlock.drivers.protocol.files.server_json import SERVER_JSON
 from interlock.drivers.protocol.model import Contract, Driver, Network, Secret, Secrets
 from interlock.drivers.protocol.problems import Problem, Reading
-from interlock.drivers.protocol.selection.history import successor_problems
-from interlock.drivers.protocol.selection.requirements import UNMET, Machine, unmet, unverified_tags
-from interlock.drivers.protocol.selection.secret_access import is_for_users_alone
-from interlock.drivers.protocol.selection.secret_hints import UNDECLARED
+from interlock.drivers.protocol.selection.requirements import UNMET, Machine, successor_problems, unmet, unverified_tags
+from interlock.drivers.protocol.selection.secrets import (
+    UNDECLARED,
+    UNGRANTED,
+    USER,
+    is_for_users_alone,
+    lines_to_describe,
+    lines_to_grant,
+    maybe_granted_by,
+)
 from interlock.drivers.workspace.contract_lookup import CONFLICT, ContractLookup
-from interlock.drivers.workspace.declaration import Declaration, Declared, Parsed, same
+from interlock.drivers.workspace.declaration import Declaration, Declared, Parsed, Remembered, same
 from interlock.drivers.workspace.folder import Folder, FolderUnreadable, read_file, read_folder
 from interlock.drivers.workspace.scan import TOOLS, FoundFolder, ScanResult, Stat, inside
-from interlock.drivers.workspace.trust_store import Remembered
-from interlock.drivers.workspace.ungranted_secrets import ungranted_secrets
 from interlock.process.sandbox.sandbox import link_roots
+
+# The secrets that a driver names and would not be given, whatever the store holds; judged by inventories alone.
+
+
+class UngrantedSecret(msgspec.Struct, frozen=True, kw_only=True):
+    slug: str
+    problem: Problem
+
+
+def ungranted_secrets(one: Declared) -> Iterator[UngrantedSecret]:
+    """The ungranted secrets of a driver whose inventory was looked up; the server is not started while there is any."""
+    driver = one.driver
+    for name in driver.secret_names if driver is not None else ():
+        assert driver is not None  # noqa: S101  (without one there are no names)
+        entry = one.secrets.get(name)
+        if entry is None:
+            slug = default_slug(name)
+            message = f"no inventory describes the secret {name}, and the node does not start the server until one does"
+            hint = lines_to_describe(driver, name, slug)
+            yield UngrantedSecret(slug=slug, problem=_problem(driver, UNDECLARED, message, hint))
+        elif not _is_granted(one, driver, entry):
+            message = f"no inventory grants the driver the secret {entry.slug}, and the node does not start the server"
+            is_beside = one.own_secrets is not None and entry in one.own_secrets.entries
+            hint = lines_to_grant(driver, is_beside=is_beside, has_access=entry.access is not None)
+            yield UngrantedSecret(slug=entry.slug, problem=_problem(driver, UNGRANTED, message, hint))
+
+
+def _is_granted(one: Declared, driver: Driver, entry: Secret) -> bool:
+    if entry.access is not None and any(grant.kind == USER for grant in entry.access.bind):
+        return True  # to somebody's own process, at the least
+    contracts = [contract.id for contract in one.contracts.values()]
+    return maybe_granted_by(entry, driver, contracts, is_own=entry.slug in one.bound_secrets) is not None
+
+
+def _problem(driver: Driver, code: str, message: str, hint: str) -> Problem:
+    # Of the node's registry a warning: the driver is listed, and waits as one that lacks a credential.
+    return driver.places.problem("/server", code, message, hint, severity="warning")
+
+
+# Facts about this machine, in the words of AIP-30 `requires`.
+
+_OS: Final = {"linux": "linux", "darwin": "darwin", "win32": "windows"}
+_ARCH: Final = {
+    "x86_64": "x64",
+    "amd64": "x64",
+    "aarch64": "arm64",
+    "arm64": "arm64",
+    "i386": "x86",
+    "i686": "x86",
+    "armv7l": "arm",
+    "armv6l": "arm",
+}
+_MB: Final = 1024 * 1024
+
+
+def this_machine(packages: Path) -> Machine:
+    """The facts of this machine. `packages`: where servers are installed."""
+    return Machine(
+        os=_OS.get(sys.platform),
+        arch=_ARCH.get(platform.machine().lower()),
+        disk_mb=_disk_mb(packages),
+        memory_mb=_memory_mb(),
+    )
+
+
+def _disk_mb(path: Path) -> float | None:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    try:
+        return shutil.disk_usage(path).free / _MB
+    except OSError:
+        return None
+
+
+def _memory_mb() -> float | None:
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _MB
+    except (AttributeError, ValueError, OSError):
+        return None
+
 
 _SEVERITY = {"error": 0, "warning": 1, "note": 2}
 

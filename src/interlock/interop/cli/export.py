@@ -298,8 +298,8 @@ def _driver(invocation: Invocation, identifier: str) -> "tuple[Driver, dict[str,
 
 
 def _upstream(invocation: Invocation, data: dict[str, Any]) -> None:
-    from interlock.drivers.protocol.authoring.portable import driver_upstream
-    from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+    from interlock.drivers.protocol.authoring.draft import driver_upstream
+    from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 
     found = driver_upstream(data)
     text = frontmatter_text(found.data)

@@ -16,7 +16,7 @@ from interlock.config.load import Loaded, Problem
 from interlock.config.plan import ServerPlan, Spawn
 from interlock.config.problems import At
 from interlock.config.value_types import SECRET_REFERENCE, secret_slug
-from interlock.process.launch import (
+from interlock.process.child import (
     RESERVED_PREFIX,
     ChildStartFailed,
     child_environment,
@@ -59,7 +59,7 @@ def _covered_programs(reach: Spawn, at: At, servers: Iterable[ServerPlan]) -> It
     written = [os.path.realpath(path) for path in reach.sandbox.write] if reach.sandbox is not None else []
     if not written:
         return
-    from interlock.process.sandbox.server_programs import server_programs
+    from interlock.process.sandbox.host_paths import server_programs
 
     for each in server_programs(server for server in servers if server.reach is not reach):
         if any(each.path.is_relative_to(path) for path in written):
@@ -112,7 +112,7 @@ def is_sandboxed(server: ServerPlan) -> bool:
 
 def no_sandbox() -> str | None:
     from interlock.process.sandbox.bubblewrap import bubblewrap
-    from interlock.process.sandbox.errors import SandboxFailed
+    from interlock.process.sandbox.host_paths import SandboxFailed
 
     try:
         bubblewrap()

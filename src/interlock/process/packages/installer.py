@@ -24,15 +24,18 @@ from typing import Final, Protocol
 
 import msgspec
 
-from interlock.process.launch import RESERVED_PREFIX
+from interlock.process.child import RESERVED_PREFIX
 from interlock.process.orphan_reaper import OrphanReaper
-from interlock.process.packages.programs import node_tool, npm_folder, npm_program, pypi_command
-from interlock.process.packages.references import (
+from interlock.process.packages.programs import (
     PackageUnavailable,
     Reference,
     Registry,
     SourceBuildRefused,
+    node_tool,
     normalised_name,
+    npm_folder,
+    npm_program,
+    pypi_command,
     read_reference,
 )
 from interlock.process.run import OUTPUT_LINE_BYTES, OUTPUT_LINES, ChildStartFailed, Ran, output_of, run

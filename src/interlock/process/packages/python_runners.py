@@ -15,8 +15,7 @@ from typing import Final
 import msgspec
 
 from interlock.process.packages.installer import INSTALL_LIMIT_S, Installer, Pins
-from interlock.process.packages.programs import pypi_command
-from interlock.process.packages.references import PackageUnavailable, normalised_name
+from interlock.process.packages.programs import PackageUnavailable, normalised_name, pypi_command
 from interlock.process.run import ChildStartFailed, run
 
 _WHERE: Final = {

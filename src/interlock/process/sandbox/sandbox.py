@@ -9,8 +9,12 @@ import asyncio
 import contextlib
 import logging
 import os
+import platform
 import shutil
 import signal
+import socket
+import struct
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,21 +29,136 @@ from interlock.core.recorder import Entry
 from interlock.drivers.protocol.server_name import server_name
 from interlock.net.egress_proxy import Egress, Listeners
 from interlock.net.protocol.egress import direct_ports
-from interlock.process.child import Child
-from interlock.process.launch import child_environment, program
-from interlock.process.netns import NamespaceClosed, Place, listen_inside
-from interlock.process.sandbox.bubblewrap import bubblewrap
-from interlock.process.sandbox.denied_host import DeniedHost, remedy
-from interlock.process.sandbox.errors import SandboxFailed
-from interlock.process.sandbox.limits import Limits, descendants
-from interlock.process.sandbox.link_roots import LinkRoots
-from interlock.process.sandbox.mount_check import Identity, check_mounts
-from interlock.process.sandbox.mounts import View, implied_paths, out_of_sight
-from interlock.process.sandbox.program_files import ProgramFiles, package_of, program_files
-from interlock.process.sandbox.protected_paths import ProtectedPaths
-from interlock.process.sandbox.seccomp import seccomp_filter
-from interlock.process.sandbox.server_programs import server_programs
+from interlock.process.child import Child, child_environment, program
+from interlock.process.limits import Limits, descendants
+from interlock.process.sandbox.bubblewrap import DeniedHost, bubblewrap, remedy
+from interlock.process.sandbox.host_paths import (
+    LinkRoots,
+    ProgramFiles,
+    ProtectedPaths,
+    SandboxFailed,
+    package_of,
+    program_files,
+    server_programs,
+)
+from interlock.process.sandbox.mounts import Identity, View, check_mounts, implied_paths, out_of_sight
 from interlock.process.stderr import StderrRing
+
+# System calls that no server in a sandbox can make, as a filter for the kernel (seccomp(2), classic BPF).
+#
+# Only what no namespace separates: the keys that the user's session holds for them, which every process of the same
+# user may read, and ways into the kernel that a server has no use for. Everything else is left to namespaces and lost
+# privileges, so that servers find the system they expect.
+
+
+class _Machine(msgspec.Struct, frozen=True):
+    audit: int  # AUDIT_ARCH_*
+    calls: tuple[int, ...]  # add_key, request_key, keyctl, perf_event_open, bpf, userfaultfd
+
+
+# AIP-security-1
+_IO_URING: Final = (425, 426, 427)  # setup, enter, register: on every machine; what it does no filter sees
+_GENERIC: Final = (217, 218, 219, 241, 280, 282, *_IO_URING)
+_MACHINES: Final = {
+    "x86_64": _Machine(0xC000003E, (248, 249, 250, 298, 321, 323, *_IO_URING)),
+    "aarch64": _Machine(0xC00000B7, _GENERIC),
+    "riscv64": _Machine(0xC00000F3, _GENERIC),
+}
+_X32: Final = 0x40000000  # the same calls under other numbers
+_LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_NUMBER, _ARCHITECTURE = 0, 4  # places in struct seccomp_data
+_ALLOW, _REFUSE = 0x7FFF0000, 0x00050000 | 1  # EPERM
+
+
+def seccomp_filter(machine: str | None = None) -> bytes | None:
+    """None: for this machine none is known."""
+    known = _MACHINES.get(machine or platform.machine())
+    if known is None:
+        return None
+    tests = [(_AT_LEAST, _X32), *((_EQUAL, number) for number in known.calls)]
+    steps = [
+        (_LOAD, 0, 0, _ARCHITECTURE),
+        # Programs for another architecture would count calls otherwise: none of theirs is made.
+        (_EQUAL, 0, len(tests) + 2, known.audit),
+        (_LOAD, 0, 0, _NUMBER),
+        *((code, len(tests) - index, 0, value) for index, (code, value) in enumerate(tests)),
+        (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _REFUSE),
+    ]
+    return b"".join(struct.pack("HBBI", *step) for step in steps)
+
+
+# Sockets inside the network namespace of another process, held by this one. Linux only.
+#
+# A socket stays in the namespace in which it was made. So a short-lived helper process enters the namespace, binds
+# sockets there and hands them over: what connects to them reaches us, and there is no other way out. A helper process,
+# because entering a user namespace needs a process with one thread (setns(2)).
+
+HELPER_S: Final = 10.0
+
+# As the owner of the user namespace we may do anything in it, and so enter the network that belongs to it. FREEBIND:
+# its loopback interface may not be up yet.
+_HELPER: Final = """
+import ctypes, fcntl, os, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def enter(descriptor, kind):
+    if libc.setns(descriptor, kind):
+        sys.exit(os.strerror(ctypes.get_errno()))
+network = os.open(f"/proc/{int(sys.argv[1])}/ns/net", os.O_RDONLY)
+owner = fcntl.ioctl(network, 0xb701)
+if os.fstat(owner).st_ino != os.stat("/proc/self/ns/user").st_ino:
+    enter(owner, 0x10000000)
+enter(network, 0x40000000)
+made = []
+for place in sys.argv[2:]:
+    kind, host, port = place.split(" ")
+    inside = socket.socket(type=socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM)
+    inside.setsockopt(socket.IPPROTO_IP, 15, 1)
+    inside.bind((host, int(port)))
+    if kind == "tcp":
+        inside.listen(128)
+    made.append(inside)
+socket.send_fds(socket.socket(fileno=0), [b"+"], [each.fileno() for each in made])
+"""
+
+
+class Place(msgspec.Struct, frozen=True):
+    kind: str  # tcp or udp
+    host: str
+    port: int
+
+
+class NamespaceClosed(Exception):
+    """The namespace cannot be entered; the message says why."""
+
+
+def listen_inside(pid: int, places: Sequence[Place]) -> list[socket.socket]:
+    """Sockets of the process's network namespace, in the order of `places`. Blocks for some tens of milliseconds."""
+    ours, theirs = socket.socketpair()
+    words = [f"{place.kind} {place.host} {place.port}" for place in places]
+    with ours, theirs:
+        try:
+            ended = subprocess.run(
+                [sys.executable, "-I", "-S", "-c", _HELPER, str(pid), *words],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=HELPER_S,
+                check=False,
+            )
+        except (OSError, subprocess.SubprocessError) as failed:
+            raise NamespaceClosed(str(failed)) from failed
+        if ended.returncode != 0:
+            words = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+            raise NamespaceClosed(words[-1] if words else f"exit code {ended.returncode}")
+        ours.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            _, descriptors, _, _ = socket.recv_fds(ours, 1, len(places))
+            made = [socket.socket(fileno=each) for each in descriptors]
+            if len(made) == len(places):
+                return made
+    raise NamespaceClosed("no socket came out of it")
+
 
 log = logging.getLogger("interlock.sandbox")
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.files.credential_scan import is_plaintext
+from interlock.drivers.protocol.files.server_block import is_plaintext
 from interlock.rooms.protocol.errors import EnvelopeRefusal
 
 FOUND_MAX: Final = 10  # places that are named

@@ -9,8 +9,8 @@ import os
 from typing import cast
 
 from interlock.net.message_pipe import CUT, NORMAL, MessageSink
-from interlock.process.lines import LineSplitter, write_line
-from interlock.process.standard_files import FileInput, FileOutput, is_never_waited_for
+from interlock.process.child import FileInput, FileOutput, is_never_waited_for
+from interlock.process.stderr import LineSplitter, write_line
 
 
 async def open_standard(sink: MessageSink, max_bytes: int) -> "StandardPipe":

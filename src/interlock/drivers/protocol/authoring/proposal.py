@@ -19,12 +19,10 @@ from interlock.drivers.protocol.authoring.draft import (
     proposed_renames,
 )
 from interlock.drivers.protocol.binding.effects import maybe_question, proposed_class
-from interlock.drivers.protocol.binding.listed_tool import RISK_IRREVERSIBLE
-from interlock.drivers.protocol.binding.match import Bound, match
+from interlock.drivers.protocol.binding.match import RISK_IRREVERSIBLE, Bound, match
 from interlock.drivers.protocol.files.contract import TOOL_FILE
 from interlock.drivers.protocol.files.driver import DRIVER_FILE
-from interlock.drivers.protocol.files.frontmatter import read_frontmatter
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text, read_frontmatter
 from interlock.drivers.protocol.model import Contract
 from interlock.drivers.protocol.problems import Problem
 from interlock.wire.jsontext.pointer import quoted

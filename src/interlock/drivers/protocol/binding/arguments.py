@@ -11,12 +11,46 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 
-from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import Binding, Contract, Driver, Mapped
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.problems import DriverRefusal, Problem
+from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
 from interlock.wire.jsontext.pointer import pointer_step, quoted
 from interlock.wire.schemas.shapes import Shape, Side
+
+# The state of a server's question, marked with the driver that asked: the retry goes to no other (AIP-proto-7).
+#
+# The mark is no secret and gives no right: who serves the retry is resolved as for every call, and it can only be the
+# driver named here or to none.
+
+PREFIX: Final = "ild1."
+_END: Final = " "  # in no driver's key
+
+
+def seal_state(result: Raw, driver: str) -> Raw:
+    """An input_required whose state, if only for us, says who asked."""
+    members: dict[str, Any] = decode_object(result) or {}
+    state = find_string(members.get("requestState"))
+    members["requestState"] = f"{PREFIX}{driver}{_END}{'' if state is None else '=' + state}"
+    return Raw(encode_value(members))
+
+
+def pin(driver: str) -> str:
+    """A state without a question before it: the call goes to this driver or to none."""
+    return f"{PREFIX}{driver}{_END}"
+
+
+def open_state_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
+    """The driver that asked, and its state; None: this is no state of ours."""
+    said = find_string(raw)
+    if said is None or not said.startswith(PREFIX):
+        return None
+    driver, end, state = said.removeprefix(PREFIX).partition(_END)
+    if not driver or not end or (state and not state.startswith("=")):
+        return None
+    return driver, Raw(encode_value(state[1:])) if state else None
+
 
 CONTEXT: Final = "context."
 NAMES_MAX: Final = 10  # in one message

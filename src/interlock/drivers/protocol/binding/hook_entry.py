@@ -10,10 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.protocol.problems import Problem
+from interlock.drivers.protocol.problems import DriverRefusal, Problem
 from interlock.wire.jsontext.pointer import quoted
 
 MESSAGE_CHARS_MAX: Final = 4096

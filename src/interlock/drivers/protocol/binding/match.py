@@ -6,25 +6,264 @@ against the server's inputSchema before anything is sent, values against the con
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.binding.arguments import Fed, Feeding, argument_feeds
-from interlock.drivers.protocol.binding.checks import check_binding, maybe_pattern
-from interlock.drivers.protocol.binding.contract_fit import unfit
+from interlock.ax.protocol.capability import TIMEOUT_S, LatencyClass, is_semver
+from interlock.ax.protocol.hop_metadata import CAPABILITY
+from interlock.ax.protocol.names import check_segment, normalise
+from interlock.drivers.protocol.binding.arguments import Fed, Feeding, argument_feeds, check_mapping, declared_names
+from interlock.drivers.protocol.binding.effects import GATE, UNANNOTATED, effects_of
 from interlock.drivers.protocol.binding.hook_entry import Entry
 from interlock.drivers.protocol.binding.outputs import UNLISTED, settle
 from interlock.drivers.protocol.binding.results import Mode, Reader
-from interlock.drivers.protocol.errors import DriverRefusal
-from interlock.drivers.protocol.model import Binding, Contract, Driver
-from interlock.drivers.protocol.problems import Problem, Severity
-from interlock.drivers.protocol.result_path import Path, read_path
+from interlock.drivers.protocol.files.driver_checks import check_reading
+from interlock.drivers.protocol.files.versions import satisfies
+from interlock.drivers.protocol.model import Binding, Contract, Driver, JsonObject
+from interlock.drivers.protocol.problems import DriverRefusal, Problem, Severity
+from interlock.drivers.protocol.result_path import Path, Pattern, read_path, read_pattern
 from interlock.wire.jsontext.pointer import pointer_step, quoted
 from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict, differs, includes, together
 from interlock.wire.schemas.shapes import Shape, Side
 from interlock.wire.schemas.validators import Compiled, compile_schema
+
+# Does a binding keep to the contract it was found to mean? What the two files say, before any server is asked.
+#
+# A contract's version is inside the binding's range (AIP-30.implements-3), narrowing drops what callers may leave out
+# (-4), a timeout is shortened and never lengthened (-5).
+
+UNAVAILABLE = "tool_unavailable"
+NARROWING = "narrowing_invalid"  # AIP-30.implements-4
+WIDENED = "timeout_widened"  # AIP-30.implements-5
+
+
+def unfit(driver: Driver, binding: Binding, contract: Contract) -> tuple[Problem, ...]:
+    return (
+        *_version(driver, binding, contract),
+        *_narrowing_problems(driver, binding, contract),
+        *_timeout(driver, binding, contract),
+    )
+
+
+def _version(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:
+    if satisfies(contract.version, binding.version) is False:  # AIP-30.implements-3
+        yield driver.places.problem(
+            f"{binding.pointer}/version",
+            UNAVAILABLE,
+            f"the contract {contract.id} is {contract.version}, which is not in {quoted(binding.version)}",
+            "name a range that holds it, once the driver serves that version",
+        )
+
+
+def _narrowing_problems(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:
+    narrowing = binding.schema_narrowing
+    for key, dropped, schema in (
+        ("drop_inputs", narrowing.drop_inputs, contract.inputs),
+        ("drop_outputs", narrowing.drop_outputs, contract.outputs),
+    ):
+        for index, name in enumerate(dropped):
+            fault = _not_droppable(name, schema)
+            if fault is not None:
+                yield driver.places.problem(
+                    f"{binding.pointer}/schema_narrowing/{key}/{index}",
+                    NARROWING,
+                    f"{quoted(name)} of {contract.id} {fault}",
+                    "drop only what the contract has and does not require",
+                )
+
+
+def _not_droppable(name: str, schema: JsonObject) -> str | None:
+    side = Side(schema)
+    shape = side.shape(schema)
+    if name not in declared_names(side, shape):  # AIP-30.implements-4
+        return "does not exist"
+    return "is required" if name in shape.required() else None  # AIP-30.implements-4
+
+
+def _timeout(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:
+    """The binding's own goes before the driver's."""
+    own = binding.timeout_ms is not None
+    wanted = binding.timeout_ms if own else driver.timeout_ms
+    if wanted is not None and wanted > contract.timeout_ms:  # AIP-30.implements-5
+        yield driver.places.problem(
+            f"{binding.pointer}/timeout_override_ms" if own else "/timeout_override_ms",
+            WIDENED,
+            f"this is longer than the {contract.timeout_ms} ms that the contract {contract.id} allows",
+            "shorten it; a driver never lengthens a contract's time",
+        )
+
+
+# What is wrong with a binding's `metadata` before any server is asked: its mapping against its contract, its
+# result_extract and result_parse in themselves (AIP-map-3 and -4, AIP-extract-3 and -8). The rest of the entry is
+# judged in `contract_fit`.
+
+
+def check_binding(
+    driver: Driver, binding: Binding, contract: Contract, *, transforms: Collection[str] | None = None
+) -> tuple[Problem, ...]:
+    """`transforms`: those that driver.py has; None: there is no driver.py."""
+    return (*check_reading(driver.places, binding), *check_mapping(driver, binding, contract, transforms))
+
+
+def maybe_pattern(binding: Binding) -> Pattern | None:
+    parse = binding.result_parse
+    if parse is None or parse.pattern is None:
+        return None
+    read = read_pattern(parse.pattern)
+    return read if isinstance(read, Pattern) else None
+
+
+# A contract as clients see it: under which name, as which MCP tool, with which MCP-AX capability (AIP-tools-15).
+#
+# The definition is made of TOOL.md alone; nothing a server lists reaches it. What the contract's effect fields mean for
+# MCP-AX is AIP-14.rules-1: the capability says the class, from which gate.mode decides, and `asks` says whether each
+# call is asked about whatever the class. `asks` stands beside the definition and not in its _meta, so that no server
+# can claim or deny it.
+
+CONTRACT_KEY: Final = "dev.interlock/contract"  # AIP-tools-16
+NO_CONTRACT: Final = "none"  # AIP-tools-16
+UNDOTTED_SEGMENT: Final = "tools"  # of contracts whose id names no other; AIP-tools-15
+
+_OWN_PREFIXES: Final = ("x-mcpax-", "dev.interlock/")
+RISK_IRREVERSIBLE: Final = 3
+_DECIDED_BY_CLASS: Final = ("auto", GATE, UNANNOTATED)
+_COSTS: Final = {"trivial": "free", "metered": "metered", "expensive": "expensive"}
+
+
+class Offered(msgspec.Struct, frozen=True, kw_only=True):
+    """One contract ready for a list."""
+
+    contract: Contract
+    segment: str
+    local: str
+    item: dict[str, Any]
+    asks: bool
+
+    @property
+    def qualified(self) -> str:
+        return f"{self.segment}.{self.local}"
+
+
+class Offering(msgspec.Struct, frozen=True, kw_only=True):
+    offered: tuple[Offered, ...]  # sorted by qualified name
+    problems: tuple[Problem, ...]
+
+
+def offer(contracts: Iterable[Contract]) -> Offering:
+    """Every contract under its name. Where two would have one name neither is offered: which of them is meant must not
+    depend on the order of files."""
+    problems: list[Problem] = []
+    claims: dict[tuple[str, str], list[Contract]] = {}
+    for contract in contracts:
+        name = qualified_name(contract)
+        if isinstance(name, Problem):
+            problems.append(name)
+        else:
+            claims.setdefault(name, []).append(contract)
+    offered = []
+    for (segment, local), claimants in sorted(claims.items()):
+        if len(claimants) == 1:
+            (contract,) = claimants
+            item = tool_item(contract)
+            offered.append(Offered(contract=contract, segment=segment, local=local, item=item, asks=asks(contract)))
+        else:
+            problems += _collisions(f"{segment}.{local}", claimants)
+    return Offering(offered=tuple(offered), problems=tuple(problems))
+
+
+def qualified_name(contract: Contract) -> tuple[str, str] | Problem:
+    """Segment and local name: a function of the file alone, because policies match names."""
+    if contract.listed_as is not None:  # AIP-tools-15
+        segment, _, local = contract.listed_as.partition(".")
+        place = "/metadata/interlock/name"
+        if "." in local:
+            return contract.places.problem(
+                place, "name_invalid", "a contract stands directly below its segment", "write segment.tool, one dot"
+            )
+    else:
+        head, dot, rest = contract.id.partition(".")
+        segment, local = (normalise(head), normalise(rest)) if dot else (UNDOTTED_SEGMENT, normalise(head))
+        place = "/id"
+    if segment != UNDOTTED_SEGMENT and (why := check_segment(segment)) is not None:
+        return contract.places.problem(place, "name_collision", why, "set metadata.interlock.name to segment.tool")
+    return segment, local
+
+
+def tool_item(contract: Contract) -> dict[str, Any]:
+    """The definition as an item of tools/list, under the local name; outputs whose root is no object stay in it, for
+    the list leaves them out where the client's version forbids them."""
+    name = qualified_name(contract)
+    return {
+        "name": contract.id if isinstance(name, Problem) else name[1],
+        "title": contract.name,
+        "description": contract.description,  # AIP-tools-15
+        "inputSchema": {"type": "object", **contract.inputs},
+        "outputSchema": dict(contract.outputs),
+        "_meta": {CAPABILITY: capability_of(contract), CONTRACT_KEY: f"{contract.id}@{contract.version}"},
+    }
+
+
+def capability_of(contract: Contract) -> dict[str, Any]:
+    """The capability keys a contract settles (AIP-14.rules-1). One that leaves its effect open has neither `mutable`
+    nor `reversible`: it counts as irreversible until a person classifies it, once."""
+    said: dict[str, Any] = {"latency_class": latency_class(contract.timeout_ms).value}
+    if contract.approval != UNANNOTATED:
+        irreversible = contract.risk_level >= RISK_IRREVERSIBLE
+        said["mutable"] = bool(contract.mutates) or irreversible
+        said["reversible"] = not irreversible
+    said["idempotent"] = contract.idempotent
+    said["cost_class"] = _COSTS[contract.cost_class]
+    if is_semver(contract.version):
+        said["schema_version"] = contract.version
+    return said
+
+
+def latency_class(timeout_ms: int) -> LatencyClass:
+    """The fastest class whose time holds the contract's."""
+    for each, limit_s in TIMEOUT_S.items():
+        if limit_s is None or timeout_ms <= limit_s * 1000:
+            return each
+    return LatencyClass.BATCH
+
+
+def asks(contract: Contract) -> bool:
+    """Whether a person confirms each call, whatever driver is chosen and whatever gate.mode says."""
+    if contract.approval == "on-mutate":  # AIP-14.rules-1
+        return bool(contract.mutates)
+    return contract.approval not in _DECIDED_BY_CLASS  # AIP-14.rules-1
+
+
+def exposed_item(tool: Mapping[str, Any], driver_id: str) -> dict[str, Any]:
+    """An unbound tool of a server (AIP-tools-16): its definition as listed, marked, and with the class its annotations
+    give it in the cautious direction. What it says under our own keys is dropped."""
+    effects = effects_of(tool.get("annotations"), driver_id)
+    given = tool.get("_meta")
+    meta = {
+        key: value
+        for key, value in (given.items() if isinstance(given, Mapping) else ())
+        if not key.lower().startswith(_OWN_PREFIXES)
+    }
+    said: dict[str, Any] = {}
+    if effects.approval != UNANNOTATED:
+        said = {"mutable": bool(effects.mutates), "reversible": effects.risk_level < RISK_IRREVERSIBLE}
+        said["idempotent"] = effects.idempotent
+    return {**tool, "_meta": {**meta, CAPABILITY: said, CONTRACT_KEY: NO_CONTRACT}}
+
+
+def _collisions(qualified: str, claimants: list[Contract]) -> list[Problem]:
+    files = sorted(each.places.file for each in claimants)
+    return [
+        each.places.problem(
+            "/metadata/interlock/name" if each.listed_as is not None else "/id",
+            "name_collision",
+            f"{', '.join(map(quoted, files))} would all be listed as {qualified}",
+            "give one of them another metadata.interlock.name",
+        )
+        for each in claimants
+    ]
+
 
 MISMATCH: Final = "contract_mismatch"  # AIP-tools-2
 UNVERIFIED: Final = "contract_unverified"

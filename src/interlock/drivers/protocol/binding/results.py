@@ -4,19 +4,173 @@ read (-5, -8), what is taken from it (-6, -7), and whether it is what the contra
 How text is read is settled by `Reader` at registration; nothing in a result changes it.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec import Raw
 
-from interlock.drivers.protocol.binding.python_literal import NotPlain, read_literal
-from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.model import ResultParse
-from interlock.drivers.protocol.result_path import Miss, Path
-from interlock.drivers.protocol.result_pattern import Pattern
-from interlock.wire.jsonrpc.codec import decode_value
+from interlock.drivers.protocol.problems import DriverRefusal
+from interlock.drivers.protocol.result_path import Miss, Path, Pattern
+from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
 from interlock.wire.jsonrpc.errors import CodecError
 from interlock.wire.schemas.validators import Compiled
+
+# What a client hears of a call through a contract: its value, or how it failed, as a tools/call result of 2026-07-28.
+#
+# Bringing it to the client's own era is done where every result is brought there.
+
+ERROR_KEY: Final = "dev.interlock/error"
+_HEAD: Final = b'{"resultType":"complete",'
+
+
+def value_result(value: Any) -> bytes:
+    """The value as structured content, and as text for those who read only that."""
+    structured = encode_value(value)
+    text = value if isinstance(value, str) else structured.decode()
+    content = encode_value([{"type": "text", "text": text}])
+    return _HEAD + b'"content":%b,"structuredContent":%b,"isError":false}' % (content, structured)
+
+
+def with_structured(result: Raw, value: Any) -> bytes:
+    """The server's result with the value as its structured content; every other member keeps its bytes."""
+    written = bytes(result)
+    if written.startswith(b'{"'):
+        return b'{"structuredContent":%b,%b' % (encode_value(value), written[1:])
+    return encode_value({**(decode_object(result) or {}), "structuredContent": value})
+
+
+def error_result(error: DriverRefusal, ref: str, content: Sequence[Raw] = ()) -> bytes:
+    """AIP-tools-13: the text begins with the code. `content` are the blocks of a server that reports the error itself:
+    they are kept, the first that has a text in front and with the code before it, so that nothing is said twice. The
+    cause stays here."""
+    first = next((block for block in content if _maybe_text(block) is not None), None)
+    members = decode_object(first) if first is not None else None
+    text = _maybe_text(first) if first is not None else error.message
+    head = {"type": "text", **(members or {}), "text": f"{error.code}: {text}"}  # AIP-tools-13
+    said = [head, *(block for block in content if block is not first)]
+    meta: Mapping[str, Any] = {ERROR_KEY: {"code": error.code, "retryable": error.retryable, "ref": ref}}
+    return _HEAD + b'"content":%b,"isError":true,"_meta":%b}' % (encode_value(said), encode_value(meta))
+
+
+def _maybe_text(block: Raw) -> str | None:
+    members = decode_object(block) or {}
+    return find_string(members.get("text")) if find_string(members.get("type")) == "text" else None
+
+
+# A Python literal of plain data (as `repr` writes it) as a JSON value: None, True, False, numbers, texts, lists,
+# tuples and dicts with text keys. Nothing is evaluated, and the time is linear in the text (AIP-extract-8).
+
+DEPTH_MAX: Final = 100
+DIGITS_MAX: Final = 4000  # of one integer; Python itself reads no longer ones
+
+_SPACE: Final = re.compile(r"[ \t\r\n]*")
+_WORDS: Final = {"None": None, "True": True, "False": False}
+_ATOM: Final = re.compile(
+    r"""(?P<word>None|True|False)\b
+    | (?P<float>[+-]?(?:\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+))(?![\w.])
+    | (?P<int>[+-]?(?:0|[1-9]\d*))(?![\w.])
+    | '(?P<single>(?:[^'\\\n]|\\.)*)'
+    | "(?P<double>(?:[^"\\\n]|\\.)*)\"""",
+    re.VERBOSE | re.ASCII | re.DOTALL,
+)
+_ESCAPE: Final = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
+_LETTERS: Final = {
+    **{"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"},
+    **{"\\": "\\", "'": "'", '"': '"'},
+}
+_CLOSING: Final = {"[": "]", "(": ")", "{": "}"}
+
+
+class NotPlain(ValueError):
+    """The text is not a literal of plain data."""
+
+
+def read_literal(text: str) -> Any:
+    """Raises NotPlain."""
+    value, at = _value(text, _after_space(text, 0), 0)
+    if _after_space(text, at) != len(text):
+        raise NotPlain
+    return value
+
+
+def _after_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found is not None else at
+
+
+def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
+    if depth > DEPTH_MAX or at >= len(text):
+        raise NotPlain
+    if text[at] in _CLOSING:
+        return _container(text, at, depth)
+    found = _ATOM.match(text, at)
+    if found is None:
+        raise NotPlain
+    match found.lastgroup:
+        case "word":
+            return _WORDS[found["word"]], found.end()
+        case "float":
+            number = float(found["float"])
+            if number in (float("inf"), float("-inf")):
+                raise NotPlain
+            return number, found.end()
+        case "int":
+            if len(found["int"]) > DIGITS_MAX:
+                raise NotPlain
+            return int(found["int"]), found.end()
+    return _unescape(found[found.lastgroup or ""]), found.end()
+
+
+def _container(text: str, at: int, depth: int) -> tuple[Any, int]:
+    opening = text[at]
+    closing = _CLOSING[opening]
+    items: list[Any] = []
+    members: dict[str, Any] = {}
+    at = _after_space(text, at + 1)
+    commas = 0
+    while text[at : at + 1] != closing:
+        value, at = _value(text, at, depth + 1)
+        at = _after_space(text, at)
+        if opening == "{":
+            if not isinstance(value, str) or text[at : at + 1] != ":":
+                raise NotPlain
+            members[value], at = _value(text, _after_space(text, at + 1), depth + 1)
+            at = _after_space(text, at)
+        else:
+            items.append(value)
+        if text[at : at + 1] == ",":
+            commas += 1
+            at = _after_space(text, at + 1)
+        elif text[at : at + 1] != closing:
+            raise NotPlain
+    if opening == "{":
+        return members, at + 1
+    if opening == "(" and len(items) == 1 and not commas:
+        return items[0], at + 1
+    return items, at + 1
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(_letter, text)
+
+
+def _letter(found: re.Match[str]) -> str:
+    number = found[1] or found[2] or found[3]
+    if number is not None:
+        code = int(number, 16)
+        if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+            raise NotPlain
+        return chr(code)
+    letter = _LETTERS.get(found[4])
+    if letter is None:
+        raise NotPlain
+    return letter
+
 
 Mode = Literal["structured", "text", "json", "python_literal", "lines", "records"]
 

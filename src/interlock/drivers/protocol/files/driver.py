@@ -12,8 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.drivers.protocol.files import schema_problems
-from interlock.drivers.protocol.files.driver_checks import check_driver
-from interlock.drivers.protocol.files.durations import duration_s
+from interlock.drivers.protocol.files.driver_checks import check_driver, duration_s
 from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
 from interlock.drivers.protocol.files.schemas.mcp import EXTENSION_KEYS, SCHEMA
 from interlock.drivers.protocol.files.schemas.universal import KINDS

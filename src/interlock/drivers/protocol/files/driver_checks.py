@@ -1,17 +1,114 @@
 """What no schema says about a driver file: fields that do not fit each other, ranges, patterns, commands, paths."""
 
 import re
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 from urllib.parse import urlsplit
 
-from interlock.drivers.protocol.files.reading_checks import check_reading
-from interlock.drivers.protocol.files.runner_block import runner_faults
+import msgspec
+
 from interlock.drivers.protocol.files.versions import PROTOCOL_VERSIONS, is_range
-from interlock.drivers.protocol.model import Driver, Install
-from interlock.drivers.protocol.problems import FileFindings
+from interlock.drivers.protocol.model import Binding, Driver, Install
+from interlock.drivers.protocol.problems import FileFindings, Places, Problem
+from interlock.drivers.protocol.result_path import PathFault, read_path, read_pattern
 from interlock.net.protocol.egress import ENTRY, permits, port_of
 from interlock.wire.jsontext.pointer import quoted
 from interlock.wire.schemas.bounds import PATTERN_CHARS_MAX
+
+# ISO 8601 durations of days and less: PT5M, PT30S, P1D. Months and years have no fixed length and are refused.
+
+DURATION_S_MAX: Final = 366 * 86400.0
+
+_DURATION = re.compile(
+    r"P(?:(?P<weeks>[0-9]{1,6})W|(?:(?P<days>[0-9]{1,6})D)?"
+    r"(?:T(?=[0-9])(?:(?P<hours>[0-9]{1,6})H)?(?:(?P<minutes>[0-9]{1,6})M)?(?:(?P<seconds>[0-9]{1,6}(?:\.[0-9]{1,3})?)S)?)?)",
+    re.ASCII,
+)
+_SECONDS = {"weeks": 604800.0, "days": 86400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}
+
+
+def duration_s(text: str) -> float | None:
+    """Seconds, more than none and at most a year; None when the text says no such duration."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        return None
+    total = sum(float(found[unit]) * seconds for unit, seconds in _SECONDS.items() if found[unit])
+    return total if 0 < total <= DURATION_S_MAX else None
+
+
+# A driver's runner (AIP-17): how its process is run and how much it may use. Of its engines, MCP servers have one.
+
+LIMITS: Final = ("memory_mb", "cpu_ms")
+
+
+class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Of all the server's processes together; None is no limit."""
+
+    memory_mb: int | None = None
+    cpu_ms: int | None = None
+
+
+def runner_faults(block: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """AIP-30.front-6: where below the block, what is wrong, what to write instead."""
+    if block.get("engine") == "in-process":  # AIP-30.front-6
+        yield "/engine", "an MCP server is a process of its own", "write subprocess"
+    limits = block.get("limits", {})
+    if not isinstance(limits, dict):
+        yield "/limits", "limits is a mapping", "write limits: {memory_mb: 512}"
+        return
+    for name in LIMITS:
+        if name in limits and not _is_limit(limits[name]):
+            yield f"/limits/{name}", f"{name} is a whole number above 0", "write it without a unit, or leave it out"
+
+
+def runner_limits(block: object) -> RunnerLimits:
+    """What of it can be kept to. A name of a file says nothing here."""
+    limits = block.get("limits") if isinstance(block, dict) else None
+    if not isinstance(limits, dict):
+        return RunnerLimits()
+    return RunnerLimits(**{name: int(limits[name]) for name in LIMITS if _is_limit(limits.get(name))})
+
+
+def _is_limit(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 1 and value == int(value)
+
+
+# Checks of result_extract and result_parse in themselves (AIP-extract-3 and -8), which need no contract.
+
+
+def check_reading(places: Places, binding: Binding) -> tuple[Problem, ...]:
+    """How results are read, which no contract is needed for."""
+    found = []
+    path = read_path(binding.result_extract)
+    if isinstance(path, PathFault):  # AIP-extract-3
+        found.append(
+            places.problem(
+                f"{binding.pointer}/metadata/mcp/result_extract",
+                "extract_path_invalid",
+                f"at character {path.position}: {path.reason}",
+                "write a path like $.content, $.rows[0] or $.items[*].name",
+            )
+        )
+    parse = binding.result_parse
+    if parse is not None and (parse.form == "records" or parse.pattern is not None):
+        if parse.pattern is None:
+            reason = "records are made by a pattern, and there is none"
+        elif parse.form != "records":
+            reason = "a pattern is for as: records alone"
+        else:
+            read = read_pattern(parse.pattern)
+            reason = read if isinstance(read, str) else ""
+        if reason:
+            found.append(
+                places.problem(
+                    f"{binding.pointer}/metadata/interlock/result_parse",
+                    "pattern_invalid",
+                    reason,
+                    "write as: records with a pattern like ^(?P<name>.*)$",
+                )
+            )
+    return tuple(found)
+
 
 INSTALL_NEEDS: Final[dict[str, tuple[str, ...]]] = {  # AIP-29, and our docker
     **dict.fromkeys(("brew", "apt", "dnf", "pacman", "choco", "scoop", "npm", "pip", "cargo", "go"), ("package",)),

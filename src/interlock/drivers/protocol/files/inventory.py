@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from interlock.drivers.protocol.files import schema_problems
-from interlock.drivers.protocol.files.credential_scan import holds_token
 from interlock.drivers.protocol.files.frontmatter import Frontmatter, read_frontmatter
+from interlock.drivers.protocol.files.server_block import holds_token
 from interlock.drivers.protocol.model import Access, Secret, SecretGrant, Secrets
 from interlock.drivers.protocol.problems import FileFindings, Places, Problem, Reading
 from interlock.wire.jsontext.pointer import pointer_step, quoted

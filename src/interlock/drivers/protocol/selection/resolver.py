@@ -11,9 +11,9 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
-from interlock.drivers.protocol.errors import DriverRefusal
 from interlock.drivers.protocol.files.versions import satisfies
 from interlock.drivers.protocol.model import Binding, Contract, Driver
+from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.refusal import Refusal
 
 KINDS: Final = ("builtin", "sdk", "http", "mcp", "cli")  # the order of preference, AIP-30.resolve-5

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.files.credential_scan import holds_token
 from interlock.drivers.protocol.files.driver import read_driver
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text
+from interlock.drivers.protocol.files.server_block import holds_token
 from interlock.drivers.protocol.kinds import SERVERS
 from interlock.interop.protocol.convert.entry import Cannot, SecretNames, Surroundings, Translator
 from interlock.interop.protocol.model import DriverDraft, Entry, Finding, Note

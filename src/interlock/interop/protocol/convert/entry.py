@@ -12,7 +12,7 @@ from urllib.parse import SplitResult, unquote, unquote_plus, urlsplit, urlunspli
 
 import msgspec
 
-from interlock.drivers.protocol.files.credential_scan import (
+from interlock.drivers.protocol.files.server_block import (
     attached_value,
     holds_token,
     is_plaintext,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.drivers.protocol.files.credential_scan import is_plaintext, plaintext_arguments
+from interlock.drivers.protocol.files.server_block import is_plaintext, plaintext_arguments
 from interlock.interop.protocol.convert.entry import SecretNames, place_name
 from interlock.interop.protocol.model import Finding
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from interlock.drivers.protocol.files.driver import read_driver
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.drivers.protocol.model import Driver
-from interlock.drivers.protocol.selection.compatibility import changes_of_identity
+from interlock.drivers.protocol.selection.requirements import changes_of_identity
 from interlock.interop.protocol.convert.draft import PENDING
 from interlock.wire.jsontext.pointer import pointer_step
 

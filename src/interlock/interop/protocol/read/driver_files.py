@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from interlock.drivers.protocol.files.frontmatter import read_frontmatter
-from interlock.drivers.protocol.files.placeholders import SECRET
+from interlock.drivers.protocol.files.server_block import SECRET
 from interlock.interop.protocol.model import Entry, FileReading, Note, PersonInput
 from interlock.interop.protocol.read.client_files import names, text, texts
 from interlock.interop.protocol.read.server_reference import PACKAGED

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from interlock.drivers.protocol.files.inventory import secret_for
-from interlock.drivers.protocol.files.placeholders import SECRET
+from interlock.drivers.protocol.files.server_block import SECRET
 from interlock.drivers.protocol.kinds.remote import Remote
 from interlock.drivers.protocol.kinds.server import LocalServer
 from interlock.drivers.protocol.model import Driver, Secrets

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from interlock.drivers.protocol.files.frontmatter_writer import frontmatter_text
+from interlock.drivers.protocol.files.frontmatter import frontmatter_text
 from interlock.interop.protocol.clients import Client
 from interlock.interop.protocol.formats import Format, Unreadable, blank_comments, read_data, without_comments
 

@@ -7,19 +7,107 @@ folders is the view's matter.
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
-from interlock.process.sandbox.protected_paths import ProtectedPaths
+from interlock.config.plan import ServerPlan, Spawn
+from interlock.process.child import maybe_script
+
+# Roots of declared paths: how far a symbolic link on the way to one may lead.
+#
+# A path that is declared for a sandbox means what stands there. A program that writes around it could put a link there,
+# and what is mounted would be another place. So a link may lead elsewhere inside the root, and never out of it.
+
+
+class LinkRoots(msgspec.Struct, frozen=True):
+    """`folders`: the workspace, the home and other places that belong together. The nearest around a path is its root;
+    where there is none, the folder that holds the path."""
+
+    folders: tuple[Path, ...]
+
+    def plain_path(self, path: Path) -> Path:
+        """The real path if there is no link below the root."""
+        root, below = self._split(path)
+        return Path(os.path.realpath(root), below)
+
+    def leaves(self, path: Path) -> bool:
+        """Whether a link leads out of the root."""
+        root, _ = self._split(path)
+        return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+
+    def _split(self, path: Path) -> tuple[Path, Path]:
+        path = Path(os.path.normpath(path))
+        around = [each for each in self.folders if path.is_relative_to(each)]
+        root = max(around, key=lambda each: len(each.parts), default=path.parent)
+        return root, path.relative_to(root)
+
+
+# Why a sandbox is not made.
+#
+# SandboxFailed - sandbox_unavailable: this machine has none; the operator repairs it, or does without (drivers.sandbox)
+#               - sandbox_invalid: what is declared cannot be granted; its author corrects it
+
+
+class SandboxFailed(Exception):
+    """The server is not started; the message says what to do."""
+
+    def __init__(self, code: Literal["sandbox_unavailable", "sandbox_invalid"], message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+
 
 SYSTEM: Final = (Path("/usr"), Path("/bin"), Path("/sbin"), Path("/lib"), Path("/lib64"), Path("/nix/store"))
 LIBRARIES: Final = Path("/usr/lib")
 SHIMS: Final = "shims"  # ~/.pyenv/shims/python3 looks for the version to run in the folder above
 MODULES: Final = "node_modules"
 PACKAGE_MARKS: Final = ("package.json", "pyproject.toml", "setup.py")
+# Places that no sandbox shows unless somebody writes them out: the root, the user's home, /etc and the node's data.
+
+ROOT: Final = Path("/")
+ETC: Final = Path("/etc")
+
+
+class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
+    home: Path  # of the user the node runs as
+    state: Path  # the data folder
+    roots: LinkRoots
+    private: tuple[Path, ...] = ()  # with it, the operator's keys and settings
+    rules: tuple[Path, ...] = ()  # what says what the node runs: no sandbox writes there, whatever is around it
+
+    def may_imply(self, path: Path) -> bool:
+        """Whether a path follows from an argument alone (AIP-security-5)."""
+        if path.is_relative_to(self.state) or path.is_relative_to(ETC):
+            return False
+        return not any(each.is_relative_to(path) for each in (self.home, self.state, ETC))
+
+    def may_be(self, path: Path, real: Path) -> bool:
+        """Whether a path means what is really there: there is no link on the way, or one that may lead there."""
+        return real == self.roots.plain_path(path) or self._may_lead_to(path, real)
+
+    def _may_lead_to(self, path: Path, real: Path) -> bool:
+        """Whether a declared path that is a link may mean this: nothing outside of its root, nor a protected place, nor
+        what is hidden in the home, unless the path says so."""
+        hidden = self._maybe_hidden(real)
+        if hidden is not None and not self.roots.plain_path(path).is_relative_to(hidden):
+            return False
+        is_protected = any(real.is_relative_to(each) for each in (*self.private, *self.rules))
+        shows_private = any(each.is_relative_to(real) for each in self.private)
+        return not (is_protected or shows_private or self.roots.leaves(path)) and self.may_imply(real)
+
+    def _maybe_hidden(self, path: Path) -> Path | None:
+        """The hidden folder or file of the home that the path is in: ~/.ssh, ~/.aws and the like."""
+        below = path.relative_to(self.home).parts if path.is_relative_to(self.home) else ()
+        return self.home / below[0] if below and below[0].startswith(".") else None
+
+    def may_imply_folder(self, path: Path) -> bool:
+        """Whether a whole folder follows from a program in it. Not ~/.local or ~/.config, which hold far more."""
+        hidden_in_home = path.parent == self.home and path.name.startswith(".")
+        return self.may_imply(path) and not hidden_in_home and len(path.parts) > 2
+
+
 _MODULE = re.compile(r"\W")
 LINKS_MAX: Final = 40  # as the kernel (path_resolution(7))
 FIRST_LINE_BYTES: Final = 256
@@ -144,3 +232,43 @@ class _FileSearch:
                 found = shutil.which(named, path=self._search)
                 if found is not None:
                     self.program(Path(found))
+
+
+# Programs of servers: the files that decide what a server does when it is started next.
+#
+# A sandboxed server that could write the program of another one would be in no sandbox for long.
+
+
+class ServerProgram(msgspec.Struct, frozen=True):
+    segment: str
+    path: Path
+
+
+def server_programs(servers: Iterable[ServerPlan]) -> Iterator[ServerProgram]:
+    for server in servers:
+        if isinstance(server.reach, Spawn):
+            for path in _programs(server.reach):
+                yield ServerProgram(server.segment, path)
+
+
+def _programs(reach: Spawn) -> Iterator[Path]:
+    """The program and its script, by their names and by what links make of them."""
+    if reach.package is not None or not reach.command:
+        return  # it lies in the data folder, which no sandbox shows
+    search = reach.env.get("PATH", os.environ.get("PATH", os.defpath))
+    program = reach.command[0] if os.sep in reach.command[0] else shutil.which(reach.command[0], path=search)
+    cwd = reach.cwd or (reach.sandbox.home if reach.sandbox is not None else Path())
+    named = (None if program is None else cwd / program, maybe_script(reach.command, cwd), _maybe_module(reach, cwd))
+    for path in named:
+        if path is not None and path.exists():
+            yield Path(os.path.realpath(path.parent)) / path.name
+            yield Path(os.path.realpath(path))
+
+
+def _maybe_module(reach: Spawn, cwd: Path) -> Path | None:
+    """`python -m NAME`, where NAME lies in the folder it is started in."""
+    words = reach.command
+    if "-m" not in words[1:-1]:
+        return None
+    top = module_path(words[words.index("-m") + 1], cwd)
+    return top if top.is_dir() else top.with_name(f"{top.name}.py")

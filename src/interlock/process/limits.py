@@ -9,14 +9,87 @@ import asyncio
 import contextlib
 import os
 import re
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from interlock.config.plan import LimitsPlan, SandboxPlan
+
+# How many servers install or start at one time, of all that a node has.
+#
+# Two hundred interpreters that start at once leave no time for the calls of others. A server that takes long to come up
+# delays few others: after a while its start counts no more.
+
+INSTALLS_MAX: Final = 4  # each is a download and a build
+STARTS_MAX: Final = 8
+START_S: Final = 5.0  # a server that is not up by then waits for something, and takes no more of the machine
+
+
+class StartLimits:
+    def __init__(self) -> None:
+        self.installs = asyncio.Semaphore(INSTALLS_MAX)
+        self._starts = asyncio.Semaphore(STARTS_MAX)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another start has to wait."""
+        return self._starts.locked()
+
+    @asynccontextmanager
+    async def starting(self) -> AsyncIterator[None]:
+        """Entered when there is room for another start, which ends with the block, or after START_S."""
+        await self._starts.acquire()
+        left = [self._starts.release]
+
+        def end() -> None:
+            if left:
+                left.pop()()
+
+        timer = asyncio.get_running_loop().call_later(START_S, end)
+        try:
+            yield
+        finally:
+            timer.cancel()
+            end()
+
+
+# How many files and connections this process may have open.
+#
+# Systems start a program with a limit of often 1024, for the sake of programs that use `select`, and let it raise its
+# own as far as a second limit. A node holds one descriptor per connection, so it does.
+
+WANTED: Final = 65_536  # two connections of each session, one of each call under way or parked, with all at their most
+UNLIMITED: Final = 1_000_000  # where the system names no limit
+
+
+def raise_descriptor_limit() -> None:
+    """Take what the system grants, up to WANTED. What it does not grant stays as it was."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        except (ValueError, OSError):
+            pass  # macOS has a third limit, and tells it nowhere
+
+
+def descriptor_limit() -> int:
+    if sys.platform == "win32":
+        return UNLIMITED
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return UNLIMITED if soft == resource.RLIM_INFINITY else soft
+
 
 LOOK_S: Final = 0.2  # at limits that are declared
 LOOK_DEFAULT_S: Final = 1.0  # at those that every sandbox has

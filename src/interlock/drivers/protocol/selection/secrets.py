@@ -1,0 +1,178 @@
+"""Values of secrets in what a server says, replaced by `[secret:<slug>]` (AIP-19.plain-1).
+
+Exact values of at least eight characters, as they are and as JSON writes them; of one with several lines each line,
+because what is read is often read by lines. A value that a server changes is not recognised.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from interlock.drivers.protocol.model import Driver, Secret
+
+# May a driver bind a secret? Judged by the inventory alone, before any value is fetched (AIP-19.access-1).
+
+OWN_INVENTORY: Final = "auth.ref"
+USER: Final = "userId"
+_KNOWN: Final = frozenset((USER, "role", "cap", "tool", "workflow"))
+
+
+def maybe_granted_by(
+    secret: Secret, driver: Driver, contracts: Collection[str], *, is_own: bool, user: str | None = None
+) -> str | None:
+    """Which entry lets the driver have it; None: none does.
+
+    `contracts`: ids of what it implements; `is_own`: the entry stands in the SECRETS.md that its auth.ref names;
+    `user`: whose own process it is for. Roles, capabilities and workflows are a caller's, and a process has no caller.
+    """
+    if secret.access is None:  # AIP-19.access-1
+        return OWN_INVENTORY if is_own else None
+    tools = {driver.id, driver.key, *contracts}
+    for grant in secret.access.bind:
+        # AIP-19.access-1
+        if (grant.kind == "tool" and grant.value in tools) or (grant.kind == USER and grant.value == user):
+            return f"{grant.kind}:{grant.value}"
+    return None
+
+
+def is_for_users_alone(secret: Secret) -> bool:
+    """Every entry that could grant it names a user: on a shared process it would be everybody's (AIP-security-8)."""
+    kinds = {grant.kind for grant in secret.access.bind} & _KNOWN if secret.access is not None else set()
+    return kinds == {USER}  # AIP-security-8
+
+
+# Which lines let a driver have a secret that it names: said by check, by the node and where a secret is kept.
+#
+# A value in the store grants nothing: a driver is given what an inventory describes and grants (AIP-19.access-1).
+
+UNDECLARED: Final = "secret_undeclared"
+UNGRANTED: Final = "access_denied"
+
+
+def lines_to_describe(driver: Driver, name: str, slug: str) -> str:
+    entry = f"- {{slug: {slug}, name: {name}, description: What it is for}}"
+    said = f"add `{entry}` below `secrets:` of SECRETS.md beside DRIVER.md"
+    return said if _has_ref(driver) else f"{said}, and {_line_of_ref(driver)}"
+
+
+def lines_to_grant(driver: Driver, *, is_beside: bool | None, has_access: bool) -> str:
+    """`is_beside`: the entry stands in the SECRETS.md beside DRIVER.md; None: that is not known."""
+    by_access = f"`access: {{bind: [{{tool: {driver.id}}}]}}` to its entry in SECRETS.md"
+    if has_access or _has_ref(driver) or is_beside is False:
+        return f"add {by_access}"
+    where = "" if is_beside else ", where the entry stands beside it"
+    return f"{_line_of_ref(driver)}{where}, or {by_access}"
+
+
+def _has_ref(driver: Driver) -> bool:
+    return driver.auth is not None and driver.auth.ref is not None
+
+
+def _line_of_ref(driver: Driver) -> str:
+    if driver.auth is None:
+        return "add `auth: {ref: ./SECRETS.md}` to DRIVER.md"
+    return "add `ref: ./SECRETS.md` below `auth:` of DRIVER.md"
+
+
+# `expiry.detect` of a driver's auth: by what an expired login is known (AIP-30.auth-2).
+
+_STATUS, _EXIT, _EXCEPTION, _HEADER = "http_status", "exit_code", "exception", "header"
+
+
+class Detected(msgspec.Struct, frozen=True, kw_only=True):
+    """How one exchange with the server failed. `exception`: the code of our own error."""
+
+    status: int = 0
+    exit_code: int | None = None
+    exception: str = ""
+    headers: Sequence[tuple[bytes, bytes]] = ()
+
+
+class Detector(msgspec.Struct, frozen=True, kw_only=True):
+    written: str
+    kind: str
+    wanted: str
+
+    def is_expired(self, seen: Detected) -> bool:
+        match self.kind:
+            case "http_status":
+                return str(seen.status) == self.wanted  # AIP-30.auth-2
+            case "exit_code":
+                return str(seen.exit_code) == self.wanted
+            case "exception":
+                return seen.exception == self.wanted
+            case _:
+                name, _, value = self.wanted.partition(":")
+                return any(
+                    key.decode("latin-1").lower() == name.strip().lower() and said.decode("latin-1") == value.strip()
+                    for key, said in seen.headers
+                )
+
+
+def maybe_detector(driver: Driver) -> Detector | None:
+    """None where nothing is written, or nothing that is understood."""
+    expiry = driver.auth.expiry if driver.auth is not None else None
+    return None if expiry is None else _read(expiry.detect)
+
+
+def _read(written: str) -> Detector | None:
+    kind, _, wanted = written.partition(":")
+    if kind in (_STATUS, _EXIT):
+        known = wanted.removeprefix("-").isdecimal() and wanted.isascii()
+    elif kind == _HEADER:
+        known = all(part.strip() for part in wanted.split(":", 1)) and ":" in wanted
+    else:
+        known = kind == _EXCEPTION and bool(wanted)
+    return Detector(written=written, kind=kind, wanted=wanted) if known else None
+
+
+CHARS_MIN: Final = 8  # AIP-19.plain-1: shorter ones would be found everywhere
+
+
+class Redactor:
+    __slots__ = ("_needles",)
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        """`values`: by slug."""
+        found: dict[bytes, bytes] = {}
+        for slug, value in values.items():
+            mark = f"[secret:{slug}]".encode()
+            for text in (value, *value.splitlines()):
+                if len(text.strip()) >= CHARS_MIN:  # AIP-19.plain-1
+                    found |= dict.fromkeys(_spellings(text.strip() if text != value else text), mark)
+        self._needles = sorted(found.items(), key=lambda each: -len(each[0]))  # the longest first: one may hold another
+
+    def __bool__(self) -> bool:
+        return bool(self._needles)
+
+    def is_in(self, data: bytes) -> bool:
+        return any(needle in data for needle, _ in self._needles)
+
+    def redacted(self, data: bytes) -> bytes:
+        for needle, mark in self._needles:
+            data = data.replace(needle, mark)  # AIP-19.plain-1
+        return data
+
+    def cut(self, data: bytes) -> bytes:
+        """The same of a text that may end in the midst of a value: its beginning goes as well."""
+        data = self.redacted(data)
+        for needle, mark in self._needles:
+            for length in range(min(len(needle) - 1, len(data)), CHARS_MIN - 1, -1):
+                if data.endswith(needle[:length]):
+                    return data[:-length] + mark
+        return data
+
+    def text(self, text: str) -> str:
+        return self.redacted(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+
+NOTHING: Final = Redactor({})
+
+
+def _spellings(text: str) -> tuple[bytes, ...]:
+    plain = json.dumps(text, ensure_ascii=False)[1:-1]
+    ascii_alone = json.dumps(text)[1:-1]
+    forms = (text, plain, ascii_alone, plain.replace("/", "\\/"), ascii_alone.replace("/", "\\/"))
+    return tuple(form.encode("utf-8", "surrogatepass") for form in dict.fromkeys(forms))
