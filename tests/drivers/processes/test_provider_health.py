@@ -15,7 +15,7 @@ from tests.drivers.driver_stage import AheadClock, Stage, asked, caller, lent, s
 from interlock.core.link_state import LinkState
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
-from interlock.drivers.provider import health_schedule as checkup
+from interlock.drivers.provider import health as checkup
 
 KEY = "driven-mcp@1"
 
