@@ -12,7 +12,7 @@ from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused, Unre
 if TYPE_CHECKING:
     from interlock.access.api import IssuedToken, Token, TokenRoom
     from interlock.approvals.cli.keys import OperatorKeys
-    from interlock.cli.client.offline import StoredTokens
+    from interlock.cli.client.offline import OfflineNode
     from interlock.cli.client.operator import Answer
     from interlock.crypto.keys.certificate_authority import DevelopmentAuthority
 
@@ -90,7 +90,7 @@ def token(
     except Unreachable as away:
         if room is not None:
             raise
-        answer = _from_store(invocation, away).issue(name, audience, scope, days)
+        answer = _offline_node(invocation, away).call(ISSUE_TOKEN, body=wanted)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -173,7 +173,7 @@ def list_tokens(invocation: Invocation) -> None:
     try:
         answer = invocation.node.call(LIST_TOKENS)
     except Unreachable as away:
-        answer = _from_store(invocation, away).list()
+        answer = _offline_node(invocation, away).call(LIST_TOKENS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -236,7 +236,7 @@ def revoke(
     try:
         answer = invocation.node.call(REVOKE_TOKEN, ref=ref)
     except Unreachable as away:
-        answer = _from_store(invocation, away).revoke(ref)
+        answer = _offline_node(invocation, away).call(REVOKE_TOKEN, ref=ref)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
@@ -246,13 +246,13 @@ def revoke(
         invocation.out.line(f"revoked {token_id}")
 
 
-def _from_store(invocation: Invocation, away: Unreachable) -> "StoredTokens":
+def _offline_node(invocation: Invocation, away: Unreachable) -> "OfflineNode":
     """Open the token table itself if no node runs on this data folder. The table of another node cannot be reached."""
     if invocation.remote_url is not None or away.error != "not_running":
         raise away
-    from interlock.cli.client.offline import StoredTokens
+    from interlock.cli.client.offline import OfflineNode
 
-    return StoredTokens(invocation.loaded.plan, invocation.data_folder)
+    return OfflineNode(invocation.loaded.plan, invocation.data_folder)
 
 
 @verb(

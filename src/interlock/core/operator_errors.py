@@ -4,9 +4,16 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
+import msgspec
+
 from interlock.operator.operation import ErrorCase
 
 JsonObject = dict[str, Any]
+
+
+def quoted_text(name: str) -> str:
+    """Return a name that somebody else chose, in quotes, escaped and shortened."""
+    return msgspec.json.encode(name if len(name) <= 128 else name[:127] + "…").decode()
 
 
 class NotFound(KeyError):
@@ -21,6 +28,16 @@ class NotFound(KeyError):
         self.name = name
         self.known = list(known) if few else []
         self.nearest = get_close_matches(name, self.known or list(known), n=3)
+
+    @property
+    def message(self) -> str:
+        return f"there is no {self.what} {quoted_text(self.name)}"
+
+    @property
+    def details(self) -> JsonObject:
+        """Return what the message is about, for programs."""
+        details: JsonObject = {self.what: self.name, "nearest": self.nearest}
+        return {**details, "known": self.known} if self.known else details
 
 
 class Refused(Exception):

@@ -9,7 +9,7 @@ from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.drivers.protocol.server_name import exposed_segment
 
 if TYPE_CHECKING:
-    from interlock.cli.client.offline_secrets import StoredSecrets
+    from interlock.cli.client.offline import OfflineNode
 
 VALUE_CHARS_MAX = 60_000
 KINDS = {
@@ -44,7 +44,7 @@ def list_secrets(invocation: Invocation) -> None:
     try:
         answer = invocation.node.call(LIST_SECRETS)
     except Unreachable as away:
-        answer = from_store(invocation, away).list()
+        answer = offline_node(invocation, away).call(LIST_SECRETS)
     out = invocation.out
     if out.as_json:
         out.raw_json(answer.raw)
@@ -92,7 +92,7 @@ def set_secret(
     try:
         answer = invocation.node.call(SET_SECRET, body=SetSecret(name=slug, value=value))
     except Unreachable as away:
-        answer = from_store(invocation, away).set(slug, value)
+        answer = offline_node(invocation, away).call(SET_SECRET, body=SetSecret(name=slug, value=value))
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
@@ -123,7 +123,7 @@ def remove(
     try:
         answer = invocation.node.call(REMOVE_SECRET, kind=kind, name=name)
     except Unreachable as away:
-        answer = from_store(invocation, away).remove(kind, name)
+        answer = offline_node(invocation, away).call(REMOVE_SECRET, kind=kind, name=name)
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
         return
@@ -209,10 +209,10 @@ def _value(name: str) -> str:
     return value
 
 
-def from_store(invocation: Invocation, away: Unreachable) -> "StoredSecrets":
+def offline_node(invocation: Invocation, away: Unreachable) -> "OfflineNode":
     """Open the store itself if no node runs on this data folder. The store of another node cannot be reached."""
     if invocation.remote_url is not None or away.error != "not_running":
         raise away
-    from interlock.cli.client.offline_secrets import StoredSecrets
+    from interlock.cli.client.offline import OfflineNode
 
-    return StoredSecrets(invocation.loaded.plan, invocation.data_folder)
+    return OfflineNode(invocation.loaded.plan, invocation.data_folder)

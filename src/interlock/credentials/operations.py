@@ -1,6 +1,6 @@
 """Operations on secrets, which are never shown, and on consents to OAuth tokens. Each change is recorded."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal, get_args
 
 from msgspec import UNSET, UnsetType
@@ -28,7 +28,6 @@ from interlock.credentials.errors import Unobtainable
 from interlock.credentials.secret_references import secret_line
 from interlock.credentials.service import BadSecretName, CredentialService, referenced_secrets
 from interlock.drivers.protocol.server_name import server_name
-from interlock.drivers.registry.service import Drivers
 from interlock.fronts.audience import Audience
 from interlock.links.connected_link import ServerLink
 from interlock.links.operations import Keepers, find_keeper, shown_names
@@ -45,7 +44,7 @@ class SecretOperations:
         credentials: CredentialService,
         keepers: Keepers,
         own: Mapping[str, OwnLinks],
-        drivers: Drivers,
+        restart_drivers: Callable[[str], Iterable[str]],
         recorder: Recorder,
         clock: Clock,
     ) -> None:
@@ -54,7 +53,7 @@ class SecretOperations:
         self._credentials = credentials
         self._keepers = keepers
         self._own = own
-        self._drivers = drivers
+        self._restart_drivers = restart_drivers
 
     @handles(LIST_SECRETS)
     async def list_all(self) -> Secrets:
@@ -116,7 +115,7 @@ class SecretOperations:
         ]
         for keeper in users:
             await keeper.restart()
-        restarted = (*(keeper.link.segment for keeper in users), *self._drivers.on_secret(slug))
+        restarted = (*(keeper.link.segment for keeper in users), *self._restart_drivers(slug))
         names = shown_names(self._keepers)
         return tuple(names.get(segment, segment) for segment in restarted)
 

@@ -62,7 +62,7 @@ def make_operations(parts: NodeParts, reload: Reload | None) -> Operations:
     link_operations = LinkOperations(calls.keepers, calls.catalog, ax.registrar, ax.children, calls.budgets)
     audit = AuditOperations(stores.audit, stores.recorder)
     secrets = SecretOperations(
-        links.credentials, calls.keepers, links.servers.own, drivers.drivers, stores.recorder, stores.clock
+        links.credentials, calls.keepers, links.servers.own, drivers.drivers.on_secret, stores.recorder, stores.clock
     )
     return Operations(
         approvers=ApproverOperations(

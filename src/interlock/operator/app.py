@@ -30,7 +30,15 @@ from interlock.operator.approvers import PAGE as APPROVERS
 from interlock.operator.console import is_console
 from interlock.operator.endpoint import SOCKET_ROLES, RequestHandlers, build_routes
 from interlock.operator.login import SESSION
-from interlock.operator.operation import FOREIGN_PAGE, MISDIRECTED, ROLE_REQUIRED, UNAUTHORISED, ErrorCase, Handlers
+from interlock.operator.operation import (
+    FOREIGN_PAGE,
+    MISDIRECTED,
+    NOT_FOUND,
+    ROLE_REQUIRED,
+    UNAUTHORISED,
+    ErrorCase,
+    Handlers,
+)
 from interlock.operator.passkeys import is_invitation
 from interlock.operator.requests import (
     FORM,
@@ -38,7 +46,6 @@ from interlock.operator.requests import (
     check_key,
     error_answer,
     media_type,
-    quoted_text,
     wants_page,
 )
 from interlock.operator.table import OPERATIONS
@@ -190,10 +197,7 @@ def _refusal(error: Exception) -> Response:
             challenge = _BASIC if error.asks_person else 'Bearer realm="operator"'
             return error_answer(error.status, error.error, error.message, headers={"WWW-Authenticate": challenge})
         case NotFound():
-            details = {error.what: error.name, "nearest": error.nearest}
-            if error.known:
-                details["known"] = error.known
-            return error_answer(404, "not_found", f"there is no {error.what} {quoted_text(error.name)}", details)
+            return error_answer(NOT_FOUND.status, NOT_FOUND.name, error.message, error.details)
         case Refused():
             return error_answer(error.status, error.error, error.message, error.details)
         case StoreError():

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from interlock.access.logins import is_browser, is_session_key
-from interlock.core.operator_errors import JsonObject, Refused
+from interlock.core.operator_errors import JsonObject, Refused, quoted_text
 from interlock.operator.api import ErrorAnswer
 from interlock.operator.operation import (
     BODY_TOO_LARGE,
@@ -37,11 +37,6 @@ def error_answer(
 ) -> Response:
     body = msgspec.json.encode(ErrorAnswer(error=error, message=message, details=details or {}))
     return Response(body, status, headers=headers, media_type="application/json")
-
-
-def quoted_text(name: str) -> str:
-    shown = name if len(name) <= 128 else name[:127] + "…"
-    return msgspec.json.encode(shown).decode()
 
 
 def refuse_unknown_parameters(request: Request, known: tuple[str, ...]) -> None:

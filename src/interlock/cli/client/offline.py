@@ -1,78 +1,108 @@
-"""The store of a data folder, opened by a command itself: for tokens while no node runs, and for the audit log.
+"""Operations on a data folder while no node runs, and its audit log.
 
 Each method opens, does one thing and closes. What the store says no to becomes a refusal with its own words. The
 answers are those of the operator endpoint.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+import contextlib
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from interlock.access.api import IssuedToken, RevokedTokens
-from interlock.access.tokens import TokenRegistry, issued_token, token_line
-from interlock.cli.client.operator import Answer
+from interlock.access.tokens import TokenRegistry
+from interlock.cli.client.operator import Answer, refused_with_hint
 from interlock.cli.terminal.errors import Refused
 from interlock.config.plan import Plan
+from interlock.core import operator_errors
+from interlock.core.addresses import Addresses
 from interlock.core.clock import SystemClock
+from interlock.core.operator_errors import NotFound
+from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_audit_reader
+from interlock.credentials.api import LIST_SECRETS, REMOVE_SECRET, SET_SECRET
+from interlock.credentials.service import CredentialService
 from interlock.credentials.shared_store import build_names_log, build_shared_store
+from interlock.operator.api import ErrorAnswer
+from interlock.operator.operation import NOT_FOUND, Operation, handlers_of
 from interlock.store.audit_chain import ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Mark, Verdict
 from interlock.store.ports import AuditReader, StoreError
-from interlock.store.tokens import BadTokenName, Scope, TokenAudience, TokenRecord, TokenTable
+from interlock.store.tokens import TokenTable
 
 T = TypeVar("T")
 
 PAGE = 1000
+SECRET_OPERATIONS = (LIST_SECRETS, SET_SECRET, REMOVE_SECRET)
 LOCAL = "local"  # who changes something in a data folder, as at a node's own socket
 
 
-class StoredTokens:
+class OfflineNode:
+    """A data folder whose node does not run. Operations that need only its stores are carried out here.
+
+    The handlers are those of a node, so that replies, errors and audit records are the same.
+    """
+
     def __init__(self, plan: Plan, folder: Path) -> None:
         self._plan = plan
         self._folder = folder
 
-    def issue(self, name: str, audience: TokenAudience, scope: Scope | None, days: int | None) -> Answer:
-        async def issue(book: TokenRegistry) -> IssuedToken:
-            token, record = await book.issue(name, audience, scope, days)
-            await self._record("issue", record)
-            return issued_token(token, record)
+    def call(self, operation: Operation[Any], *, body: object = None, **arguments: object) -> Answer:
+        """Call an operation, as OperatorClient does. Raises CommandFailed."""
+        return run_stored(self._call(operation, {"body": body, "by": LOCAL, **arguments}))
 
-        return self._with_book(issue)
-
-    def list(self) -> Answer:
-        return self._with_book(TokenRegistry.list_live)
-
-    def revoke(self, ref: str) -> Answer:
-        async def revoke(book: TokenRegistry) -> RevokedTokens:
-            revoked = await book.revoke(ref)
-            if not revoked:
-                raise Refused("not_found", f"there is no token {ref}", hint="interlock access list shows them")
-            await self._record("revoke", *revoked)
-            return RevokedTokens(revoked=tuple(record.id for record in revoked))
-
-        return self._with_book(revoke)
-
-    async def _record(self, event: Literal["issue", "revoke"], *tokens: TokenRecord) -> None:
-        now = SystemClock().wall()
-        await record_stored(self._plan, self._folder, [token_line(event, one, LOCAL, now) for one in tokens])
-
-    def _with_book(self, job: Callable[[TokenRegistry], Awaitable[object]]) -> Answer:
-        async def with_book() -> Answer:
-            store = build_shared_store(self._plan, self._folder)
+    async def _call(self, operation: Operation[Any], arguments: dict[str, object]) -> Answer:
+        services = self._secrets() if operation in SECRET_OPERATIONS else self._tokens()
+        async with services as service:
+            handler = handlers_of([service])[operation]
+            names = inspect.signature(handler).parameters
             try:
-                await store.open()
-                book = TokenRegistry(TokenTable(store.kv), SystemClock(), self._plan.access, self._plan.auth.token_days)
-                return Answer(msgspec.json.encode(await job(book)))
-            finally:
-                await store.close()
+                output = await handler(**{name: arguments[name] for name in names})
+            except NotFound as error:
+                body = ErrorAnswer(error=NOT_FOUND.name, message=error.message, details=error.details)
+                raise refused_with_hint(NOT_FOUND.status, body) from None
+            except operator_errors.Refused as error:
+                body = ErrorAnswer(error=error.error, message=error.message, details=error.details)
+                raise refused_with_hint(error.status, body) from None
+        return Answer(msgspec.json.encode(output))
 
+    @contextlib.asynccontextmanager
+    async def _tokens(self) -> AsyncIterator[object]:
+        from interlock.access.operations import TokenOperations
+
+        store, clock = build_shared_store(self._plan, self._folder), SystemClock()
         try:
-            return run_stored(with_book())
-        except BadTokenName as error:
-            raise Refused("bad_token_name", str(error)) from None
+            await store.open()
+            registry = TokenRegistry(TokenTable(store.kv), clock, self._plan.access, self._plan.auth.token_days)
+            yield TokenOperations(registry, lambda: None, _FolderRecorder(self._plan, self._folder), clock)
+        finally:
+            await store.close()
+
+    @contextlib.asynccontextmanager
+    async def _secrets(self) -> AsyncIterator[object]:
+        from interlock.credentials.operations import SecretOperations
+
+        clock = SystemClock()
+        service = CredentialService(self._folder, clock, self._plan.node.name, Addresses(self._plan.node))
+        try:
+            await service.open()
+            yield SecretOperations(service, {}, {}, lambda _: (), _FolderRecorder(self._plan, self._folder), clock)
+        finally:
+            await service.close()
+
+
+class _FolderRecorder(Recorder):
+    """A recorder that opens the audit log of a data folder for each record, and leaves it closed otherwise."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        super().__init__(build_audit(plan.store.backend, folder))
+        self._plan = plan
+        self._folder = folder
+
+    async def append_now(self, line: bytes) -> None:
+        await record_stored(self._plan, self._folder, [line])
 
 
 async def record_stored(plan: Plan, folder: Path, lines: list[bytes]) -> None:

@@ -28,6 +28,7 @@ LISTED_BY = {
     "approval": "interlock approvals",
     "tool": "interlock tools list",
     "token": "interlock access list",
+    "secret": "interlock secrets list",
 }
 
 NOT_RUNNING_HINT = "start one with interlock serve, or name its configuration with --config"
@@ -118,7 +119,7 @@ class OperatorClient:
             connection.close()
         if 200 <= response.status < 300:
             return Answer(raw)
-        raise _refusal(response.status, raw)
+        raise _refused(response.status, raw)
 
     def _unreachable_error(self, error: Exception) -> CommandFailed:
         match error:
@@ -184,7 +185,7 @@ def unreachable(url: str | None, error: Exception) -> CommandFailed:
     return Unreachable("unreachable", f"{where} {what}", hint=hint)
 
 
-def _refusal(status: int, raw: bytes) -> CommandFailed:
+def _refused(status: int, raw: bytes) -> CommandFailed:
     try:
         body = msgspec.json.decode(raw, type=ErrorAnswer)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -194,6 +195,11 @@ def _refusal(status: int, raw: bytes) -> CommandFailed:
             hint="--url takes the operator URL of a node, port 7412 unless configured",
             details={"status": status},
         )
+    return refused_with_hint(status, body)
+
+
+def refused_with_hint(status: int, body: ErrorAnswer) -> CommandFailed:
+    """Return the failure of a command whose operation was refused, with what to do next."""
     hint = None
     if status == 401:
         hint = "set INTERLOCK_TOKEN to a token from interlock access token --for operator --name NAME"

@@ -437,14 +437,14 @@ def keeper(invocation: Invocation) -> "Keep":
     from msgspec import UNSET
 
     from interlock.credentials.api import SET_SECRET, SetSecret, StoredSecret
-    from interlock.credentials.cli import from_store
+    from interlock.credentials.cli import offline_node
 
     def keep(slug: str, value: str) -> "Kept":
         try:
             body = SetSecret(name=slug, value=value, unless_kept=True)
             answer = invocation.node.call(SET_SECRET, body=body)
         except Unreachable as away:
-            answer = from_store(invocation, away).keep(slug, value)
+            answer = offline_node(invocation, away).call(SET_SECRET, body=body)
         state = answer.as_(StoredSecret).state
         if state is UNSET:
             raise Refused("unexpected_answer", "the node does not say what it keeps")

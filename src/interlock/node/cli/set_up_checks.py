@@ -117,7 +117,7 @@ def _find_status(invocation: Invocation) -> Status | None:
 
 def _tokens(invocation: Invocation) -> tuple[Token, ...]:
     from interlock.access.api import LIST_TOKENS
-    from interlock.cli.client.offline import StoredTokens
+    from interlock.cli.client.offline import OfflineNode
 
     try:
         return invocation.node.call(LIST_TOKENS).as_(Tokens).tokens
@@ -127,7 +127,7 @@ def _tokens(invocation: Invocation) -> tuple[Token, ...]:
         plan = invocation.loaded.plan
         if not (plan.data / "store.db").exists():
             return ()
-        return StoredTokens(plan, plan.data).list().as_(Tokens).tokens
+        return OfflineNode(plan, plan.data).call(LIST_TOKENS).as_(Tokens).tokens
     except CommandFailed:
         return ()
 
