@@ -1,0 +1,233 @@
+"""Are the flows that ARCHITECTURE.md draws the ones that calls take?
+
+Each flow is run once in a node in this process, and every module that is entered on the way is noted in the order of
+its first entry. The drawing must name exactly these modules in this order. Not drawn are the packages that every flow
+uses and that decide nothing: pure ones, `core`, `store`, `net` and `process`.
+
+    python tests/test_flows.py        print the modules of each flow, for a new drawing
+"""
+
+import asyncio
+import contextlib
+import json
+import re
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+
+from tests.approvals.inboxes import Hands  # noqa: E402
+from tests.aql.aql_node import TOOLS, place  # noqa: E402
+from tests.gate.held_calls import ADA, anchor  # noqa: E402
+from tests.rooms.in_process.test_room_tracker import AGENT, HUMAN, garden_at  # noqa: E402
+from tests.servers.minting import mint  # noqa: E402
+from tests.support.frozen_node import house, move, still, tool  # noqa: E402
+
+from interlock.approvals.protocol.approval import Status  # noqa: E402
+from interlock.rooms.connections import ConnectionOptions, RoomConnection  # noqa: E402
+
+SHARED = re.compile(r"interlock\.(?:wire|mcp|core|store|net|process|crypto)\b|interlock\.\w+\.protocol\b")
+PAGE = ROOT / "ARCHITECTURE.md"
+MODULE = re.compile(r"\b[a-z_]+(?:/[a-z_]+)+\.py\b")
+
+
+class Trace:
+    """The modules of the program that are entered while it is active, in the order of their first entry."""
+
+    def __init__(self) -> None:
+        self.modules: list[str] = []
+
+    def on_event(self, frame: types.FrameType, event: str, argument: object) -> None:
+        name = frame.f_globals.get("__name__", "")
+        if event != "call" or not name.startswith("interlock.") or SHARED.match(name):
+            return
+        file = Path(frame.f_code.co_filename)
+        module = file.relative_to(ROOT / "src" / "interlock").as_posix() if file.is_relative_to(ROOT) else name
+        if module not in self.modules:
+            self.modules.append(module)
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        sys.setprofile(self.on_event)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+
+@still
+async def plain_call(folder: Path, trace: Trace) -> None:
+    """A client on stdio calls a tool of a subserver."""
+    async with house(folder, '[gate]\nmode = "open"\n') as here:
+        await here.leaf("docs", tools=TOOLS, heartbeat_interval_ms=0).joined()
+        client = here.client()
+        await client.call("docs.list_users")
+        with trace.active():
+            reply = await client.call("docs.list_users")
+    assert "result" in reply
+
+
+@still
+async def aql_operation(folder: Path, trace: Trace) -> None:
+    """A client sends an operation to an endpoint of MCP-AQL."""
+    async with place(folder) as here:
+        await here.leaf()
+        client = here.modern()
+        await client.do("docs__list_users")
+        with trace.active():
+            reply = await client.do("docs__list_users")
+    assert reply["success"]
+
+
+@still
+async def held_call(folder: Path, trace: Trace) -> None:
+    """A client calls a tool that cannot be undone, and confirms the call with a proof."""
+    config = anchor("key", ADA, "*")
+    async with house(folder, config) as here:
+        erase = tool("erase", annotations={"destructiveHint": True})
+        leaf = await here.leaf("docs", tools=[erase], heartbeat_interval_ms=0).joined()
+        client = here.client()
+        await client.tools()
+        with trace.active():
+            waiting = client.begin("tools/call", {"name": "docs.erase", "arguments": {}})
+            await here.until(waiting.done)
+        demand = json.loads(json.dumps(waiting.result()))["result"]["_meta"]["x-mcpax-confirmation"]
+        now = here.node.stores.clock.wall()
+        claims = {"iss": ADA.kid, "aud": demand["aggregator_id"], "jti": "1", "iat": now, "exp": now + 60}
+        claims |= {name: demand[name] for name in ("confirmation_id", "call_digest")}
+        params = {"confirmation_id": demand["confirmation_id"], "proof": mint(ADA, claims, typ="mcpax-confirm+jwt")}
+        with trace.active():
+            released = client.begin("mcpax/confirm", params)
+            await here.until(released.done)
+        assert "result" in released.result(), released.result()
+        assert [each["params"]["name"] for each in leaf.heard if each.get("method") == "tools/call"] == ["erase"]
+
+
+class Pipe:
+    """The WebSocket of a participant, of which only what it is sent counts."""
+
+    unsent_bytes = 0
+
+    def send(self, data: bytes) -> bool:
+        return True
+
+    def close(self, code: int, reason: str) -> None: ...
+
+
+async def room_proposal(folder: Path, trace: Trace) -> None:
+    """A restricted participant proposes a call, and a full one carries it out."""
+    async with garden_at(folder, Hands()) as garden:
+        agent = RoomConnection(garden.room, AGENT, "room:agent", "token", ConnectionOptions(), 0, garden.clock)
+        human = RoomConnection(garden.room, HUMAN, "room:human", "token", ConnectionOptions(), 0, garden.clock)
+        for connection in (agent, human):
+            connection.begin(Pipe())
+        await asyncio.sleep(0)
+        payload = {"method": "tools/call", "params": {"name": "water"}}
+        proposal = {"protocol": "mcpx/v0.1", "id": "p", "kind": "mcp/proposal", "payload": payload, "to": ["robot"]}
+        call = {**proposal, "id": "c", "kind": "mcp", "payload": {**payload, "jsonrpc": "2.0", "id": 1}}
+        with trace.active():
+            agent.on_message(json.dumps(proposal).encode())
+            await garden.approval("p")
+            human.on_message(json.dumps({**call, "correlation_id": "p"}).encode())
+            await garden.approval("p", Status.USED)
+
+
+DEVICE = ROOT / "examples" / "tree" / ".devices" / "vent.toml"
+
+
+@still
+async def device_call(folder: Path, trace: Trace) -> None:
+    """A client calls a command of a device that the node simulates."""
+    (folder / ".devices").mkdir()
+    (folder / ".devices" / "vent.toml").write_text(DEVICE.read_text(encoding="utf-8"))
+    async with house(folder, '[gate]\nmode = "open"\n') as here:
+        client = here.client()
+        while here.state("vent") != "ready":
+            await move(0.05)
+        waiting = client.begin("tools/call", {"name": "vent.read_air", "arguments": {}})
+        while not waiting.done():
+            await move(0.001)
+        with trace.active():
+            waiting = client.begin("tools/call", {"name": "vent.read_air", "arguments": {}})
+            while not waiting.done():
+                await move(0.001)
+    assert "result" in waiting.result(), waiting.result()
+
+
+FLOWS: dict[str, Callable[[Path, Trace], Any]] = {
+    "Plain call": plain_call,
+    "Held call": held_call,
+    "AQL operation": aql_operation,
+    "Room proposal": room_proposal,
+    "Device call": device_call,
+}
+
+
+def traced(flow: Callable[[Path, Trace], Any], folder: Path) -> list[str]:
+    trace = Trace()
+    run = flow(folder, trace)
+    if asyncio.iscoroutine(run):
+        asyncio.run(run)
+    return trace.modules
+
+
+class Drawing(NamedTuple):
+    """A flow as the page draws it: the modules in their order, and those that are asked on the way."""
+
+    steps: list[str]
+    asked: set[str]
+
+
+def drawings(page: str) -> dict[str, Drawing]:
+    """Read the drawings: a heading, a sentence, and a block in which each line names a module."""
+    found = {}
+    for section in page.split("\n### ")[1:]:
+        title, _, rest = section.partition("\n")
+        steps, _, asked = rest.split("```")[1].partition("also:")
+        found[title] = Drawing(MODULE.findall(steps), set(MODULE.findall(asked)))
+    return found
+
+
+def differences(drawing: Drawing, modules: list[str]) -> list[str]:
+    """Return what the drawing says and the run does not, and the reverse."""
+    drawn = {*drawing.steps, *drawing.asked}
+    found = [f"{module} is not drawn" for module in modules if module not in drawn]
+    found += [f"{module} is drawn, but was not entered" for module in sorted(drawn - set(modules))]
+    order = [module for module in modules if module in drawing.steps]
+    if not found and order != drawing.steps:
+        found.append(f"the order is {' '.join(order)}")
+    return found
+
+
+def test_the_page_draws_every_flow() -> None:
+    assert list(drawings(PAGE.read_text(encoding="utf-8"))) == list(FLOWS)
+
+
+@pytest.mark.parametrize("title", FLOWS)
+def test_a_flow_is_what_the_page_draws(title: str, tmp_path: Path) -> None:
+    drawing = drawings(PAGE.read_text(encoding="utf-8"))[title]
+    assert differences(drawing, traced(FLOWS[title], tmp_path)) == [], "python tests/test_flows.py prints the modules"
+
+
+def test_a_wrong_drawing_is_found() -> None:
+    page = "\n### A call\nIt is sent.\n```\n   a/b.py  one\n ▼ c/d.py  two\nalso: e/f.py\n```\n"
+    drawing = drawings(page)["A call"]
+    assert drawing == Drawing(["a/b.py", "c/d.py"], {"e/f.py"})
+    assert differences(drawing, ["a/b.py", "e/f.py", "c/d.py"]) == []
+    assert differences(drawing, ["c/d.py", "e/f.py", "a/b.py"]) == ["the order is c/d.py a/b.py"]
+    assert differences(drawing, ["a/b.py", "c/d.py"]) == ["e/f.py is drawn, but was not entered"]
+    assert differences(drawing, ["a/b.py", "e/f.py", "c/d.py", "g/h.py"]) == ["g/h.py is not drawn"]
+
+
+if __name__ == "__main__":
+    for title, flow in FLOWS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            print(title, *traced(flow, Path(folder)), sep="\n    ")
