@@ -9,6 +9,7 @@ uses and that decide nothing: pure ones, `core`, `store`, `net` and `process`.
 
 import asyncio
 import contextlib
+import contextvars
 import json
 import re
 import sys
@@ -39,15 +40,18 @@ PAGE = ROOT / "ARCHITECTURE.md"
 MODULE = re.compile(r"\b[a-z_]+(?:/[a-z_]+)+\.py\b")
 
 
+OF_THE_FLOW = contextvars.ContextVar("OF_THE_FLOW", default=False)  # what a flow schedules inherits it
+
+
 class Trace:
-    """The modules of the program that are entered while it is active, in the order of their first entry."""
+    """The modules of the program that a flow enters, in the order of their first entry. Other tasks do not count."""
 
     def __init__(self) -> None:
         self.modules: list[str] = []
 
     def on_event(self, frame: types.FrameType, event: str, argument: object) -> None:
         name = frame.f_globals.get("__name__", "")
-        if event != "call" or not name.startswith("interlock.") or SHARED.match(name):
+        if event != "call" or not name.startswith("interlock.") or SHARED.match(name) or not OF_THE_FLOW.get():
             return
         file = Path(frame.f_code.co_filename)
         module = file.relative_to(ROOT / "src" / "interlock").as_posix() if file.is_relative_to(ROOT) else name
@@ -56,11 +60,13 @@ class Trace:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
+        token = OF_THE_FLOW.set(True)
         sys.setprofile(self.on_event)
         try:
             yield
         finally:
             sys.setprofile(None)
+            OF_THE_FLOW.reset(token)
 
 
 @still
