@@ -152,7 +152,7 @@ class Definitions:
             return DefinitionState.SAME
         return DefinitionState.REWORDED if known.digest == snapshot.digest else DefinitionState.CHANGED
 
-    def maybe_accepted(self, segment: str, tool: str) -> Claims | None:
+    def find_accepted(self, segment: str, tool: str) -> Claims | None:
         known = self._maybe_known(segment, tool)
         return None if known is None else known.claims
 

@@ -68,15 +68,18 @@ class ArgumentsCheck:
 
 
 def _schema_refusal(call: Call, route: Route) -> Refused | None:
-    """The arguments were read, and found to mean one thing, when the call was named."""
+    """Return the refusal of arguments that the schema of the tool does not allow, or None.
+
+    The arguments were read, and found to be unambiguous, when the call was named.
+    """
     compiled = _compiled(bytes(route.item.get("inputSchema", b"")))
     refusal = compiled.maybe_fault(decode_value(call.params.get("arguments") or RAW_EMPTY)) if compiled else None
     if refusal is None:
         return None
     ref = secrets.token_hex(6)
     log.debug("%s (ref %s): %s: %s", call.target, ref, INPUT_INVALID, refusal)
-    said = DriverRefusal(code=INPUT_INVALID, message=f"{refusal}; no person was asked to approve the call")
-    result = error_result(said, ref)
+    error = DriverRefusal(code=INPUT_INVALID, message=f"{refusal}; no person was asked to approve the call")
+    result = error_result(error, ref)
     if call.caller.era is not Era.MODERN:
         brought = result_to_legacy(Raw(result))
         result = result if isinstance(brought, Refusal) else brought
@@ -84,12 +87,12 @@ def _schema_refusal(call: Call, route: Route) -> Refused | None:
 
 
 def refuse_input(call: Call, result: bytes) -> Refused:
-    """`result`: which says what is wrong with the arguments."""
+    """Refuse a call. `result`: says what is wrong with the arguments."""
     call.reason = INPUT_INVALID
     return Refused(CheckNumber.ARGUMENTS, WRONG_INPUT, result)
 
 
 @lru_cache(maxsize=256)
 def _compiled(schema: bytes) -> Compiled | None:
-    """None: there is no schema that can be applied. Formats of servers are annotations."""
+    """Compile a schema, or return None if it cannot be applied. Formats of servers are annotations."""
     return compile_schema(rewritten(decode_value(schema), without_format)) if schema else None

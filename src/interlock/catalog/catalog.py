@@ -81,9 +81,9 @@ class View:
             self._link_items = tuple(items for items in self._link_items if not _is_hidden(items.link, key.hidden))
         if former is not None and (key.only is not None or former._namespace.clashing != namespace.clashing):
             former = None
-        known: dict[str, VisiblePart] = former._parts if former is not None else {}
+        former_parts: dict[str, VisiblePart] = former._parts if former is not None else {}
         self._parts: dict[str, VisiblePart] = {
-            items.link.segment: self._part(items, known.get(items.link.segment)) for items in self._link_items
+            items.link.segment: self._part(items, former_parts.get(items.link.segment)) for items in self._link_items
         }
         self._spelled, self.prompts = self._spell_all(former)
         self._bare = self._providers()  # names without a segment, and who serves each now (REG-8.1-7)
@@ -99,17 +99,17 @@ class View:
 
     @property
     def _form(self) -> str:
-        """What the bytes of a tool depend on, apart from the tool."""
+        """Return what the bytes of a tool depend on, apart from the tool."""
         names = "original" if self._key.only is not None else "qualified" if self._key.dotted else "alias"
         return f"{names} full" if self._key.full else names
 
     @property
     def key(self) -> ViewKey:
-        """The same for all who see the same."""
+        """Return the key, which is the same for all callers that see the same."""
         return self._key
 
     def forget_pages(self) -> None:
-        """Its namespace is not the newest any more."""
+        """Drop the cached pages, because the namespace is no longer the newest."""
         self._pages.clear()
 
     def _visible_routes(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
@@ -123,45 +123,52 @@ class View:
 
     def _spell_all(self, former: "View | None") -> tuple[dict[bytes, Route], dict[bytes, Route]]:
         parts = self._parts
-        gone = [one for name, one in former._parts.items() if parts.get(name) is not one] if former is not None else []
+        gone = (
+            [shown_part for name, shown_part in former._parts.items() if parts.get(name) is not shown_part]
+            if former is not None
+            else []
+        )
         if former is None or len(gone) * 2 > len(parts):
             every = list(parts.values())
             return (
                 self._spellings([route for part in every for route in part.tools]),
                 self._spellings([route for part in every for route in part.prompts]),
             )
-        new = [one for name, one in parts.items() if former._parts.get(name) is not one]
+        new = [shown_part for name, shown_part in parts.items() if former._parts.get(name) is not shown_part]
         tools = [route for part in gone for route in part.tools], [route for part in new for route in part.tools]
         prompts = [route for part in gone for route in part.prompts], [route for part in new for route in part.prompts]
         return self._respell(former._spelled, *tools), self._respell(former.prompts, *prompts)
 
-    def _respell(self, known: dict[bytes, Route], old: Routes, new: Routes) -> dict[bytes, Route]:
+    def _respell(self, former: dict[bytes, Route], old: Routes, new: Routes) -> dict[bytes, Route]:
         gone, come = route_difference(old, new)
         if not gone and not come:
-            return known
-        spelled = known.copy()
+            return former
+        spelled = former.copy()
         for name in self._spellings(gone):
             del spelled[name]
         spelled.update(self._spellings(come))
         return spelled
 
     def _providers(self) -> dict[str, Route]:
-        """Of the names that [registry] routes offers, the first server that is there and keeps to the specification.
-        Nodes above have names with segments alone."""
+        """Return, for each name that [registry] routes offers, the first present server that keeps to the
+        specification.
+
+        Nodes above only get names with segments.
+        """
         if self._key.only is not None or self._key.full:
             return {}
-        found: dict[str, Route] = {}
+        providers: dict[str, Route] = {}
         for name, segments in self._namespace.providers.items():
             parts = (self._parts[segment] for segment in segments if segment in self._parts)
             there = (route for part in parts if not part.shown.items.degraded for route in part.tools)
             provider = next((route for route in there if _is_provider(route, name)), None)
             if provider is not None:
-                found[name] = provider
-        return found
+                providers[name] = provider
+        return providers
 
     @cached_property
     def tool_routes(self) -> list[Route]:
-        """Those that are listed: a call of one that the registry of names refuses is answered why."""
+        """Return the routes of listed tools. A tool that the registry of names refuses is not listed."""
         routes = [route for part in self._parts.values() for route in part.tools if not route.is_refused]
         if self._namespace.members:  # a link within the segment of another
             routes.sort(key=_qualified)
@@ -189,14 +196,16 @@ class View:
         return self.tools.get(encode_value(name))
 
     def near_names(self, name: str) -> list[str]:
-        """Tools of this view that a caller may have meant by a name that leads nowhere."""
+        """Return tools of this view that a caller may have meant by an unknown name."""
         return near_names(name, (self.show_name(route) for route in self.tool_routes))
 
     def find_prompt(self, name: str) -> Route | None:
         return self.prompts.get(encode_value(name))
 
     def find_resource(self, uri: str) -> tuple[Link, str] | list[str]:
-        """The server and the URI as it knows it, or the candidates when the URI alone does not say (MCP-AX 3.1)."""
+        """Return the server and the URI as it knows it, or the candidates if the URI alone is ambiguous (MCP-AX
+        3.1).
+        """
         if self._key.only is not None:
             items = self._open.get(self._key.only)
             return (items.link, _bare(uri, items.link.segment)) if items is not None else []
@@ -206,16 +215,16 @@ class View:
                 if own is not None:
                     return items.link, own
             return []
-        found = {place.shown: (place.link, place.uri) for place in self._resources if place.bare == uri}
-        if not found:
+        candidates = {place.shown: (place.link, place.uri) for place in self._resources if place.bare == uri}
+        if not candidates:
             matcher = Matcher(uri)
             matching = (place for place in self._templates if matcher.matches(place.bare))
             below = ((place.link, place.uri.removesuffix(place.bare) + uri) for place in matching)
-            found = {self._namespace.show_uri(link, own): (link, own) for link, own in below}
-        return next(iter(found.values())) if len(found) == 1 else sorted(found)
+            candidates = {self._namespace.show_uri(link, own): (link, own) for link, own in below}
+        return next(iter(candidates.values())) if len(candidates) == 1 else sorted(candidates)
 
     def find_template(self, uri: str) -> tuple[Link, str] | None:
-        """For completions, whose reference is a template as it was listed."""
+        """Return the server of a template, for completions, whose reference is a template as it was listed."""
         for place in (*self._templates, *self._resources):
             if uri in (place.shown, place.uri):
                 return place.link, place.uri
@@ -233,14 +242,14 @@ class View:
 
     @cached_property
     def private(self) -> bool:
-        """Whether a shared cache must not keep its lists: a server says so, or not everybody sees the same."""
+        """Return whether a shared cache must not store the lists: a server says so, or callers see different lists."""
         if self._key.dotted or self._key.tools != ("*",) or self._namespace.members:
             return True
         return any(items.private or any(route.scope != "read" for route in items.tools) for items in self._link_items)
 
     @cached_property
     def ttl_s(self) -> float | None:
-        """The least cache hint of the servers behind it."""
+        """Return the shortest cache hint of the servers in this view."""
         return min((items.ttl_s for items in self._link_items if items.ttl_s is not None), default=None)
 
     @property
@@ -249,16 +258,16 @@ class View:
 
     @property
     def is_of_one_server(self) -> bool:
-        """Whether names are the server's own here."""
+        """Return whether names are the server's own here."""
         return self._key.only is not None
 
     def shows(self, link: Link) -> bool:
-        """Whether anything of it can be called or read."""
+        """Return whether anything of a link can be called or read."""
         part = self._parts.get(link.segment)
         return part is not None and bool(part.tools or part.prompts or link.segment in self._open)
 
     def may_hold(self, segment: str) -> bool:
-        """Whether tools of this segment, if it had any, could be seen."""
+        """Return whether tools of this segment, if it had any, could be seen."""
         if self._key.only is not None:
             return segment == self._key.only
         tools, prefix = self._key.tools, self._namespace.prefix(segment)
@@ -296,9 +305,9 @@ class View:
         if route.capability is not None and self._parts[route.link.segment].shown.items.degraded:
             meta = degraded_meta(meta, route.capability)
         if not self._key.full:
-            said = maybe_value(route.item, "annotations")
-            hints = needed_hints(hints, said)
-            meta = lean_meta(meta, {**said, **hints} if isinstance(said, dict) else hints)
+            annotations = maybe_value(route.item, "annotations")
+            hints = needed_hints(hints, annotations)
+            meta = lean_meta(meta, {**annotations, **hints} if isinstance(annotations, dict) else hints)
         if name != route.qualified:
             meta = {**meta, "x-mcpax-name": route.qualified}
         return tool_item(
@@ -337,8 +346,8 @@ class View:
 
     @cached_property
     def unlisted(self) -> Unlisted:
-        """How many tools are listed for others and not for this caller. Links it may not know of do not count."""
-        listed = [one for items in self._link_items for one in self._namespace.without_collisions(items.tools)]
+        """Return how many tools are listed for others but not for this caller. Hidden links do not count."""
+        listed = [visible for items in self._link_items for visible in self._namespace.without_collisions(items.tools)]
         within = [route for route in listed if self._is_in_scope(route)]
         return Unlisted(
             scope=AuthScope(self._key.scope),
@@ -347,13 +356,16 @@ class View:
         )
 
     def _covers(self, segment: str) -> bool:
-        """Resources have no scope of their own: they are seen by callers whose patterns cover every name of their
-        server. Such a pattern ends in a star, and the star may stand for nothing."""
+        """Return whether the caller may see the resources of a server.
+
+        Resources have no scope: they are visible to callers whose patterns cover every name of their server. Such a
+        pattern ends in a star, which may match nothing.
+        """
         tools, prefix = self._key.tools, self._namespace.prefix(segment)
         return tools == ("*",) or any(each.endswith("*") and fnmatchcase(prefix, each) for each in tools)
 
     def _spellings(self, routes: Routes) -> dict[bytes, Route]:
-        """Every spelling a caller may use, as the JSON text it arrives in."""
+        """Return every spelling that a caller may use, as the JSON text it arrives in."""
         spelled: dict[bytes, Route] = {}
         is_one = self._key.only is not None
         if is_one:
@@ -398,7 +410,7 @@ class Namespace:
         former: "Namespace | None" = None,
         providers: Mapping[str, tuple[str, ...]] = {},
     ) -> None:
-        """`link_items` in the order of their names. `former` gives up what its views know."""
+        """Create a snapshot. `link_items` are sorted by name. `former` hands its views over."""
         self.shown = shown
         self.version = version
         self._root = f"{root_segment}." if root_segment else ""
@@ -421,7 +433,7 @@ class Namespace:
 
     @cached_property
     def members(self) -> dict[str, Members]:
-        """Those for whom some links are, where they are not for everybody."""
+        """Return the access lists of links that are not open to every client."""
         return {items.link.members.name: items.link.members for items in self.link_items if items.link.members}
 
     def _shared_key(self, key: ViewKey) -> ViewKey:
@@ -432,19 +444,19 @@ class Namespace:
         return msgspec.structs.replace(key, who=None, hidden=hidden)
 
     def hand_over(self) -> dict[ViewKey, tuple[int, View]]:
-        """The views of this snapshot, and those of earlier ones that were not asked for since, for a while.
+        """Return the views of this snapshot, and those of recent snapshots that were not used since.
 
-        They hold their snapshot: if it went on holding them, all of it would wait for the collector.
+        Views refer to their snapshot: if it went on referring to them, all of it would wait for the garbage collector.
         """
         former, self._former = self._former, {}
         views, self._views = self._views, {}
         for view in views.values():
             view.forget_pages()
-        kept = {key: one for key, one in former.items() if self.version - one[0] < VIEWS_KEPT_FOR}
-        return kept | {key: (self.version, view) for key, view in views.items() if key.who is None}
+        recent = {key: entry for key, entry in former.items() if self.version - entry[0] < VIEWS_KEPT_FOR}
+        return recent | {key: (self.version, view) for key, view in views.items() if key.who is None}
 
     def prefix(self, segment: str) -> str:
-        """What every qualified name of a server begins with."""
+        """Return the prefix of every qualified name of a server."""
         return f"{self._root}{segment}."
 
     def show_uri(self, link: Link, uri: str) -> str:
@@ -454,16 +466,18 @@ class Namespace:
         return maybe_own_uri(f"{self._root}{items.link.segment}", shown, aggregator=items.offer.is_aggregator)
 
     def way(self, link: Link, uri: str) -> tuple[str, ...]:
-        """The segments below us to the server of the resource that `link` calls `uri`."""
+        """Return the segments below this node to the server of the resource that `link` calls `uri`."""
         return (link.segment, *(nested_segments(uri) if link.offer.is_aggregator else ()))
 
     def onward(self, link: Link, uri: str) -> dict[str, Raw]:
-        """The route of a request for a resource, as `link` hands it on: it ends in the segment of its server."""
+        """Return the route of a request for a resource, as `link` passes it on: it ends in the segment of its
+        server.
+        """
         return ax_route.as_meta(ax_route.start(self._root.rstrip(".") or None, self.way(link, uri)))
 
     def withheld(self, link: Link) -> list[Withheld]:
-        found = [one for items in self.link_items if items.link is link for one in items.withheld]
-        found.extend(
+        reasons = [entry for items in self.link_items if items.link is link for entry in items.withheld]
+        reasons.extend(
             unlisted_tools.surface_refused(route.original, route.surface.warning, route.refusal.message)
             for items in self.link_items
             if items.link is link
@@ -471,11 +485,11 @@ class Namespace:
             if route.surface is not None and route.refusal is not None
         )
         prefix = self.prefix(link.segment)
-        found.extend(one for name, one in self.clashing.items() if name.startswith(prefix))
-        return found
+        reasons.extend(entry for name, entry in self.clashing.items() if name.startswith(prefix))
+        return reasons
 
     def without_collisions(self, routes: tuple[Route, ...]) -> tuple[Route, ...]:
-        """Those that are listed: without those whose alias another name has too, and those that are refused."""
+        """Return the listed routes: without refused tools and those whose alias another name has too."""
         return tuple(route for route in routes if route.qualified not in self.clashing and not route.is_refused)
 
 
@@ -493,7 +507,7 @@ class LiveNamespace:
 
 
 class ListUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of taking over a list. `refused`: the registration ends with this (MCP-AX 4.3)."""
+    """The outcome of taking over a list. `refused`: the registration ends with this (MCP-AX 4.3)."""
 
     items: LinkItems | None = None
     refused: Refusal | None = None
@@ -542,19 +556,19 @@ class Catalog:
         return segment in self._link_items
 
     def tool_routes(self, link: Link) -> tuple[Route, ...]:
-        """Of what it lists, if it is the one that its segment has."""
+        """Return the tools of a link, unless another link has taken over its segment."""
         items = self._link_items.get(link.segment)
         return items.tools if items is not None and items.link is link else ()
 
     def replan(self, plan: Plan) -> None:
-        """Other rules for tools: no link's items are good any more; the keepers of the lists stock them again."""
+        """Apply changed rules for tools. All items are stale until the keepers stock them again."""
         self._plan = plan
         self._said += 1
         for segment in self._link_items:
             self.reconsider(segment)
 
     def reconsider(self, segment: str) -> None:
-        """An operator has said something new of what it offers: when it is stocked next, its items are made anew."""
+        """Mark the items of a segment as stale, because an operator decided something about them."""
         self._said += 1
         items = self._link_items.get(segment)
         if items is not None:
@@ -566,10 +580,10 @@ class Catalog:
         ticket = object()
         self._stocking[ticket] = link
         try:
-            said = self._said
+            revision = self._said
             items = await self._make_items(link, listing, old)
-            while said != self._said:  # by rules that hold no more, a tool could be let through that is held by now
-                said = self._said
+            while revision != self._said:  # by rules that hold no more, a tool could be let through that is held by now
+                revision = self._said
                 before = msgspec.structs.replace(old, stale=True) if old is not None else None
                 items = await self._make_items(link, listing, before)
         finally:
@@ -595,7 +609,7 @@ class Catalog:
         )
 
     async def stock_again(self, link: Link, listing: Listing) -> None:
-        """The same list by other rules. A server that is away does not come back by it."""
+        """Take over the same list under changed rules. A degraded server stays degraded."""
         old = self._link_items.get(link.segment)
         await self.stock(link, listing)
         if old is not None and old.link is link and old.degraded:
@@ -613,14 +627,14 @@ class Catalog:
         self._replace(old, items)
 
     def degrade(self, link: Link) -> None:
-        """Its tools stay listed, as degraded, until it is stocked again or dropped (MCP-AX 13.2)."""
+        """Mark the tools of a link as degraded. They stay listed until it is stocked again or dropped (MCP-AX 13.2)."""
         items = self._link_items.get(link.segment)
         if items is not None and items.link is link and not items.degraded:
             self.place(msgspec.structs.replace(items, degraded=True))
 
     def drop(self, link: Link) -> None:
-        """A link that was superseded by another of its segment no longer has anything to drop."""
-        for ticket in [one for one, whose in self._stocking.items() if whose is link]:
+        """Remove the items of a link, unless another link has taken over its segment."""
+        for ticket in [candidate for candidate, stocked_link in self._stocking.items() if stocked_link is link]:
             del self._stocking[ticket]
         items = self._link_items.get(link.segment)
         if items is not None and items.link is link:
@@ -631,7 +645,7 @@ class Catalog:
             self._replace(items, None)
 
     def readmit(self) -> None:
-        """Links may be for others than before: who sees them is asked anew."""
+        """Renew the namespace, because the access lists of links may have changed."""
         self._renew()
         self._on_change(frozenset(("tools",)))
 
@@ -650,9 +664,9 @@ class Catalog:
     def _replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
         self._clashes.replace(old, new)
         self._renew()
-        told = difference(old, new)
-        if told.definitions:
+        changed = difference(old, new)
+        if changed.definitions:
             of_room = any(items is not None and items.link.members is not None for items in (old, new))
-            (self._paced.add if of_room else self._on_change)(told.definitions)
-        if told.metadata:
-            self._on_metadata(told.metadata)
+            (self._paced.add if of_room else self._on_change)(changed.definitions)
+        if changed.metadata:
+            self._on_metadata(changed.metadata)

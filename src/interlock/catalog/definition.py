@@ -41,7 +41,7 @@ class DefinitionSnapshot:
         tool: str,
         original: str,
         item: Item,
-        said: Raw | None,
+        stated: Raw | None,
         declared: dict[str, object],
         *,
         is_open: bool = False,
@@ -52,7 +52,7 @@ class DefinitionSnapshot:
         self.is_open = is_open  # neither server nor operator says whether it changes anything
         self.is_flagged = is_flagged  # by x-mcpax-safety, now or, of the same definition, before
         self._item = item
-        self._said = said
+        self._said = stated
         self._declared = declared
 
     @cached_property
@@ -78,10 +78,10 @@ class DefinitionSnapshot:
         return read_claims(declared, maybe_value(self._item, "annotations"), is_flagged=self.is_flagged)
 
     def definition(self) -> bytes:
-        """What a person is shown of it, as JSON: all that the digest is made of (`digests.shown_digest`).
+        """Return the definition that a person is shown, as JSON: everything the digest covers (`digests.shown_digest`).
 
-        null where it is too long to be read: a person does not sign what they cannot have read, and [[tool]] can still
-        say it. A member that not every reader can decode stands as its hash, as it does in the digest.
+        It is null if it is too long to be read: a person does not sign what they cannot have read, and [[tool]] can
+        still decide. A member that not every reader can decode is shown as its hash, as in the digest.
         """
         shown: dict[str, Any] = {"name": self.original}
         shown |= {member: _readable(self._item[member]) for member in _MEMBERS if member in self._item}

@@ -1,7 +1,7 @@
-"""What the namespace keeps from one snapshot to the next, so that a change costs what changed and not all there is.
+"""The parts of the namespace that are reused from one snapshot to the next, so that a change only costs what changed.
 
-A thousand servers register in a row, and of twenty thousand tools one is new: what belongs to the other links
-is taken as it was.
+A thousand servers register in a row, and of twenty thousand tools one is new: what belongs to the other links is
+reused.
 """
 
 import asyncio
@@ -67,22 +67,22 @@ class ShownItems:
         self._legacy: dict[Route, bytes] = {}
         if former is not None and former.items.degraded is items.degraded and former._speaks_like(items):
             self._modern, self._legacy = (
-                {route: known[route] for route in items.tools if route in known} if known else {}
-                for known in (former._modern, former._legacy)
+                {route: cache[route] for route in items.tools if route in cache} if cache else {}
+                for cache in (former._modern, former._legacy)
             )
 
     def is_of(self, items: LinkItems) -> bool:
         return self.items is items and self._speaks_like(items)
 
     def _speaks_like(self, items: LinkItems) -> bool:
-        """What a tool looks like depends on how its server speaks, which may change with a new connection."""
+        """Return whether the server still speaks the same way, which may change with a new connection."""
         return self._era is era_of(items.link) and self._tasks is items.link.tasks
 
     def tool(self, route: Route, era: Era, show: Callable[[Route, Era], bytes]) -> bytes:
-        known = self._modern if era is MODERN else self._legacy
-        shown = known.get(route)
+        cache = self._modern if era is MODERN else self._legacy
+        shown = cache.get(route)
         if shown is None:
-            shown = known[route] = show(route, era)
+            shown = cache[route] = show(route, era)
         return shown
 
 
@@ -111,7 +111,7 @@ class AliasCollisions:
         self.withheld: Mapping[str, Withheld] = {}
 
     def replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
-        """`withheld` is another object where it changed."""
+        """Replace the items of one link. `withheld` is a new object if it changed."""
         gone, come = route_difference(_routes(old), _routes(new))
         aliases, names = set(), set()
         for routes, step in ((gone, -1), (come, 1)):
@@ -120,9 +120,9 @@ class AliasCollisions:
                     self._count(route, step)
                     aliases.add(route.alias)
                     names.add(route.qualified)
-        if not names.isdisjoint(self.withheld) or any(len(self._claims.get(one, ())) > 1 for one in aliases):
+        if not names.isdisjoint(self.withheld) or any(len(self._claims.get(entry, ())) > 1 for entry in aliases):
             disputed = [name for claimed in self._claims.values() if len(claimed) > 1 for name in claimed]
-            self.withheld = {one.name: one for one in withhold_colliding_aliases(disputed).withheld}
+            self.withheld = {entry.name: entry for entry in withhold_colliding_aliases(disputed).withheld}
 
     def _count(self, route: Route, step: int) -> None:
         claimed = self._claims.setdefault(route.alias, {})
@@ -153,35 +153,35 @@ def difference(old: LinkItems | None, new: LinkItems | None) -> Difference:
 def _is_same(kind: str, old: LinkItems | None, new: LinkItems | None, same: Callable[[Any, Any], bool]) -> bool:
     was, now = getattr(old, kind, ()), getattr(new, kind, ())
     return was is now or (
-        len(was) == len(now) and all(one is other or same(one, other) for one, other in zip(was, now, strict=True))
+        len(was) == len(now) and all(left is right or same(left, right) for left, right in zip(was, now, strict=True))
     )
 
 
-def _same_definition(one: Route, other: Route) -> bool:
+def _same_definition(route: Route, other: Route) -> bool:
     return (
-        one.qualified == other.qualified
-        and _same_item(one.item, other.item)
-        and one.hints == other.hints
-        and one.irreversible == other.irreversible  # a tool that turned dangerous is another
-        and one.scope == other.scope
+        route.qualified == other.qualified
+        and _same_item(route.item, other.item)
+        and route.hints == other.hints
+        and route.irreversible == other.irreversible  # a tool that turned dangerous is another
+        and route.scope == other.scope
     )
 
 
-def _same_item(one: Item, other: Item) -> bool:
-    """But for `_meta`, of which a client's prompts show nothing."""
-    return one == other or {**one, "_meta": None} == {**other, "_meta": None}
+def _same_item(item: Item, other: Item) -> bool:
+    """Return whether two items are equal apart from `_meta`, which clients do not show to models."""
+    return item == other or {**item, "_meta": None} == {**other, "_meta": None}
 
 
-def _same_metadata(one: Route, other: Route) -> bool:
-    return one.meta == other.meta and one.item.get("_meta") == other.item.get("_meta")
+def _same_metadata(route: Route, other: Route) -> bool:
+    return route.meta == other.meta and route.item.get("_meta") == other.item.get("_meta")
 
 
-def _same_place(one: Place, other: Place) -> bool:
-    return one.shown == other.shown and one.item == other.item
+def _same_place(place: Place, other: Place) -> bool:
+    return place.shown == other.shown and place.item == other.item
 
 
 def route_difference(old: Routes, new: Routes) -> tuple[Routes, Routes]:
-    """Those that are only in the one, and those that are only in the other."""
+    """Return the routes that are only in `old`, and those that are only in `new`."""
     if not old or not new:
         return old, new
     before, after = set(old), set(new)

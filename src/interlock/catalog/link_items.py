@@ -86,7 +86,9 @@ async def make_link_items(
     checks_for: ChecksFor,
     surfaces: Surfaces = NO_SURFACES,
 ) -> LinkItems | Refusal:
-    """The items of a link, `old` itself where nothing changed, or the refusal that ends its session (MCP-AX 4.3)."""
+    """Return the items of a link, `old` itself if nothing changed, or the refusal that ends its session (MCP-AX
+    4.3).
+    """
     offer = link.offer
     if old is not None and (old.link is not link or old.offer.session != offer.session):  # AX-13.1-3, AX-9.2-4
         old = None
@@ -97,16 +99,16 @@ async def make_link_items(
     is_same = old is not None and not old.stale and old.digests == digests and old.offer == offer  # AX-13.1-3
     if old is not None and is_same and old.least_latency is least:
         return msgspec.structs.replace(old, degraded=False) if old.degraded else old
-    known: dict[str, Route] = {}
+    previous: dict[str, Route] = {}
     if old is not None and _is_made_alike(old, offer, least, digests["tasks"]):
-        known = {route.original: route for route in old.tools}
-    unchanged, others = _split_unchanged(offer, listing.tools, known)
+        previous = {route.original: route for route in old.tools}
+    unchanged, others = _split_unchanged(offer, listing.tools, previous)
     named = settle_names(offer, others), settle_names(offer, listing.prompts)
-    invalid = [name for one in named for name in one.invalid]
+    invalid = [name for settled in named for name in settled.invalid]
     if invalid:  # AX-4.3-1
         return refuse_names(offer, invalid)
     tools, prompts = named
-    stock = _LinkItemsBuilder(link, plan, offer, least, rulings, known, checks_for, surfaces)
+    stock = _LinkItemsBuilder(link, plan, offer, least, rulings, previous, checks_for, surfaces)
     stock.tools += unchanged
     await stock.take_tools(tools)
     stock.take_prompts(prompts)
@@ -134,17 +136,19 @@ async def make_link_items(
 
 
 def _is_made_alike(old: LinkItems, offer: Offer, least: LatencyClass, tasks: bytes) -> bool:
-    """Whether the same item would become the same route again."""
+    """Return whether the same item would become the same route again."""
     return not old.stale and old.offer == offer and old.least_latency is least and old.digests.get("tasks") == tasks
 
 
-def _split_unchanged(offer: Offer, items: Items, known: dict[str, Route]) -> tuple[list[Route], Items]:
-    """The tools of an aggregator that are listed as before, and the rest. A leaf's names depend on one another."""
-    if not known or not offer.is_aggregator or len(dict(items.items)) < len(items.items):
+def _split_unchanged(offer: Offer, items: Items, previous: dict[str, Route]) -> tuple[list[Route], Items]:
+    """Return the tools of an aggregator that are listed as before, and the rest. A leaf's names depend on each
+    other.
+    """
+    if not previous or not offer.is_aggregator or len(dict(items.items)) < len(items.items):
         return [], items
     routes, others = [], []
     for entry in items.items:
-        route = known.get(entry[0])
+        route = previous.get(entry[0])
         if route is not None and route.source is entry[1]:
             routes.append(route)
         else:
@@ -153,7 +157,7 @@ def _split_unchanged(offer: Offer, items: Items, known: dict[str, Route]) -> tup
 
 
 class _Assessment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tool says of itself, as it holds here."""
+    """The properties of a tool as they hold here."""
 
     read: Capability
     capability: Capability  # with what this hop adds
@@ -175,12 +179,14 @@ class _LinkItemsBuilder:
         offer: Offer,
         least: LatencyClass,
         rulings: Rulings,
-        known: dict[str, Route],
+        previous: dict[str, Route],
         checks_for: ChecksFor,
         surfaces: Surfaces,
     ) -> None:
-        """`known`: tools by their original names, as they were made last time by the same rules."""
-        self._known = known
+        """Create a builder. `previous`: tools by their original names, as they were built last time by the same
+        rules.
+        """
+        self._known = previous
         self._checks_for = checks_for
         self._surfaces, self._effort = surfaces, Effort(LIST_STEPS_MAX)
         self._link = link
@@ -204,14 +210,14 @@ class _LinkItemsBuilder:
         for done, (original, item, inner, local) in enumerate(named.items):
             if done % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-            known = self._known.get(original)
+            previous = self._known.get(original)
             if (
-                known is not None
-                and known.source is item
-                and known.local == local  # which depends on the other names of the list
-                and known.below == self._way(inner)[1]
+                previous is not None
+                and previous.source is item
+                and previous.local == local  # which depends on the other names of the list
+                and previous.below == self._way(inner)[1]
             ):
-                self.tools.append(known)
+                self.tools.append(previous)
                 continue
             route = self._tool(original, item, inner, local)
             if isinstance(route, Withheld):
@@ -220,14 +226,16 @@ class _LinkItemsBuilder:
                 self.tools.append(route)
 
     def refuse(self, refused: Surface) -> tuple[Route, ...]:
-        """Every tool, because of one that is not what the registry says of its name (registry.enforce = "session")."""
-        made = []
+        """Refuse every tool, because one does not keep to the specification of its name (registry.enforce =
+        "session").
+        """
+        routes = []
         for route in sorted(self.tools, key=lambda route: route.qualified):
             own = route.surface if route.is_refused else refused
             other = msgspec.structs.replace(route, surface=own)
             msgspec.structs.force_setattr(other, "checks", self._checks_for(other))
-            made.append(other)
-        return tuple(made)
+            routes.append(other)
+        return tuple(routes)
 
     def take_prompts(self, named: SettledNames) -> None:
         for original, item, inner, local in named.items:
@@ -256,7 +264,7 @@ class _LinkItemsBuilder:
 
     def places(self, items: Items, withheld: list[Withheld]) -> tuple[Place, ...]:
         aggregator = self._offer.is_aggregator
-        found: dict[str, Place] = {}
+        places: dict[str, Place] = {}
         for uri, item in items.items:
             if aggregator and uri.startswith(SCHEME) and not is_nested(uri):
                 withheld.append(Withheld(name=uri, reason=_BAD_URI, code=NAMESPACE_INVALID))
@@ -264,9 +272,9 @@ class _LinkItemsBuilder:
             shown = show_uri(self._path, uri, aggregator=aggregator)
             bare = bare_uri(uri) if aggregator else uri
             meta = _meta(item)
-            told = _without_ax_keys(item, meta, read_below(meta, self._offer)) if meta else item
-            found[uri] = Place(link=self._link, uri=uri, bare=bare, shown=shown, item=told)
-        return tuple(sorted(found.values(), key=lambda place: place.shown))
+            cleaned = _without_ax_keys(item, meta, read_below(meta, self._offer)) if meta else item
+            places[uri] = Place(link=self._link, uri=uri, bare=bare, shown=shown, item=cleaned)
+        return tuple(sorted(places.values(), key=lambda place: place.shown))
 
     def _tool(self, original: str, item: Item, inner: tuple[str, ...], local: str) -> Route | Withheld:
         segments, below = self._way(inner)
@@ -277,25 +285,25 @@ class _LinkItemsBuilder:
         if rule is not None and rule.hide:
             return unlisted_tools.hidden(original)
         meta = _meta(item)
-        told = read_below(meta, self._offer)
-        if told.hops > self._plan.ax.max_hops:
-            return unlisted_tools.too_many_hops(original, told.hops, self._plan.ax.max_hops)
+        stated = read_below(meta, self._offer)
+        if stated.hops > self._plan.ax.max_hops:
+            return unlisted_tools.too_many_hops(original, stated.hops, self._plan.ax.max_hops)
         annotations = maybe_value(item, "annotations")
-        is_open = self._is_open(original, told, annotations, rule)
+        is_open = self._is_open(original, stated, annotations, rule)
         snapshot = DefinitionSnapshot(
-            qualified, original, item, told.capability, told.declared, is_open=is_open, is_flagged=told.flagged
+            qualified, original, item, stated.capability, stated.declared, is_open=is_open, is_flagged=stated.flagged
         )
         look = self._look(snapshot)
-        if (unwanted := _maybe_unwanted(look, original, rule)) is not None:
+        if (unwanted := _find_unwanted(look, original, rule)) is not None:
             return unwanted
-        if snapshot.is_flagged and not told.flagged:
-            told = msgspec.structs.replace(told, flagged=True)
-        accepted = self._maybe_stricter(look, snapshot)
+        if snapshot.is_flagged and not stated.flagged:
+            stated = msgspec.structs.replace(stated, flagged=True)
+        accepted = self._find_stricter_claims(look, snapshot)
         if accepted is not None and accepted.is_open and snapshot.claims.severity < accepted.severity:
             is_open = self._may_be_open(original, rule)
         ruling = self._rulings.get(qualified, snapshot.digest) if self._rulings.knows(qualified) else None
         is_open = is_open and ruling is None
-        judged = self._judge(original, told, item, annotations, rule, ruling, accepted)
+        judged = self._judge(original, stated, item, annotations, rule, ruling, accepted)
         if isinstance(judged, Invalid):
             return unlisted_tools.capability_invalid(original, judged.reason)
         capability = judged.capability
@@ -317,8 +325,8 @@ class _LinkItemsBuilder:
         if irreversible and not is_open and not self._link.is_checked:  # AX-8.N-3
             return unlisted_tools.link_unchecked(original)
         asked = original in self._link.asks
-        hold = self._hold(qualified, told, irreversible=irreversible, is_open=is_open, asked=asked)
-        gated = told.gated or hold is not None  # AX-11.3-17, AX-11.3-18
+        hold = self._hold(qualified, stated, irreversible=irreversible, is_open=is_open, asked=asked)
+        gated = stated.gated or hold is not None  # AX-11.3-17, AX-11.3-18
         surface = self._surface(qualified, original, local, item, meta)
         route = Route(
             link=self._link,
@@ -328,21 +336,21 @@ class _LinkItemsBuilder:
             original=original,
             wire_name=Raw(encode_value(original)),
             head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(original),
-            item=_without_ax_keys(item, meta, told),
+            item=_without_ax_keys(item, meta, stated),
             source=item,
             segments=segments,
             below=below,
             onward=self._onward(below, local),
             capability=capability,
-            said=told.capability,
-            meta=_with_surface(self._notes(told, judged, gated=gated), surface),
+            said=stated.capability,
+            meta=_with_surface(self._notes(stated, judged, gated=gated), surface),
             hints=judged.hints,
-            hops=told.hops,
+            hops=stated.hops,
             irreversible=irreversible,
             gated=gated,
             gate=gate_of(
                 hold,
-                relays=self._offer.is_aggregator and (told.gated or irreversible),
+                relays=self._offer.is_aggregator and (stated.gated or irreversible),
                 shows_holder=self._plan.gate.show_holder,
                 by_contract=asked,
             ),
@@ -350,7 +358,7 @@ class _LinkItemsBuilder:
             is_classified=ruling is not None or self._link.checks_input or self._reclassify(original, rule),
             is_unaccepted=accepted is not None,
             timeout_s=timeout_s(
-                capability.latency_class if judged.has_class else None, told.hops, self._link.timeout_s
+                capability.latency_class if judged.has_class else None, stated.hops, self._link.timeout_s
             ),
             scope=scope.value,
             price=judged.price,
@@ -364,16 +372,16 @@ class _LinkItemsBuilder:
         return route
 
     def _surface(self, qualified: str, original: str, local: str, item: Item, meta: dict[str, Raw]) -> Surface | None:
-        """By the name that its own server gives it, and by the one that it is listed under (REG-4.2-7)."""
+        """Judge a tool by the name that its server gives it, and by the name it is listed under (REG-4.2-7)."""
         own = local if self._offer.is_aggregator else original
         names = (own,) if own == local else (own, local)
         return self._surfaces.judge(self._link.segment, qualified, names, item, meta, self._effort)
 
-    def _is_open(self, original: str, told: Below, annotations: object, rule: ToolRule | None) -> bool:
-        """An aggregator has said it of every tool it lists, in its own name where the tool's server was silent."""
-        if told.flagged or not self._may_be_open(original, rule):
+    def _is_open(self, original: str, stated: Below, annotations: object, rule: ToolRule | None) -> bool:
+        """Return whether nobody says what the tool does. An aggregator has said it of every tool it lists."""
+        if stated.flagged or not self._may_be_open(original, rule):
             return False
-        return not says_its_effect(as_declared(told.capability, {}), annotations)
+        return not says_its_effect(as_declared(stated.capability, {}), annotations)
 
     def _may_be_open(self, original: str, rule: ToolRule | None) -> bool:
         return not (self._offer.is_aggregator or self._reclassify(original, rule))
@@ -384,16 +392,18 @@ class _LinkItemsBuilder:
             self.seen.append((snapshot, look))
         return look
 
-    def _maybe_stricter(self, look: DefinitionState, snapshot: DefinitionSnapshot) -> Claims | None:
-        """What was accepted, where the changed definition claims less: a server does not lift its own gate. A node that
-        `defer` believes is believed: a person said it there."""
+    def _find_stricter_claims(self, look: DefinitionState, snapshot: DefinitionSnapshot) -> Claims | None:
+        """Return the accepted claims if the changed definition claims less: a server must not lift its own gate.
+
+        A node that `defer` trusts is believed: a person decided there.
+        """
         is_left_to_it = self._plan.gate.mode == "defer" and self._offer.is_aggregator and self._offer.proved
         if look is not DefinitionState.CHANGED or is_left_to_it:
             return None
-        accepted = self._rulings.maybe_accepted(self._link.segment, snapshot.tool)
+        accepted = self._rulings.find_accepted(self._link.segment, snapshot.tool)
         return accepted if accepted is not None and is_looser(snapshot.claims, accepted) else None
 
-    def _hold(self, qualified: str, told: Below, *, irreversible: bool, is_open: bool, asked: bool) -> Hold | None:
+    def _hold(self, qualified: str, stated: Below, *, irreversible: bool, is_open: bool, asked: bool) -> Hold | None:
         gate = self._plan.gate
         return hold_of(
             mode=gate.mode,
@@ -401,50 +411,50 @@ class _LinkItemsBuilder:
             also=any(fnmatchcase(qualified, pattern) for pattern in gate.also),
             irreversible=irreversible,
             is_open=is_open,
-            gated_below=told.gated and self._offer.is_aggregator and self._offer.proved,
+            gated_below=stated.gated and self._offer.is_aggregator and self._offer.proved,
             asked=asked,
         )
 
     def _judge(
         self,
         original: str,
-        told: Below,
+        stated: Below,
         item: Item,
         annotations: object,
         rule: ToolRule | None,
         ruling: ToolClass | None,
         accepted: Claims | None,
     ) -> _Assessment | Invalid:
-        """Most tools of a server say the same of themselves: that is judged once, and they share what came of it."""
+        """Assess a tool. Most tools of a server state the same about themselves, so that they share one assessment."""
         if rule is not None or ruling is not None or accepted is not None or original in self._link.classes:
-            return self._judge_one(original, told, annotations, rule, ruling, accepted)
-        said = (
-            None if told.capability is None else bytes(told.capability),
+            return self._judge_one(original, stated, annotations, rule, ruling, accepted)
+        key = (
+            None if stated.capability is None else bytes(stated.capability),
             bytes(item.get("annotations", b"")),
-            *sorted(told.declared.items()),
-            told.hops,
-            told.flagged,
+            *sorted(stated.declared.items()),
+            stated.hops,
+            stated.flagged,
         )
-        judged = self._judged.get(said)
+        judged = self._judged.get(key)
         if judged is None:
-            judged = self._judged[said] = self._judge_one(original, told, annotations, None, None, None)
+            judged = self._judged[key] = self._judge_one(original, stated, annotations, None, None, None)
         return judged
 
     def _judge_one(
         self,
         original: str,
-        told: Below,
+        stated: Below,
         annotations: object,
         rule: ToolRule | None,
         ruling: ToolClass | None,
         accepted: Claims | None,
     ) -> _Assessment | Invalid:
-        read = self._capability(original, told, annotations, rule, ruling, accepted)
+        read = self._capability(original, stated, annotations, rule, ruling, accepted)
         if isinstance(read, Invalid):
             return read
         capability = raise_to_hop(read, self._least)
-        said = as_declared(told.capability, {})
-        has_class = isinstance(said, dict) and "latency_class" in said
+        declaration = as_declared(stated.capability, {})
+        has_class = isinstance(declaration, dict) and "latency_class" in declaration
         if self._offer.is_aggregator and read.latency_class is LatencyClass.STANDARD:
             has_class = False  # it lists tools without a class so, and gives up on the others first
         # What an unproved registrant, or an unaccepted change, says itself is not left alone: its hints are ours.
@@ -453,10 +463,10 @@ class _LinkItemsBuilder:
             read=read,
             capability=capability,
             irreversible=safety(capability) is not None
-            or (told.flagged and (self._offer.is_aggregator or not self._reclassify(original, rule))),
+            or (stated.flagged and (self._offer.is_aggregator or not self._reclassify(original, rule))),
             hints=published,
             has_class=has_class or (rule is not None and "latency_class" in rule.capability),
-            changed=changed_claims(said, annotations, capability, published),
+            changed=changed_claims(declaration, annotations, capability, published),
             price=self._price(capability, rule),
             notes={},
         )
@@ -464,17 +474,19 @@ class _LinkItemsBuilder:
     def _capability(
         self,
         original: str,
-        told: Below,
+        stated: Below,
         annotations: object,
         rule: ToolRule | None,
         ruling: ToolClass | None,
         accepted: Claims | None,
     ) -> Capability | Invalid:
-        """An overlay is the operator's word on a leaf; what an aggregator says passes as it is (MCP-AX 11.3)."""
+        """Return the capability of a tool. An overlay is the operator's decision about a leaf; an aggregator's
+        passes unchanged (MCP-AX 11.3).
+        """
         declared: object = msgspec.UNSET
-        if told.capability is not None:
+        if stated.capability is not None:
             try:
-                declared = decode_value(told.capability)
+                declared = decode_value(stated.capability)
             except CodecError:
                 return Invalid(reason="the capability annotation cannot be read")
         if self._offer.kind == "leaf":
@@ -483,15 +495,15 @@ class _LinkItemsBuilder:
                 return declared
         private = None if self._offer.is_aggregator else self._plan.ax.transport_classes
         if not self._offer.proved:
-            said = read_capability(declared, annotations=annotations, private=private)
-            if isinstance(said, Invalid):
-                return said
-            declared, annotations = as_object(at_its_strictest(said, annotations)), None
+            parsed = read_capability(declared, annotations=annotations, private=private)
+            if isinstance(parsed, Invalid):
+                return parsed
+            declared, annotations = as_object(at_its_strictest(parsed, annotations)), None
         if accepted is not None:
-            said = read_capability(declared, annotations=annotations, private=private)
-            if isinstance(said, Invalid):
-                return said
-            declared, annotations = as_object(no_looser(said, accepted)), None
+            parsed = read_capability(declared, annotations=annotations, private=private)
+            if isinstance(parsed, Invalid):
+                return parsed
+            declared, annotations = as_object(no_looser(parsed, accepted)), None
         if self._offer.is_aggregator:
             return read_capability(declared, annotations=annotations, private=private)
         return read_capability(
@@ -513,13 +525,16 @@ class _LinkItemsBuilder:
             rule is not None and not rule.capability.keys().isdisjoint(("mutable", "reversible"))
         )
 
-    def _notes(self, told: Below, judged: _Assessment, *, gated: bool) -> dict[str, Any]:
+    def _notes(self, stated: Below, judged: _Assessment, *, gated: bool) -> dict[str, Any]:
         notes = judged.notes.get(gated)
         if notes is not None:
             return notes
         capability = judged.capability
-        notes = judged.notes[gated] = {CAPABILITY: published_annotation(told.capability, capability), HOPS: told.hops}
-        declared = declared_values({**judged.changed, **told.declared}, judged.read, capability)
+        notes = judged.notes[gated] = {
+            CAPABILITY: published_annotation(stated.capability, capability),
+            HOPS: stated.hops,
+        }
+        declared = declared_values({**judged.changed, **stated.declared}, judged.read, capability)
         if declared:
             notes[DECLARED] = declared
         if judged.irreversible:
@@ -546,20 +561,20 @@ _BAD_URI: Final = "its URI in the tree must be mcpax://, segments joined by dots
 
 
 def _with_surface(notes: dict[str, Any], surface: Surface | None) -> dict[str, Any]:
-    told = None if surface is None else surface.meta
-    return notes if told is None else {**notes, SURFACE: told}
+    meta = None if surface is None else surface.meta
+    return notes if meta is None else {**notes, SURFACE: meta}
 
 
 def _meta(item: Item) -> dict[str, Raw]:
     return (decode_object(item["_meta"]) if "_meta" in item else None) or {}
 
 
-def _without_ax_keys(item: Item, meta: dict[str, Raw], told: Below) -> Item:
-    """The item without the MCP-AX keys its server wrote: what holds of them is written by us."""
-    return item if len(told.rest) == len(meta) else {**item, "_meta": Raw(encode_value(told.rest))}
+def _without_ax_keys(item: Item, meta: dict[str, Raw], stated: Below) -> Item:
+    """Return the item without the MCP-AX keys that its server wrote; this node writes those that hold."""
+    return item if len(stated.rest) == len(meta) else {**item, "_meta": Raw(encode_value(stated.rest))}
 
 
-def _maybe_unwanted(look: DefinitionState, original: str, rule: ToolRule | None) -> Withheld | None:
+def _find_unwanted(look: DefinitionState, original: str, rule: ToolRule | None) -> Withheld | None:
     if look is DefinitionState.DENIED:
         return unlisted_tools.definition_denied(original)
     if look is DefinitionState.CHANGED and rule is not None and rule.pin:

@@ -1,7 +1,7 @@
-"""The names of one list, settled by who offers it (MCP-AX 4.1, 4.3).
+"""The names of one list, settled according to who offers it (MCP-AX 4.1, 4.3), and names that resemble each other.
 
-An unmodified server's names are normalised. A leaf that registered may have no dots in them; an aggregator's are
-dotted, and every part must be valid as it is. Names that MCP-AX forbids a registrant end its registration.
+An unmodified server's names are normalised. A registered leaf may have no dots in them; an aggregator's are dotted, and
+every part must be valid as it is. Names that MCP-AX forbids a registrant end its registration.
 """
 
 from collections import Counter
@@ -70,19 +70,19 @@ def refuse_names(offer: Offer, names: list[str]) -> Refusal:
 
 
 def _distinct(items: Items) -> list[tuple[str, Item]]:
-    """A repeat that is the same to the byte is one item; a differing repeat stays, and its name is refused."""
+    """Drop repeated items that are equal to the byte. A differing repeat stays, and its name is refused."""
     seen: dict[str, Item] = {}
-    kept = []
+    distinct = []
     for name, item in items.items:
         if name in seen and _same(seen[name], item):
             continue
         seen[name] = item
-        kept.append((name, item))
-    return kept
+        distinct.append((name, item))
+    return distinct
 
 
-def _same(one: Item, other: Item) -> bool:
-    return encode_value(one) == encode_value(other)
+def _same(item: Item, other: Item) -> bool:
+    return encode_value(item) == encode_value(other)
 
 
 NEAR_MAX: Final = 3
@@ -100,13 +100,13 @@ def near_names(name: str, listed: Iterable[str]) -> list[str]:
     """
     if not name or len(name) > NAME_MAX:
         return []
-    known = list(listed)
+    names = list(listed)
     wanted = _plain(name)
-    alike = [one for one in known if (plain := _plain(one)) == wanted or plain.endswith(f"_{wanted}")]
+    alike = [candidate for candidate in names if (plain := _plain(candidate)) == wanted or plain.endswith(f"_{wanted}")]
     if alike:
         return alike[:NEAR_MAX]
     first = wanted.partition("_")[0]
-    likely = [one for one in known if _plain(one).startswith(first)] or known
+    likely = [candidate for candidate in names if _plain(candidate).startswith(first)] or names
     return get_close_matches(name, islice(likely, COMPARED_MAX), n=NEAR_MAX, cutoff=LIKENESS)
 
 

@@ -81,7 +81,9 @@ class ToolOperations:
         classified: Callable[[Route], tuple[str, Classified] | None],
         lookup: Lookup,
     ) -> None:
-        """`classified`: the operation that the AQL surfaces make of a tool. `lookup`: the registry of names."""
+        """Create the operations. `classified`: the operation that the AQL surfaces derive from a tool. `lookup`: the
+        registry of names.
+        """
         self._lookup = lookup
         self._classified = classified
         self._catalog = catalog
@@ -103,36 +105,38 @@ class ToolOperations:
                     name=f"{items.link.segment}.?",
                     alias=None,
                     segment=items.link.segment,
-                    original=one.name,
+                    original=entry.name,
                     title=None,
                     description=None,
                     state=items.link.standing.state.value,
                     capability={},
                     hops=1,
-                    withheld=one.reason,
+                    withheld=entry.reason,
                 )
-                for one in items.withheld
+                for entry in items.withheld
             )
         return Tools(tools=tuple(_fitting(search, listed) if search and search.strip() else listed))
 
     def _operation(self, route: Route) -> ToolOperation | UnsetType:
-        found = self._classified(route)
-        if found is None:
+        classified = self._classified(route)
+        if classified is None:
             return UNSET
-        name, made = found
-        return ToolOperation(name=name, category=made.category.value, rule=made.rule, reason=made.reason or None)
+        name, operation = classified
+        return ToolOperation(
+            name=name, category=operation.category.value, rule=operation.rule, reason=operation.reason or None
+        )
 
     @handles(GET_TOOL)
     def get(self, name: str, caller: str = "local") -> ToolDetail:
         """Return a tool, with what the checks say about a call by `caller`. Raises NotFound, Refused."""
         namespace = self._catalog.namespace
         view = namespace.view(EVERYTHING)
-        route = view.find_tool(name) or self._maybe_by_original(name)
+        route = view.find_tool(name) or self._find_by_original(name)
         if route is None:
-            if (why := self._maybe_withheld(name)) is not None:
+            if (why := self._find_withheld_reason(name)) is not None:
                 raise Refused.because(WITHHELD, f"{name} is withheld: {why}", {"tool": name})
-            known = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]
-            raise NotFound("tool", name, known)
+            names = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]
+            raise NotFound("tool", name, names)
         shown = namespace.view(ViewKey(who=None))
         return ToolDetail(
             **asdict(self._tool(route, self._sibling_advice(self._items_of(route)))),
@@ -147,7 +151,7 @@ class ToolOperations:
     @handles(CLASSIFY_TOOL)
     async def classify(self, name: str) -> Approval:
         """Ask what a tool does before somebody calls it, and return the approval that now waits."""
-        route = self._catalog.namespace.view(EVERYTHING).find_tool(name) or self._maybe_by_original(name)
+        route = self._catalog.namespace.view(EVERYTHING).find_tool(name) or self._find_by_original(name)
         if route is not None and not route.is_open:
             message = f"it is known what {name} does; [[tool]] says otherwise"
             raise Refused.because(CLASSIFIED, message, {"tool": name})
@@ -157,43 +161,43 @@ class ToolOperations:
             raise NotFound("tool", name)
         if isinstance(raised, Refusal):
             raise Refused(raised.message, (raised.details or {}).get("detail", raised.message), raised.details)
-        found = self._approvals.maybe_one(raised.id)
-        if found is None:
+        approval = self._approvals.maybe_one(raised.id)
+        if approval is None:
             raise NotFound("approval", raised.id)
-        return found
+        return approval
 
-    def _maybe_by_original(self, name: str) -> Route | None:
-        """The tool whose name at its server stands behind the segment, as it does not in the namespace."""
+    def _find_by_original(self, name: str) -> Route | None:
+        """Return the tool that has this name at its server, behind the segment, or None."""
         namespace = self._catalog.namespace
         for items in namespace.link_items:
             prefix = namespace.prefix(items.link.segment)
             original = name[len(prefix) :] if name.startswith(prefix) else ""
-            found = next((route for route in items.tools if route.original == original), None) if original else None
-            if found is not None:
-                return found
+            match = next((route for route in items.tools if route.original == original), None) if original else None
+            if match is not None:
+                return match
         return None
 
-    def _maybe_withheld(self, name: str) -> str | None:
+    def _find_withheld_reason(self, name: str) -> str | None:
         for items in self._catalog.namespace.link_items:
-            for one in items.withheld:
-                if name.endswith(f".{one.name}") and f".{items.link.segment}." in f".{name}":
-                    return one.reason
+            for entry in items.withheld:
+                if name.endswith(f".{entry.name}") and f".{items.link.segment}." in f".{name}":
+                    return entry.reason
         return None
 
     def _segment_of_withheld(self, name: str) -> str:
-        """Of a tool that is withheld because of its definition; its name is written out, as it would be listed."""
+        """Return the segment of a tool that is withheld because of its definition. `name`: as it would be listed."""
         for items in self._catalog.namespace.link_items:
-            names = {one.name for one in items.withheld if one.code == CHANGED}
-            if any(name.endswith(f".{one}") for one in names) and f".{items.link.segment}." in f".{name}":
+            names = {entry.name for entry in items.withheld if entry.code == CHANGED}
+            if any(name.endswith(f".{entry}") for entry in names) and f".{items.link.segment}." in f".{name}":
                 return items.link.segment
-        known = [route.qualified for route in self._catalog.namespace.view(EVERYTHING).tool_routes]
-        raise NotFound("tool", name, known)
+        listed = [route.qualified for route in self._catalog.namespace.view(EVERYTHING).tool_routes]
+        raise NotFound("tool", name, listed)
 
     @handles(LIST_SKILLS)
     def skills(self) -> Skills:
         contracts = self._contracts.maybe
-        known = contracts.skills() if contracts is not None else {}
-        return Skills(skills=tuple(Skill(name=name, blocks=blocks) for name, blocks in known.items()))
+        blocks_by_name = contracts.skills() if contracts is not None else {}
+        return Skills(skills=tuple(Skill(name=name, blocks=blocks) for name, blocks in blocks_by_name.items()))
 
     @handles(LIST_ROUTES)
     def routes(self) -> ToolRoutes:
@@ -231,10 +235,10 @@ class ToolOperations:
         return {} if items is None else sibling_advice([route.original for route in items.tools], self._lookup)
 
     def _items_of(self, route: Route) -> LinkItems | None:
-        return next((one for one in self._catalog.namespace.link_items if one.link is route.link), None)
+        return next((items for items in self._catalog.namespace.link_items if items.link is route.link), None)
 
     def _owner(self, link: Link) -> Owner:
-        """Who answers for a tool: the operator for what is configured, else the registrant."""
+        """Return who is responsible for a tool: the operator for configured servers, otherwise the registrant."""
         if not isinstance(link, RegisteredLink):
             return Owner(kind="configuration", verified=True)
         session = link.registration
@@ -255,7 +259,7 @@ class CallOperations:
     """The operation that calls a tool."""
 
     def __init__(self, modern: ModernFront, dispatch: Dispatch, principal: Callable[[str], Principal]) -> None:
-        """`principal` returns what the operator of this name may do as a caller."""
+        """Create the operations. `principal` returns what the operator of this name may do as a caller."""
         self._modern = modern
         self._dispatch = dispatch
         self._principal = principal
@@ -372,7 +376,7 @@ def _advised(name: str, advice: SiblingAdvice) -> ToolSurface:
 
 
 def _fitting(search: str, tools: list[Tool]) -> list[Tool]:
-    """By the ranking that `introspect` has; before it, those whose name holds the words as they are written."""
+    """Return the tools that fit the words: names that contain them first, then the ranking of `introspect`."""
     written = search.strip().lower()
     named = [tool for tool in tools if written in tool.name.lower() or written in tool.original.lower()]
     index = SearchIndex([term_weights(tool.name, tool.description or "") for tool in tools])

@@ -35,15 +35,16 @@ class RouteCheck:
         return route.gated
 
     def check(self, call: Call, link: CallLink) -> Refused | None:
-        """A gate here, or of a hop below, would take us for the caller."""
+        """Refuse a call that would make a gate here, or of a hop below, take this node for the caller."""
         return _NO_PERSON_TO_ASK if _has_no_person_to_ask(call.route, call.caller.principal) else None
 
     def maybe_route(self, key: ViewKey, name: str) -> Route | None:
         return self._live.current.view(key).find_tool(name)
 
     def unlisted(self, caller: Caller, name: str) -> Refusal:
-        """The refusal of a name that leads nowhere. A parent is told apart what is not there and what its scope, or
-        our child's, does not reach (MCP-AX 10.2)."""
+        """Return the refusal of an unknown name. For a parent it tells a missing tool from one beyond its scope
+        (MCP-AX 10.2).
+        """
         namespace = self._live.current
         if caller.hop is None:
             return not_found_refusal(namespace.view(caller.key).near_names(name))
@@ -51,8 +52,8 @@ class RouteCheck:
         wider = msgspec.structs.replace(caller.key, scope="admin")
         return OUT_OF_SCOPE if beyond or self.maybe_route(wider, name) is not None else NOT_FOUND
 
-    def maybe_relisted(self, call: Call) -> Refused | None:
-        """A server may come back with other tools: what is held, withheld or gone by now is not called as it was."""
+    def find_relisted(self, call: Call) -> Refused | None:
+        """Refuse a call whose tool is held, withheld or gone by now, because its server came back with other tools."""
         was = call.route
         if was is None:
             return None

@@ -30,24 +30,26 @@ class Rulings(Protocol):
     """The rulings of operators on tools that do not say it themselves."""
 
     def get(self, tool: str, digest: str) -> ToolClass | None:
-        """`digest` is that of the definition they were shown."""
+        """Return the class that operators decided for a definition, or None. `digest`: of the definition they were
+        shown.
+        """
 
     def knows(self, tool: str) -> bool:
-        """Whether they said anything of a tool of this name."""
+        """Return whether operators decided anything about a tool of this name."""
 
     def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
-        """What the definition is, compared with what was accepted before. A flag that it had then is set again."""
+        """Compare a definition with the one that was accepted before. A flag that it had then is set again."""
 
-    def maybe_accepted(self, segment: str, tool: str) -> Claims | None:
-        """What the definition claimed that was last accepted."""
+    def find_accepted(self, segment: str, tool: str) -> Claims | None:
+        """Return the claims of the definition that was last accepted, or None."""
 
     def waits(self, segment: str) -> frozenset[str]:
-        """Tools that an operator asked about."""
+        """Return the tools that wait for an operator's decision."""
 
     def took(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
     ) -> None:
-        """The list was taken over; `seen` is to be remembered or asked about."""
+        """Remember the definitions in `seen`, or ask about them, after a list was taken over."""
 
 
 class _NoRulings:
@@ -60,7 +62,7 @@ class _NoRulings:
     def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
         return DefinitionState.SAME
 
-    def maybe_accepted(self, segment: str, tool: str) -> Claims | None:
+    def find_accepted(self, segment: str, tool: str) -> Claims | None:
         return None
 
     def waits(self, segment: str) -> frozenset[str]:
@@ -69,7 +71,7 @@ class _NoRulings:
     def took(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
     ) -> None:
-        """Nothing is remembered."""
+        """Do nothing: no definition is remembered."""
 
 
 NO_RULINGS: Final = _NoRulings()
@@ -115,17 +117,17 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def refusal(self) -> Refusal | None:
-        """By the registry of names: it is not listed, and this is what every call is answered."""
+        """Return the refusal of every call, if the registry of names refuses the tool."""
         return self.surface.refusal if self.surface is not None else None
 
     @property
     def is_held(self) -> bool:
-        """Whether a call waits for a person here."""
+        """Return whether a call waits for a person here."""
         return self.gate is not None and self.gate.hold is not None
 
     @property
     def digest(self) -> str:
-        """Of the definition as declared (MCP-AX 11.3)."""
+        """Return the digest of the definition as declared (MCP-AX 11.3)."""
         declared = as_declared(self.said, self.meta.get(DECLARED, {}))
         return tool_digest(self.item, downstream_name=self.original, declared=declared)
 
@@ -176,19 +178,19 @@ RESOURCE_SCHEME: Final = SCHEME
 
 
 def changes(old: LinkItems | None, new: LinkItems) -> tuple[ChangedDefinition, ...]:
-    """Tools that are listed as before and defined otherwise. Only where the bytes differ is a digest made."""
+    """Return the tools whose definition changed. A digest is only computed if the bytes differ."""
     if old is None or old is new or old.tools is new.tools:
         return ()
     same = set(old.tools).intersection(new.tools)
     before = {route.qualified: route for route in old.tools if route not in same}
-    found = []
+    changed = []
     for after in new.tools if before else ():
         was = before.get(after.qualified)
         if was is None or (was.item == after.item and was.original == after.original and was.said == after.said):
             continue
         if was.digest != after.digest:
-            found.append(ChangedDefinition(name=after.qualified, before=was, after=after))
-    return tuple(found)
+            changed.append(ChangedDefinition(name=after.qualified, before=was, after=after))
+    return tuple(changed)
 
 
 def era_of(link: Link) -> Era:
@@ -196,24 +198,24 @@ def era_of(link: Link) -> Era:
 
 
 def below(routes: Iterable[Route]) -> tuple[Below, ...]:
-    """In the order of their paths; a segment counts the tools of all segments below it as well."""
-    found: dict[tuple[str, ...], list[Route]] = {}
+    """Return the segments below an aggregator, by path. A segment counts the tools of all segments below it."""
+    routes_by_path: dict[tuple[str, ...], list[Route]] = {}
     for route in routes:
         inner = route.below[1:]  # without the link's own segment
         for depth in range(1, len(inner) + 1):
-            found.setdefault(inner[:depth], []).append(route)
-    return tuple(_segment(path, found[path]) for path in sorted(found))
+            routes_by_path.setdefault(inner[:depth], []).append(route)
+    return tuple(_segment(path, routes_by_path[path]) for path in sorted(routes_by_path))
 
 
 def _segment(path: tuple[str, ...], routes: list[Route]) -> Below:
     capabilities = [route.capability for route in routes if route.capability is not None]
-    slowest = max((one.latency_class for one in capabilities), default=None)
+    slowest = max((capability.latency_class for capability in capabilities), default=None)
     return Below(
         path=path,
         tools=len(routes),
         hops=min(route.hops for route in routes),
         latency_class=None if slowest is None else slowest.value,
-        degraded=sum(one.availability is Availability.DEGRADED for one in capabilities),
+        degraded=sum(capability.availability is Availability.DEGRADED for capability in capabilities),
         irreversible=sum(route.irreversible for route in routes),
         gated=sum(route.gated for route in routes),
     )

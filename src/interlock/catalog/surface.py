@@ -1,4 +1,4 @@
-"""What the registry of names says of a tool, as its route carries it, and who says it when a list arrives."""
+"""The verdict of the registry of names about a tool, as its route carries it, and who gives it."""
 
 from collections.abc import Callable
 from typing import Any, Final, Protocol
@@ -14,7 +14,7 @@ LIST_STEPS_MAX: Final = 30_000  # that comparing the tools of one list may take;
 
 
 class Surface(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What is said of a difference is put into words when somebody asks."""
+    """The verdict of the registry of names about a tool. Texts are built when they are needed."""
 
     judgement: Judgement
     refuse: Callable[[], Refusal] | None = None  # what every call is answered
@@ -31,12 +31,12 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def warning(self) -> str:
-        """For operators; empty: there is nothing to say."""
+        """Return the warning for operators, or ""."""
         return "" if self.warn is None else self.warn()
 
     @property
     def meta(self) -> dict[str, Any] | None:
-        """Of a registered name: what clients are told under `dev.interlock/surface` (REG-2-1)."""
+        """Return what clients get under `dev.interlock/surface` for a registered name, or None (REG-2-1)."""
         judged = self.judgement
         if judged.status is None:
             return None
@@ -52,8 +52,10 @@ class Surfaces(Protocol):
     def judge(
         self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort
     ) -> Surface | None:
-        """`tool`: its qualified name. `names`: those it goes by at its server and here, before any prefix. `meta`: as
-        its server wrote it. None: there is nothing to say of them."""
+        """Judge a tool, or return None if there is nothing to say about it.
+
+        `tool`: its qualified name. `names`: at its server and here, without any prefix. `meta`: as its server wrote it.
+        """
 
 
 class _NoSurfaces:
@@ -67,7 +69,7 @@ NO_SURFACES: Final[Surfaces] = _NoSurfaces()
 
 
 def is_provided(surface: Surface | None, name: str) -> bool:
-    """Whether a tool keeps to the specification of the name, so that it can stand in for others that do."""
+    """Return whether a tool keeps to the specification of the name, so that it can replace others that do."""
     if surface is None or surface.judgement.name != name:
         return False
     return surface.judgement.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE)

@@ -56,5 +56,5 @@ def out_of_scope(name: str, needed: AuthScope, registered: AuthScope) -> Withhel
 
 
 def surface_refused(name: str, reason: str, code: str) -> Withheld:
-    """By the registry of names (REG-8.1-2)."""
+    """Withhold a tool that the registry of names refuses (REG-8.1-2)."""
     return Withheld(name=name, reason=reason, code=code)

@@ -503,7 +503,7 @@ class Dispatch:
         has_place = await self._queue.wait(place)
         if call.done:
             return
-        refused = self._route_check.maybe_relisted(call) if has_place else _NO_PLACE
+        refused = self._route_check.find_relisted(call) if has_place else _NO_PLACE
         if refused is not None:
             self._refuse(call, refused, 200)
         else:
@@ -528,7 +528,7 @@ class Dispatch:
                 return
             verdict = self.guard.admit(call, link)
             if not isinstance(verdict, Refused):
-                verdict = self._route_check.maybe_relisted(call) or verdict
+                verdict = self._route_check.find_relisted(call) or verdict
         await self._settle(call, link, verdict)
 
     async def _settle(self, call: Call, link: Link, verdict: Admitted[Call] | Refused | Held) -> None:

@@ -196,9 +196,9 @@ async def test_what_was_kept_before_claims_were_is_read_from_its_definition(tmp_
     async with desk_at(tmp_path, clock) as desk:
         await desk.store.kv.put("definitions", "files", zlib.compress(json.dumps(kept).encode()), clock.wall())
     async with shop_at(tmp_path, clock) as shop:
-        found = [shop.definitions.maybe_accepted("files", tool) for tool in kept]
+        found = [shop.definitions.find_accepted("files", tool) for tool in kept]
         assert [one.severity for one in found if one is not None] == [0, 2, 2]
-        assert shop.definitions.maybe_accepted("files", "files.other") is None
+        assert shop.definitions.find_accepted("files", "files.other") is None
 
 
 async def test_a_change_right_after_the_first_list_is_a_change(tmp_path: Path) -> None:

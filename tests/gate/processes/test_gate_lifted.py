@@ -144,7 +144,7 @@ class Changed(_NoRulings):
     def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
         return DefinitionState.CHANGED
 
-    def maybe_accepted(self, segment: str, tool: str) -> Claims | None:
+    def find_accepted(self, segment: str, tool: str) -> Claims | None:
         return Claims(is_open=False)
 
 

@@ -56,11 +56,11 @@ def call(
 
     It is called as any MCP client calls it, at the public endpoint; here --url is a node's public URL.
     """
-    given = _parse_pairs(arg or [])
+    pairs = _parse_pairs(arg or [])
     whole = _whole(args_json)
     client = _public_client(invocation, token, timeout)
     client, tool, nearest = _find(client, name)
-    arguments = whole | {key: _value(tool, key, text) for key, text in given}
+    arguments = whole | {key: _value(tool, key, text) for key, text in pairs}
     try:
         with _Progress(invocation) as progress:
             result = client.call(tool, arguments, on_progress=progress.show)
@@ -114,28 +114,28 @@ def _public_client(invocation: Invocation, token: str | None, timeout: float) ->
 
 
 def _client_token(token: str | None) -> str | None:
-    """An operator's token in the environment is for the operator endpoint and is not sent to the public one."""
+    """Return a client's token. An operator's token is for the operator endpoint and is not sent to the public one."""
     return None if token is None or token.startswith("ilo_") else token
 
 
 def _find(client: "McpClient", name: str) -> "tuple[McpClient, ListedTool, list[str]]":
-    """The tool as it is listed and where, or else by its name alone, with the names that are near it.
+    """Return the listed tool and where it is listed, or the bare name with the names that resemble it.
 
-    Behind a segment it may have the name that its server gave it, which need not be one that can be listed. A name
-    that is not listed is called all the same: whether it exists is the node's to say, and to record.
+    Behind a segment the tool may have the name that its server gave it, which need not be one that can be listed. A
+    name that is not listed is called all the same: the node decides whether it exists, and records it.
     """
     import contextlib
     from difflib import get_close_matches
 
     from interlock.cli.client.mcp import ListedTool
 
-    known: list[str] = []
+    names: list[str] = []
     segment, _, own = name.partition(".")
     has_segment = False
     for tool in client.tools():
         if name in tool.names:
             return client, tool, []
-        known.append(tool.names[0 if "__" in name else -1])  # one spelling of each, the one that was typed
+        names.append(tool.names[0 if "__" in name else -1])  # one spelling of each, the one that was typed
         has_segment = has_segment or tool.names[-1].startswith(f"{segment}.")
     there = client.maybe_at_server(segment) if own and has_segment else None
     if there is not None:
@@ -143,7 +143,7 @@ def _find(client: "McpClient", name: str) -> "tuple[McpClient, ListedTool, list[
             for tool in there.tools():
                 if tool.name == own:
                     return there, tool, []
-    return client, ListedTool(name=name), get_close_matches(name, known, n=3)
+    return client, ListedTool(name=name), get_close_matches(name, names, n=3)
 
 
 def _unknown_tool(invocation: Invocation, name: str, nearest: list[str], refused: Refused) -> Refused:
@@ -156,7 +156,7 @@ def _unknown_tool(invocation: Invocation, name: str, nearest: list[str], refused
 
 
 def _has_tool(invocation: Invocation, name: str) -> bool:
-    """Whether the operator sees it. A node elsewhere is not asked."""
+    """Return whether the operator sees the tool. A remote node is not asked."""
     from interlock.catalog.api import LIST_TOOLS
 
     if invocation.remote_url is not None:
@@ -203,7 +203,7 @@ class _Progress:
 
 
 def _show(invocation: Invocation, raw: bytes) -> int:
-    """Prints a result and gives the exit code that says the same."""
+    """Print a result and return its exit code."""
     import msgspec
 
     from interlock.cli.terminal.text import one_line
@@ -246,7 +246,7 @@ class ShownResult(
 
     @property
     def waits(self) -> bool:
-        """The call is held until a person decides (MCP-AX 11.3)."""
+        """Return whether the call is held until a person decides (MCP-AX 11.3)."""
         from interlock.gate.protocol.held_call import CONFIRMATION, REQUIRED
 
         held = self.meta.get(CONFIRMATION)
@@ -254,14 +254,14 @@ class ShownResult(
 
     @property
     def is_gated(self) -> bool:
-        """The gate answered, and not the tool: the call waits, or a person said no."""
+        """Return whether the gate answered instead of the tool: the call waits, or a person said no."""
         from interlock.gate.protocol.held_call import CONFIRMATION
 
         return isinstance(self.meta.get(CONFIRMATION), dict)
 
     @property
     def held_id(self) -> str | None:
-        """Of a call that waits: what is to be decided."""
+        """Return the id of the approval that a held call waits for."""
         from interlock.gate.protocol.held_call import CONFIRMATION
 
         id = self.meta[CONFIRMATION].get("confirmation_id") if self.waits else None
@@ -269,7 +269,7 @@ class ShownResult(
 
 
 def result_blocks(result: ShownResult) -> list[str]:
-    """Of the gate's answer the text alone: its structured content says the same to programs."""
+    """Return the blocks of a result. For an answer of the gate the text alone: its structured content repeats it."""
     blocks = [_block(block) for block in result.content]
     if bytes(result.structured) and not result.is_gated and not _repeats(result.content, result.structured):
         blocks.append(printable(msgspec.json.format(bytes(result.structured), indent=2).decode()))
@@ -304,14 +304,14 @@ def _as_json(text: str) -> str | None:
 
 
 def _repeats(content: tuple[Any, ...], structured: Raw) -> bool:
-    """A server of structured content repeats it as text, for older clients (MCP, tools: structured content)."""
+    """Return whether the text repeats the structured content, as servers do for older clients."""
     match content:
         case ({"type": "text", "text": str(text)},):
             try:
-                said = msgspec.json.decode(structured)
-                if isinstance(said, dict) and list(said.values()) == [text]:
+                value = msgspec.json.decode(structured)
+                if isinstance(value, dict) and list(value.values()) == [text]:
                     return True
-                return bool(msgspec.json.decode(text) == said)
+                return bool(msgspec.json.decode(text) == value)
             except (msgspec.DecodeError, UnicodeError):
                 return False
     return False
@@ -341,7 +341,9 @@ def arguments_of(schema: Any) -> list[Argument]:
 
 
 def argument_value(schema: Any, name: str, text: str) -> Any:
-    """What `--arg name=text` means: text where the schema allows only text, else JSON where it is JSON, else text."""
+    """Return the value of `--arg name=text`: text if the schema only allows text, else JSON if it is JSON, else
+    text.
+    """
     properties = schema.get("properties") if isinstance(schema, dict) else None
     inner = properties.get(name) if isinstance(properties, dict) else None
     if _types(inner) == {"string"}:
@@ -363,7 +365,7 @@ def _types(schema: Any) -> set[str]:
     if isinstance(stated, str):
         return {stated}
     if isinstance(stated, list):
-        return {str(one) for one in stated}
+        return {str(name) for name in stated}
     choices = schema.get("enum")
     if isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices):
         return {"string"}

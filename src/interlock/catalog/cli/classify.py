@@ -19,15 +19,15 @@ CLASSES: "tuple[ToolClass, ...]" = ("read_only", "reversible", "irreversible")
 
 
 def classes_of(texts: Sequence[str]) -> "dict[str, ToolClass]":
-    """TOOL=CLASS, each."""
-    found: dict[str, ToolClass] = {}
+    """Parse arguments of the form TOOL=CLASS."""
+    classes: dict[str, ToolClass] = {}
     for text in texts:
-        tool, _, said = text.rpartition("=")
-        tool_class = next((one for one in CLASSES if one == said.replace("-", "_")), None)
+        tool, _, word = text.rpartition("=")
+        tool_class = next((known_class for known_class in CLASSES if known_class == word.replace("-", "_")), None)
         if not tool or tool_class is None:
             raise BadUsage("usage", f"{text} is not TOOL=CLASS", hint=f"a class is one of {', '.join(CLASSES)}")
-        found[tool] = tool_class
-    return found
+        classes[tool] = tool_class
+    return classes
 
 
 def ask_classes(
@@ -38,15 +38,17 @@ def ask_classes(
     *,
     nothing_done: str,
 ) -> "dict[str, ToolClass]":
-    """What the person changed, once they agree. `tools`: what may be changed, each with its name at its server, which
-    does where it is unique. `show` draws the table as it then is. A read-only class that the name contradicts is
-    asked about once more."""
-    said: dict[str, ToolClass] = {}
+    """Return the classes that the person changed, once they agree.
+
+    `tools`: those that may be changed, each with its name at its server, which is enough if it is unique. `show` draws
+    the table as it then is. A read-only class that the name contradicts is asked about once more.
+    """
+    answers: dict[str, ToolClass] = {}
     while True:
-        show(said)
+        show(answers)
         answer = typer.prompt(f"{question} yes, no, or TOOL=CLASS to change one", default="yes", err=True).strip()
         if answer.lower() in ("y", "yes"):
-            return said
+            return answers
         if answer.lower() in ("n", "no", "q"):
             raise Waits("not_decided", nothing_done)
         try:
@@ -54,23 +56,23 @@ def ask_classes(
         except BadUsage as bad:
             remark(bad.message)
             continue
-        for given, tool_class in changed.items():
-            name = maybe_tool(given, tools)
+        for written, tool_class in changed.items():
+            name = maybe_tool(written, tools)
             if name is None:
-                remark(f"there is no tool {one_line(given)} whose class could be changed")
+                remark(f"there is no tool {one_line(written)} whose class could be changed")
             elif may_be(tools[name], tool_class):
-                said[name] = tool_class
+                answers[name] = tool_class
 
 
-def maybe_tool(given: str, tools: Mapping[str, str]) -> str | None:
-    if given in tools:
-        return given
-    like = [name for name, original in tools.items() if original == given]
+def maybe_tool(written: str, tools: Mapping[str, str]) -> str | None:
+    if written in tools:
+        return written
+    like = [name for name, original in tools.items() if original == written]
     return like[0] if len(like) == 1 else None
 
 
 def may_be(name: str, tool_class: "ToolClass") -> bool:
-    """Whether the person stays with a class that the name of the tool contradicts."""
+    """Return whether the person insists on a class that the name of the tool contradicts."""
     from interlock.drivers.protocol.binding.effects import maybe_question
 
     doubt = maybe_question(name, tool_class)
@@ -134,82 +136,83 @@ def classify(
 
     out = invocation.out
     proposals = invocation.node.call(PROPOSE_CLASSES).as_(ClassProposals)
-    found = [one for one in proposals.tools if _is_meant(one, pattern)]
-    if not found and pattern is not None and _is_name(pattern) and can_ask() and not (rules or out.as_json):
+    matching = [proposal for proposal in proposals.tools if _is_meant(proposal, pattern)]
+    if not matching and pattern is not None and _is_name(pattern) and can_ask() and not (rules or out.as_json):
         _ask(invocation, pattern, key, passphrase_fd)  # withheld, perhaps: the node knows
-    elif not found and not out.as_json:
+    elif not matching and not out.as_json:
         out.remark("every tool says what it does" if pattern is None else f"no tool to classify matches {pattern}")
     elif yes:
-        _sign(invocation, proposals.aggregator_id, _said(found, classes), key, passphrase_fd)
+        _sign(invocation, proposals.aggregator_id, _said(matching, classes), key, passphrase_fd)
     elif out.as_json:
-        out.json({"unclassified": [_value(one) for one in found]})
+        out.json({"unclassified": [_value(proposal) for proposal in matching]})
     elif rules or not can_ask():
-        for line in _rules(found):
+        for line in _rules(matching):
             out.line(line)
     else:
-        entries = _agreed(invocation, _said(found, classes))
+        entries = _agreed(invocation, _said(matching, classes))
         _sign(invocation, proposals.aggregator_id, entries, key, passphrase_fd)
 
 
-def _is_meant(one: "ClassProposal", pattern: str | None) -> bool:
+def _is_meant(proposal: "ClassProposal", pattern: str | None) -> bool:
     from fnmatch import fnmatchcase
 
-    return pattern is None or fnmatchcase(one.tool, pattern) or one.tool.replace(".", "__") == pattern
+    return pattern is None or fnmatchcase(proposal.tool, pattern) or proposal.tool.replace(".", "__") == pattern
 
 
 def _is_name(pattern: str) -> bool:
     return not any(sign in pattern for sign in "*?[")
 
 
-def _value(one: "ClassProposal") -> dict[str, object]:
+def _value(proposal: "ClassProposal") -> dict[str, object]:
     return {
-        "name": one.tool,
-        "description": one.description,
-        "class": one.tool_class,
-        "by": one.by,
-        "question": one.question,
-        "digest": one.digest,
+        "name": proposal.tool,
+        "description": proposal.description,
+        "class": proposal.tool_class,
+        "by": proposal.by,
+        "question": proposal.question,
+        "digest": proposal.digest,
     }
 
 
-def _originals(found: "Sequence[ClassProposal]") -> dict[str, str]:
-    return {one.tool: one.tool.rpartition(".")[2] for one in found}
+def _originals(proposals: "Sequence[ClassProposal]") -> dict[str, str]:
+    return {proposal.tool: proposal.tool.rpartition(".")[2] for proposal in proposals}
 
 
-def _said(found: "Sequence[ClassProposal]", texts: list[str] | None) -> "list[ClassProposal]":
-    given = classes_of(texts or [])
-    tools = _originals(found)
+def _said(proposals: "Sequence[ClassProposal]", texts: list[str] | None) -> "list[ClassProposal]":
+    classes = classes_of(texts or [])
+    tools = _originals(proposals)
     changed: dict[str, ToolClass] = {}
-    for name, tool_class in given.items():
+    for name, tool_class in classes.items():
         tool = maybe_tool(name, tools)
         if tool is None:
             raise BadUsage("usage", f"{name} is no tool to classify", hint="interlock tools classify --json lists them")
         changed[tool] = tool_class
-    return _changed(found, changed)
+    return _changed(proposals, changed)
 
 
-def _changed(found: "Sequence[ClassProposal]", said: "Mapping[str, ToolClass]") -> "list[ClassProposal]":
+def _changed(proposals: "Sequence[ClassProposal]", classes: "Mapping[str, ToolClass]") -> "list[ClassProposal]":
     from msgspec.structs import replace
 
     return [
-        replace(one, tool_class=said[one.tool], by="person", question=None) if one.tool in said else one
-        for one in found
+        replace(proposal, tool_class=classes[proposal.tool], by="person", question=None)
+        if proposal.tool in classes
+        else proposal
+        for proposal in proposals
     ]
 
 
-def _agreed(invocation: Invocation, found: "list[ClassProposal]") -> "list[ClassProposal]":
-    def show(said: "Mapping[str, ToolClass]") -> None:
-        _draw(invocation, _changed(found, said))
+def _agreed(invocation: Invocation, proposals: "list[ClassProposal]") -> "list[ClassProposal]":
+    def show(classes: "Mapping[str, ToolClass]") -> None:
+        _draw(invocation, _changed(proposals, classes))
 
     nothing = "nothing was signed; their calls wait"
-    said = ask_classes("Sign this?", _originals(found), show, invocation.out.remark, nothing_done=nothing)
-    return _changed(found, said)
+    classes = ask_classes("Sign this?", _originals(proposals), show, invocation.out.remark, nothing_done=nothing)
+    return _changed(proposals, classes)
 
 
-def _draw(invocation: Invocation, found: "Sequence[ClassProposal]") -> None:
+def _draw(invocation: Invocation, proposals: "Sequence[ClassProposal]") -> None:
     from rich.text import Text
 
-    from interlock.catalog.cli.classify import reason
     from interlock.cli.terminal.columns import in_columns
     from interlock.cli.terminal.text import first_sentence, one_line
 
@@ -217,12 +220,12 @@ def _draw(invocation: Invocation, found: "Sequence[ClassProposal]") -> None:
     rows = [[Text(head, style="dim") for head in ("TOOL", "CLASS", "BECAUSE", "ITS SERVER SAYS")]]
     rows += [
         [
-            Text(one_line(one.tool), style="bold"),
-            Text(one.tool_class),
-            Text(reason(one.by, one.question), style="yellow" if one.question else ""),
-            Text(first_sentence(one.description or ""), style="dim"),
+            Text(one_line(proposal.tool), style="bold"),
+            Text(proposal.tool_class),
+            Text(reason(proposal.by, proposal.question), style="yellow" if proposal.question else ""),
+            Text(first_sentence(proposal.description or ""), style="dim"),
         ]
-        for one in found
+        for proposal in proposals
     ]
     out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 2: 16, 0: 16}))
 
@@ -230,7 +233,7 @@ def _draw(invocation: Invocation, found: "Sequence[ClassProposal]") -> None:
 def _sign(
     invocation: Invocation,
     aggregator_id: str,
-    found: "Sequence[ClassProposal]",
+    proposals: "Sequence[ClassProposal]",
     key: str | None,
     passphrase_fd: int | None,
 ) -> None:
@@ -248,7 +251,9 @@ def _sign(
     from interlock.approvals.cli.signing import prove_classes
     from interlock.cli.terminal.text import count, one_line
 
-    entries = tuple(ToolRuling(tool=one.tool, digest=one.digest, tool_class=one.tool_class) for one in found)
+    entries = tuple(
+        ToolRuling(tool=entry.tool, digest=entry.digest, tool_class=entry.tool_class) for entry in proposals
+    )
     answers = []
     for start in range(0, len(entries), CLASSIFIED_MAX):
         part, id = entries[start : start + CLASSIFIED_MAX], str(uuid.uuid4())
@@ -256,16 +261,16 @@ def _sign(
         body = SignClasses(id=id, entries=part, proof=proof)
         answers.append(invocation.node.call(SIGN_CLASSES, body=body).as_(ClassifiedTools))
     done = ClassifiedTools(
-        classified=tuple(one for answer in answers for one in answer.classified),
-        left_out=tuple(one for answer in answers for one in answer.left_out),
+        classified=tuple(entry for answer in answers for entry in answer.classified),
+        left_out=tuple(entry for answer in answers for entry in answer.left_out),
     )
     out = invocation.out
     if out.as_json:
         out.json(msgspec.to_builtins(done))
         return
     out.line(f"{count(len(done.classified), 'tool')} classified, remembered for their definitions")
-    for one in done.left_out:
-        out.line(f"left out: {one_line(one.tool)}: {one_line(one.why)}")
+    for entry in done.left_out:
+        out.line(f"left out: {one_line(entry.tool)}: {one_line(entry.why)}")
 
 
 def _rules(tools: "Sequence[ClassProposal]") -> list[str]:
@@ -273,15 +278,15 @@ def _rules(tools: "Sequence[ClassProposal]") -> list[str]:
     from interlock.config.toml_text import toml_text
 
     lines = ["# What tools do that do not say it themselves. Strict; loosen what you know to be harmless."]
-    for one in tools:
-        gist = first_sentence(one.description or "")
+    for proposal in tools:
+        gist = first_sentence(proposal.description or "")
         lines += ["", f"# {gist}" if gist else "# It has no description.", "[[tool]]"]
-        lines += [f"match = {toml_text(one.tool)}", "mutable = true", "reversible = false"]
+        lines += [f"match = {toml_text(proposal.tool)}", "mutable = true", "reversible = false"]
     return lines
 
 
 def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int | None) -> None:
-    """About one tool that is withheld, or was denied: with all that its server says of it."""
+    """Ask about one tool that is withheld or was denied, and show everything its server says about it."""
     from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, Approval, DecideApproval
     from interlock.approvals.cli.inbox import CLASSES, draw_preview, is_folded
     from interlock.approvals.cli.signing import prove
@@ -291,23 +296,29 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     node, out = invocation.node, invocation.out
     raised = node.call(CLASSIFY_TOOL, name=name)
     answer = node.call(GET_APPROVAL, id=raised.as_(Approval).id)
-    one = answer.as_(Approval)
+    approval = answer.as_(Approval)
     draw_preview(invocation, answer)
-    said = _ask_class(f"What is {one_line(one.tool)}? {', '.join(one.answers)}, {SKIP}", (*one.answers, SKIP))
-    if said != SKIP and is_folded(one) and not typer.confirm("Parts of it are folded. Say so all the same?", err=True):
-        said = SKIP
-    if said == SKIP:
-        out.advice(f"{one_line(one.tool)} waits: interlock approvals")
+    word = _ask_class(
+        f"What is {one_line(approval.tool)}? {', '.join(approval.answers)}, {SKIP}", (*approval.answers, SKIP)
+    )
+    if (
+        word != SKIP
+        and is_folded(approval)
+        and not typer.confirm("Parts of it are folded. Say so all the same?", err=True)
+    ):
+        word = SKIP
+    if word == SKIP:
+        out.advice(f"{one_line(approval.tool)} waits: interlock approvals")
         return
-    proof = prove(answer, said=said, key=key, passphrase_fd=passphrase_fd)
-    tool_class = next((known for known in CLASSES if known == said), None)
+    proof = prove(answer, said=word, key=key, passphrase_fd=passphrase_fd)
+    tool_class = next((known_class for known_class in CLASSES if known_class == word), None)
     body = DecideApproval(decision="approve", proof=proof, tool_class=tool_class)
-    node.call(DECIDE_APPROVAL, id=one.id, body=body)
-    out.line(f"{one_line(one.tool)}: {said}, remembered")
+    node.call(DECIDE_APPROVAL, id=approval.id, body=body)
+    out.line(f"{one_line(approval.tool)}: {word}, remembered")
 
 
 def _ask_class(question: str, possible: tuple[str, ...]) -> str:
     while True:
-        said = str(typer.prompt(question, default=SKIP, err=True)).strip().lower().replace("-", "_")
-        if said in possible:
-            return said
+        word = str(typer.prompt(question, default=SKIP, err=True)).strip().lower().replace("-", "_")
+        if word in possible:
+            return word

@@ -68,15 +68,15 @@ def list_tools(
     from interlock.catalog.api import Tools
 
     if out.as_json:
-        kept = [
+        matching = [
             tool
             for tool in answer.value["tools"]
             if _matches(pattern, tool["name"], tool.get("alias"), tool["original"])
         ]
-        found = _fitting(
-            search, kept, lambda tool: (_searched_name(tool["name"], tool["original"]), tool.get("description"))
+        fitting = _fitting(
+            search, matching, lambda tool: (_searched_name(tool["name"], tool["original"]), tool.get("description"))
         )
-        out.json({"tools": found})
+        out.json({"tools": fitting})
         return
     tools = [tool for tool in answer.as_(Tools).tools if _matches(pattern, tool.name, tool.alias, tool.original)]
     tools = _fitting(search, tools, lambda tool: (_searched_name(tool.name, tool.original), tool.description))
@@ -87,7 +87,7 @@ def list_tools(
 
 
 def _fitting(search: str | None, tools: list[T], text: "Callable[[T], tuple[str, str | None]]") -> list[T]:
-    """By the ranking that `introspect` has."""
+    """Return the tools that fit the words, ranked as `introspect` does."""
     if search is None:
         return tools
     from interlock.aql.protocol.search import SearchIndex, term_weights
@@ -98,7 +98,7 @@ def _fitting(search: str | None, tools: list[T], text: "Callable[[T], tuple[str,
 
 
 def _searched_name(name: str, original: str) -> str:
-    """With the name at its server, where that is beyond ASCII and the tool has another here."""
+    """Return the name to search, with the name at its server if that is not ASCII."""
     return name if original.isascii() else f"{name} {original}"
 
 
@@ -147,10 +147,10 @@ def _operation_table(tools: "list[Tool]", width: int) -> "list[Text]":
 
     rows = [[Text(head, style="dim") for head in ("TOOL", "OPERATION", "CATEGORY", "RULE", "REASON")]]
     for tool in tools:
-        made = tool.operation
-        if made is not UNSET:
-            said = (tool.name, made.name, made.category, made.rule, made.reason or "")
-            rows.append([Text(one_line(text)) for text in said])
+        operation = tool.operation
+        if operation is not UNSET:
+            cells = (tool.name, operation.name, operation.category, operation.rule, operation.reason or "")
+            rows.append([Text(one_line(text)) for text in cells])
     return in_columns(rows, width=width, shrink={4: 20, 0: 20, 1: 20})
 
 
@@ -257,14 +257,14 @@ def _detail(tool: "ToolDetail", width: int, ascii_only: bool) -> "list[Text]":
 
 
 def _surface_lines(surface: "ToolSurface", width: int) -> "list[Text]":
-    """The verdict of the registry, and each difference on a line of its own."""
+    """Return the verdict of the registry, and each difference on a separate line."""
     from interlock.cli.terminal.columns import labelled_lines
     from interlock.cli.terminal.text import one_line
 
     status = f", {surface.status}, revision {surface.revision}" if surface.status else ""
     lines = labelled_lines("name", one_line(f"{surface.name}: {surface.verdict}{status}"), width)
-    told = [*surface.differences] or ([surface.warning] if surface.warning else [])
-    for line in told:
+    remarks = [*surface.differences] or ([surface.warning] if surface.warning else [])
+    for line in remarks:
         lines += labelled_lines("", one_line(line), width, style="yellow")
     return lines
 
@@ -342,10 +342,10 @@ def where(
 
     answer = invocation.node.call(LIST_TOOLS)
     out = invocation.out
-    tools = [one for one in answer.as_(Tools).tools if name == one.original or one.name.endswith(f".{name}")]
+    tools = [tool for tool in answer.as_(Tools).tools if name == tool.original or tool.name.endswith(f".{name}")]
     if out.as_json:
-        kept = {one.name for one in tools}
-        out.json({"tools": [one for one in answer.value["tools"] if one["name"] in kept]})
+        names = {tool.name for tool in tools}
+        out.json({"tools": [tool for tool in answer.value["tools"] if tool["name"] in names]})
         return
     if not tools:
         raise Refused("not_found", f"no server lists {name} now", hint="interlock tools list")
@@ -357,11 +357,11 @@ def where(
     from interlock.names.protocol.judgement import absent_verdict
 
     rows = [[Text(head, style="dim") for head in ("TOOL", "STATE", "VERDICT", "WHY")]]
-    for one in tools:
-        surface = None if isinstance(one.surface, UnsetType) else one.surface
-        plain = absent_verdict(one.original.rpartition(".")[2]).value  # REG-4.2-7
+    for tool in tools:
+        surface = None if isinstance(tool.surface, UnsetType) else tool.surface
+        plain = absent_verdict(tool.original.rpartition(".")[2]).value  # REG-4.2-7
         verdict, why = (plain, "") if surface is None else (surface.verdict, surface.warning)
-        rows.append([Text(one_line(one.name), style="bold"), Text(one.state), Text(verdict), Text(one_line(why))])
+        rows.append([Text(one_line(tool.name), style="bold"), Text(tool.state), Text(verdict), Text(one_line(why))])
     out.draw(*in_columns(rows, width=out.console.width, shrink={3: 24, 0: 20}))
     out.remark("by what servers list now; the registry of names does not say who offers a name")  # REG-7.1-2
 
