@@ -60,7 +60,7 @@ WHOLE: Final = frozenset({"introspect", "search"})  # system-wide names that nee
 
 
 def canonical_verb(name: str, category: Category) -> str:
-    """The canonical verb that a name's own verb is closest to."""
+    """Return the canonical verb that is closest to the verb of a name."""
     verb = name.partition("_")[0]
     verbs = CANONICAL[category]
     if verb in verbs:
@@ -70,25 +70,25 @@ def canonical_verb(name: str, category: Category) -> str:
 
 
 def objection(name: str, category: Category, reason: str | None) -> str | None:
-    """What the naming rules say against a name; None where they are kept or a reason is given (8.5.3)."""
+    """Return what the naming rules say against a name, or None if it follows them or a reason is given (8.5.3)."""
     verb, _, rest = name.partition("_")
-    known = verb in SIMILAR or any(verb in verbs for verbs in CANONICAL.values())
+    is_known_verb = verb in SIMILAR or any(verb in verbs for verbs in CANONICAL.values())
     if verb in CANONICAL[category]:
         return None if rest else f"operation '{name}': a name has the form {verb}_RESOURCE (8.5.2)"
     if reason or name in WHOLE:
         return None
     canonical = canonical_verb(name, category)
-    if not known:
+    if not is_known_verb:
         return f"operation '{name}': it does not begin with a known verb; call it {canonical}_RESOURCE, or give reason="
     return f"operation '{name}': the canonical verb is '{canonical}'; use it, or give reason= (8.5.1)"
 
 
 def described(description: str, name: str, category: Category, reason: str | None) -> str:
-    """The description, with the reason and the canonical equivalent of another verb (8.5.3)."""
+    """Return the description with the reason and the canonical equivalent of another verb (8.5.3)."""
     if not reason or name.partition("_")[0] in CANONICAL[category]:
         return description
-    said = reason.strip().rstrip(".")
-    return f"{description.rstrip()} {said[:1].upper()}{said[1:]}. Similar to {canonical_verb(name, category)}."
+    sentence = reason.strip().rstrip(".")
+    return f"{description.rstrip()} {sentence[:1].upper()}{sentence[1:]}. Similar to {canonical_verb(name, category)}."
 
 
 log = logging.getLogger("interlock.aql")
@@ -149,7 +149,7 @@ class Adapter:
     def create(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
 
     def create(self, function: Any = None, **options: Any) -> Any:
-        """A handler that adds something. `upsert=True`: it may find that it exists."""
+        """Declare a handler that adds something. `upsert=True`: it also accepts what exists already."""
         return self._declare(Category.CREATE, function, options)
 
     @overload
@@ -159,7 +159,7 @@ class Adapter:
     def read(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
 
     def read(self, function: Any = None, **options: Any) -> Any:
-        """A handler that changes nothing. `presets={"minimal": ("id", "title")}`: fields by preset."""
+        """Declare a handler that changes nothing. `presets={"minimal": ("id", "title")}`: fields by preset."""
         return self._declare(Category.READ, function, options)
 
     @overload
@@ -183,7 +183,7 @@ class Adapter:
     def delete(self, function: None = None, **options: Any) -> Callable[[_Function], _Function]: ...
 
     def delete(self, function: Any = None, **options: Any) -> Any:
-        """A handler that removes something. With `load=` of a versioned type it takes `if_match`."""
+        """Declare a handler that removes something. With `load=` of a versioned type it takes `if_match`."""
         return self._declare(Category.DELETE, function, options)
 
     @overload
@@ -201,8 +201,11 @@ class Adapter:
         return self._declare(Category.EXECUTE, function, options)
 
     def request(self, method: str, **options: Any) -> Callable[[_Function], _Function]:
-        """A handler that stands for a request of a REST API: GET reads, PUT and PATCH change, DELETE removes, POST adds
-        where its name says so and else runs something (8.5.1)."""
+        """Declare a handler for a request of a REST API.
+
+        GET reads, PUT and PATCH change, DELETE removes. POST adds if its name says so, and otherwise runs something
+        (8.5.1).
+        """
 
         def declare(function: _Function) -> _Function:
             name = str(options.get("name") or getattr(function, "__name__", ""))
@@ -399,7 +402,9 @@ def _fields_parameter(default: str) -> Parameter:
 
 
 def _update_problem(operation: Operation) -> str | None:
-    """4.5: identifiers beside `input`, and everything that can be changed inside it."""
+    """Return why an operation is no valid UPDATE, or None: identifiers are beside `input`, everything else is inside
+    it (4.5).
+    """
     if "input" not in operation.by_name:  # AQL-4.5-1
         return f"operation '{operation.name}': an UPDATE takes what it changes in a parameter 'input' (4.5)"
     beside = {"dry_run", IF_MATCH.name, CONFIRMATION.name}
@@ -413,6 +418,7 @@ _Id = Annotated[str, "The execution_id of the answer that started it."]
 
 
 def add_execution_operations(adapter: "Adapter") -> None:
+    """Add the operations about executions (8.4)."""
     executions = adapter.executions
 
     async def get_execution(execution_id: _Id, context: Context) -> dict[str, Any]:

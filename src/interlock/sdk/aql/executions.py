@@ -56,7 +56,7 @@ class Execution:
         total: float | None = None,
         message: str | None = None,
     ) -> None:
-        """At least one of percentage, current with total, and message (8.4.3)."""
+        """Report progress: at least a percentage, `current` with `total`, or a message (8.4.3)."""
         if percentage is None and current is None and message is None:
             raise ValueError("progress needs percentage, current with total, or message")
         if percentage is not None and not 0 <= percentage <= 100:
@@ -68,7 +68,9 @@ class Execution:
             self._progress = {key: value for key, value in told.items() if value is not None}
 
     def enter(self, state: str) -> None:
-        """A state that the operation declared. Raises ValueError for another, OperationFailed where no way leads."""
+        """Enter a state that the operation declared. Raises ValueError for other states, OperationFailed if no move
+        leads there.
+        """
         if state not in self._extra:
             raise ValueError(f"'{state}' is no declared state of '{self.operation}'")
         core = ExecutionStatus(self._extra[state])
@@ -77,7 +79,7 @@ class Execution:
         self._state = state
 
     def move(self, to: ExecutionStatus) -> None:
-        """Raises OperationFailed (CONFLICT_INVALID_STATE) where the life cycle has no such move."""
+        """Change the status. Raises OperationFailed (CONFLICT_INVALID_STATE) if the life cycle has no such move."""
         if not may_move(self._status, to, supports_retry=self._lifecycle.supports_retry):  # AQL-8.4.2-1
             raise OperationFailed(self.invalid_state(to.value))
         self._status, self._state = to, to.value
@@ -131,14 +133,14 @@ class Execution:
                 self._error["details"] = found.details
 
     def _end(self, to: ExecutionStatus) -> bool:
-        """False: it has ended already, and what comes late is dropped."""
+        """End the execution; return False if it has ended already, so that late results are dropped."""
         with contextlib.suppress(OperationFailed):
             self.move(to)  # AQL-8.4.2-2, AQL-2.3.3-3
             return True
         return False
 
     def cancel(self) -> None:
-        """From every state that is not terminal (8.4.4)."""
+        """Cancel the execution from any state that is not terminal (8.4.4)."""
         if self._status in TERMINAL:
             raise OperationFailed(self.invalid_state("cancelled"))  # AQL-8.4.2-2
         self.move(ExecutionStatus.CANCELLED)  # AQL-8.4.4-4
@@ -154,7 +156,7 @@ class Execution:
 
 
 class Executions:
-    """Those of an adapter, by id; each is known only to who started it."""
+    """The executions of an adapter by id. Each is visible only to the caller that started it."""
 
     def __init__(self) -> None:
         self._by_id: dict[str, Execution] = {}
@@ -166,11 +168,11 @@ class Executions:
         return execution
 
     def found(self, execution_id: str, owner: str) -> Execution:
-        """Raises OperationFailed for one that is unknown or somebody else's."""
-        known = self._by_id.get(execution_id)
-        if known is None or known.owner != owner:
+        """Return an execution of this owner. Raises OperationFailed if it is unknown or belongs to another caller."""
+        execution = self._by_id.get(execution_id)
+        if execution is None or execution.owner != owner:
             raise OperationFailed(resource_not_found("execution", execution_id))
-        return known
+        return execution
 
     def __iter__(self) -> Iterator[Execution]:
         return iter(tuple(self._by_id.values()))

@@ -48,7 +48,7 @@ _JSON: Final = b"application/json"
 
 
 def run_http(adapters: Sequence["Adapter"], address: str, token: str | None) -> None:
-    """Until the process is told to stop. Raises ValueError for an address, or the lack of a token."""
+    """Serve until the process is asked to stop. Raises ValueError for a bad address or a missing token."""
     import uvicorn
 
     host, colon, port = address.rpartition(":")
@@ -68,7 +68,7 @@ class _Session:
 
 class HttpApplication:
     def __init__(self, adapters: Sequence["Adapter"], token: str | None = None, *, is_open: bool = False) -> None:
-        """`is_open`: others than this machine reach it, and a token is needed."""
+        """Create the application. `is_open`: other machines can reach it, so a token is required."""
         if is_open and not token:
             raise ValueError("an address that others reach needs a token")
         self._adapters = adapters
@@ -204,7 +204,7 @@ def _is_here(address: bytes) -> bool:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """None: larger than a request may be."""
+    """Read a request body, or return None if it is too large."""
     pieces: list[bytes] = []
     size, more = 0, True
     while more:
@@ -227,7 +227,7 @@ async def _answer(
     *,
     is_cancelled_by_leaving: bool,
 ) -> None:
-    """The result alone; or, where anything is told before it, a stream that ends with it."""
+    """Send the result alone, or, if something is reported before it, a stream that ends with it."""
     gone = asyncio.ensure_future(_gone(receive))
     is_stream = False
     try:

@@ -25,8 +25,12 @@ CONCURRENCIES: Final[tuple[Concurrency, ...]] = get_args(Concurrency)
 
 
 class Schedule:
-    """`serialized`: one after the other. `read-concurrent`: a write has nothing beside it. `resource-locked`: writes of
-    one resource one after the other. `fully-concurrent`: no waiting. `most`: calls at once; further ones wait."""
+    """The order in which operations of an adapter run (9.3.1).
+
+    `serialized`: one after the other. `read-concurrent`: nothing runs beside a write. `resource-locked`: writes to one
+    resource run one after the other. `fully-concurrent`: no waiting. `most`: how many calls run at once; further calls
+    wait.
+    """
 
     def __init__(self, kind: Concurrency, most: int | None) -> None:
         self.kind = kind
@@ -39,7 +43,7 @@ class Schedule:
 
     @asynccontextmanager
     async def turn(self, *, is_read: bool, resource: Hashable) -> AsyncIterator[None]:
-        """`resource`: the identifiers of a call."""
+        """Wait until a call may run. `resource`: the identifiers of the call."""
         if self._room is None:
             async with self._alone(is_read=is_read, resource=resource):
                 yield
@@ -126,9 +130,9 @@ class NativeOperation:
     def is_read(self) -> bool:
         return self.declaration.category is Category.READ
 
-    def resource_key(self, given: Mapping[str, Any]) -> Hashable:
-        """What a call is about: its required scalar parameters."""
-        return tuple(str(given.get(name)) for name in self.declaration.required if name != "input")
+    def resource_key(self, arguments: Mapping[str, Any]) -> Hashable:
+        """Return what a call is about: its required scalar parameters."""
+        return tuple(str(arguments.get(name)) for name in self.declaration.required if name != "input")
 
     async def run(
         self,
@@ -178,7 +182,9 @@ class NativeOperation:
         return values, page
 
     async def _prepare(self, load: Callable[..., Any], values: dict[str, Any], if_match: str | None) -> None:
-        """The stored resource, held against `if_match`; of an UPDATE, `input` becomes it with the changes merged in."""
+        """Load the stored resource and compare it with `if_match`; for an UPDATE, merge the changes in `input` into
+        it.
+        """
         taken = inspect.signature(load).parameters
         stored = await _call(load, {name: value for name, value in values.items() if name in taken})
         if if_match is not None:
@@ -238,7 +244,7 @@ class NativeOperation:
         return {**made, "_etag": etag_of(value)} if isinstance(value, self._versioned) else made
 
     def _started(self, lifecycle: Lifecycle, values: dict[str, Any], context: Context, executions: Executions) -> Any:
-        """8.4: it answers at once, and goes on."""
+        """Start a long-running operation and return its execution at once (8.4)."""
         signature = self._signature
 
         async def work(execution: Execution) -> Any:
@@ -268,5 +274,5 @@ def _converted(argument: Argument, value: Any) -> Any:
 
 
 def _decode(kind: type, value: Any) -> Any:
-    """Of types that msgspec does not know: an integer that comes as text."""
+    """Decode types that msgspec does not know: an integer that is sent as text."""
     return kind(value)

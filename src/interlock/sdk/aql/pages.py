@@ -62,13 +62,15 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     clamped_from: int | None = None
 
     def of(self, items: Iterable[Item], key: Callable[[Item], Any], *, sort: Sort[Any] | None = None) -> Listing[Item]:
-        """The page of a collection that is at hand. Keys are unique; the order is theirs, or its reverse by `sort`."""
+        """Return the page of a collection in memory. Keys are unique; items are in their order, or in reverse by
+        `sort`.
+        """
         is_falling = sort is not None and sort.order == "desc"
         ordered = sorted(items, key=key, reverse=is_falling)
-        keys = [key(one) for one in ordered]
+        keys = [key(item) for item in ordered]
         low, high = (self.before, self.after) if is_falling else (self.after, self.before)
         inside = [
-            index for index, one in enumerate(keys) if (low is None or one > low) and (high is None or one < high)
+            index for index, item in enumerate(keys) if (low is None or item > low) and (high is None or item < high)
         ]
         taken = inside[-self.size :] if self.from_end and self.size else inside[: self.size]
         start, end = (taken[0], taken[-1]) if taken else (0, -1)
@@ -90,7 +92,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_page(given: dict[str, Any], operation: str) -> Page:
-    """Of the four parameters, which are taken out of `given`. Raises OperationFailed."""
+    """Remove the four page parameters from the arguments and return the page. Raises OperationFailed."""
     first, after, last, before = (given.pop(name, None) for name in ("first", "after", "last", "before"))
     for one, other, wrong in (
         ("first", "last", first is not None and last is not None),
@@ -150,7 +152,7 @@ def _check(text: bytes, operation: str) -> bytes:
 
 
 def etag_of(resource: Any) -> str:
-    """Of what a resource holds, whatever the order of its keys."""
+    """Return the etag of a resource's content, whatever the order of its keys."""
     members = {key: value for key, value in plain(resource).items() if key != "_etag"}
     text = msgspec.json.encode(members, order="deterministic")
     return f'W/"{hashlib.sha256(text).hexdigest()[:16]}"'

@@ -48,7 +48,7 @@ class EndpointTool(msgspec.Struct, frozen=True):
 
 
 async def serve_stdio(adapters: Sequence["Adapter"]) -> None:
-    """Until standard input ends; what still runs then is cancelled. Raises DeclarationInvalid."""
+    """Serve until standard input ends; what still runs then is cancelled. Raises DeclarationInvalid."""
     line = _Line(make_offer(adapters))
     line.begin(await open_standard(line, REQUEST_BYTES_MAX))
     await line.closed.wait()
@@ -63,7 +63,7 @@ def cancel_executions(adapters: Sequence["Adapter"]) -> None:
 
 
 def make_offer(adapters: Sequence["Adapter"]) -> Offer:
-    """The endpoints of all of them; the first one names the server. Raises DeclarationInvalid."""
+    """Return the endpoints of all adapters; the first adapter names the server. Raises DeclarationInvalid."""
     served: dict[str, EndpointTool] = {}
     for adapter in adapters:
         service = Service(adapter)
@@ -128,7 +128,9 @@ class _Line:
 
 
 def answer_unreadable(data: bytes) -> bytes | None:
-    """4.7.1: the envelope, where bytes that are no UTF-8 stand in a tools/call that can be read around them."""
+    """Return the error envelope for a tools/call with bytes that are no UTF-8, if the rest of the call is readable
+    (4.7.1).
+    """
     try:
         data.decode()
     except UnicodeDecodeError as error:

@@ -99,7 +99,7 @@ class Service:
         return every if tool.family is None else [one for one in every if profile.family_of(one) == tool.family]
 
     def _permissions(self, tool: EndpointTool) -> Permissions:
-        """Those of the riskiest operation (C.tool-4)."""
+        """Return the permissions of the riskiest operation (C.tool-4)."""
         if tool.family is None:
             return Permissions(False, True)
         profile = self._adapter.endpoints.profile
@@ -127,7 +127,7 @@ class Service:
     # tools/call
 
     async def answer(self, tool: str, arguments: Raw | bytes | None, make_context: MakeContext) -> tuple[bytes, bool]:
-        """The envelope, and whether the MCP result says isError. `tool` is one of the adapter's."""
+        """Return the envelope, and whether the MCP result has isError. `tool` is one of the adapter's endpoints."""
         endpoint = self._adapter.endpoints.by_name[tool]
         read = read_request(arguments, self._adapter.limits)
         if isinstance(read, Failure):
@@ -316,14 +316,14 @@ class Service:
 
 
 def _texts(value: Any) -> list[str]:
-    """A token as it came: JSON text, or decoded."""
+    """Return a confirmation token in both forms it may be sent in: as JSON text, and decoded."""
     if isinstance(value, Raw):
         value = find_string(value) or ""
     return [] if value is None else [str(value)]
 
 
 def _asked(operation: Operation, read: Arguments) -> str:
-    """What the caller is asked, with the values of the parameters it names."""
+    """Return the question to the caller, with the values of the parameters that it names."""
     values = {key: value for key, value in msgspec.json.decode(read.text).items() if isinstance(value, str | int)}
     try:
         return operation.confirmation_message.format_map(values)

@@ -60,7 +60,9 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_signature(name: str, function: Callable[..., Any], *, partial: Mapping[str, Iterable[str]]) -> Signature:
-    """`partial`: parameters that take changes of a resource, with its fields that cannot be changed."""
+    """Read the signature of a handler. `partial`: parameters that take changes of a resource, with the fields that
+    cannot change.
+    """
     try:
         hinted = get_type_hints(function, include_extras=True)
         declared = inspect.signature(function).parameters.values()
@@ -105,7 +107,7 @@ def read_signature(name: str, function: Callable[..., Any], *, partial: Mapping[
 
 
 def _bare(hint: Any) -> tuple[Any, Any]:
-    """The type without what is said of it, and the type as values are converted to it (without our own texts)."""
+    """Return the type without its annotations, and the type that values are converted to, without our own texts."""
     if get_origin(hint) is not Annotated:
         return hint, hint
     inner, *said = get_args(hint)
@@ -118,7 +120,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _binary(name: str, description: str, *, required: bool) -> list[Parameter]:
-    """4.7.4: three parameters."""
+    """Return the three parameters of binary data (4.7.4)."""
     said = f"{description} Base64 (RFC 4648) with padding.".strip()
     return [
         Parameter(name=f"{name}_content", type="string", required=required, description=said),
@@ -128,7 +130,7 @@ def _binary(name: str, description: str, *, required: bool) -> list[Parameter]:
 
 
 class _Types:
-    """What one signature names, read into declarations."""
+    """The types that one signature names, as declarations."""
 
     def __init__(self, operation: str) -> None:
         self._operation = operation
@@ -173,7 +175,9 @@ class _Types:
         return Parameter(description=said, **made)
 
     def changes(self, name: str, hint: Any, fixed: frozenset[str]) -> Parameter:
-        """4.5: the parameter `input`, whose fields are all optional; null removes those that are not required."""
+        """Return the parameter `input`, whose fields are all optional; null removes those that are not required
+        (4.5).
+        """
         inner = _bare(hint)[0]
         if not _is_struct(inner):
             raise DeclarationInvalid(
@@ -183,7 +187,7 @@ class _Types:
         return Parameter(name=name, type=self._changed(inner, fixed), required=True, description=said)
 
     def _changed(self, kind: Any, fixed: frozenset[str] = frozenset()) -> str:
-        """The type of the changes of an object, whose inner objects are changed in the same way."""
+        """Return the type of the changes of an object, whose inner objects change in the same way."""
         word = f"{kind.__name__}Input"
         if word not in self.types:
             self.types[word] = TypeDeclaration(name=word, kind="object")  # while it is read, for one that holds itself
@@ -223,7 +227,7 @@ class _Types:
         return Returns(word, "object" if word in ("object", "any") else "scalar")
 
     def _word(self, kind: Any) -> tuple[str, dict[str, Any], str]:
-        """The word of a type, what goes with it, and what is said of it without being asked."""
+        """Return the name of a type, its constraints, and the description that follows from them."""
         if kind in _WORDS:
             return _WORDS[kind], {}, ""
         if kind in _TEXTS:
@@ -272,13 +276,13 @@ class _Types:
         return name
 
     def _field(self, name: str, hint: Any, *, required: bool, default: Any) -> Parameter:
-        """A field of an object; what null does in one need not be said."""
+        """Return a field of an object, without the remark about null."""
         hint = _nullable(hint, required=True, said=" null: it has no value.") if type(None) in _members(hint) else hint
         return self.parameter(name, hint, required=required, default=default)
 
 
 def _members(hint: Any) -> tuple[Any, ...]:
-    """The types of a union, or the one type."""
+    """Return the types of a union, or the single type."""
     inner = _bare(hint)[0]
     if get_origin(inner) in (typing.Union, type(int | str)):
         return get_args(inner)
@@ -286,7 +290,7 @@ def _members(hint: Any) -> tuple[Any, ...]:
 
 
 def _nullable(hint: Any, required: bool, said: str = " null removes it.") -> Any:
-    """The annotation, with null where the field may be without a value."""
+    """Return the annotation, with null if the field may be without a value."""
     if required and type(None) not in _members(hint):
         return hint
     inner, *more = get_args(hint) if get_origin(hint) is Annotated else (hint,)

@@ -49,7 +49,7 @@ class BigInt(int):
 
 
 def plain(value: Any) -> Any:
-    """As JSON values. Raises TypeError for what cannot be one."""
+    """Convert a value to JSON values. Raises TypeError for what cannot be converted."""
     if value is None or isinstance(value, bool | str):
         return str(value) if isinstance(value, Enum) else value
     if isinstance(value, Enum):
@@ -83,7 +83,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return _members(value)
     if isinstance(value, Iterable):
-        return [plain(one) for one in value]
+        return [plain(item) for item in value]
     raise TypeError(f"a {type(value).__name__} is no JSON value")
 
 
@@ -115,17 +115,19 @@ def read_base64(param: str, text: str) -> bytes:
 
 
 def check_integers(param: str, value: Any) -> None:
-    """4.7.3: an integer beyond the safe range has to come as text. Raises OperationFailed with its dotted place."""
+    """Refuse an integer beyond the safe range, which has to be sent as text (4.7.3). Raises OperationFailed with its
+    dotted place.
+    """
     left = [(param, value)]
     while left:
-        place, one = left.pop()
-        if isinstance(one, int) and not isinstance(one, bool) and abs(one) > SAFE_INTEGER:
+        place, item = left.pop()
+        if isinstance(item, int) and not isinstance(item, bool) and abs(item) > SAFE_INTEGER:
             hint = f"Integers beyond {SAFE_INTEGER} are sent as text"
             raise OperationFailed(invalid_type(place, "string", "integer", hint=hint))
-        if isinstance(one, dict):
-            left += [(f"{place}.{key}", each) for key, each in one.items()]
-        elif isinstance(one, list):
-            left += [(f"{place}.{index}", each) for index, each in enumerate(one)]
+        if isinstance(item, dict):
+            left += [(f"{place}.{key}", each) for key, each in item.items()]
+        elif isinstance(item, list):
+            left += [(f"{place}.{index}", each) for index, each in enumerate(item)]
 
 
 def fail(code: Code, message: str, details: Mapping[str, Any] | None = None) -> NoReturn:
@@ -143,7 +145,7 @@ def already_exists(resource_type: str, resource_id: str) -> NoReturn:
 
 
 class Context:
-    """A parameter of a handler that is annotated `Context` receives it. Usable in threads."""
+    """The context of a call: a parameter of a handler that is annotated `Context` receives it. Usable in threads."""
 
     def __init__(
         self,
@@ -160,21 +162,23 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """The caller no longer waits. An async handler is cancelled anyway; a plain one should look now and then."""
+        """Return whether the caller no longer waits. An async handler is cancelled anyway; a plain one should check
+        regularly.
+        """
         return self._is_cancelled()
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Told to the caller if it asked for progress. `done` must grow."""
+        """Report progress to the caller if it asked for it. `done` must grow."""
         self._tell_progress(done, total, message)
 
     def warn(
         self, code: str, message: str, details: Mapping[str, Any] | None = None, severity: Severity = "low"
     ) -> None:
-        """Stands in `warnings` of a success."""
+        """Add a warning to the `warnings` of a success."""
         if code not in WARNING_CODES:
             raise ValueError(f"'{code}' is none of {', '.join(sorted(WARNING_CODES))}")
-        said = None if details is None else dict(details)
-        self.add_warning(Warn(code=code, message=message, details=said, severity=severity))
+        members = None if details is None else dict(details)
+        self.add_warning(Warn(code=code, message=message, details=members, severity=severity))
 
     def add_warning(self, warning: Warn) -> None:
         self.warnings.append(warning)

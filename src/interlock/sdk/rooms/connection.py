@@ -53,7 +53,7 @@ Ticket = str | Callable[[], Awaitable[str]]
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the room is, and by what right."""
+    """The address of a room, and the credential for it."""
 
     address: str  # without a path
     topic: str
@@ -65,18 +65,20 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reader(Protocol):
-    """Who hears what comes."""
+    """A receiver of what the connection reads."""
 
     def on_welcome(self, payload: dict[str, Any]) -> None:
-        """Also of each later connection."""
+        """Handle the welcome of the first and of each later connection."""
 
     def on_stored(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None: ...
 
     def on_event(self, envelope: Envelope, *, is_old: bool = False) -> None:
-        """The gateway's own word. Some of it is stored: what became of a proposal."""
+        """Handle a message of the gateway. Some are stored, such as the outcome of a proposal."""
 
     def on_caught_up(self, away_s: float | None) -> None:
-        """What was missed has been told. `away_s`: how long there was no connection; None for the first one."""
+        """Handle the end of missed messages. `away_s`: how long there was no connection; None for the first
+        connection.
+        """
 
 
 class _Outgoing(msgspec.Struct):
@@ -86,7 +88,9 @@ class _Outgoing(msgspec.Struct):
 
 class Connection:
     def __init__(self, place: Place, reader: Reader, *, history: int = 0, after: int | None = None) -> None:
-        """`history`: so many of the newest envelopes first; or `after`: all those after that one."""
+        """Create a connection. `history`: how many of the newest envelopes to read first; or `after`: read all after
+        that one.
+        """
         self.position = after  # the number of the last envelope that was heard
         self._place = place
         self._reader = reader
@@ -112,7 +116,7 @@ class Connection:
     # Life
 
     async def open(self) -> None:
-        """One try. Raises RoomUnreachable and RoomRefused."""
+        """Try once to connect. Raises RoomUnreachable and RoomRefused."""
         loop = asyncio.get_running_loop()
         self._unnumbered = self._failed = None
         self._is_leaving = False
@@ -137,7 +141,7 @@ class Connection:
             raise RoomUnreachable(f"it sent no welcome within {WELCOME_S:g} s") from None
 
     async def keep(self) -> None:
-        """From an open connection until `close`; raises RoomRefused where there is no way back."""
+        """Keep the connection open until `close`. Raises RoomRefused if reconnecting is impossible."""
         failures, began = 0, time.monotonic()
         while self._over is not None:
             code, reason = await asyncio.shield(self._over)
@@ -194,7 +198,7 @@ class Connection:
     # Reading
 
     def hold(self, is_held: bool) -> None:
-        """Nothing more is read while it is held. The gateway may end the connection then; it is resumed afterwards."""
+        """Stop or continue reading. The gateway may close a held connection; it is resumed afterwards."""
         if is_held:
             self._readable.clear()
             if self._pipe is not None:
@@ -316,7 +320,7 @@ class Connection:
         return taken
 
     def forget(self, id: str) -> None:
-        """It is not sent again."""
+        """Do not send an envelope again."""
         self._outbox.pop(id, None)
 
     def _write(self, id: str, outgoing: _Outgoing) -> None:
@@ -359,7 +363,7 @@ def _meaning(failed: DialFailed) -> RoomRefused | RoomUnreachable:
 
 
 def _retry_in_s(failures: int) -> float:
-    """The more failures, the wider the draw."""
+    """Return a random delay, from a wider range after more failures."""
     widest = min(RETRY_MAX_S, RETRY_MIN_S * 2.0 ** min(failures, 20))
     return random.uniform(RETRY_MIN_S, widest)  # noqa: S311 - jitter, no secret
 
@@ -371,7 +375,7 @@ T = TypeVar("T")
 
 
 async def get_json(place: Place, *path: str, answer: type[T]) -> T:
-    """What is below this topic. Raises EnvelopeRefused with the gateway's code, and RoomUnreachable."""
+    """Read a resource below this topic. Raises EnvelopeRefused with the gateway's code, and RoomUnreachable."""
     try:
         return msgspec.json.decode(await asyncio.to_thread(_request, place, "GET", path, None), type=answer)
     except msgspec.DecodeError as error:

@@ -46,7 +46,7 @@ class Listener:
     """`async for heard in listener`; ends when the participant closes, or raises why it lost the room for good."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
-        """`on_change` is called when it becomes full or has room again, and when it is closed."""
+        """Create a listener. `on_change` is called when it becomes full, can take more again, or is closed."""
         self._on_change = on_change
         self._waiting: deque[Heard] = deque()
         self._news = asyncio.Event()
@@ -70,13 +70,13 @@ class Listener:
             self._on_change()
 
     def end(self, why: Exception | None = None) -> None:
-        """After what waits was read."""
+        """End the iteration after what waits was read."""
         if not self._is_over:
             self._is_over, self._why = True, why
             self._news.set()
 
     def close(self) -> None:
-        """It wants no more."""
+        """Stop listening."""
         self._waiting.clear()
         self.end()
         self._on_change()
@@ -105,13 +105,15 @@ Reply = Callable[[Envelope, bytes], bool]
 
 class ToolService:
     def __init__(self, offer: Offer, reply: Reply) -> None:
-        """`reply` sends a payload to whoever sent that envelope."""
+        """Create the service. `reply` sends a payload to the sender of an envelope."""
         self._offer = offer
         self._reply = reply
         self._running: dict[tuple[str, bytes], McpServer] = {}  # by sender and JSON-RPC id
 
     def serve(self, envelope: Envelope, request: Request) -> None:
-        """One server for each request: JSON-RPC ids repeat between participants, envelope ids do not (X-4.1-4)."""
+        """Serve a request by a server of its own: JSON-RPC ids repeat between participants, envelope ids do not
+        (X-4.1-4).
+        """
         key = (envelope.sender or "", request.id)
 
         def send(message: bytes) -> bool:
@@ -197,7 +199,9 @@ class Conversation:
     async def publish(
         self, kind: str, payload: bytes, *, to: tuple[str, ...] = (), answers: str | None = None, id: str | None = None
     ) -> str:
-        """Returns the envelope's id, once the gateway has published it. Raises EnvelopeRefused and NoAnswer."""
+        """Publish an envelope and return its id once the gateway has published it. Raises EnvelopeRefused and
+        NoAnswer.
+        """
         id = id or str(uuid.uuid4())
         taken = self._send(id, kind, payload, to, answers)
         try:
@@ -210,7 +214,7 @@ class Conversation:
         return id
 
     async def propose(self, payload: bytes, to: str) -> str:
-        """As `publish`. Its outcome may be asked for from now on."""
+        """Publish a proposal and return its id. Its outcome can be awaited from now on."""
         id = str(uuid.uuid4())
         self.proposals.outcome(id)
         try:
@@ -235,14 +239,14 @@ class Conversation:
         )
         return self.connection.send(id, encode(envelope))
 
-    def _reply(self, asked: Envelope, payload: bytes) -> bool:
-        """An answer goes out again after a loss, like everything else; nobody waits for it here."""
-        proposal = self.proposals.maybe(asked.correlation_id)
-        to: tuple[str, ...] = (asked.sender or "",)
+    def _reply(self, request: Envelope, payload: bytes) -> bool:
+        """Send a reply, again after a loss, without waiting until it is published."""
+        proposal = self.proposals.maybe(request.correlation_id)
+        to: tuple[str, ...] = (request.sender or "",)
         if proposal is not None and proposal.proposer not in to:
             to += (proposal.proposer,)
         try:
-            taken = self._send(str(uuid.uuid4()), MCP, payload, to, asked.id)  # X-4.1-4
+            taken = self._send(str(uuid.uuid4()), MCP, payload, to, request.id)  # X-4.1-4
         except RoomError as refused:
             log.warning("an answer to %s was dropped: %s", to[0], refused)
             return False
@@ -254,7 +258,7 @@ class Conversation:
     async def request(
         self, to: str, method: str, params: bytes, timeout_s: float, *, answers: str | None = None
     ) -> Answer:
-        """Raises NoAnswer, CallFailed and EnvelopeRefused."""
+        """Send a request and return the reply. Raises NoAnswer, CallFailed and EnvelopeRefused."""
         if method != INITIALIZE:
             await self._meet(to, timeout_s)
         id, rpc_id = str(uuid.uuid4()), b"%d" % next(self._numbers)
@@ -282,7 +286,7 @@ class Conversation:
         taken.add_done_callback(_log_refused)
 
     async def _meet(self, peer: str, timeout_s: float) -> None:
-        """The handshake of MCP, once while the peer is present (X-1-2)."""
+        """Perform the handshake of MCP, once while the peer is present (X-1-2)."""
         if peer not in self._met:
             greeting = asyncio.get_running_loop().create_task(self._greet(peer, timeout_s), name=f"meet {peer}")
             greeting.add_done_callback(_retrieve)
@@ -404,12 +408,12 @@ class Conversation:
 
 
 def request_payload(rpc_id: bytes, method: str, params: bytes) -> bytes:
-    """Of a method that others may have chosen: it is written as the string that it is."""
+    """Return the payload of a request. The method may come from others, so it is encoded as a string."""
     return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (rpc_id, encode_value(method), params or b"{}")
 
 
 def read_answer(sender: str, response: Response) -> Answer:
-    """Raises CallFailed."""
+    """Return the answer of a response. Raises CallFailed."""
     if response.error:
         error = decode_value(response.error)
         told: dict[str, Any] = error if isinstance(error, dict) else {}

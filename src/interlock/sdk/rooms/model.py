@@ -82,7 +82,7 @@ Status = Literal["pending", "claimed", "fulfilled", "failed", "rejected", "withd
 
 
 def _value(raw: bytes) -> Any:
-    """Of JSON that others wrote: halves of characters are replaced, and numbers of thousands of digits stay text."""
+    """Decode JSON of others: halves of characters are replaced, and numbers with thousands of digits stay text."""
     try:
         return decode_value(raw)
     except CodecError:
@@ -137,13 +137,13 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Of a chat message; empty for all else."""
-        said = self.payload.get("text") if self.kind == "chat" else None
-        return said if isinstance(said, str) else ""
+        """Return the text of a chat message; empty for other kinds."""
+        text = self.payload.get("text") if self.kind == "chat" else None
+        return text if isinstance(text, str) else ""
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody proposes. `target` is None where it names none, or several."""
+    """A proposal of a participant. `target` is None if it names none, or several."""
 
     id: str
     proposer: str
@@ -157,15 +157,15 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tool(self) -> str | None:
-        """Of a tools/call."""
-        found = _value(self.params) if self.method == "tools/call" else None
-        name = found.get("name") if isinstance(found, dict) else None
+        """Return the tool of a proposed tools/call, or None."""
+        params = _value(self.params) if self.method == "tools/call" else None
+        name = params.get("name") if isinstance(params, dict) else None
         return name if isinstance(name, str) else None
 
     @property
     def arguments(self) -> Any:
-        found = _value(self.params)
-        return found.get("arguments", {}) if isinstance(found, dict) else {}
+        params = _value(self.params)
+        return params.get("arguments", {}) if isinstance(params, dict) else {}
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,7 +180,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_error(self) -> bool:
-        """Of a tools/call: the tool itself failed, and `text` says why."""
+        """Return whether the tool itself failed; `text` says why."""
         result = self.result
         return isinstance(result, dict) and result.get("isError") is True
 
@@ -191,8 +191,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The texts of a tool's result, one after the other."""
+        """Return the texts of a tool's result, joined by line feeds."""
         result = self.result
         content = result.get("content") if isinstance(result, dict) else None
         blocks = content if isinstance(content, list) else []
-        return "\n".join(str(one["text"]) for one in blocks if isinstance(one, dict) and "text" in one)
+        return "\n".join(str(block["text"]) for block in blocks if isinstance(block, dict) and "text" in block)

@@ -45,7 +45,9 @@ SCHEMES: Final = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
 
 
 class Participant(OfferedTools):
-    """In a room from `open` (or `async with`) until `close`; `run` is for a program that has nothing else to do."""
+    """A participant of a room, from `open` (or `async with`) until `close`. `run` is for a program that does nothing
+    else.
+    """
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class Participant(OfferedTools):
     # Life
 
     async def open(self) -> None:
-        """Comes in. Raises RoomUnreachable and RoomRefused; later losses are mended behind the scenes."""
+        """Join the room. Raises RoomUnreachable and RoomRefused; later losses are repaired in the background."""
         await self._conversation.connection.open()
         self._keeping = asyncio.get_running_loop().create_task(self._keep(), name=f"room {self.topic}")
 
@@ -125,7 +127,7 @@ class Participant(OfferedTools):
         await self.close()
 
     async def wait(self) -> None:
-        """Until the room is lost for good. Raises RoomRefused."""
+        """Wait until the room is lost for good. Raises RoomRefused."""
         if self._keeping is not None:
             await asyncio.shield(self._keeping)
 
@@ -137,7 +139,7 @@ class Participant(OfferedTools):
             raise
 
     def run(self) -> None:
-        """Serves the tools until the program is told to end. A node that is not there yet is waited for."""
+        """Serve the tools until the program is asked to end. A node that does not run yet is waited for."""
         try:
             asyncio.run(self._run())
         except RoomRefused as refused:
@@ -145,7 +147,7 @@ class Participant(OfferedTools):
             sys.exit(1)
 
     async def serve(self) -> None:
-        """As `run`, on a loop of the caller's, until `stop`. Raises RoomRefused."""
+        """Do what `run` does, on the caller's event loop, until `stop`. Raises RoomRefused."""
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         stopped = self._loop.create_task(self._stopping.wait())
         try:
@@ -168,7 +170,7 @@ class Participant(OfferedTools):
             self._loop = self._stopping = None
 
     def stop(self) -> None:
-        """From any thread: let calls under way finish, leave, end."""
+        """Let running calls finish, leave, and end. May be called from any thread."""
         loop, stopping = self._loop, self._stopping
         if loop is None or stopping is None:
             return
@@ -193,12 +195,12 @@ class Participant(OfferedTools):
 
     @property
     def privilege(self) -> str:
-        """`full` or `restricted`, at this moment."""
+        """Return the current privilege: `full` or `restricted`."""
         return self._conversation.privilege
 
     @property
     def position(self) -> int:
-        """The number of the last envelope that was heard: what `after` takes in a later run."""
+        """Return the number of the last envelope that was received: the value of `after` for a later run."""
         return self._conversation.connection.position or 0
 
     @property
@@ -206,7 +208,7 @@ class Participant(OfferedTools):
         return self._conversation.connection.is_open
 
     def who(self) -> list[Peer]:
-        """The others in the room."""
+        """Return the other participants in the room."""
         return list(self._conversation.peers.values())
 
     def listen(self) -> Listener:
@@ -218,33 +220,33 @@ class Participant(OfferedTools):
     async def say(
         self, text: str, *, to: tuple[str, ...] = (), markdown: bool = False, about: str | None = None
     ) -> str:
-        """Returns the id of the message, once it is published. Everyone sees it, whoever `to` names.
+        """Publish a chat message and return its id. Everyone sees it, whoever `to` names.
 
-        Raises EnvelopeRefused and NoAnswer, as all that follow.
+        Raises EnvelopeRefused and NoAnswer, like all methods below.
         """
         payload = {"text": text, "format": "markdown"} if markdown else {"text": text}
         return await self._conversation.publish(CHAT, encode_value(payload), to=to, answers=about)
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None, *, to: tuple[str, ...] = ()) -> None:
-        """An MCP notification, which may go to everyone."""
+        """Publish an MCP notification, to everyone if `to` is empty."""
         written = b"" if params is None else encode_value(params)
         await self._conversation.publish(MCP, encode_notification(method.encode(), written), to=to)
 
     async def tools_changed(self) -> None:
-        """Tells the room that the tools offered here are others than before."""
+        """Announce that the tools offered here have changed."""
         await self.notify(TOOLS_CHANGED)
 
     async def tools(self, peer: str, *, timeout_s: float = CALL_S) -> list[dict[str, Any]]:
-        """The tools that a participant offers."""
-        found: list[dict[str, Any]] = []
+        """Return the tools that a participant offers."""
+        tools: list[dict[str, Any]] = []
         params: dict[str, Any] = {}
         for _ in range(PAGES_MAX):
             page = (await self.request(peer, TOOLS_LIST, params, timeout_s=timeout_s)).result
-            found += page["tools"]
+            tools += page["tools"]
             if not page.get("nextCursor"):
                 break
             params = {"cursor": page["nextCursor"]}
-        return found
+        return tools
 
     async def call(
         self,
@@ -255,10 +257,10 @@ class Participant(OfferedTools):
         reason: str | None = None,
         timeout_s: float | None = None,
     ) -> Answer:
-        """Calls a tool of another participant. Where we are restricted it is proposed instead, with the reason, and
-        the answer is that of whoever fulfils it (X-4.2-1).
+        """Call a tool of another participant.
 
-        Raises CallFailed where the peer answers with an error, and ProposalEnded.
+        If we are restricted, the call is proposed with the reason, and the answer is that of whoever fulfils it
+        (X-4.2-1). Raises CallFailed if the peer answers with an error, and ProposalEnded.
         """
         if self.privilege != "full":  # X-4.2-1
             id = await self.propose(peer, tool, arguments, reason=reason)
@@ -268,7 +270,7 @@ class Participant(OfferedTools):
     async def request(
         self, peer: str, method: str, params: Mapping[str, Any] | None = None, *, timeout_s: float = CALL_S
     ) -> Answer:
-        """Any MCP request, to one participant (X-4.1-3)."""
+        """Send any MCP request to one participant (X-4.1-3)."""
         _check_one(peer)
         return await self._conversation.request(peer, method, encode_value(params or {}), timeout_s)
 
@@ -276,19 +278,19 @@ class Participant(OfferedTools):
 
     @property
     def proposals(self) -> list[Proposal]:
-        """Those that are pending, oldest first, as far as they were heard."""
+        """Return the pending proposals that were received, oldest first."""
         return self._conversation.proposals.pending()
 
     async def read_proposals(self) -> list[Proposal]:
-        """The pending ones as the gateway has them, also those from before we came, with the end of their time."""
-        told = await get_json(self._place, "proposals", answer=_Proposals)
-        self._conversation.proposals.on_listed(told.proposals)
+        """Return the pending proposals that the gateway knows, also those from before we joined, with their expiry."""
+        answer = await get_json(self._place, "proposals", answer=_Proposals)
+        self._conversation.proposals.on_listed(answer.proposals)
         return self.proposals
 
     async def propose(
         self, peer: str, tool: str, arguments: Mapping[str, Any] | None = None, *, reason: str | None = None
     ) -> str:
-        """Proposes the call of a tool; returns the proposal's id. Everyone in the room sees its arguments."""
+        """Propose the call of a tool and return the proposal's id. Everyone in the room sees its arguments."""
         _check_one(peer)
         payload: dict[str, Any] = {"method": TOOLS_CALL, "params": _tool_call(tool, arguments)}
         if reason is not None:
@@ -296,7 +298,7 @@ class Participant(OfferedTools):
         return await self._conversation.propose(encode_value(payload), peer)
 
     async def outcome(self, proposal: str, *, timeout_s: float = OUTCOME_S) -> Answer:
-        """The answer to a proposal of ours. Raises ProposalEnded, CallFailed and NoAnswer."""
+        """Wait for the answer to a proposal of ours. Raises ProposalEnded, CallFailed and NoAnswer."""
         try:
             async with asyncio.timeout(timeout_s):
                 return read_answer(*await asyncio.shield(self._conversation.proposals.outcome(proposal)))
@@ -337,12 +339,12 @@ class Participant(OfferedTools):
         return await self._conversation.request(target, found.method, params, timeout_s, answers=found.id)
 
     async def reject(self, proposal: str, *, reason: str | None = None) -> None:
-        """Says no to a proposal; needs full privilege."""
+        """Reject a proposal; needs full privilege."""
         body = {} if reason is None else {"reason": reason}
         await self._decide(proposal, "reject", body)
 
     async def withdraw(self, proposal: str) -> None:
-        """Takes a proposal of ours back."""
+        """Withdraw a proposal of ours."""
         await self._decide(proposal, "withdraw", {})
 
     async def _decide(self, proposal: str, how: str, body: dict[str, Any]) -> None:

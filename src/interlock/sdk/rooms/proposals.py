@@ -63,7 +63,7 @@ class Proposals:
             self._drop(next(iter(self._by_id)))
 
     def on_listed(self, listed: list["Listed"]) -> None:
-        """What the gateway tells when it is asked: it knows those from before we came, and how each stands."""
+        """Take over the gateway's list, which has proposals from before we joined and the status of each."""
         for one in reversed(listed):  # the newest comes first
             known = self._by_id.get(one.proposal_id) or Proposal(
                 id=one.proposal_id,
@@ -77,7 +77,7 @@ class Proposals:
             self._by_id[known.id] = msgspec.structs.replace(known, status=one.status, expires_at=one.expires_at)
 
     def on_request(self, envelope: Envelope) -> None:
-        """It may be the fulfilment of one."""
+        """Handle a request that may fulfil a proposal."""
         proposal = self.maybe(envelope.correlation_id)
         if proposal is not None and proposal.status == "pending":
             self._fulfilments[envelope.id] = proposal.id, envelope.to or ()
@@ -97,7 +97,7 @@ class Proposals:
             self._settle(proposal.id, (sender, response))
 
     def on_event(self, envelope: Envelope, payload: dict[str, Any]) -> None:
-        """What the gateway tells of a proposal. It also knows fulfilments that do not name theirs."""
+        """Handle an event about a proposal. The gateway also knows fulfilments that do not name their proposal."""
         status = str(payload.get("event")).removeprefix(EVENT)
         proposal = self.maybe(envelope.correlation_id)
         if status not in STATUSES or proposal is None:
@@ -119,9 +119,9 @@ class Proposals:
             waiting.set_result(how)
 
     def outcome(self, id: str) -> "asyncio.Future[tuple[str, Response]]":
-        """What becomes of a proposal of ours: who answered, and what. Raises ProposalEnded.
+        """Return the future answer to a proposal of ours: who answered, and what. It may raise ProposalEnded.
 
-        Asked for before it is sent, so that no answer comes too early; it is kept as long as the proposal.
+        It is created before the proposal is sent, so that no answer comes too early, and kept as long as the proposal.
         """
         waiting = self._outcomes.setdefault(id, asyncio.get_running_loop().create_future())
         proposal = self.maybe(id)
@@ -130,7 +130,7 @@ class Proposals:
         return waiting
 
     def forget(self, id: str) -> None:
-        """It was not sent."""
+        """Forget a proposal that was not sent."""
         self._outcomes.pop(id, None)
 
     def fail(self, why: Exception) -> None:

@@ -58,7 +58,7 @@ _BUSY: Final = Refusal(TOOL_DEGRADED, "tool_degraded", {"reason": "link_busy", "
 
 
 class Offer(msgspec.Struct, kw_only=True):
-    """What a leaf serves, on whichever link. The calls under way count over all of its links."""
+    """The tools that a leaf serves on all its links. Running calls are counted over all links."""
 
     name: str
     version: str
@@ -74,7 +74,7 @@ class Offer(msgspec.Struct, kw_only=True):
 
 class McpServer:
     def __init__(self, offer: Offer, send: Callable[[bytes], bool], segment: str) -> None:
-        """`segment` is what the parent assigned."""
+        """Create a server on a link. `segment`: the segment that the parent assigned."""
         self._offer = offer
         self._send = send
         self._segment = segment
@@ -84,7 +84,7 @@ class McpServer:
         self.agreed = LEGACY_VERSIONS[-1]  # the revision of a legacy client
 
     def leave(self) -> None:
-        """The link is gone. Calls go on: half of an irreversible deed is worse than one whose answer is lost."""
+        """Handle the loss of the link. Calls continue: a half-done irreversible action is worse than a lost answer."""
         self._open = False
 
     def notify(self, method: str, params: bytes) -> bool:
@@ -111,7 +111,7 @@ class McpServer:
                 task.cancel()
 
     def hear_answer(self, response: Response) -> None:
-        """A leaf asks nothing."""
+        """Do nothing: a leaf sends no requests."""
 
     def serve(self, request: Request) -> None:
         climbed = _read(request)
@@ -258,7 +258,7 @@ class McpServer:
 
 
 def _read(request: Request) -> ValidatedRequest | Refusal:
-    """Which era a request is of, it says itself: the modern one carries its version in `_meta`."""
+    """Validate a request in its own era: a modern request carries its version in `_meta`."""
     params = decode_params_untrusted(request.params) if request.params else {}
     if params is None:
         return Refusal(INVALID_PARAMS, "params must be an object, small but for its arguments")
@@ -275,7 +275,7 @@ def _is_modern(climbed: ValidatedRequest) -> bool:
 
 
 def is_modern(request: Request) -> bool:
-    """Of which era a request is that was not read yet."""
+    """Return whether a request that was not validated yet is of the modern era."""
     params = decode_object(request.params) if request.params else None
     meta = decode_object(params["_meta"]) if params is not None and "_meta" in params else None
     return request.method == DISCOVER or (meta is not None and META_VERSION in meta)

@@ -14,7 +14,7 @@ from interlock.process.stderr import LineSplitter, write_line
 
 
 async def open_standard(sink: MessageSink, max_bytes: int) -> "StandardPipe":
-    """Once per process: the descriptors are not given back."""
+    """Open the pipe, once per process: the descriptors are not restored."""
     loop = asyncio.get_running_loop()
     reading, writing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -62,7 +62,7 @@ class StandardPipe:
         return True
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """What is queued is still written; the aggregator sees the end of our output."""
+        """Close the pipe after writing what is queued; the aggregator sees the end of our output."""
         self._end(code, reason)
         if self._writer is not None:
             self._writer.close()

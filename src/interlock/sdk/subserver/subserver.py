@@ -39,7 +39,7 @@ FILE_BYTES_MAX = 4096  # it holds one id
 
 
 def identity_file(segment: str, state: Path | None) -> Path:
-    """`state` is a folder."""
+    """Return the file of the subserver_id, in the folder `state` or in the data folder."""
     folder = state if state is not None else data_folder(os.environ) / "subservers"
     return folder / f"{segment}.json"
 
@@ -181,7 +181,7 @@ class Subserver(OfferedTools):
         asyncio.run(self._run(stdio))
 
     async def serve(self, *, stdio: bool = False) -> None:
-        """`run` for a program that has a loop already. Cancelling it, or `stop`, ends it."""
+        """Do what `run` does, for a program that has an event loop. Cancelling it, or `stop`, ends it."""
         from interlock.sdk.subserver.mcp_server import Offer
         from interlock.sdk.subserver.uplink import LeafUplink
 
@@ -220,7 +220,7 @@ class Subserver(OfferedTools):
             self._uplink = self._loop = self._stopping = None
 
     def stop(self) -> None:
-        """From any thread: let calls under way finish, deregister, end."""
+        """Let running calls finish, deregister, and end. May be called from any thread."""
         stopping = self._stopping
         if stopping is not None:
             self._on_loop(stopping.set)
@@ -322,7 +322,7 @@ def _check_parent(parent: Parent) -> Parent:
 
 
 def _place(url: str) -> str:
-    """The address without what could be a secret."""
+    """Return the address without parts that could be a secret."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 

@@ -48,7 +48,7 @@ CAPABILITY: Final = "x-mcpax-capability"
 
 
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
-    """For a tool that wants to write its result itself: MCP content blocks, as decoded JSON."""
+    """A result that a tool writes itself: MCP content blocks, as decoded JSON."""
 
     content: list[dict[str, Any]]
     structured: Any = msgspec.UNSET
@@ -56,7 +56,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Context:
-    """What a tool may ask of the call it serves: a parameter annotated `Context` receives it. Usable in threads."""
+    """The context of a call: a parameter that is annotated `Context` receives it. Usable in threads."""
 
     def __init__(
         self, report: Callable[[float, float | None, str | None], None] | None, meta: Mapping[str, Raw]
@@ -67,7 +67,9 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """The caller no longer waits. An async tool is cancelled anyway; a plain one should look now and then."""
+        """Return whether the caller no longer waits. An async tool is cancelled anyway; a plain one should check
+        regularly.
+        """
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
@@ -75,7 +77,7 @@ class Context:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """The `_meta` of the call."""
+        """Return the `_meta` of the call."""
         return {key: msgspec.json.decode(value) for key, value in self._meta.items()}
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
@@ -85,7 +87,7 @@ class Context:
 
 
 class ServedTool(Protocol):
-    """What a server needs of a tool. `listed`: as tools/list shows it. `is_async`: its call can be cancelled."""
+    """A tool as a server uses it. `listed`: its definition in tools/list. `is_async`: its call can be cancelled."""
 
     @property
     def name(self) -> str: ...
@@ -97,7 +99,7 @@ class ServedTool(Protocol):
     def is_async(self) -> bool: ...
 
     async def answer(self, arguments: Raw, context: Context, *, revision: str) -> dict[str, Any]:
-        """The members of a CallToolResult, for a client that speaks this revision of MCP. Raises ToolFailed."""
+        """Return the members of a CallToolResult for a client of this MCP revision. Raises ToolFailed."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +112,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     listed: Raw  # the tool as tools/list shows it
 
     def read_arguments(self, raw: Raw | bytes) -> dict[str, Any]:
-        """Raises ToolFailed with words for the author of the arguments."""
+        """Decode the arguments. Raises ToolFailed with a message for their author."""
         try:
             read = msgspec.json.decode(raw, type=self.arguments)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -170,7 +172,9 @@ def make_tool(
 
 
 def result(value: Any) -> dict[str, Any]:
-    """What a tool returned, as the members of a CallToolResult. Raises TypeError for what JSON cannot hold."""
+    """Convert the return value of a tool to the members of a CallToolResult. Raises TypeError for what JSON cannot
+    hold.
+    """
     if isinstance(value, ToolResult):
         written: dict[str, Any] = {"content": value.content, "isError": value.is_error}
         return written if value.structured is msgspec.UNSET else {**written, "structuredContent": value.structured}
@@ -218,7 +222,7 @@ def _parameters(name: str, function: Callable[..., Any]) -> tuple[list[Any], str
 
 
 def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
-    """The root must be an object itself (MCP), not a reference to one."""
+    """Return the schema of the arguments. Its root must be an object (MCP), not a reference to one."""
     (root,), components = msgspec.json.schema_components([arguments], ref_template="#/$defs/{name}")
     own = components.pop(root["$ref"].removeprefix("#/$defs/"))
     own.pop("title", None)
@@ -226,7 +230,7 @@ def _schema(arguments: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 async def run_in_thread(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """A daemon thread for each: a tool that hangs must not keep the process from ending."""
+    """Run a function in a daemon thread of its own: a tool that hangs must not keep the process from ending."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Any] = loop.create_future()
     context = contextvars.copy_context()
@@ -266,7 +270,7 @@ class OfferedTools:
         self._tools: dict[str, Tool] = {}
 
     def _on_offered(self) -> None:
-        """One more is offered."""
+        """Handle one more offered tool."""
 
     @overload
     def tool(self, function: _Function) -> _Function: ...

@@ -25,7 +25,7 @@ class LeafUplink(uplink.Uplink):
         on_joined: Callable[[], None] | None = None,
         prove: Callable[[int], Proof | None] | None = None,
     ) -> None:
-        """`prove` makes the proof of authority for one registration with that parent."""
+        """Create the uplink. `prove` returns the proof of authority for a registration with a parent."""
         super().__init__(register, parents, log, once=once)
         self._offer = offer
         self._on_joined = on_joined
@@ -33,7 +33,7 @@ class LeafUplink(uplink.Uplink):
 
     @property
     def server(self) -> McpServer | None:
-        """While registered."""
+        """Return the server while registered, otherwise None."""
         return self._tenant if isinstance(self._tenant, McpServer) else None
 
     def _register_message(self, parent: int, register: Register) -> Register:
