@@ -29,6 +29,7 @@ from interlock.aql.operation_names import LiveOperationNames
 from interlock.aql.protocol.search import SearchIndex, term_weights
 from interlock.aql.surface import AqlSurface
 from interlock.config.plan import Plan
+from interlock.core.calls.client_request import ClientRequest
 from interlock.core.clock import SystemClock
 from interlock.core.current_plan import CurrentPlan
 
@@ -93,7 +94,8 @@ class _Turn:
         meta = msgspec.json.decode(META, type=dict[str, Raw])
         began = time.process_time_ns()
         for _ in range(CALLS):
-            target.call_tool(caller, b"1", {"name": name, "arguments": arguments, "_meta": META}, meta, sink)
+            params = {"name": name, "arguments": arguments, "_meta": META}
+            target.call_tool(ClientRequest(caller, b"1", "tools/call", params, meta, sink))
         return (time.process_time_ns() - began) / CALLS / 1000
 
 
@@ -103,7 +105,7 @@ async def _measure(turns: int) -> dict[str, list[float]]:
     plan = Plan(workspace=Path(), data=Path())
     loop: Any = _LoopOff()
     nobody: Any = Nobody()
-    current, native, catalog = CurrentPlan(plan), NativeOperations(), dispatch._catalog
+    current, native, catalog = CurrentPlan(plan), NativeOperations(), way.catalog
     names = LiveOperationNames(current, catalog.live, native)
     adapter = AqlAdapter(current, catalog, native, names, nobody, SystemClock(), loop, None)
     surface = AqlSurface(dispatch, adapter, "single")

@@ -79,7 +79,7 @@ class _Unguarded(Dispatch):
     _ticket = _Unasked()
 
     def send(self, call: Call, link: ServerLink) -> Call:
-        self.under_way.register(call, link)
+        self._register(call, link)
         self._ticket.command = call
         link.send(self._ticket)  # type: ignore[arg-type]
         return call
@@ -119,8 +119,9 @@ class _Sink:
 class Way:
     """One way of a call: the dispatcher, who calls, and where the answer goes."""
 
-    def __init__(self, dispatch: Dispatch, limits: Limits | None) -> None:
+    def __init__(self, dispatch: Dispatch, catalog: Catalog, limits: Limits | None) -> None:
         self.dispatch = dispatch
+        self.catalog = catalog
         self.caller = Caller(Principal("local", budget=limits), Era.MODERN, "http", ViewKey())
         self.sink = _Sink()
 
@@ -186,9 +187,9 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
         )
     )
     if kind != BUDGETED:
-        return Way(dispatch, None)
+        return Way(dispatch, catalog, None)
     link.account = Account("subserver", PLENTY, clock.now())
-    return Way(dispatch, PLENTY)
+    return Way(dispatch, catalog, PLENTY)
 
 
 async def _measure(turns: int) -> Guarding:

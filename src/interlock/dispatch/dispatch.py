@@ -104,7 +104,7 @@ class Dispatch:
         self.guard = parts.guard
         self.arrivals = parts.arrivals
         self.budgets = parts.budgets
-        self._catalog = parts.catalog
+        self._namespace = parts.catalog.live  # one attribute away from what is listed now
         self._keepers = parts.keepers
         self._clock = parts.clock
         self._gate = parts.gate
@@ -118,6 +118,7 @@ class Dispatch:
             budgets=parts.budgets,
             latency_meta=parts.latency_meta,
         )
+        self._register = self.under_way.register  # every call is registered: without a look at both objects
         self.tasks = Tasks(parts.clock)
         find_route = partial(parts.route_check.maybe_route, EVERYTHING)
         self._confirmations = Confirmations(parts.gate, parts.decisions, find_route)
@@ -127,7 +128,7 @@ class Dispatch:
 
     def view(self, key: ViewKey) -> View:
         """Return the names and routes that a caller with this key sees now."""
-        return self._catalog.namespace.view(key)
+        return self._namespace.current.view(key)
 
     # One function per routed method
 
@@ -160,7 +161,7 @@ class Dispatch:
             if isinstance(returning, Call):
                 return returning
             back = returning
-        namespace = self._catalog.namespace
+        namespace = self._namespace.current
         if caller.seen is not namespace:
             caller.seen, caller.view = namespace, namespace.view(caller.key)
         view: View = caller.view
@@ -411,7 +412,7 @@ class Dispatch:
 
     def _onward_to_place(self, link: Link, uri: str) -> dict[str, Raw] | None:
         """Return the route of a request for a resource that an AX peer has."""
-        return self._catalog.namespace.onward(link, uri) if link.offer.kind != "adopted" else None
+        return self._namespace.current.onward(link, uri) if link.offer.kind != "adopted" else None
 
     def _mirror_headers(
         self, route: Route, arguments: Raw | None, headers: Mapping[bytes, bytes] | None
@@ -476,7 +477,7 @@ class Dispatch:
         verdict = self.guard.admit(call, link)
         if isinstance(verdict, Admitted):
             if call.after is None:
-                self.under_way.register(call, link)
+                self._register(call, link)
                 link.send(verdict)
                 return call
         elif isinstance(verdict, Refused) and not self._availability.may_wait(verdict, link):
@@ -486,13 +487,13 @@ class Dispatch:
             if link.standing.state is LinkState.DEGRADED:
                 self._availability.wake(link)
             return self._refuse(call, verdict)
-        self.under_way.register(call, link)
+        self._register(call, link)
         call.deadline = inf  # the time of its class begins when it is sent (MCP-AX 7.3); until then other bounds hold
         self._delayed.begin(answer_failures(call, self._send_later(call, link, is_held=verdict is HELD)))
         return call
 
     def _enqueue(self, call: Call, link: Link, place: Place) -> Call:
-        self.under_way.register(call, link)
+        self._register(call, link)
         link.booked -= 1  # not yet
         call.booked = None
         call.deadline = inf
@@ -558,7 +559,7 @@ class Dispatch:
             return self._refuse(call, refused)
         if self._availability.is_full(link):
             return self.refuse(call, BUSY)
-        self.under_way.register(call, link)
+        self._register(call, link)
         self._delayed.begin(answer_failures(call, self._send_over_own_link(call, link, own)))
         return call
 
