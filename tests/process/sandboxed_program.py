@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from interlock.config.plan import LimitsPlan, SandboxPlan, ServerPlan
+from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import SystemClock
-from interlock.core.recorder import Entry
 from interlock.process.child import Child
 from interlock.process.sandbox.sandbox import Command, Sandboxes
 from interlock.process.stderr import StderrRing
@@ -41,7 +41,7 @@ class House:
             each.mkdir()
         if packages is not None:
             (self.state / "packages").symlink_to(packages)
-        self.records: list[Entry] = []
+        self.records: list[AuditRecord] = []
         self.servers: list[ServerPlan] = []
         self.sandboxes = Sandboxes(
             state=self.state,

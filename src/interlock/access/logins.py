@@ -15,7 +15,8 @@ from typing import Final
 import msgspec
 
 from interlock.access.tokens import Operator, TokenRegistry, token_line
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.audit_record import AuditRecord
+from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.store.tokens import ID_LENGTH, TokenRecord, session_cookie, token_hash
 
@@ -129,17 +130,11 @@ def maybe_browser(tokens: TokenRegistry, host: str, cookies: Mapping[str, str]) 
 
 def _login_line(record: TokenRecord, now: float) -> bytes:
     """Encode the audit record of a browser that logged in."""
-    return msgspec.json.encode(
-        {
-            "at": rfc3339(now),
-            "who": f"browser:{record.id[:8]}",
-            "via": "operator",
-            "method": "login",
-            "tool": "",
-            "args_sha256": None,
-            "verdict": "made",
-            "outcome": "made",
-            "ms": 0.0,
-            "roles": list(record.roles or ()),
-        }
+    return AuditRecord.event(
+        now,
+        f"browser:{record.id[:8]}",
+        "operator",
+        "login",
+        verdict="made",
+        roles=list(record.roles or ()),
     )

@@ -17,6 +17,7 @@ import msgspec
 from interlock.approvals.trust.key_sets import KeyRing, Unavailable
 from interlock.catalog.catalog import View
 from interlock.config.plan import AccessRule, IssuerPlan
+from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import Caller, Principal, ViewKey, principal_for
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
@@ -339,7 +340,9 @@ class AccessTokens:
         arguments = params.get("arguments")
         at, why = self._clock.wall(), "insufficient_scope"
         self._recorder.add(
-            (at, principal.name, caller.via, method, route.qualified, arguments, "refused", "refused", 0.0, why)
+            AuditRecord(
+                at, principal.name, caller.via, method, route.qualified, arguments, "refused", "refused", 0.0, why
+            )
         )
         return self._insufficient(self._issuers[principal.issuer or ""], route.scope)
 

@@ -15,6 +15,7 @@ from msgspec import UNSET
 from interlock.access.api import IssuedToken, RoomOfToken, Token, Tokens
 from interlock.approvals.trust.registrant import registrant_scope
 from interlock.config.plan import AccessRule
+from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock, rfc3339
 from interlock.store.ports import Change, StoreError
@@ -25,16 +26,7 @@ from interlock.store.tokens import Scope, TokenAudience, TokenRecord, TokenRoom,
 
 def token_line(event: Literal["issue", "revoke"], token: TokenRecord, by: str, now: float) -> bytes:
     outcome = "made" if event == "issue" else "revoked"
-    members: dict[str, Any] = {
-        "at": rfc3339(now),
-        "who": by,
-        "via": "operator",
-        "method": f"tokens/{event}",
-        "tool": "",
-        "args_sha256": None,
-        "verdict": outcome,
-        "outcome": outcome,
-        "ms": 0.0,
+    details: dict[str, Any] = {
         "token_id": token.id,
         "token_name": token.name,
         "token_for": token.audience,
@@ -43,8 +35,15 @@ def token_line(event: Literal["issue", "revoke"], token: TokenRecord, by: str, n
     }
     if token.room is not None:
         room = token.room
-        members |= {"room": room.topic, "participant": room.participant, "privilege": room.privilege}
-    return msgspec.json.encode(members)
+        details |= {"room": room.topic, "participant": room.participant, "privilege": room.privilege}
+    return AuditRecord.event(
+        now,
+        by,
+        "operator",
+        f"tokens/{event}",
+        verdict=outcome,
+        **details,
+    )
 
 
 DAY_S = 86_400

@@ -6,8 +6,8 @@ import msgspec
 
 from interlock.approvals.protocol.approval import Approval, Decision, Status, What
 from interlock.approvals.subject_name import subject_name
-from interlock.core.clock import rfc3339
-from interlock.core.recorder import Recorder, digest_of
+from interlock.core.audit_record import AuditRecord, digest_of
+from interlock.core.recorder import Recorder
 
 _NODE: Final = "node"
 _METHODS: Final = {What.APPROVED: "approvals/approve", What.DENIED: "approvals/deny"}
@@ -62,16 +62,7 @@ class ApprovalAudit:
 
 
 def _line(approval: Approval, *, at: float, who: str, method: str, verdict: str, outcome: str, **more: Any) -> bytes:
-    members = {
-        "at": rfc3339(at),
-        "who": who,
-        "via": "approvals",
-        "method": method,
-        "tool": subject_name(approval),
-        "args_sha256": None if approval.params is None else str(digest_of(approval.params)),
-        "verdict": verdict,
-        "outcome": outcome,
-        "ms": 0.0,
+    details: dict[str, Any] = {
         "approval": approval.id,
         "kind": approval.kind.value,
         "requested_by": approval.requested_by,
@@ -79,5 +70,15 @@ def _line(approval: Approval, *, at: float, who: str, method: str, verdict: str,
         "tool_digest": approval.tool_digest,
     }
     more |= {"room": approval.room, "proposal": approval.proposal_id}
-    members |= {key: value for key, value in more.items() if value is not None}
-    return _encode(members)
+    details |= {key: value for key, value in more.items() if value is not None}
+    return AuditRecord.event(
+        at,
+        who,
+        "approvals",
+        method,
+        subject_name(approval),
+        verdict=verdict,
+        outcome=outcome,
+        args_sha256=None if approval.params is None else str(digest_of(approval.params)),
+        **details,
+    )

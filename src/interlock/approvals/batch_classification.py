@@ -18,7 +18,8 @@ from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
 from interlock.approvals.tool_definitions import Definitions
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.catalog.routes import Route
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.audit_record import AuditRecord
+from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked
@@ -136,23 +137,19 @@ class BatchClassification:
 
 def _line(entry: ClassEntry, proof: Proof, id: str, by: str, now: float) -> bytes:
     """Encode the audit record of a classification that has no approval."""
-    return msgspec.json.encode(
-        {
-            "at": rfc3339(now),
-            "who": by,
-            "via": "approvals",
-            "method": "approvals/classify",
-            "tool": entry.tool,
-            "args_sha256": None,
-            "verdict": "approved",
-            "outcome": "decided",
-            "ms": 0.0,
-            "kind": KIND,
-            "batch": id,
-            "answer": entry.tool_class,
-            "tool_digest": entry.digest,
-            "anchor": proof.anchor,
-            "jti": proof.jti,
-            "proof": proof.type,
-        }
+    return AuditRecord.event(
+        now,
+        by,
+        "approvals",
+        "approvals/classify",
+        entry.tool,
+        verdict="approved",
+        outcome="decided",
+        kind=KIND,
+        batch=id,
+        answer=entry.tool_class,
+        tool_digest=entry.digest,
+        anchor=proof.anchor,
+        jti=proof.jti,
+        proof=proof.type,
     )

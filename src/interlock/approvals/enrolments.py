@@ -23,6 +23,7 @@ from interlock.approvals.standing_grants import StandingGrants
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier, revocation_line
 from interlock.config.plan import AnchorPlan
+from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
 from interlock.gate.protocol.jws_proof import invalid
@@ -316,19 +317,14 @@ def _tool(name: str) -> str:
 
 def _enrolment_line(approver: EnrolledApprover, now: float) -> bytes:
     """Encode the audit record of a new approver."""
-    return msgspec.json.encode(
-        {
-            "at": rfc3339(now),
-            "who": approver.by or NODE,
-            "via": "operator",
-            "method": "approvers/enrol",
-            "tool": "",
-            "args_sha256": None,
-            "verdict": approver.how,
-            "outcome": "enrolled",
-            "ms": 0.0,
-            "anchor": approver.name,
-            "keys": approver.identity.split(","),
-            "approves": list(approver.approves),
-        }
+    return AuditRecord.event(
+        now,
+        approver.by or NODE,
+        "operator",
+        "approvers/enrol",
+        verdict=approver.how,
+        outcome="enrolled",
+        anchor=approver.name,
+        keys=approver.identity.split(","),
+        approves=list(approver.approves),
     )

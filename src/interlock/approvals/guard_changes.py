@@ -18,7 +18,8 @@ from interlock.approvals.protocol.digests import enrolment_digest
 from interlock.approvals.trust.anchors import Anchors
 from interlock.config.difference import GuardLines, code_channels, guard_lines
 from interlock.config.plan import Plan
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.audit_record import AuditRecord
+from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.store.ports import KeyValue, StoreError
 from interlock.wire.refusal import Refusal
@@ -139,17 +140,12 @@ class GuardChanges:
 
 def _change_line(loosened: tuple[str, ...], now: float) -> bytes:
     """Encode the audit record of a configuration that allows more than before."""
-    return msgspec.json.encode(
-        {
-            "at": rfc3339(now),
-            "who": NODE,
-            "via": "operator",
-            "method": "config/loosen",
-            "tool": "",
-            "args_sha256": None,
-            "verdict": "loosened",
-            "outcome": "in effect",
-            "ms": 0.0,
-            "lines": loosened[:LINES_MAX],
-        }
+    return AuditRecord.event(
+        now,
+        NODE,
+        "operator",
+        "config/loosen",
+        verdict="loosened",
+        outcome="in effect",
+        lines=loosened[:LINES_MAX],
     )

@@ -25,7 +25,8 @@ from interlock.approvals.protocol.standing_grant import (
     maybe_violation,
 )
 from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.audit_record import AuditRecord
+from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.jws_proof import Asked, Verified, invalid
@@ -313,27 +314,22 @@ class StandingGrants:
     async def _record(self, stored: StoredGrant, method: str, verdict: str, *, who: str, **more: str) -> None:
         grant = stored.grant
         await self._recorder.append_now(
-            msgspec.json.encode(
-                {
-                    "at": rfc3339(self._clock.wall()),
-                    "who": who,
-                    "via": "approvals",
-                    "method": method,
-                    "tool": grant.tool,
-                    "args_sha256": None,
-                    "verdict": verdict,
-                    "outcome": verdict,
-                    "ms": 0.0,
-                    "grant": grant.id,
-                    "kind": KIND,
-                    "requested_by": grant.who,
-                    "digest": grant_digest(grant),
-                    "tool_digest": grant.tool_digest,
-                    "anchor": stored.proof.anchor,
-                    "jti": stored.proof.jti,
-                    "proof": stored.proof.type,
-                    **more,
-                }
+            AuditRecord.event(
+                self._clock.wall(),
+                who,
+                "approvals",
+                method,
+                grant.tool,
+                verdict=verdict,
+                grant=grant.id,
+                kind=KIND,
+                requested_by=grant.who,
+                digest=grant_digest(grant),
+                tool_digest=grant.tool_digest,
+                anchor=stored.proof.anchor,
+                jti=stored.proof.jti,
+                proof=stored.proof.type,
+                **more,
             )
         )
 

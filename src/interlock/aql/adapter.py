@@ -26,10 +26,11 @@ from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives, TokenN
 from interlock.catalog.catalog import Catalog, Namespace
 from interlock.catalog.routes import Route
 from interlock.config.plan import AqlDangerPlan, Plan
+from interlock.core.audit_record import AuditRecord, SessionVia
 from interlock.core.calls.caller import Caller, ViewKey
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
-from interlock.core.recorder import Recorder, SessionVia
+from interlock.core.recorder import Recorder
 from interlock.dispatch.dispatch import Dispatch
 from interlock.links.link import Link
 from interlock.safety.executions import STDIO
@@ -45,9 +46,8 @@ def confirmation_tokens(clock: Clock, recorder: Recorder, plan: AqlDangerPlan) -
         text = f"{event.event} {event.token} of {event.owner}"
         text = text if event.reason is None else f"{text}: {event.reason}"
         via = SessionVia("aql", event.owner) if event.owner.startswith("aqls_") else "aql"
-        recorder.add(
-            (clock.wall(), event.principal, via, "aql/token", event.operation, None, verdict, outcome, 0.0, text)
-        )
+        at, who = clock.wall(), event.principal
+        recorder.add(AuditRecord(at, who, via, "aql/token", event.operation, None, verdict, outcome, reason=text))
 
     return ConfirmationTokens(clock.wall, partial(secrets.token_urlsafe, 32), token_lives(plan), note)
 
@@ -255,7 +255,8 @@ class AqlAdapter:
 
     def _note_session(self, caller: Caller, text: str) -> None:
         who, id = caller.principal.name, caller.aql or ""
-        self.recorder.add((self.clock.wall(), who, caller.via, "aql/session", id, None, "admitted", "ok", 0.0, text))
+        at, via = self.clock.wall(), caller.via
+        self.recorder.add(AuditRecord(at, who, via, "aql/session", id, None, "admitted", "ok", reason=text))
 
     def unsaid(self, caller: Caller, warnings: tuple[Warn, ...]) -> tuple[Warn, ...]:
         """Return the warnings that the session has not received yet; without a session all of them (2.3.3)."""

@@ -40,6 +40,7 @@ from interlock.aql.protocol.requests import Batch, Request, read_request
 from interlock.aql.protocol.tokens import digest_of
 from interlock.aql.protocol.validation import Arguments
 from interlock.catalog.catalog import View
+from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, ViewKey
 from interlock.core.calls.charge import Account
@@ -387,7 +388,9 @@ class AqlSurface:
         said = f"danger {entry.danger.level.word}, trust {entry.trust}: {outcome}"
         verdict, ended = ("refused", "refused") if outcome.startswith("denied") else ("admitted", "ok")
         adapter.recorder.add(
-            (adapter.clock.wall(), who, caller.via, "aql/danger", entry.name, None, verdict, ended, 0.0, said)
+            AuditRecord(
+                adapter.clock.wall(), who, caller.via, "aql/danger", entry.name, None, verdict, ended, 0.0, said
+            )
         )
 
     def _begin_native(

@@ -53,6 +53,7 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.local_items import local_items
 from interlock.catalog.routes import LinkItems
 from interlock.config.plan import AccessRule, Plan
+from interlock.core.audit_record import AuditRecord
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.charge import Account
 from interlock.core.clock import Clock, rfc3339
@@ -637,7 +638,7 @@ class Members(ABC):
             self._refusals.note(who, "ax", method, refusal.message, segment)
             return
         at = self._clock.wall() - seconds
-        self._recorder.add((at, who, "ax", method, segment, None, "admitted", outcome, seconds, reason))
+        self._recorder.add(AuditRecord(at, who, "ax", method, segment, None, "admitted", outcome, seconds, reason))
 
 
 _LOSSES: Final = {"heartbeat_timeout": "it missed three heartbeats", "connection_lost": "its connection ended"}

@@ -7,16 +7,11 @@ When the disk refuses, records wait (bounded) and the node says so; nothing is d
 
 import asyncio
 import contextlib
-import functools
-import hashlib
 import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-from msgspec import Raw
-
-from interlock.core.clock import rfc3339
+from interlock.core.audit_record import AuditRecord
 from interlock.store.ports import AuditLog, StoreError, Unavailable
 
 log = logging.getLogger("interlock.audit")
@@ -26,36 +21,14 @@ WAITING_MAX: Final = 200_000  # records kept in memory while the disk refuses
 LARGE_BYTES: Final = 256 * 1024  # of arguments that are not kept until the next flush is due
 
 
-class Digest(str):
-    """The SHA-256 of arguments that are no longer kept."""
-
-    __slots__ = ()
-
-
-class SessionVia(str):
-    """How a client came, with the id of its session at the AQL surfaces; equal to the word alone."""
-
-    __slots__ = ("session_id",)
-
-    def __new__(cls, via: str, session_id: str) -> "SessionVia":
-        return super().__new__(cls, via)
-
-    def __init__(self, via: str, session_id: str) -> None:
-        self.session_id = session_id
-
-
-# at, who, via, method, tool, arguments, verdict, outcome, seconds, reason
-Entry = tuple[float, str, str, str, str, Raw | Digest | None, str, str, float, str | None]
-Made = tuple[Any, ...]  # a record of another form: who encodes it when it is written, and of what
-
-_encode = msgspec.json.Encoder().encode
+EncodedLater = tuple[Any, ...]  # a record of another form: what encodes it when it is written, and of what
 
 
 class Recorder:
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
-        self._waiting: list[Entry | bytes | Made] = []
-        self.add: Callable[[Entry], None] = self._waiting.append  # for every call: without a function of our own
+        self._waiting: list[AuditRecord | bytes | EncodedLater] = []
+        self.add: Callable[[AuditRecord], None] = self._waiting.append  # for every call: without a function of our own
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
         self._flushing = asyncio.Lock()  # one batch at a time, in order
@@ -70,9 +43,9 @@ class Recorder:
         """Adds a record that is encoded already, in its turn."""
         self._waiting.append(line)
 
-    def add_made(self, made: Made) -> None:
+    def add_made(self, record: EncodedLater) -> None:
         """Adds a record that its first item encodes from the rest later, on another thread."""
-        self._waiting.append(made)
+        self._waiting.append(record)
 
     async def append_now(self, line: bytes) -> None:
         """Writes a record; it is on disk when this returns, after those before. On StoreError nothing was recorded."""
@@ -127,44 +100,13 @@ class Recorder:
             await asyncio.shield(self.flush())
 
 
-def _encode_all(batch: list[Entry | bytes | Made]) -> list[bytes]:
-    return [one if isinstance(one, bytes) else _encode_any(one) for one in batch]
+def _encode_all(batch: list[AuditRecord | bytes | EncodedLater]) -> list[bytes]:
+    return [record if isinstance(record, bytes) else _encode_any(record) for record in batch]
 
 
-def _encode_any(entry: Entry | Made) -> bytes:
-    encode = entry[0]
-    return encode_entry(entry) if isinstance(encode, float) else encode(*entry[1:])
-
-
-def digest_of(arguments: Raw | None) -> Digest:
-    return _NO_ARGUMENTS if arguments is None else Digest(hashlib.sha256(arguments).hexdigest())
-
-
-def encode_entry(entry: Entry) -> bytes:
-    at, who, via, method, tool, arguments, verdict, outcome, seconds, reason = entry
-    if arguments is None:
-        digest: str = _NO_ARGUMENTS
-    else:
-        digest = arguments if isinstance(arguments, Digest) else hashlib.sha256(arguments).hexdigest()
-    before, after = _frame(int(at), who, via, method, tool, verdict, outcome)
-    more = "" if reason is None else f',"reason":{_quote(reason)}'
-    if isinstance(via, SessionVia):
-        more += f',"session_id":{_quote(via.session_id)}'
-    return f"{before}{digest}{after}{seconds * 1000:.3f}{more}}}".encode()
-
-
-@functools.lru_cache(maxsize=128)
-def _frame(at: int, who: str, via: str, method: str, tool: str, verdict: str, outcome: str) -> tuple[str, str]:
-    """What stands around the digest of the arguments: many calls of one second share it."""
-    before = (
-        f'{{"at":"{rfc3339(at)}","who":{_quote(who)},"via":"{via}","method":"{method}"'
-        f',"tool":{_quote(tool)},"args_sha256":"'
-    )
-    return before, f'","verdict":"{verdict}","outcome":"{outcome}","ms":'
-
-
-def _quote(text: str) -> str:
-    return _encode(text).decode()
-
-
-_NO_ARGUMENTS: Final = Digest(hashlib.sha256(b"{}").hexdigest())
+def _encode_any(record: AuditRecord | EncodedLater) -> bytes:
+    if isinstance(record, AuditRecord):
+        return record.encode()
+    encode, *parts = record
+    line: bytes = encode(*parts)
+    return line

@@ -10,8 +10,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
-from interlock.core.recorder import Entry, Made, encode_entry
 
 ENTRIES_PER_S: Final = 5  # a flood costs 100 MB a day at most
 REPEATS_S: Final = 60.0  # how long refusals of one caller for one reason are one matter
@@ -20,9 +20,7 @@ ANY_PEER: Final = "peer:*"  # of refusals that are not written one by one
 
 
 class Log(Protocol):
-    def add(self, entry: Entry) -> None: ...
-
-    def add_made(self, made: Made) -> None: ...
+    def add(self, record: AuditRecord) -> None: ...
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -105,12 +103,5 @@ class Refusals:
         self, who: str, via: str, method: str, reason: str, target: str = "", place: Place | None = None
     ) -> None:
         self._left -= 1
-        entry = (self._clock.wall(), who, via, method, target, None, "refused", "refused", 0.0, reason)
-        if place is None:
-            self._log.add(entry)
-        else:
-            self._log.add_made((_encode_placed, entry, place))
-
-
-def _encode_placed(entry: Entry, place: Place) -> bytes:
-    return encode_entry(entry)[:-1] + b"," + msgspec.json.encode(place)[1:]
+        at, details = self._clock.wall(), None if place is None else msgspec.structs.asdict(place)
+        self._log.add(AuditRecord(at, who, via, method, target, None, "refused", "refused", 0.0, reason, details))

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.store.audit_chain import ChainedRecord
@@ -56,8 +57,8 @@ class Retention:
             return 0
         what = f"records to {last.sequence}"
         reason = f"older than {self._days} days; the hash of the last is {last.hash.hex()}"
-        entry = (self._clock.wall(), "node", "local", GIVE_UP, what, None, "admitted", "ok", 0.0, reason)
-        self._recorder.add(entry)
+        at = self._clock.wall()
+        self._recorder.add(AuditRecord(at, "node", "local", GIVE_UP, what, None, "admitted", "ok", reason=reason))
         await self._recorder.flush()
         if self._recorder.trouble is not None:
             return 0

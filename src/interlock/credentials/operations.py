@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from msgspec import UNSET, UnsetType
 
+from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import NotFound, Refused
 from interlock.core.recorder import Recorder
@@ -176,7 +177,7 @@ class ConsentOperations:
         who = holder.principal or "operator"
         at = self._clock.wall()
         self._recorder.add(
-            (at, who, "oauth", "oauth/consent", server_name(holder.segment), None, "admitted", "ok", 0.0, None)
+            AuditRecord(at, who, "oauth", "oauth/consent", server_name(holder.segment), None, "admitted", "ok")
         )
         if holder.principal:
             self._audience.page_visited(holder.principal, pending.consent.id)

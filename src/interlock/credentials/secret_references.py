@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 from typing import Literal
 
-import msgspec
-
 from interlock.config.value_types import HEADER_VALUE, SECRET_REFERENCE, secret_slug
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.audit_record import AuditRecord
+from interlock.core.clock import Clock
 from interlock.credentials.errors import Unobtainable
 from interlock.store.sqlite.secrets import Kind, Secrets
 
@@ -15,20 +14,14 @@ from interlock.store.sqlite.secrets import Kind, Secrets
 
 def secret_line(event: Literal["set", "remove"], kind: Kind, name: str, by: str, now: float) -> bytes:
     outcome = "kept" if event == "set" else "removed"
-    return msgspec.json.encode(
-        {
-            "at": rfc3339(now),
-            "who": by,
-            "via": "operator",
-            "method": f"secrets/{event}",
-            "tool": "",
-            "args_sha256": None,
-            "verdict": outcome,
-            "outcome": outcome,
-            "ms": 0.0,
-            "secret_kind": kind,
-            "secret_name": name,
-        }
+    return AuditRecord.event(
+        now,
+        by,
+        "operator",
+        f"secrets/{event}",
+        verdict=outcome,
+        secret_kind=kind,
+        secret_name=name,
     )
 
 

@@ -15,6 +15,7 @@ from interlock.ax.protocol.capability import LatencyClass
 from interlock.ax.protocol.hop_metadata import with_latency
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import Route
+from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.call import OK, REFUSED, Call, CallLink, Outcome, Timing
 from interlock.core.calls.caller import Asked
 from interlock.core.clock import Clock
@@ -221,7 +222,7 @@ class CallsUnderWay:
         except KeyError:
             arguments = None
         self._recorder.add(
-            (
+            AuditRecord(
                 self._clock.wall() - seconds,
                 caller.principal.name,
                 caller.via,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from interlock.catalog.catalog import View
+from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import Caller, ViewKey
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
@@ -44,7 +45,7 @@ class ClientNotifications:
         link.forward_notification(notification)
         at, said = self._clock.wall(), notification.params or None
         who, via = caller.principal.name, caller.via
-        self._recorder.add((at, who, via, method[:128], link.segment, said, "admitted", "ok", 0.0, None))
+        self._recorder.add(AuditRecord(at, who, via, method[:128], link.segment, said, "admitted", "ok"))
 
     def _is_too_much(self) -> bool:
         now = self._clock.now()

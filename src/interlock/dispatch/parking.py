@@ -17,11 +17,11 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from interlock.core.audit_record import digest_of
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Asked
 from interlock.core.calls.client_request import ClientRequest
 from interlock.core.clock import Clock
-from interlock.core.recorder import digest_of
 from interlock.mcp.capabilities import declares, may_be_asked, question_capability
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import ELICIT, META_CAPABILITIES

@@ -16,9 +16,10 @@ import msgspec
 
 from interlock.config.plan import Plan
 from interlock.core.addresses import Addresses
+from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import Asking
 from interlock.core.clock import SystemClock
-from interlock.core.recorder import Entry, Recorder
+from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_store
 from interlock.credentials.service import CredentialService
 from interlock.drivers.install.installation import Installed
@@ -164,10 +165,9 @@ class TrialRunner:
             await provider.stop(at_once=True)
             await asyncio.sleep(0)  # the end of its tasks
 
-    def _on_record(self, entry: Entry) -> None:
-        text = entry[-1]
-        if isinstance(text, str):
-            self._denied.append(text.removeprefix("egress_denied: ").partition(": ")[0])
+    def _on_record(self, record: AuditRecord) -> None:
+        if record.reason is not None:
+            self._denied.append(record.reason.removeprefix("egress_denied: ").partition(": ")[0])
 
 
 class _TrialEvents(LinkEvents):

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.core.audit_record import AuditRecord
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import Feed
@@ -225,19 +226,16 @@ def _record(step: Step) -> NamedRecord:
 
 def _audit_line(step: Step, mark: Mark) -> bytes:
     """Return the audit record of a step, with the hash that the registry's own log had afterwards."""
-    members: dict[str, Any] = {
-        "at": step.at,
-        "who": step.by,
-        "via": "names",
-        "method": f"names/{step.what}",
-        "tool": f"names.{step.subject}",
-        "args_sha256": None,
-        "verdict": "override" if step.is_override else "recorded",
-        "outcome": step.what,
-        "ms": 0.0,
-        "record": mark.sequence,
-        "record_hash": mark.hash.hex(),
-    }
+    details: dict[str, Any] = {"record": mark.sequence, "record_hash": mark.hash.hex()}
     if step.reason:
-        members["reason"] = step.reason
-    return msgspec.json.encode(members)
+        details["reason"] = step.reason
+    return AuditRecord.event(
+        step.at,
+        step.by,
+        "names",
+        f"names/{step.what}",
+        f"names.{step.subject}",
+        verdict="override" if step.is_override else "recorded",
+        outcome=step.what,
+        **details,
+    )

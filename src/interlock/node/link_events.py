@@ -3,12 +3,12 @@
 import logging
 from collections.abc import Callable
 
-import msgspec
 from msgspec import Raw
 
 from interlock.catalog.catalog import Catalog
+from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import Asking, Caller
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.clock import Clock
 from interlock.core.link_state import AWAY, LinkState
 from interlock.core.recorder import Recorder
 from interlock.dispatch.task_table import Tasks
@@ -98,18 +98,14 @@ class NodeLinkEvents(LinkEvents):
 
 def _roots_line(at: float, link: ConnectedLink, caller: Caller, held: HeldRoots) -> bytes:
     """Return the audit record of a request for a client's roots, with their URIs."""
-    return msgspec.json.encode(
-        {
-            "at": rfc3339(at),
-            "who": caller.principal.name,
-            "via": str(caller.via),
-            "method": ROOTS_LIST,
-            "tool": link.name,
-            "args_sha256": None,
-            "verdict": "admitted" if held.passed else "refused",
-            "outcome": "refused" if held.withheld else "ok",
-            "ms": 0.0,
-            "roots": held.passed,
-            "withheld": held.withheld,
-        }
+    return AuditRecord.event(
+        at,
+        caller.principal.name,
+        str(caller.via),
+        ROOTS_LIST,
+        link.name,
+        verdict="admitted" if held.passed else "refused",
+        outcome="refused" if held.withheld else "ok",
+        roots=held.passed,
+        withheld=held.withheld,
     )

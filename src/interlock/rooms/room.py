@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from interlock.core.audit_record import AuditRecord
 from interlock.core.background import BackgroundTasks
-from interlock.core.clock import Clock, rfc3339, rfc3339_ms
+from interlock.core.clock import Clock, rfc3339_ms
 from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
 from interlock.rooms.participant_records import ParticipantRecords
@@ -48,22 +49,22 @@ class RoomAudit:
         """Add a record. `event`: join, leave, publish, refuse, observe, promote, demote, disconnect, create, fulfil,
         edit.
         """
-        members: dict[str, Any] = {
-            "at": rfc3339(self._clock.wall()),
-            "who": who,
-            "via": "rooms",
-            "method": f"rooms/{event}",
-            "tool": f"rooms.{topic}",
-            "args_sha256": None if envelope is None else hashlib.sha256(envelope.payload).hexdigest(),
-            "verdict": outcome,
-            "outcome": outcome,
-            "ms": 0.0,
-            "room": topic,
-        }
+        details: dict[str, Any] = {"room": topic}
         if envelope is not None:
-            members |= {"envelope": envelope.id, "kind": envelope.kind, "correlation_id": envelope.correlation_id}
-        members |= {key: value for key, value in more.items() if value is not None}
-        self._recorder.add_line(_encode(members))
+            details |= {"envelope": envelope.id, "kind": envelope.kind, "correlation_id": envelope.correlation_id}
+        details |= {key: value for key, value in more.items() if value is not None}
+        self._recorder.add_line(
+            AuditRecord.event(
+                self._clock.wall(),
+                who,
+                "rooms",
+                f"rooms/{event}",
+                f"rooms.{topic}",
+                verdict=outcome,
+                args_sha256=None if envelope is None else hashlib.sha256(envelope.payload).hexdigest(),
+                **details,
+            )
+        )
 
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from typing import Any
 
 import msgspec
 
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.audit_record import AuditRecord
+from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.safety.agents import AgentKey
 
@@ -18,17 +19,16 @@ class SafetyAudit:
 
     def add(self, event: str, agent: AgentKey, name: str, outcome: str, **more: Any) -> None:
         """`event`: start, step, pause, block, unblock, verify, confirm, end, PROTOCOL_VIOLATION."""
-        members: dict[str, Any] = {
-            "at": rfc3339(self._clock.wall()),
-            "who": agent.principal,
-            "via": "safety",
-            "method": f"agents/{event}",
-            "tool": f"agent.{name}",
-            "args_sha256": None,
-            "verdict": outcome,
-            "outcome": outcome,
-            "ms": 0.0,
-            "agent": name,
-        }
-        members |= {key: value for key, value in more.items() if value is not None}
-        self._recorder.add_line(_encode(members))
+        details: dict[str, Any] = {"agent": name}
+        details |= {key: value for key, value in more.items() if value is not None}
+        self._recorder.add_line(
+            AuditRecord.event(
+                self._clock.wall(),
+                agent.principal,
+                "safety",
+                f"agents/{event}",
+                f"agent.{name}",
+                verdict=outcome,
+                **details,
+            )
+        )

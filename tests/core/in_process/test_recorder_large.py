@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from msgspec import Raw
 
+from interlock.core.audit_record import AuditRecord
 from interlock.core.recorder import Recorder
 
 ARGUMENTS = bytes(1000)
@@ -25,6 +26,6 @@ async def test_arguments_do_not_wait_for_the_disk() -> None:
     disk = Disk()
     recorder, before = Recorder(cast(Any, disk)), sys.getrefcount(ARGUMENTS)
     for name in ("one", "two"):
-        recorder.add((0.0, "me", "http", "tools/call", name, Raw(ARGUMENTS), "admitted", "ok", 0.1, None))
+        recorder.add(AuditRecord(0.0, "me", "http", "tools/call", name, Raw(ARGUMENTS), "admitted", "ok", 0.1))
     await recorder.flush()
     assert (disk.lines, disk.holders) == (2, before)

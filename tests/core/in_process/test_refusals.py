@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from interlock.core.recorder import Entry, Made
+from interlock.core.audit_record import AuditRecord
 from interlock.core.refusal_log import ANY_PEER, CALLERS_MAX, ENTRIES_PER_S, REPEATS_S, Place, Refusals
 
 
@@ -23,19 +23,16 @@ class FakeClock:
 
 class Kept:
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[AuditRecord] = []
         self.lines: list[Any] = []  # of those who were recognised
 
-    def add(self, entry: Entry) -> None:
-        self.entries.append(entry)
-
-    def add_made(self, made: Made) -> None:
-        encode, entry, place = made
-        self.entries.append(entry)
-        self.lines.append(json.loads(encode(entry, place)))
+    def add(self, record: AuditRecord) -> None:
+        self.entries.append(record)
+        if record.details is not None:
+            self.lines.append(json.loads(record.encode()))
 
     def said(self) -> list[tuple[str, str | None]]:
-        return [(entry[1], entry[9]) for entry in self.entries]
+        return [(entry.who, entry.reason) for entry in self.entries]
 
     def refusals(self) -> int:
         """How many refusals the entries speak of."""
@@ -61,7 +58,7 @@ def test_a_refusal_is_written_at_once(refusals: Refusals, kept: Kept, clock: Fak
     refusals.note("peer:192.0.2.1", "http", "POST", "unauthorised")
     at = clock.wall()
     assert kept.entries == [
-        (at, "peer:192.0.2.1", "http", "POST", "", None, "refused", "refused", 0.0, "unauthorised"),
+        AuditRecord(at, "peer:192.0.2.1", "http", "POST", "", None, "refused", "refused", reason="unauthorised"),
     ]
 
 

@@ -3,7 +3,8 @@
 import json
 from pathlib import Path
 
-from interlock.core.recorder import Entry, Recorder
+from interlock.core.audit_record import AuditRecord
+from interlock.core.recorder import Recorder
 from interlock.core.retention import DAY_S, GIVE_UP, Retention
 from interlock.store.sqlite.audit import SqliteAudit
 
@@ -20,8 +21,10 @@ class Clock:
         return self.wall_time
 
 
-def entry(age_days: float) -> Entry:
-    return (NOW - age_days * DAY_S, "client:a", "http", "tools/call", "x.y", None, "admitted", "ok", 0.1, None)
+def entry(age_days: float) -> AuditRecord:
+    return AuditRecord(
+        NOW - age_days * DAY_S, "client:a", "http", "tools/call", "x.y", None, "admitted", "ok", 0.1, None
+    )
 
 
 async def test_what_is_older_goes_with_a_record_that_names_it_and_the_rest_is_provable(tmp_path: Path) -> None:

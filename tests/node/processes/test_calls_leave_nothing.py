@@ -26,6 +26,7 @@ from tests.servers.start import raw
 from tests.support.budget_node import Client, Leaf, house, until
 from tests.support.node_with_clock import ELICIT, FILLED, Asked, filled
 
+from interlock.core.audit_record import AuditRecord
 from interlock.core.link_state import LinkState
 from interlock.core.recorder import Recorder
 from interlock.drivers.protocol.problems import DriverRefusal
@@ -92,7 +93,7 @@ async def test_what_waits_for_a_full_disk_holds_no_arguments() -> None:
     audit = Refusing()
     recorder = Recorder(cast(Any, audit))
     arguments = Raw(b'"%b"' % (b"x" * 1_000_000))
-    recorder.add((0.0, "client:a", "http", "tools/call", "x.y", arguments, "admitted", "ok", 0.1, None))
+    recorder.add(AuditRecord(0.0, "client:a", "http", "tools/call", "x.y", arguments, "admitted", "ok", 0.1, None))
     await recorder.flush()
     await recorder.flush()
     assert sum(len(one) for one in recorder._waiting if isinstance(one, bytes)) < 1000

@@ -15,7 +15,8 @@ from interlock.approvals.protocol.approval import Approval, Proof
 from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
 from interlock.approvals.trust.anchors import Anchors
 from interlock.ax.protocol.registration.authority import Anchor
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.audit_record import AuditRecord
+from interlock.core.clock import Clock
 from interlock.crypto.jose import Invalid, Jwk, Jwt, thumbprint
 from interlock.crypto.webauthn.ceremonies import Assertion, is_assertion
 from interlock.crypto.webauthn.passkeys import Party
@@ -181,20 +182,14 @@ class ProofVerifier:
 
 def revocation_line(prints: Sequence[str], ref: str, by: str, now: float) -> bytes:
     """The record of the audit log for revoked keys."""
-    return msgspec.json.encode(
-        {
-            "at": rfc3339(now),
-            "who": by,
-            "via": "operator",
-            "method": "keys/revoke",
-            "tool": "",
-            "args_sha256": None,
-            "verdict": "revoked",
-            "outcome": "revoked",
-            "ms": 0.0,
-            "anchor": ref,
-            "keys": list(prints),
-        }
+    return AuditRecord.event(
+        now,
+        by,
+        "operator",
+        "keys/revoke",
+        verdict="revoked",
+        anchor=ref,
+        keys=list(prints),
     )
 
 

@@ -14,6 +14,7 @@ import msgspec
 from interlock.approvals.api import Invitation as InvitationView
 from interlock.approvals.api import PasskeyCreation, PasskeyRequest
 from interlock.approvals.trust.anchors import Anchors
+from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
 from interlock.crypto.jose import Jwk, encode, thumbprint
@@ -177,18 +178,12 @@ def invitation_view(invitation: Invitation) -> InvitationView:
 
 def _creation_line(invitation: Invitation, key: Jwk, now: float) -> bytes:
     """Encode the audit record of a new passkey. The node trusts it only once it is configured."""
-    return msgspec.json.encode(
-        {
-            "at": rfc3339(now),
-            "who": invitation.by,
-            "via": "operator",
-            "method": "passkeys/make",
-            "tool": "",
-            "args_sha256": None,
-            "verdict": "made",
-            "outcome": "made",
-            "ms": 0.0,
-            "anchor": invitation.name,
-            "keys": [thumbprint(key)],
-        }
+    return AuditRecord.event(
+        now,
+        invitation.by,
+        "operator",
+        "passkeys/make",
+        verdict="made",
+        anchor=invitation.name,
+        keys=[thumbprint(key)],
     )

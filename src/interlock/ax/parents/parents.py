@@ -36,6 +36,7 @@ from interlock.ax.protocol.registration.leases import PARENT_ANSWER_S
 from interlock.ax.protocol.registration.registrant import FAREWELL_S, CycleClaimed, Failed, Joined, Left
 from interlock.ax.uplink import Opener, Uplink, display_words
 from interlock.config.plan import ParentPlan, Plan, Scope
+from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.recorder import Recorder
@@ -336,7 +337,8 @@ class Parents(Uplink):
     def _record(self, parent: int, method: str, segment: str, outcome: str, reason: str | None) -> None:
         verdict = "refused" if outcome == "refused" else "admitted"
         who = self._who(parent)
-        self._recorder.add((self._clock.wall(), who, "ax", method, segment, None, verdict, outcome, 0.0, reason))
+        at = self._clock.wall()
+        self._recorder.add(AuditRecord(at, who, "ax", method, segment, None, verdict, outcome, reason=reason))
 
     # For the operator
 

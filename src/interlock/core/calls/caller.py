@@ -9,8 +9,8 @@ from msgspec import Raw
 
 from interlock.ax.protocol.budget import Limits
 from interlock.config.plan import AccessRule, NameForm, Scope, Surface
+from interlock.core.audit_record import SessionVia
 from interlock.core.calls.incoming_route import Hop
-from interlock.core.recorder import SessionVia
 from interlock.mcp.meta import stamp_modern
 from interlock.mcp.methods import Era
 from interlock.wire.jsonrpc.codec import Request, encode_value

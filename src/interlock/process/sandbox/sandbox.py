@@ -24,8 +24,8 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import DriversPlan, LimitsPlan, Plan, SandboxPlan, ServerPlan
+from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
-from interlock.core.recorder import Entry
 from interlock.drivers.protocol.server_name import server_name
 from interlock.net.egress_proxy import Egress, Listeners
 from interlock.net.protocol.egress import direct_ports
@@ -217,7 +217,7 @@ class Sandboxes:
         workspace: Path,
         user_home: Path,
         clock: Clock,
-        record: Callable[[Entry], None],
+        record: Callable[[AuditRecord], None],
         rules: Iterable[Path] = (),
         private: Iterable[Path] = (),
         limits: Callable[[], LimitsPlan] = LimitsPlan,
@@ -275,7 +275,8 @@ class Sandboxes:
             stderr.feed(f"interlock: {text}\n".encode())
             name = server_name(segment)
             who = f"server:{name}"
-            self._record((self._clock.wall(), who, "egress", "egress", name, None, "refused", "refused", 0.0, text))
+            at = self._clock.wall()
+            self._record(AuditRecord(at, who, "egress", "egress", name, None, "refused", "refused", reason=text))
 
         def on_closed() -> None:
             self._living[home] -= 1
