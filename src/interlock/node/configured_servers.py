@@ -7,7 +7,6 @@ import asyncio
 import functools
 from collections.abc import Iterable
 
-from interlock.catalog.catalog import Catalog
 from interlock.config.plan import Dial, Plan, ServerPlan
 from interlock.core.calls.caller import Caller
 from interlock.core.current_plan import CurrentPlan
@@ -16,20 +15,19 @@ from interlock.credentials.service import CredentialService
 from interlock.links.connected_link import ServerLink
 from interlock.links.connector import ConnectorParts
 from interlock.links.keeper import Keeper
-from interlock.links.link import Link, LinkEvents
+from interlock.links.link import Link
 from interlock.links.listing import Listing
 from interlock.links.own_links import OwnLinks
 from interlock.links.server_keeper import ServerKeeper
 from interlock.links.share_decision import AskingMemory, AutoSharing
+from interlock.node.call_parts import CallParts
 
 
 class Servers:
     def __init__(
         self,
         current: CurrentPlan,
-        link_events: LinkEvents,
-        keepers: dict[str, Keeper],
-        catalog: Catalog,
+        calls: CallParts,
         connector_parts: ConnectorParts,
         credentials: CredentialService,
         ruled: AsyncFeed[str],
@@ -41,9 +39,7 @@ class Servers:
         self._current = current
         self.own: dict[str, OwnLinks] = {}  # by segment, of servers whose clients may have links of their own
         self._asking = asking
-        self._link_events = link_events
-        self._keepers = keepers
-        self._catalog = catalog
+        self._link_events, self._keepers, self._catalog = calls.link_events, calls.keepers, calls.catalog
         self._connector_parts = connector_parts
         self._credentials = credentials
         ruled.subscribe(self._restock_one)

@@ -12,28 +12,23 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 
 from interlock.access.logins import maybe_browser
-from interlock.access.tokens import Operator, TokenRegistry, credential_of
+from interlock.access.tokens import Operator, credential_of
 from interlock.ax.endpoint import AxEndpoint, UserApp, UserProtocol
-from interlock.config.plan import Plan
-from interlock.core.refusal_log import Refusals
 from interlock.core.tls import listener_options
-from interlock.credentials.service import CredentialService
 from interlock.fronts.connections import Connection, Connections
 from interlock.fronts.exchange import Head
 from interlock.fronts.health import public_app
 from interlock.fronts.http_connection import HttpConnection
 from interlock.fronts.http_protocol import McpProtocol
 from interlock.fronts.own_address import OwnAddress, own_address
-from interlock.fronts.public import PublicEndpoint
 from interlock.fronts.stdio_bridge import SOCKET, BridgedClient
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.node.capability_parts import CapabilityParts
-from interlock.node.front_parts import LineFronts
+from interlock.node.capability_parts import NodeParts
 from interlock.node.sockets import EndpointServer, Sockets
 from interlock.operator.operation import Handlers
 
 if TYPE_CHECKING:
-    from interlock.access.oauth import AccessTokens
+    pass
 
 DRAIN_S: Final = 10  # how long exchanges under way may take once no more are taken
 
@@ -50,34 +45,23 @@ OperatorApp = Callable[[Handlers, Authenticate | None, OwnAddress], Any]
 class Endpoints:
     def __init__(
         self,
-        plan: Plan,
+        parts: NodeParts,
         sockets: Sockets,
-        *,
-        public: PublicEndpoint,
         subservers: AxEndpoint,
-        capabilities: tuple[CapabilityParts, ...],
-        bearers: "AccessTokens | None",
-        credentials: CredentialService,
         handlers: Handlers,
         operator_app: OperatorApp,
-        tokens: TokenRegistry,
-        refusals: Refusals,
-        lines: LineFronts,
         is_ready: Callable[[], bool],
     ) -> None:
-        self._plan = plan
+        self._plan = parts.plan
         self._sockets = sockets
-        self._public = public
         self._subservers = subservers
-        self._capabilities = capabilities
-        self._bearers = bearers
-        self._credentials = credentials
         self._handlers = handlers
         self._operator_app = operator_app
-        self._tokens = tokens
-        self._refusals = refusals
-        self._lines = lines
         self._is_ready = is_ready
+        self._public, self._lines, self._bearers = parts.fronts.public, parts.fronts.lines, parts.fronts.bearers
+        self._tokens, self._refusals = parts.stores.tokens, parts.stores.refusals
+        self._credentials = parts.links.credentials
+        self._capabilities = tuple(parts.capabilities.values())
         self._servers: list[EndpointServer] = []
         self._tasks: list[asyncio.Task[Any]] = []
         self._sweep: asyncio.Task[None] | None = None

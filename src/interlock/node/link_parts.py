@@ -79,14 +79,5 @@ def make_link_parts(
         eras=eras,
         asking=asking,
         connector_parts=connector_parts,
-        servers=Servers(
-            stores.current,
-            calls.link_events,
-            calls.keepers,
-            calls.catalog,
-            connector_parts,
-            credentials,
-            approvals.ruled,
-            asking,
-        ),
+        servers=Servers(stores.current, calls, connector_parts, credentials, approvals.ruled, asking),
     )

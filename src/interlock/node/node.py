@@ -197,7 +197,7 @@ class Node:
         )
         self.operations = make_operations(self.parts, self._reload)
         self._sockets = Sockets(plan, self.stores.addresses, self.approvals.passkeys) if listen else None
-        self._endpoints = self._find_endpoints(plan, operator_app)
+        self._endpoints = self._find_endpoints(operator_app)
         self._shutdown = Shutdown(
             endpoints=self._endpoints,
             public=self.fronts.public,
@@ -269,23 +269,11 @@ class Node:
         """Wait until every call under way is answered, within a bound."""
         await self._shutdown.drain()
 
-    def _find_endpoints(self, plan: Plan, operator_app: OperatorApp) -> Endpoints | None:
+    def _find_endpoints(self, operator_app: OperatorApp) -> Endpoints | None:
         """Return the endpoints of a node that listens."""
         subservers = self.get(AxParts).endpoint
         if self._sockets is None or subservers is None:
             return None
         return Endpoints(
-            plan,
-            self._sockets,
-            public=self.fronts.public,
-            subservers=subservers,
-            capabilities=self._capabilities,
-            bearers=self.fronts.bearers,
-            credentials=self.links.credentials,
-            handlers=self.operations.handlers,
-            operator_app=operator_app,
-            tokens=self.stores.tokens,
-            refusals=self.stores.refusals,
-            lines=self.fronts.lines,
-            is_ready=self.readiness.is_ready,
+            self.parts, self._sockets, subservers, self.operations.handlers, operator_app, self.readiness.is_ready
         )
