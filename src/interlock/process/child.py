@@ -56,24 +56,28 @@ class ChildStartFailed(Exception):
 
 
 def child_environment(declared: Mapping[str, str], inherited: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment of a child: a few harmless variables of the node's and what was declared for it."""
+    """Return the whole environment of a child: a few harmless variables of the node, and those declared for the
+    child.
+    """
     reserved = sorted(name for name in declared if name.startswith(RESERVED_PREFIX))
     if reserved:
         raise ChildStartFailed(
             f"{', '.join(reserved)}: names that start with {RESERVED_PREFIX} are the node's own and reach no server; "
             "remove it from env"
         )
-    kept = {
+    environment = {
         name: value
         for name, value in inherited.items()
         # A value that starts with "()" is a function some shells export, and would be code in the child's shell.
         if (name in INHERITED or name.startswith(INHERITED_PREFIX)) and not value.startswith("()")
     }
-    return kept | dict(declared)
+    return environment | dict(declared)
 
 
 def program(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> str:
-    """The file to run for `argv`. Refuses what no loop or not every loop would refuse clearly."""
+    """Return the file to run for `argv`. Raise ChildStartFailed for what some event loops would run or refuse
+    unclearly.
+    """
     if not argv or not argv[0]:
         raise ChildStartFailed("no command is given; name the program to run")
     # uvloop would cut the text at the NUL and run something else.
@@ -85,20 +89,22 @@ def program(argv: Sequence[str], env: Mapping[str, str], cwd: Path | None) -> st
         raise ChildStartFailed(f"{cwd} is not a folder; correct cwd or make it")
     if os.sep in argv[0]:
         return argv[0]
-    found = shutil.which(argv[0], path=env.get("PATH", os.defpath))
-    if found is None:
+    path = shutil.which(argv[0], path=env.get("PATH", os.defpath))
+    if path is None:
         raise ChildStartFailed(f"no program {argv[0]!r} on the PATH of the server; install it or give its full path")
-    return found
+    return path
 
 
 def missing_script(argv: Sequence[str], cwd: Path | None) -> Path | None:
-    """The script that an interpreter is told to run, if it is not there."""
+    """Return the script that an interpreter should run if it does not exist, or None."""
     script = maybe_script(argv, cwd)
     return None if script is None or script.exists() else script
 
 
 def maybe_script(argv: Sequence[str], cwd: Path | None) -> Path | None:
-    """The script that an interpreter is told to run: `python3 server.py`, `uv run server.py`."""
+    """Return the script that an interpreter is told to run, as in `python3 server.py` or `uv run server.py`, or
+    None.
+    """
     if _INTERPRETER.fullmatch(Path(argv[0]).name) is None:
         return None
     for argument in argv[1:]:
@@ -188,14 +194,14 @@ KILL_WAIT_S = 2.0  # SIGKILL works at once, except on a process that hangs insid
 class ChildSink(Protocol):
     def on_line(self, data: bytes) -> None: ...
 
-    def on_oversized(self, found: Oversized) -> None:
-        """A line over the limit was left out; lines that came before it may be heard after this."""
+    def on_oversized(self, oversized: Oversized) -> None:
+        """Handle a line over the limit, which was dropped. Lines that came before it may be delivered after this."""
 
     def on_gone(self, reason: str) -> None:
-        """Once, after the last line. `reason` completes "the server ..."."""
+        """Handle the end of the child, once, after its last line. `reason` completes "the server ..."."""
 
     def on_stalled(self) -> None:
-        """The child has stopped reading and a full queue waits; `send` refuses until it reads again."""
+        """Handle a child that stopped reading while a full queue waits. `send` refuses until it reads again."""
 
 
 class Child:
@@ -267,7 +273,7 @@ class Child:
 
     @property
     def unfinished(self) -> bytes:
-        """What it printed after its last newline: no message, but a word that a program ended on."""
+        """Return what the child printed after its last newline. This is no message, but may be its last words."""
         return self._splitter.unfinished
 
     async def start(self) -> None:
@@ -317,7 +323,9 @@ class Child:
         return True
 
     def pause_reading(self) -> None:
-        """No `on_line` until `resume_reading`; unless it is stopped, lines already received come before `on_gone`."""
+        """Deliver no line until `resume_reading`. Unless the child is stopped, lines already received come before
+        `on_gone`.
+        """
         self._paused = True
         self._read(False)
 
@@ -376,8 +384,8 @@ class Child:
 
     def _report_oversized(self) -> None:
         length = self._splitter.skipped  # asked first: a line that has ended is no longer counted once it was taken
-        for found in self._splitter.take_oversized():
-            self._sink.on_oversized(found)
+        for oversized in self._splitter.take_oversized():
+            self._sink.on_oversized(oversized)
         if length > ENDLESS_LINE * self._max_line_bytes and self._verdict is None:
             self._condemn(
                 f"sent a line longer than {ENDLESS_LINE} times the limit of {self._max_line_bytes} bytes and was killed"
@@ -519,7 +527,7 @@ class Child:
 
 
 class _Wire(asyncio.SubprocessProtocol):
-    """What the loop calls."""
+    """The protocol object that the event loop calls."""
 
     def __init__(self, child: Child) -> None:
         self._child = child

@@ -111,7 +111,7 @@ class Usage(msgspec.Struct, frozen=True):
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """The processes that the process started, and they in turn; the nearest first."""
+    """Yield the children of a process and their children, nearest first."""
     waiting = [pid]
     for _ in range(PROCESSES_MAX):
         if not waiting:
@@ -122,7 +122,7 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def usage(pid: int) -> Usage:
-    """The usage of all processes below this one."""
+    """Return the resource usage of all processes below this one."""
     kilobytes = ticks = tasks = 0
     for each in descendants(pid):
         try:
@@ -137,25 +137,30 @@ def usage(pid: int) -> Usage:
 
 
 def memory_shared_out_mb(pid: int) -> float | None:
-    """The memory of all processes below this one, exactly; slow. None: the kernel does not say."""
+    """Return the exact memory of all processes below this one, or None if the kernel does not report it. This is
+    slow.
+    """
     kilobytes = 0
     for each in descendants(pid):
         try:
-            said = (_PROC / str(each) / "smaps_rollup").read_bytes()
+            rollup = (_PROC / str(each) / "smaps_rollup").read_bytes()
         except OSError as error:
             if isinstance(error, ProcessLookupError) or not (_PROC / str(each)).exists():
                 continue  # it has ended meanwhile
             return None
-        found = _SHARED_OUT.findall(said)
-        if said and not found:
+        shares = _SHARED_OUT.findall(rollup)
+        if rollup and not shares:
             return None
-        kilobytes += sum(map(int, found))
+        kilobytes += sum(map(int, shares))
     return kilobytes / 1024
 
 
 def disk_mb(folder: Path) -> float:
-    """The size of all below, as it lies on the disk; no link is followed. Infinite beyond FILES_MAX, and where a folder
-    cannot be looked into: its server closed it, or nested it deeper than a path can say."""
+    """Return the disk usage of a folder without following links.
+
+    The result is infinite beyond FILES_MAX files, and if a folder cannot be read because its server closed it or nested
+    it too deeply.
+    """
     blocks = files = 0
     left = [str(folder)]
     while left:
@@ -182,7 +187,9 @@ class Limits:
     def __init__(
         self, plan: SandboxPlan, usual: LimitsPlan, count: Callable[[], int], pid: int, end: Callable[[str], None]
     ) -> None:
-        """`usual`: for what the plan does not say; `count`: of sandboxes in use."""
+        """Watch the limits of one sandbox. `usual` applies where the plan sets nothing; `count` returns the
+        sandboxes in use.
+        """
         self._plan = plan
         self._count = count
         self._memory_mb = plan.memory_mb or usual.sandbox_memory_mb
@@ -197,7 +204,7 @@ class Limits:
         self._task.cancel()
 
     async def _look(self) -> None:
-        """A server may have thousands of processes and files: they are counted aside, and then not as often."""
+        """Check the limits until one is exceeded. Checks run in a thread, and less often the longer they take."""
         reason, took = None, 0.0
         while reason is None:
             usual_s = LOOK_DEFAULT_S if not self._is_declared else LOOK_S
@@ -238,9 +245,9 @@ class Limits:
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     with contextlib.suppress(OSError):  # it has ended meanwhile
         for thread in (_PROC / str(pid) / "task").iterdir():
             with contextlib.suppress(OSError):  # this one has, and the others count
-                found += map(int, (thread / "children").read_bytes().split())
-    return found
+                pids += map(int, (thread / "children").read_bytes().split())
+    return pids

@@ -50,8 +50,10 @@ def checked_group(pgid: int) -> int:
 
 
 def between_fork_and_exec(handed: Sequence[int] = ()) -> Callable[[], None] | None:
-    """The child's first steps: die when the thread that spawned it ends (prctl(2)), and keep no file but its pipes and
-    what it is handed."""
+    """Return the function that a child runs before exec, or None without libc.
+
+    The child dies when the thread that spawned it ends (prctl(2)), and keeps no file open but its pipes and `handed`.
+    """
     if _LIBC is None:
         return None
     prctl, kill, node = _LIBC.prctl, int(signal.SIGKILL), os.getpid()
@@ -71,7 +73,7 @@ def between_fork_and_exec(handed: Sequence[int] = ()) -> Callable[[], None] | No
 
 
 def reap_adopted(pgid: int) -> None:
-    """Orphans are ours to bury when the node is the first process of a container. The leader is buried by then."""
+    """Reap orphans of a process group. This is needed when the node is the first process of a container."""
     try:
         while os.waitpid(-pgid, os.WNOHANG)[0]:
             pass
@@ -124,14 +126,14 @@ class OrphanReaper:
 
     @property
     def pid(self) -> int | None:
-        """Of the helper, while it lives."""
+        """Return the process id of the helper while it runs, or None."""
         return None if self._transport is None else self._transport.get_pid()
 
     async def open(self) -> None:
-        """Nothing yet: `start` comes with the first child."""
+        """Do nothing: `start` runs with the first child."""
 
     async def start(self) -> None:
-        """The helper, unless it was started before. Raises OSError."""
+        """Start the helper unless it was started before. Raise OSError on failure."""
         async with self._starting:
             if self._keeper is None:
                 await self._spawn()
@@ -209,7 +211,9 @@ class OrphanReaper:
                 self._exited.set()
 
     def _tell(self, line: bytes) -> None:
-        """A few bytes that fit into the pipe at once, or else the helper is dead or frozen and is replaced."""
+        """Send a line to the helper. It fits into the pipe unless the helper is dead or frozen, which is then
+        replaced.
+        """
         if self._pipe is None:
             return
         try:

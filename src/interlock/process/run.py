@@ -33,13 +33,13 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gist(self) -> str:
-        """Installers say the reason first and advice after it."""
+        """Return the lines that name the error. Installers print the reason first and advice after it."""
         errors = [line for line in self.output if "error" in line.lower()] or list(self.output[-1:])
         return "".join(f"; {line}" for line in errors[:2])
 
 
 class SandboxCell(Protocol):
-    """What a program is started in."""
+    """A sandbox that a program is started in."""
 
     @property
     def handed(self) -> Sequence[int]: ...
@@ -55,19 +55,22 @@ async def run(
     cwd: Path | None,
     *,
     reaper: OrphanReaper | None,
-    said: StderrRing | None = None,
+    output: StderrRing | None = None,
     cell: SandboxCell | None = None,
 ) -> Ran:
-    """Raises ChildStartFailed. `said` gathers what several commands print. `cell`: the sandbox that `argv` enters."""
-    said = said or StderrRing(OUTPUT_LINES, OUTPUT_LINE_BYTES, now=lambda: 0.0)
-    ended = _Ended(said)
+    """Run a program to its end. Raise ChildStartFailed if it cannot be started.
+
+    `output` collects what several commands print. `cell` is the sandbox that `argv` enters.
+    """
+    output = output or StderrRing(OUTPUT_LINES, OUTPUT_LINE_BYTES, now=lambda: 0.0)
+    ended = _Ended(output)
     child = Child(
         argv,
         env,
         cwd,
         max_message_bytes=LINE_BYTES_MAX,
         sink=ended,
-        stderr=said,
+        stderr=output,
         reaper=reaper,
         handed=() if cell is None else cell.handed,
         terminate=None if cell is None else cell.terminate,
@@ -81,28 +84,28 @@ async def run(
             ended.on_line(child.unfinished)
     finally:
         await child.stop(grace_s=0)
-    return Ran(returncode=child.returncode, reason=reason, stdout=bytes(ended.stdout), output=output_of(said))
+    return Ran(returncode=child.returncode, reason=reason, stdout=bytes(ended.stdout), output=output_of(output))
 
 
-def output_of(said: StderrRing) -> tuple[str, ...]:
-    return tuple(_CREDENTIALS.sub("//***@", line.text) for line in said.tail())
+def output_of(output: StderrRing) -> tuple[str, ...]:
+    return tuple(_CREDENTIALS.sub("//***@", line.text) for line in output.tail())
 
 
 class _Ended:
     """Hears a program: keeps what it says, waits for its end."""
 
-    def __init__(self, said: StderrRing) -> None:
+    def __init__(self, output: StderrRing) -> None:
         self.reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.stdout = bytearray()
-        self._said = said
+        self._said = output
 
     def on_line(self, data: bytes) -> None:
         self._said.feed(data + b"\n")
         if len(self.stdout) < STDOUT_BYTES_MAX:
             self.stdout += data[: STDOUT_BYTES_MAX - len(self.stdout)] + b"\n"
 
-    def on_oversized(self, found: Oversized) -> None:
-        self._said.feed(b"(a line longer than %d bytes)\n" % found.limit)
+    def on_oversized(self, oversized: Oversized) -> None:
+        self._said.feed(b"(a line longer than %d bytes)\n" % oversized.limit)
 
     def on_gone(self, reason: str) -> None:
         if not self.reason.done():

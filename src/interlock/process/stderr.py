@@ -65,16 +65,16 @@ class LineSplitter:
 
     @property
     def pending(self) -> int:
-        """Bytes of an unfinished line held back."""
+        """Return how many bytes of an unfinished line are buffered."""
         return len(self._rest)
 
     @property
     def unfinished(self) -> bytes:
-        """The line held back, for a caller that knows that nothing follows."""
+        """Return the buffered line, for a caller that knows that nothing follows."""
         return bytes(self._rest)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that end in `data`. Where `skipped` is not 0 afterwards, `take_oversized` says more."""
+        """Return the lines that end in `data`. If `skipped` is not 0 afterwards, call `take_oversized`."""
         if self._is_skipping:
             data = self._skip(data)
         lines = data.split(b"\n")
@@ -101,8 +101,9 @@ class LineSplitter:
         return lines
 
     def take_oversized(self) -> list[Oversized]:
-        """The messages in lines over the limit, each once: as soon as it is known whose it is, at the latest at its
-        end."""
+        """Return the messages in lines over the limit, each once: as soon as its id is known, at the latest at its
+        end.
+        """
         taken, self._oversized = self._oversized, []
         if not self._is_skipping:
             self.skipped = 0
@@ -114,7 +115,7 @@ class LineSplitter:
         self._scan(start)
 
     def _skip(self, data: bytes) -> bytes:
-        """What follows the line in `data`."""
+        """Skip the rest of an oversized line and return what follows it."""
         piece, newline, rest = data.partition(b"\n")
         self._scan(piece)
         if newline:
@@ -144,11 +145,11 @@ class LineSplitter:
 
 
 def one_line(message: bytes) -> bytes:
-    """`message` framed as one line.
+    """Frame a message as one line.
 
-    In a JSON text a raw CR or LF can only be white space between tokens (RFC 8259, 2 and 7), so a message that came
-    pretty-printed is sent as one line without changing what it says. CR goes too, because text mode readers end
-    a line there.
+    In a JSON text a raw CR or LF can only be white space between tokens (RFC 8259, 2 and 7), so a pretty-printed
+    message is sent as one line without changing its meaning. CR is replaced too, because readers in text mode end a
+    line there.
     """
     return message.replace(b"\n", b" ").replace(b"\r", b" ") + b"\n"
 

@@ -175,7 +175,7 @@ def sandboxed_runner(
         said = StderrRing(now=clock.wall)
         sandbox = await sandboxes.make(segment, plan, Command(argv=words, env={}, cwd=plan.home), said)
         try:
-            return await run(sandbox.argv, sandbox.env, sandbox.cwd, reaper=reaper, said=said, cell=sandbox)
+            return await run(sandbox.argv, sandbox.env, sandbox.cwd, reaper=reaper, output=said, cell=sandbox)
         finally:
             sandbox.close()
 

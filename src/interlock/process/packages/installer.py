@@ -61,7 +61,7 @@ class PackageEntry(Protocol):
 
     @property
     def name(self) -> str:
-        """With an optional version."""
+        """Return the name with an optional version."""
 
 
 class Pins(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,9 +103,10 @@ class Installer:
         self._limit_s = limit_s
 
     async def find(self, registry: Registry, text: str, beside: Sequence[str] = ()) -> Pins:
-        """What the registry offers now for a name with or without a version. Raises PackageUnavailable.
+        """Return the versions that the registry offers now for a name with an optional version. Raise
+        PackageUnavailable on failure.
 
-        `beside`: requirements of PyPI that have to hold as well, like mcp<2.
+        `beside` are PyPI requirements that must hold as well, such as mcp<2.
         """
         for requirement in beside:
             if registry != "pypi" or not _REQUIREMENT.fullmatch(requirement):
@@ -116,7 +117,9 @@ class Installer:
             return await self._find(reference, text, beside, commands)
 
     async def put(self, pins: Pins) -> Path:
-        """The folder that holds `pins`, installed unless it is there. Raises PackageUnavailable."""
+        """Return the folder that contains `pins`, and install them first if necessary. Raise PackageUnavailable on
+        failure.
+        """
         folder = self.root / pins.folder
         if _is_complete(folder, pins.registry, pins.name):
             return folder
@@ -127,13 +130,15 @@ class Installer:
         return folder
 
     def has(self, registry: Registry, text: str) -> bool:
-        """Whether nothing is left to install. Raises PackageUnavailable."""
+        """Return whether the package is already installed. Raise PackageUnavailable for a malformed reference."""
         reference = read_reference(registry, text)
         return _is_complete(self.root / registry / reference.folder, registry, reference.name)
 
     async def keep(self, registry: Registry, text: str) -> Path:
-        """The folder of a configured server's package, whose pins are recorded at its first installation and held to
-        until the folder is removed. Raises PackageUnavailable."""
+        """Return the folder of a configured server's package. Raise PackageUnavailable on failure.
+
+        The exact versions are recorded at the first installation and used until the folder is removed.
+        """
         reference = read_reference(registry, text)
         folder = self.root / registry / reference.folder
         if _is_complete(folder, registry, reference.name):
@@ -219,7 +224,7 @@ class _Commands:
 
     async def run(self, folder: Path, *argv: str) -> Ran:
         try:
-            ran = await run(argv, self.env, folder, reaper=self._reaper, said=self._said)
+            ran = await run(argv, self.env, folder, reaper=self._reaper, output=self._said)
         except ChildStartFailed as error:
             raise PackageUnavailable(f"{self.what} cannot be installed: {error}") from error
         if ran.returncode != 0:
@@ -275,19 +280,19 @@ def python_version() -> str:
 
 @asynccontextmanager
 async def _hold_lock(path: Path, waiting: Callable[[], None]) -> AsyncIterator[None]:
-    """Held by one process at a time and let go by the kernel if that one dies."""
+    """Hold a file lock. The kernel releases it if this process dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        told = False
+        has_reported = False
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if not told:
+                if not has_reported:
                     waiting()
-                    told = True
+                    has_reported = True
                 await asyncio.sleep(LOCK_POLL_S)
         yield
     finally:
@@ -315,7 +320,7 @@ def _is_complete(folder: Path, registry: Registry, name: str) -> bool:
 
 
 def _python_of(folder: Path) -> str | None:
-    """Which Python a finished installation was made with; None: it was not finished."""
+    """Return the Python that a finished installation was made with, or None if it was not finished."""
     try:
         return msgspec.json.decode((folder / MARKER).read_bytes(), type=_Marker).python
     except (OSError, msgspec.DecodeError):
@@ -437,7 +442,7 @@ def _pip_options(commands: _Commands) -> tuple[str, ...]:
 async def _refuse_source_build(
     folder: Path, pip: tuple[str, ...], error: PackageUnavailable, commands: _Commands
 ) -> None:
-    """Raises SourceBuildRefused if `error` came only because there is no wheel of a package, but its source."""
+    """Raise SourceBuildRefused if `error` happened only because a package has a source distribution but no wheel."""
     missing = next((found for line in error.output if (found := _NO_WHEEL.search(line))), None)
     if missing is None or commands.source_builds:
         return
@@ -458,7 +463,9 @@ async def _refuse_source_build(
 
 
 async def _pip(environment: Path, commands: _Commands, *, for_asking: bool = False) -> tuple[str, ...]:
-    """The pip that fills `environment`, which is made; ours, where there is one, asks without any."""
+    """Create `environment` and return the pip command that fills it. With `for_asking`, prefer the pip of this
+    Python.
+    """
     ours = (sys.executable, "-I", "-m")
     python = str(environment / "bin" / "python")
     environment.mkdir(exist_ok=True)

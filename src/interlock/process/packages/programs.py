@@ -56,15 +56,15 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_reference(registry: Registry, text: str) -> Reference:
-    """`text` is a name with an optional version: "mcp-server-time==2026.10.19", "@scope/server@1.2.3"."""
+    """Parse a name with an optional version, such as "mcp-server-time==2026.10.19" or "@scope/server@1.2.3"."""
     pattern = {"pypi": _PYPI, "npm": _NPM}.get(registry)
     if pattern is None:
         raise PackageUnavailable(f"no registry {registry!r}; use npm or pypi")
-    found = pattern.fullmatch(text) if len(text) <= REFERENCE_CHARS_MAX else None
-    if found is None or _ARCHIVE.search(text) is not None:
+    match = pattern.fullmatch(text) if len(text) <= REFERENCE_CHARS_MAX else None
+    if match is None or _ARCHIVE.search(text) is not None:
         form = "NAME or NAME==VERSION" if registry == "pypi" else "NAME, @SCOPE/NAME or either with @VERSION"
         raise PackageUnavailable(f"{text[:80]!r} is not the name of a package; write {form}")
-    parts = found.groupdict()
+    parts = match.groupdict()
     name = normalised_name(parts["name"]) if registry == "pypi" else parts["name"]
     # "+" and a second "@" are in no name, so two packages never share a folder.
     folder = name.replace("/", "+")
@@ -83,7 +83,9 @@ NODE_ANSWER_S: Final = 10.0
 
 
 def pypi_command(folder: Path, name: str, entry: str | None) -> tuple[str, ...]:
-    """How the package installed in the virtual environment `folder` is run. `entry`: a script, or "-m module"."""
+    """Return how to run the package installed in the virtual environment `folder`. `entry` is a script, or "-m
+    module".
+    """
     python = str(folder / "bin" / "python")
     if entry is not None and entry.startswith("-m "):
         return (python, "-m", entry.removeprefix("-m "))
@@ -94,7 +96,7 @@ def pypi_command(folder: Path, name: str, entry: str | None) -> tuple[str, ...]:
 
 
 def npm_program(folder: Path, name: str, entry: str | None) -> Path:
-    """The script to run with node, of the package installed below the prefix `folder`."""
+    """Return the script to run with node for the package installed below the prefix `folder`."""
     declared = npm_manifest(folder, name).get("bin", {})
     short = name.rpartition("/")[2]
     named = {short: declared} if isinstance(declared, str) else declared if isinstance(declared, dict) else {}
@@ -108,7 +110,7 @@ def npm_program(folder: Path, name: str, entry: str | None) -> Path:
 
 
 def _choose_program(scripts: Mapping[str, Path], name: str, entry: str | None, folder: Path) -> Path:
-    """The program asked for, else the one named as the package, else the only one."""
+    """Return the requested program, or the one named like the package, or the only one."""
     wanted = normalised_name(entry or name.rpartition("/")[2])
     chosen = next((path for script, path in sorted(scripts.items()) if normalised_name(script) == wanted), None)
     if chosen is None and len(set(scripts.values())) == 1:
@@ -128,8 +130,8 @@ def distribution(folder: Path, name: str) -> "Distribution":
     from importlib.metadata import distributions  # here, because it costs the idle node a megabyte
 
     folders = [str(path) for path in folder.glob("lib/python*/site-packages")]
-    for found in distributions(name=name, path=folders):
-        return found
+    for candidate in distributions(name=name, path=folders):
+        return candidate
     raise PackageUnavailable(f"{name} was installed under another name; use that name")
 
 
@@ -145,28 +147,30 @@ def npm_manifest(folder: Path, name: str) -> dict[str, object]:
 
 
 def node_tool(tool: str, env: Mapping[str, str], package: str) -> str:
-    found = shutil.which(tool, path=env.get("PATH", os.defpath))
-    if found is None:
+    path = shutil.which(tool, path=env.get("PATH", os.defpath))
+    if path is None:
         raise PackageUnavailable(
             f"{tool} is not on the PATH, and {package} needs it; "
             "install Node.js 20 or newer (nodejs.org), which brings node and npm"
         )
-    return found
+    return path
 
 
 async def node_program(env: Mapping[str, str], package: str, reaper: OrphanReaper | None) -> str:
-    """The interpreter itself: what stands on the PATH may be a script of a version manager, which finds nothing in a
-    sandbox and costs a process."""
-    found = node_tool("node", env, package)
-    if not _is_script(Path(found)):
-        return found
+    """Return the node interpreter itself.
+
+    The program on the PATH may be a script of a version manager, which does not work in a sandbox and costs a process.
+    """
+    path = node_tool("node", env, package)
+    if not _is_script(Path(path)):
+        return path
     try:
         async with asyncio.timeout(NODE_ANSWER_S):
-            ran = await run((found, "-p", "process.execPath"), env, None, reaper=reaper)
+            ran = await run((path, "-p", "process.execPath"), env, None, reaper=reaper)
     except (TimeoutError, ChildStartFailed):
-        return found
+        return path
     told = ran.stdout.decode(errors="replace").strip()
-    return told if ran.returncode == 0 and Path(told).is_absolute() and Path(told).is_file() else found
+    return told if ran.returncode == 0 and Path(told).is_absolute() and Path(told).is_file() else path
 
 
 def _is_script(path: Path) -> bool:

@@ -61,7 +61,7 @@ class PythonRunners:
     async def keep_with_pipx(self, pins: Pins, package: str, entry: str, beside: Sequence[str] = ()) -> Runner:
         pipx = self._tool("pipx")
         home = self._root / f"pipx-{pins.version}"
-        made = home / "venvs" / normalised_name(pins.name)
+        environment = home / "venvs" / normalised_name(pins.name)
         env = {"PIPX_HOME": str(home), "PIPX_BIN_DIR": str(home / "bin"), "PIPX_MAN_DIR": str(home / "man")}
         if not (home / "complete").exists():
             await asyncio.to_thread(shutil.rmtree, home, ignore_errors=True)
@@ -71,15 +71,15 @@ class PythonRunners:
             more = ("--preinstall", *beside) if beside else ()
             await self._run((pipx, "install", *builds, f"{package}=={pins.version}", *more), env, pins)
             (home / "complete").touch()
-        command = pypi_command(made, pins.name, entry)
+        command = pypi_command(environment, pins.name, entry)
         python = Path(command[0]).resolve()
         return Runner(command=command, reads=(home, python.parent.parent))
 
     def _tool(self, name: str) -> str:
-        found = shutil.which(name, path=self._installer.env.get("PATH", os.defpath))
-        if found is None:
+        path = shutil.which(name, path=self._installer.env.get("PATH", os.defpath))
+        if path is None:
             raise PackageUnavailable(f"{name} is not on the PATH, and server.runner asks for it; {_WHERE[name]}")
-        return found
+        return path
 
     async def _run(self, argv: tuple[str, ...], added: Mapping[str, str], pins: Pins) -> None:
         env = self._installer.env | dict(added)

@@ -39,7 +39,9 @@ class DeniedHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def remedy(segment: str, entries: Sequence[str], host: str) -> str:
-    """How an operator permits the host beside `entries`. Links of drivers are called ID@MAJOR, with +TENANT."""
+    """Return how an operator permits the host in addition to `entries`. Links of drivers are named ID@MAJOR, with
+    +TENANT.
+    """
     segment, _, _ = segment.partition("+")
     if "@" in segment:
         return f"allow with: interlock drivers allow {server_name(segment)} {host}"
@@ -82,7 +84,9 @@ class Bubblewrap:
         self._base = base
 
     def words(self, mounts: list[Mount], env: Mapping[str, str], cwd: Path, *, make_cwd: bool, nothing: Path) -> bytes:
-        """What bwrap reads from the file. `nothing` is an empty folder, shown where a folder is hidden."""
+        """Return the options that bwrap reads from a file. `nothing` is an empty folder, shown where a folder is
+        hidden.
+        """
         words = [*self._base, "--clearenv"]
         for name, value in env.items():
             words += ("--setenv", name, value)
@@ -115,7 +119,9 @@ def _special(nothing: Path) -> Iterator[str]:
 
 
 def _mount_options(mount: Mount, nothing: Path | None) -> tuple[str, ...]:
-    """`nothing` is shown in place of what is hidden; None: a folder is made there, for what lies in it."""
+    """Return the options of one mount. `nothing` is shown in place of hidden paths; None creates a folder for mounts
+    below it.
+    """
     path, source = str(mount.path), str(mount.source)
     match mount.kind:
         case Kind.READ:
@@ -150,7 +156,7 @@ def bubblewrap() -> Bubblewrap:
 
 
 def _try_tool(program: str, base: tuple[str, ...]) -> str:
-    """The error of a trial run; empty when it works."""
+    """Return the error of a trial run, or an empty string if it works."""
     trial = (program, *base, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/sh", "-c", ":")
     try:
         ended = subprocess.run(
@@ -158,8 +164,8 @@ def _try_tool(program: str, base: tuple[str, ...]) -> str:
         )
     except (OSError, subprocess.SubprocessError) as failed:
         return str(failed)
-    said = ended.stderr.decode("utf-8", "replace").strip().splitlines()
-    return "" if ended.returncode == 0 else said[-1] if said else f"exit code {ended.returncode}"
+    error_lines = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+    return "" if ended.returncode == 0 else error_lines[-1] if error_lines else f"exit code {ended.returncode}"
 
 
 def _unavailable(why: str) -> SandboxFailed:

@@ -29,12 +29,12 @@ class LinkRoots(msgspec.Struct, frozen=True):
     folders: tuple[Path, ...]
 
     def plain_path(self, path: Path) -> Path:
-        """The real path if there is no link below the root."""
+        """Return the real path under the assumption that there is no link below the root."""
         root, below = self._split(path)
         return Path(os.path.realpath(root), below)
 
     def leaves(self, path: Path) -> bool:
-        """Whether a link leads out of the root."""
+        """Return whether a link leads out of the root."""
         root, _ = self._split(path)
         return not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 
@@ -78,18 +78,23 @@ class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Path, ...] = ()  # what says what the node runs: no sandbox writes there, whatever is around it
 
     def may_imply(self, path: Path) -> bool:
-        """Whether a path follows from an argument alone (AIP-security-5)."""
+        """Return whether an argument alone may grant a path (AIP-security-5)."""
         if path.is_relative_to(self.state) or path.is_relative_to(ETC):
             return False
         return not any(each.is_relative_to(path) for each in (self.home, self.state, ETC))
 
     def may_be(self, path: Path, real: Path) -> bool:
-        """Whether a path means what is really there: there is no link on the way, or one that may lead there."""
+        """Return whether a declared path may mean the real path: it has no link on the way, or one that may lead
+        there.
+        """
         return real == self.roots.plain_path(path) or self._may_lead_to(path, real)
 
     def _may_lead_to(self, path: Path, real: Path) -> bool:
-        """Whether a declared path that is a link may mean this: nothing outside of its root, nor a protected place, nor
-        what is hidden in the home, unless the path says so."""
+        """Return whether a declared link may mean this real path.
+
+        It may not lead out of its root, to a protected place, or to a hidden part of the home that the path does not
+        name.
+        """
         hidden = self._maybe_hidden(real)
         if hidden is not None and not self.roots.plain_path(path).is_relative_to(hidden):
             return False
@@ -98,12 +103,12 @@ class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
         return not (is_protected or shows_private or self.roots.leaves(path)) and self.may_imply(real)
 
     def _maybe_hidden(self, path: Path) -> Path | None:
-        """The hidden folder or file of the home that the path is in: ~/.ssh, ~/.aws and the like."""
+        """Return the hidden folder or file of the home that contains the path, such as ~/.ssh or ~/.aws, or None."""
         below = path.relative_to(self.home).parts if path.is_relative_to(self.home) else ()
         return self.home / below[0] if below and below[0].startswith(".") else None
 
     def may_imply_folder(self, path: Path) -> bool:
-        """Whether a whole folder follows from a program in it. Not ~/.local or ~/.config, which hold far more."""
+        """Return whether a program in a folder may grant the whole folder. ~/.local and ~/.config contain far more."""
         hidden_in_home = path.parent == self.home and path.name.startswith(".")
         return self.may_imply(path) and not hidden_in_home and len(path.parts) > 2
 
@@ -119,16 +124,16 @@ class ProgramFiles(msgspec.Struct, frozen=True):
 
 
 def program_files(program: Path, search: str, protected: ProtectedPaths) -> ProgramFiles:
-    """Of one program; `search` is the PATH it is found on."""
-    found = _FileSearch(search, protected)
-    found.program(program)
-    return ProgramFiles(tuple(found.folders), tuple(found.files))
+    """Return the files that one program needs. `search` is the PATH on which it is found."""
+    file_search = _FileSearch(search, protected)
+    file_search.program(program)
+    return ProgramFiles(tuple(file_search.folders), tuple(file_search.files))
 
 
 def package_of(
     arguments: Sequence[str], cwd: Path, workspace: Path, packages: Sequence[Path], protected: ProtectedPaths
 ) -> ProgramFiles:
-    """The script or module that an interpreter is told to run, and what stands beside it."""
+    """Return the script or module that an interpreter is told to run, with the files beside it."""
     for index, argument in enumerate(arguments):
         if argument == "-m" and index + 1 < len(arguments):
             top = module_path(arguments[index + 1], cwd)
@@ -143,7 +148,7 @@ def package_of(
 
 
 def module_path(name: str, cwd: Path) -> Path:
-    """The top folder of the module that `-m NAME` means; of a single file, without its suffix."""
+    """Return the top folder of the module that `-m NAME` runs, or the path of a single file without its suffix."""
     return cwd / _MODULE.split(name)[0]
 
 
@@ -229,9 +234,9 @@ class _FileSearch:
             self.program(Path(words[0]))
             named = next((word for word in words[1:] if not word.startswith("-") and "=" not in word), None)
             if Path(words[0]).name == "env" and named is not None:
-                found = shutil.which(named, path=self._search)
-                if found is not None:
-                    self.program(Path(found))
+                interpreter = shutil.which(named, path=self._search)
+                if interpreter is not None:
+                    self.program(Path(interpreter))
 
 
 # Programs of servers: the files that decide what a server does when it is started next.

@@ -31,7 +31,7 @@ Identity = tuple[int, int]  # device, inode
 
 
 def identity_of(path: Path) -> Identity:
-    """Of what is at this path without any link on the way. Raises SandboxFailed."""
+    """Return the identity of the file at this path. Raise SandboxFailed if there is a link on the way."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -45,7 +45,9 @@ def identity_of(path: Path) -> Identity:
 
 
 def check_mounts(pid: int, judged: Mapping[Path, Identity]) -> None:
-    """Compares with what the process inside sees. Raises SandboxFailed. Blocks for some milliseconds."""
+    """Compare the mounts with what the process inside sees. Raise SandboxFailed if they differ. This blocks for
+    milliseconds.
+    """
     root, outside = Path(f"/proc/{pid}/root"), _identity(os.stat("/"))  # noqa: PTH116
     waiting = dict(judged)
     deadline = time.monotonic() + WAIT_S
@@ -65,8 +67,8 @@ def check_mounts(pid: int, judged: Mapping[Path, Identity]) -> None:
         raise SandboxFailed("sandbox_unavailable", "what it shows cannot be checked: it took too long")
 
 
-def _identity(found: os.stat_result) -> Identity:
-    return found.st_dev, found.st_ino
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
 
 
 def _changed(path: Path) -> SandboxFailed:
@@ -124,7 +126,7 @@ class View:
         return sorted(needed, key=lambda mount: len(mount.path.parts))
 
     def identities(self) -> dict[Path, Identity]:
-        """Of what is declared and shown, as it was judged. Raises SandboxFailed. The root is what it is."""
+        """Return the identities of all declared mounts except the root. Raise SandboxFailed if a path changed."""
         shown = (self._mounts[path] for path in self._declared if path != ROOT)
         return {mount.path: identity_of(mount.source) for mount in shown if mount.shows}
 
@@ -136,7 +138,7 @@ class View:
         return mount is not None and mount.kind is Kind.HIDDEN
 
     def system(self, programs: Sequence[str], *, any_program: bool) -> None:
-        """The system's libraries and data; its programs as well where any may be started."""
+        """Mount the system's libraries and data, and its programs if any program may be started."""
         self._put(Kind.TEMPORARY, ROOT / "tmp")
         for name in (*LIBRARIES, *PROGRAMS):
             top = ROOT / name
@@ -158,15 +160,15 @@ class View:
 
     def _without_programs(self, libraries: Path, programs: Sequence[str]) -> None:
         for folder in sorted(libraries.iterdir()) if libraries.is_dir() else ():
-            kept = folder.name.startswith((*LANGUAGES, *(Path(each).name for each in programs)))
-            if folder.is_dir() and not folder.is_symlink() and not kept and "-linux-" not in folder.name:
+            is_needed = folder.name.startswith((*LANGUAGES, *(Path(each).name for each in programs)))
+            if folder.is_dir() and not folder.is_symlink() and not is_needed and "-linux-" not in folder.name:
                 self._put(Kind.HIDDEN, folder)
         for each in programs:
             for folder in (USR / "libexec").glob(f"{glob.escape(Path(each).name)}*"):
                 self._put(Kind.READ, folder)
 
     def show_package(self, package: ProgramFiles) -> None:
-        """Raises SandboxFailed where a link put another place there."""
+        """Mount the files of a package. Raise SandboxFailed if a link leads elsewhere."""
         for path in (*package.folders, *package.files):
             self._check_link(path, Path(os.path.realpath(path)))
         before = frozenset(self._mounts)
@@ -178,7 +180,7 @@ class View:
             self.show(path)
 
     def show(self, path: Path) -> None:
-        """For reading, with the links that lead there."""
+        """Mount a path for reading, with the links that lead there."""
         real = Path(os.path.realpath(path))
         if not real.exists():
             return
@@ -187,7 +189,7 @@ class View:
         self._link(path)
 
     def declare(self, plan: SandboxPlan, implied: Sequence[Path]) -> None:
-        """Raises SandboxFailed for what cannot be granted."""
+        """Mount the declared paths. Raise SandboxFailed for paths that cannot be granted."""
         for path in (*plan.read, *plan.write, *implied, *plan.deny):
             _check_accepted(plan, path)
         before = frozenset(self._mounts)
@@ -211,7 +213,9 @@ class View:
         self._declared |= self._mounts.keys() - before
 
     def _keep_rules(self, plan: SandboxPlan) -> None:
-        """Who could write what says which programs are started would be in no sandbox for long."""
+        """Protect the files that say which programs are started: a server that could write them could leave its
+        sandbox.
+        """
         written = {self._protected.roots.plain_path(path) for path in plan.write}  # not what a link leads to
         for path in self._protected.rules:
             above = self._above(path)
@@ -246,7 +250,7 @@ class View:
             raise SandboxFailed("sandbox_invalid", f"{path} is a link to {real}; write that path itself if it is meant")
 
     def _hide_unwritten(self, plan: SandboxPlan) -> None:
-        """Places that are shown only where somebody wrote them out, not with a folder around them."""
+        """Hide places that are shown only if the plan names them explicitly, not as part of a folder around them."""
         for place in (*self._protected.private, *SOCKETS):
             written = any(path.is_relative_to(place) for path in (*plan.read, *plan.write))
             if self._is_shown(place) and not written and place.is_dir():
@@ -254,16 +258,16 @@ class View:
 
     @property
     def writes(self) -> bool:
-        """Whether anything of the machine may be written."""
+        """Return whether any path of the machine is writable."""
         return any(mount.kind is Kind.WRITE for mount in self._mounts.values())
 
     def is_written(self, path: Path) -> bool:
-        """Whether the server may write what is really there."""
+        """Return whether the server may write to this real path."""
         mount = self._above(path)
         return mount is not None and mount.kind is Kind.WRITE
 
     def own(self, path: Path) -> None:
-        """A folder of the server's own, whatever is denied."""
+        """Mount the server's own folder for writing, whatever else is denied."""
         self._put(Kind.WRITE, path)
 
     def replace_file(self, path: Path, source: Path) -> None:
@@ -274,12 +278,12 @@ class View:
         self._mounts[path] = Mount(kind, path, source or path)
 
     def _above(self, path: Path) -> Mount | None:
-        """The mount that shows `path`, or hides it."""
+        """Return the mount that shows or hides `path`, or None."""
         around = (self._mounts.get(each) for each in (path, *path.parents))
         return next((mount for mount in around if mount is not None and mount.kind is not Kind.LINK), None)
 
     def _link(self, path: Path) -> None:
-        """Every link on the way there, as it is outside."""
+        """Recreate every link on the way to a path, as it is outside."""
         at, ahead = ROOT, list(path.absolute().parts[1:])
         for _ in range(STEPS_MAX):
             if not ahead:
@@ -300,7 +304,7 @@ class View:
 
 
 def _check_accepted(plan: SandboxPlan, path: Path) -> None:
-    """Raises SandboxFailed where a path has become another than it was when it was accepted."""
+    """Raise SandboxFailed if a path leads elsewhere than when it was accepted."""
     was, real = plan.accepted.get(path), Path(os.path.realpath(path))
     if was is not None and was != real:
         raise SandboxFailed("sandbox_invalid", f"{path} is {real} now and was {was} when it was accepted")
@@ -318,6 +322,6 @@ def implied_paths(arguments: Iterable[str], protected: ProtectedPaths) -> Iterat
 
 
 def out_of_sight(arguments: Iterable[str], view: View) -> list[str]:
-    """Paths among the arguments that the server will not find."""
+    """Return the paths among the arguments that the server will not find."""
     named = (argument.partition("=")[2] if argument.startswith("-") else argument for argument in arguments)
     return [path for path in named if path.startswith("/") and len(path) > 1 and not view.sees(Path(path))]

@@ -133,7 +133,9 @@ class NamespaceClosed(Exception):
 
 
 def listen_inside(pid: int, places: Sequence[Place]) -> list[socket.socket]:
-    """Sockets of the process's network namespace, in the order of `places`. Blocks for some tens of milliseconds."""
+    """Open sockets inside the network namespace of a process, in the order of `places`. This blocks for some tens of
+    milliseconds.
+    """
     ours, theirs = socket.socketpair()
     words = [f"{place.kind} {place.host} {place.port}" for place in places]
     with ours, theirs:
@@ -154,9 +156,9 @@ def listen_inside(pid: int, places: Sequence[Place]) -> list[socket.socket]:
         ours.setblocking(False)
         with contextlib.suppress(BlockingIOError):
             _, descriptors, _, _ = socket.recv_fds(ours, 1, len(places))
-            made = [socket.socket(fileno=each) for each in descriptors]
-            if len(made) == len(places):
-                return made
+            sockets = [socket.socket(fileno=each) for each in descriptors]
+            if len(sockets) == len(places):
+                return sockets
     raise NamespaceClosed("no socket came out of it")
 
 
@@ -187,16 +189,19 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
-    """Where drivers are declared outside the workspace, the person's own settings around theirs, and the virtual
-    environment that the node itself runs in."""
+    """Return the driver folders outside the workspace, the person's own settings, and the node's virtual
+    environment.
+    """
     own = (drivers.own.parent,) if drivers.own is not None else ()
     environment = (Path(sys.prefix),) if sys.prefix != sys.base_prefix else ()
     return (*drivers.paths, *own, *environment)
 
 
 def private_paths(plan: Plan, files: Iterable[Path] = ()) -> tuple[Path, ...]:
-    """The data folder, the person's configuration with their keys, and the configuration `files` with their folder,
-    unless that one holds the workspace or the home."""
+    """Return the data folder, the person's configuration with keys, and the configuration `files` with their folder.
+
+    The folder is left out if it contains the workspace or the home.
+    """
     own = (plan.drivers.own.parent,) if plan.drivers.own is not None else ()
     common = (plan.workspace, Path.home())
     around = (path.parent for path in files if not any(each.is_relative_to(path.parent) for each in common))
@@ -256,13 +261,15 @@ class Sandboxes:
         stderr: StderrRing,
         tell_denied: TellDenied | None = None,
     ) -> "Sandbox":
-        """`tell_denied` hears every refusal of a host; the record and `stderr` each host once. Raises SandboxFailed,
-        ChildStartFailed."""
+        """Prepare a sandbox for a command. Raise SandboxFailed or ChildStartFailed on failure.
+
+        `tell_denied` is called for every refused host; the audit log and `stderr` get each host once.
+        """
         home = plan.home.absolute()
         self._living[home] += 1
         try:
             others = tuple(server for server in self._servers() if not _is_same(server.segment, segment))
-            made = await asyncio.to_thread(self._prepare, plan, command, others, alone=self._living[home] == 1)
+            sandbox = await asyncio.to_thread(self._prepare, plan, command, others, alone=self._living[home] == 1)
         except OSError as error:  # a path that is swapped for a link while it is read, a full disk
             self._living[home] -= 1
             raise SandboxFailed("sandbox_invalid", f"{error.filename or home}: {error.strerror}") from error
@@ -284,12 +291,12 @@ class Sandboxes:
         def watch(child: Child) -> Limits:
             return Limits(plan, self._limits(), self._living.total, child.pid or 0, child.end)
 
-        return Sandbox(segment, plan, made, watch, record_denied, tell_denied, on_closed, stderr)
+        return Sandbox(segment, plan, sandbox, watch, record_denied, tell_denied, on_closed, stderr)
 
     def _prepare(
         self, plan: SandboxPlan, command: Command, others: Sequence[ServerPlan], *, alone: bool
     ) -> "_Prepared":
-        """Prepares all that is read from or written to disk. `alone`: no other sandbox uses this home now."""
+        """Do everything that reads from or writes to disk. `alone` means that no other sandbox uses this home now."""
         tool = bubblewrap()
         home = plan.home.absolute()
         _prepare_home(home, empty=alone)
@@ -323,7 +330,9 @@ class Sandboxes:
         )
 
     def _placeholder_path(self) -> Path:
-        """What every sandbox is shown in place of something else: an empty folder, and beside it files of /etc."""
+        """Create and return what sandboxes see in place of hidden paths: an empty folder, and files of /etc beside
+        it.
+        """
         nothing = self._protected.state / "homes" / ".shown" / "nothing"
         nothing.mkdir(mode=0o755, parents=True, exist_ok=True)
         user, group = os.getuid(), os.getgid()
@@ -335,15 +344,15 @@ class Sandboxes:
         return nothing
 
     def _named_paths(self, plan: SandboxPlan, search: str) -> list[Path]:
-        found = []
+        paths = []
         for name in plan.programs:
             path = shutil.which(name, path=search)
             if path is None:
                 raise SandboxFailed(
                     "sandbox_invalid", f"there is no program {name!r} on the PATH; install it or remove it"
                 )
-            found.append(Path(path))
-        return found
+            paths.append(Path(path))
+        return paths
 
 
 class _Prepared(msgspec.Struct, frozen=True, kw_only=True):
@@ -407,7 +416,7 @@ class Sandbox:
 
     @property
     def remark(self) -> str:
-        """What may be why the server failed."""
+        """Return a possible reason why the server failed."""
         last = self._stderr.tail(1)
         if last and last[0].text.startswith("bwrap: "):
             return f" ({last[0].text})"
@@ -419,7 +428,7 @@ class Sandbox:
         return f"; its sandbox does not show {paths}, which its arguments name: allow it (sandbox.fs, or files)"
 
     async def open(self, child: Child) -> None:
-        """Raises SandboxFailed."""
+        """Finish the sandbox around a started child and watch its limits. Raise SandboxFailed on failure."""
         _close_all(self._theirs)
         self._pid = child.pid or 0
         await self._enter()
@@ -444,13 +453,15 @@ class Sandbox:
             self._closed = None
 
     async def _enter(self) -> None:
-        """What has to be done while bubblewrap holds the program back. It goes on when the pipe closes: when this
-        fails, it is ended before."""
-        told, go = self._ours
-        self._ours.remove(told)
+        """Check the mounts and open the egress while bubblewrap holds the program back.
+
+        The program continues when the pipe closes. If a step fails, the program is ended first.
+        """
+        pid_pipe, go = self._ours
+        self._ours.remove(pid_pipe)
         try:
             async with asyncio.timeout(OPEN_S):
-                inside = await asyncio.to_thread(_read_child_pid, told)
+                inside = await asyncio.to_thread(_read_child_pid, pid_pipe)
                 await asyncio.to_thread(check_mounts, inside, self._identities)
                 await self._open_egress(inside)
         except msgspec.DecodeError:
@@ -471,7 +482,9 @@ class Sandbox:
                 os.kill(pid, signal.SIGKILL)
 
     async def _open_egress(self, inside: int) -> None:
-        """Without hosts that it may reach there is only its name server, which tells what it wanted to reach."""
+        """Open the name server and proxy inside the sandbox. Without permitted hosts, only the name server runs; it
+        reports what the program wanted to reach.
+        """
         entries = self._plan.egress
         places = [Place("udp", "127.0.0.1", DNS_PORT)]
         if entries:
