@@ -378,7 +378,7 @@ class _LinkItemsBuilder:
         return self._surfaces.judge(self._link.segment, qualified, names, item, meta, self._effort)
 
     def _is_open(self, original: str, stated: Below, annotations: object, rule: ToolRule | None) -> bool:
-        """Return whether nobody says what the tool does. An aggregator has said it of every tool it lists."""
+        """Return whether the effect of the tool is unknown. An aggregator states it for every tool it lists."""
         if stated.flagged or not self._may_be_open(original, rule):
             return False
         return not says_its_effect(as_declared(stated.capability, {}), annotations)

@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from interlock.crypto.jose import BadKey, Jwk, decode_base64url, encode
-from interlock.crypto.webauthn import cbor
 from interlock.crypto.webauthn.passkeys import CREDENTIAL_BYTES_MAX, EXPONENT, Party, passkey
+from interlock.wire.cbor import CborError, read_item_untrusted
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
 
 CREATE: Final = "webauthn.create"
@@ -114,8 +114,8 @@ def read_registration_untrusted(
     if (wrong := _check_client_data(client_data, CREATE, challenge, party)) is not None:
         return wrong
     try:
-        attestation_object, rest = cbor.read_untrusted(attestation)
-    except cbor.BadCbor:
+        attestation_object, rest = read_item_untrusted(attestation, has_floats=False)
+    except CborError:
         attestation_object, rest = None, b""
     data = attestation_object.get("authData") if isinstance(attestation_object, dict) and not rest else None
     read = _read_authenticator(data) if isinstance(data, bytes) else _UNREADABLE
@@ -184,9 +184,9 @@ def _read_credential(attested: bytes) -> Jwk | Wrong:
     if not 0 < length <= CREDENTIAL_BYTES_MAX or len(credential) != length:
         return _UNREADABLE
     try:
-        cose, _ = cbor.read_untrusted(rest)
+        cose, _ = read_item_untrusted(rest, has_floats=False)
         return _key(encode(credential), cose)
-    except (cbor.BadCbor, BadKey):
+    except (CborError, BadKey):
         return Wrong("key", "the passkey's key is none of Ed25519, P-256 and RSA with 2048 bits")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeGuard
 
 from interlock.ax.protocol.names import is_segment
-from interlock.devices.protocol.cbor import DEPTH_MAX, INTEGER_MAX, INTEGER_MIN, encoded, read_untrusted
+from interlock.devices.protocol.cbor import INTEGER_MAX, INTEGER_MIN, encoded, read_untrusted
 from interlock.devices.protocol.description import TOOL_ID_MAX, DeviceDescription, Field, Tool
 from interlock.devices.protocol.layouts import INTEGERS, bytes_of, enum_name, enum_number, shown_number, wire_number
 from interlock.devices.protocol.messages import (
@@ -23,6 +23,7 @@ from interlock.devices.protocol.messages import (
     Registration,
     without_metadata,
 )
+from interlock.wire.cbor import NESTING_MAX
 
 JSONRPC: Final = 0
 METHOD: Final = 1
@@ -307,7 +308,7 @@ def _typed(value: Any, major: int, field: Field) -> Any:
 
 def _check_sendable(value: Any, path: str, depth: int) -> None:
     if isinstance(value, dict | list):
-        if depth == DEPTH_MAX:
+        if depth == NESTING_MAX:
             raise DeviceFault("argument_invalid", "nested too deeply", path)
         for member in value.values() if isinstance(value, dict) else value:
             _check_sendable(member, path, depth + 1)

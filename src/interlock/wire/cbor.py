@@ -1,0 +1,101 @@
+"""CBOR (RFC 8949) as devices and authenticators write it: definite lengths, the types of JSON, and bytes.
+
+The values are int, float, bool, None, str, bytes, list and dict. Time and memory are bounded by the number of bytes: a
+length that they cannot hold is refused before anything is allocated. Tags, indefinite lengths and repeated keys are
+refused.
+"""
+
+import math
+import struct
+from typing import Any, Final
+
+NESTING_MAX: Final = 4  # containers in containers, the outermost included (CTAP 2.1, 8; AX-8.2-8)
+
+_FLOATS: Final = {25: ">e", 26: ">f", 27: ">d"}
+_SIMPLE: Final[dict[int, bool | None]] = {20: False, 21: True, 22: None}
+
+
+class CborError(ValueError):
+    """The bytes are not CBOR, or use more of it than is accepted."""
+
+
+def read_item_untrusted(data: bytes, *, has_floats: bool = True) -> tuple[Any, bytes]:
+    """Return the first item and the bytes after it. Raises CborError. `has_floats`: whether floats are accepted."""
+    reader = _Reader(data, has_floats=has_floats)
+    value = reader.item(0)
+    return value, data[reader.at :]
+
+
+class _Reader:
+    def __init__(self, data: bytes, *, has_floats: bool) -> None:
+        self.data = data
+        self.at = 0
+        self._has_floats = has_floats
+
+    def item(self, depth: int) -> Any:
+        initial = self._take(1)[0]
+        major, info = initial >> 5, initial & 0x1F
+        if major == 7:
+            return self._simple_or_float(info)
+        if major == 6:
+            raise CborError("a CBOR tag")
+        number = self._number(info)
+        if major == 0:
+            return number
+        if major == 1:
+            return -1 - number
+        if major == 2:
+            return self._take(number)
+        if major == 3:
+            return self._text(number)
+        if depth == NESTING_MAX:
+            raise CborError(f"CBOR nested deeper than {NESTING_MAX}")
+        if number * (1 if major == 4 else 2) > len(self.data) - self.at:  # an item is one byte at least
+            raise CborError("a CBOR length beyond the message")
+        return self._array(number, depth + 1) if major == 4 else self._map(number, depth + 1)
+
+    def _array(self, count: int, depth: int) -> list[Any]:
+        return [self.item(depth) for _ in range(count)]
+
+    def _map(self, count: int, depth: int) -> dict[int | str, Any]:
+        members: dict[int | str, Any] = {}
+        for _ in range(count):
+            key = self.item(depth)
+            if isinstance(key, bool) or not isinstance(key, int | str):
+                raise CborError("a CBOR key that is neither an integer nor text")
+            if key in members:
+                raise CborError("a CBOR key twice")
+            members[key] = self.item(depth)
+        return members
+
+    def _text(self, length: int) -> str:
+        try:
+            return self._take(length).decode()
+        except UnicodeDecodeError:
+            raise CborError("CBOR text that is not UTF-8") from None
+
+    def _simple_or_float(self, info: int) -> bool | float | None:
+        if info in _SIMPLE:
+            return _SIMPLE[info]
+        form = _FLOATS.get(info) if self._has_floats else None
+        if form is None:
+            raise CborError("a CBOR simple value other than false, true and null")
+        value: float = struct.unpack(form, self._take(struct.calcsize(form)))[0]
+        if not math.isfinite(value):
+            raise CborError("a number that is not finite")
+        return value
+
+    def _number(self, info: int) -> int:
+        if info < 24:
+            return info
+        if info > 27:
+            raise CborError("a CBOR item of indefinite length")
+        return int.from_bytes(self._take(1 << (info - 24)), "big")
+
+    def _take(self, count: int) -> bytes:
+        end = self.at + count
+        if end > len(self.data):
+            raise CborError("CBOR that ends too early")
+        taken = self.data[self.at : end]
+        self.at = end
+        return taken
