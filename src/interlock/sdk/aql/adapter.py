@@ -374,14 +374,14 @@ def _endpoints(mode: str, profile: str | Profile, prefix: str) -> Endpoints:
         mode = "semantic"
     if mode not in MODES:  # AQL-3.3-5
         raise DeclarationInvalid(f"the mode is one of {', '.join(MODES)}, not {mode!r}")
-    found = profile if isinstance(profile, Profile) else PROFILES.get(profile)
-    if found is None:
+    chosen = profile if isinstance(profile, Profile) else PROFILES.get(profile)
+    if chosen is None:
         raise DeclarationInvalid(f"the profile is one of {', '.join(PROFILES)}, not {profile!r}")
     if prefix and PREFIX.fullmatch(prefix) is None:
         raise DeclarationInvalid(
             f"a prefix is lower-case letters, digits and underscores, under 20, ending in _; not {prefix!r}"
         )
-    return Endpoints(mode=mode, profile=found, prefix=prefix)
+    return Endpoints(mode=mode, profile=chosen, prefix=prefix)
 
 
 def _with_danger(description: str, level: Danger | None) -> str:
@@ -425,19 +425,19 @@ def add_execution_operations(adapter: "Adapter") -> None:
         return executions.found(execution_id, context.caller).answer()
 
     async def list_executions(context: Context) -> dict[str, Any]:
-        return {"items": [{"operation": one.operation, **one.answer()} for one in executions.of(context.caller)]}
+        return {"items": [{"operation": each.operation, **each.answer()} for each in executions.of(context.caller)]}
 
     async def cancel_execution(execution_id: _Id, context: Context) -> dict[str, Any]:
-        found = executions.found(execution_id, context.caller)
-        found.cancel()
-        return found.answer()
+        execution = executions.found(execution_id, context.caller)
+        execution.cancel()
+        return execution.answer()
 
     async def retry_execution(execution_id: _Id, context: Context) -> dict[str, Any]:
-        found = executions.found(execution_id, context.caller)
-        found.retry()
-        return found.answer()
+        execution = executions.found(execution_id, context.caller)
+        execution.retry()
+        return execution.answer()
 
-    for category, function, said in (
+    for category, function, description in (
         (Category.READ, get_execution, "The state of an execution, with its result once completed. Changes no state."),
         (Category.READ, list_executions, "The executions of this caller. Changes no state."),
         (Category.EXECUTE, cancel_execution, "Ends an execution: pending or running becomes cancelled."),
@@ -447,4 +447,4 @@ def add_execution_operations(adapter: "Adapter") -> None:
             "Runs a failed execution again, where its operation supports that: failed becomes running.",
         ),
     ):
-        adapter.add(category, function, description=said, own=True)
+        adapter.add(category, function, description=description, own=True)

@@ -63,9 +63,9 @@ class Execution:
             raise ValueError(f"percentage is 0 to 100, not {percentage}")
         if (current is None) != (total is None):
             raise ValueError("current and total go together")
-        told = {"percentage": percentage, "current": current, "total": total, "message": message}
+        members = {"percentage": percentage, "current": current, "total": total, "message": message}
         if self._status not in TERMINAL:  # AQL-2.3.3-3
-            self._progress = {key: value for key, value in told.items() if value is not None}
+            self._progress = {key: value for key, value in members.items() if value is not None}
 
     def enter(self, state: str) -> None:
         """Enter a state that the operation declared. Raises ValueError for other states, OperationFailed if no move
@@ -91,20 +91,20 @@ class Execution:
 
     def invalid_state(self, requested: str) -> Failure:
         details = {"execution_id": self.id, "status": self._state, "requested": requested}  # AQL-8.4.2-1
-        said = f"Execution '{self.id}' is '{self._state}' and cannot become '{requested}'"
-        return failure(Code.CONFLICT_INVALID_STATE, said, details)
+        message = f"Execution '{self.id}' is '{self._state}' and cannot become '{requested}'"
+        return failure(Code.CONFLICT_INVALID_STATE, message, details)
 
     def answer(self) -> dict[str, Any]:
-        made = state_answer(
+        answer = state_answer(
             self.id, self._status, started_at=self._started_at, finished_at=self._finished_at, error=self._error
         )
         if self._state != self._status.value:
-            made |= {"status": self._state, "core_status": self._status.value}
+            answer |= {"status": self._state, "core_status": self._status.value}
         if self._progress is not None:
-            made["progress"] = self._progress
+            answer["progress"] = self._progress
         if self._status is ExecutionStatus.COMPLETED:
-            made["result"] = self._result
-        return made
+            answer["result"] = self._result
+        return answer
 
     def start(self) -> None:
         self.task = asyncio.get_running_loop().create_task(self._run())
@@ -126,11 +126,11 @@ class Execution:
             if self._end(ExecutionStatus.COMPLETED):
                 self._result = result
 
-    def _fail(self, found: Failure) -> None:
+    def _fail(self, failure_: Failure) -> None:
         if self._end(ExecutionStatus.FAILED):
-            self._error = {"code": found.code, "message": found.message}
-            if found.details:
-                self._error["details"] = found.details
+            self._error = {"code": failure_.code, "message": failure_.message}
+            if failure_.details:
+                self._error["details"] = failure_.details
 
     def _end(self, to: ExecutionStatus) -> bool:
         """End the execution; return False if it has ended already, so that late results are dropped."""
@@ -178,11 +178,13 @@ class Executions:
         return iter(tuple(self._by_id.values()))
 
     def of(self, owner: str) -> Iterator[Execution]:
-        return (one for one in self._by_id.values() if one.owner == owner)
+        return (execution for execution in self._by_id.values() if execution.owner == owner)
 
     def _forget_old(self) -> None:
         now = time.monotonic()
-        ended = sorted((one.ended_at, one.id) for one in self._by_id.values() if one.ended_at is not None)
+        ended = sorted(
+            (execution.ended_at, execution.id) for execution in self._by_id.values() if execution.ended_at is not None
+        )
         too_many = len(self._by_id) - EXECUTIONS_MAX + 1
         for index, (at, execution_id) in enumerate(ended):
             if index < too_many or now - at > KEEP_S:

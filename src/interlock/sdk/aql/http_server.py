@@ -85,11 +85,11 @@ class HttpApplication:
 
     async def _live(self, receive: Receive, send: Send) -> None:
         while True:
-            said = (await receive())["type"]
-            if said == "lifespan.shutdown":
+            event = (await receive())["type"]
+            if event == "lifespan.shutdown":
                 cancel_executions(self._adapters)
-            await send({"type": f"{said}.complete"})
-            if said == "lifespan.shutdown":
+            await send({"type": f"{event}.complete"})
+            if event == "lifespan.shutdown":
                 return
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -99,8 +99,8 @@ class HttpApplication:
             await _reply(send, refused)
             return
         if scope["method"] == "DELETE":
-            known = self._sessions.pop(headers.get(H_SESSION, b"").decode("latin-1"), None)
-            await _reply(send, 204 if known is not None else 404)
+            ended = self._sessions.pop(headers.get(H_SESSION, b"").decode("latin-1"), None)
+            await _reply(send, 204 if ended is not None else 404)
             return
         if scope["method"] != "POST":
             await _reply(send, 405, head=[(b"allow", b"POST, DELETE")])
@@ -116,10 +116,10 @@ class HttpApplication:
             refusal = encode_refusal(error.message_id, error.refusal)
             await _reply(send, 400 if envelope is None else 200, envelope or refusal)
             return
-        said = headers.get(H_SESSION, b"").decode("latin-1")
-        session = self._sessions.get(said)
+        session_id = headers.get(H_SESSION, b"").decode("latin-1")
+        session = self._sessions.get(session_id)
         if session is not None:
-            self._sessions.move_to_end(said)
+            self._sessions.move_to_end(session_id)
         if isinstance(message, Request):
             await self._request(message, session, headers, receive, send)
             return
@@ -131,14 +131,14 @@ class HttpApplication:
         if path != PATH:
             return 404
         if self._token is not None:
-            given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, b"Bearer " + self._token.encode()):
+            authorization = headers.get(b"authorization", b"")
+            if not hmac.compare_digest(authorization, b"Bearer " + self._token.encode()):
                 return 401
         if self._is_open:
             return None
         origin = headers.get(b"origin")
         named = [b"//" + headers.get(b"host", b"")] + ([origin] if origin is not None else [])
-        return None if all(_is_here(one) for one in named) else 403
+        return None if all(_is_here(host) for host in named) else 403
 
     async def _request(
         self, request: Request, session: _Session | None, headers: Mapping[bytes, bytes], receive: Receive, send: Send

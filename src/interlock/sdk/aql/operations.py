@@ -190,31 +190,33 @@ class NativeOperation:
         if if_match is not None:
             current = etag_of(stored)
             if if_match != current:
-                said = "The resource was changed by somebody else; read it again"
+                message = "The resource was changed by somebody else; read it again"
                 details = {"expected": if_match, "current": current}
-                raise OperationFailed(failure(Code.CONFLICT_VERSION_MISMATCH, said, details))
+                raise OperationFailed(failure(Code.CONFLICT_VERSION_MISMATCH, message, details))
         if self.declaration.category is Category.UPDATE:
-            made = merged(msgspec.to_builtins(stored), values["input"])
-            values["input"] = made if isinstance(stored, Mapping) else _converted(Argument("input", type(stored)), made)
+            changed = merged(msgspec.to_builtins(stored), values["input"])
+            values["input"] = (
+                changed if isinstance(stored, Mapping) else _converted(Argument("input", type(stored)), changed)
+            )
 
     # What becomes of the answer
 
     def _selection(self, own: Mapping[str, Any]) -> Selection:
-        asked = own.get(FIELDS)
-        if asked is None:
+        requested = own.get(FIELDS)
+        if requested is None:
             return self._preset(self._default_preset)
-        read = read_selection(asked)
+        read = read_selection(requested)
         if isinstance(read, Failure):
             raise OperationFailed(read)
         if isinstance(read, str):
             return self._preset(read)
-        known = self._known_fields()
-        unknown = [".".join(path) for path in read if known is not None and path[0] not in known]
+        fields = self._known_fields()
+        unknown = [".".join(path) for path in read if fields is not None and path[0] not in fields]
         if unknown:
             details = {
                 "operation": self.declaration.name,
                 "unknown_fields": unknown,
-                "valid_fields": sorted(known or ()),
+                "valid_fields": sorted(fields or ()),
             }
             raise OperationFailed(
                 failure(Code.VALIDATION_UNKNOWN_FIELD, f"Unknown field(s): {', '.join(unknown)}", details)
@@ -233,15 +235,15 @@ class NativeOperation:
 
     def _data(self, result: Any, selection: Selection) -> Any:
         if isinstance(result, Listing):
-            items = [select(self._shown(one), selection) for one in result.items]
+            items = [select(self._shown(item), selection) for item in result.items]
             return listing_data(result, items, self.declaration.name)
         if isinstance(result, list | tuple):
-            return [select(self._shown(one), selection) for one in result]
+            return [select(self._shown(item), selection) for item in result]
         return select(self._shown(result), selection)
 
     def _shown(self, value: Any) -> Any:
-        made = plain(value)
-        return {**made, "_etag": etag_of(value)} if isinstance(value, self._versioned) else made
+        shown = plain(value)
+        return {**shown, "_etag": etag_of(value)} if isinstance(value, self._versioned) else shown
 
     def _started(self, lifecycle: Lifecycle, values: dict[str, Any], context: Context, executions: Executions) -> Any:
         """Start a long-running operation and return its execution at once (8.4)."""

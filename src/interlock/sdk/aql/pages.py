@@ -87,8 +87,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
             return []
         details = {"field": "last" if self.from_end else "first", "original_count": self.clamped_from}
         details |= {"truncated_count": self.size, "limit": PAGE_MAX}
-        said = f"A page has at most {PAGE_MAX} items; {self.clamped_from} were asked for"
-        return [Warn(code="VALIDATION_TRUNCATED_WARNING", message=said, details=details, severity="low")]
+        message = f"A page has at most {PAGE_MAX} items; {self.clamped_from} were asked for"
+        return [Warn(code="VALIDATION_TRUNCATED_WARNING", message=message, details=details, severity="low")]
 
 
 def read_page(given: dict[str, Any], operation: str) -> Page:
@@ -143,8 +143,8 @@ def read_cursor(param: str, cursor: str, operation: str) -> Any:
             return msgspec.json.decode(read[CHECK_BYTES:])
     except (binascii.Error, ValueError, msgspec.DecodeError):
         pass
-    said = invalid_type(param, "cursor", "string", hint="Send a cursor of pageInfo of this operation, unchanged")
-    raise OperationFailed(said) from None
+    problem = invalid_type(param, "cursor", "string", hint="Send a cursor of pageInfo of this operation, unchanged")
+    raise OperationFailed(problem) from None
 
 
 def _check(text: bytes, operation: str) -> bytes:

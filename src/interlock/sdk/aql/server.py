@@ -115,9 +115,9 @@ class _Line:
             case Response():
                 self._server.hear_answer(message)
 
-    def on_oversized(self, found: Oversized) -> None:
-        if found.kind is MessageKind.REQUEST:
-            self._send(encode_refusal(found.id, message_too_large(found.limit)))
+    def on_oversized(self, oversized: Oversized) -> None:
+        if oversized.kind is MessageKind.REQUEST:
+            self._send(encode_refusal(oversized.id, message_too_large(oversized.limit)))
 
     def on_closed(self, code: int, reason: str) -> None:
         self._server.leave()

@@ -67,7 +67,7 @@ class Service:
         self._schedule = Schedule(adapter.concurrency, adapter.max_concurrent_requests)
         self._operations: dict[str, Operation] = {
             DECLARATION.name: DECLARATION,
-            **{name: one.declaration for name, one in adapter.operations.items()},
+            **{name: native.declaration for name, native in adapter.operations.items()},
         }
         self._names = sorted(self._operations)
         self._index = SearchIndex(
@@ -96,24 +96,28 @@ class Service:
     def _in(self, tool: EndpointTool) -> list[Operation]:
         profile = self._adapter.endpoints.profile
         every = [self._operations[name] for name in self._names]
-        return every if tool.family is None else [one for one in every if profile.family_of(one) == tool.family]
+        return (
+            every
+            if tool.family is None
+            else [operation for operation in every if profile.family_of(operation) == tool.family]
+        )
 
     def _permissions(self, tool: EndpointTool) -> Permissions:
         """Return the permissions of the riskiest operation (C.tool-4)."""
         if tool.family is None:
             return Permissions(False, True)
         profile = self._adapter.endpoints.profile
-        held = [one.permissions for one in self._in(tool)]
-        every = held or [PERMISSIONS[one] for one in profile.categories(tool.family)]
-        return Permissions(all(one.read_only for one in every), any(one.destructive for one in every))
+        held = [each.permissions for each in self._in(tool)]
+        every = held or [PERMISSIONS[each] for each in profile.categories(tool.family)]
+        return Permissions(all(each.read_only for each in every), any(each.destructive for each in every))
 
     def _description(self, tool: EndpointTool) -> str:
         where, request = discovery(self._adapter.endpoints)
         operations = self._in(tool)
-        names = ", ".join(one.name for one in operations[:NAMES_MAX]) or "none yet"
+        names = ", ".join(operation.name for operation in operations[:NAMES_MAX]) or "none yet"
         more = f" and {len(operations) - NAMES_MAX} more" if len(operations) > NAMES_MAX else ""
         effect = "Changes nothing." if self._permissions(tool).read_only else "Changes what is stored or runs things."
-        if any(one.category is Category.DELETE for one in operations):
+        if any(operation.category is Category.DELETE for operation in operations):
             effect += " Use caution: removal cannot be undone."
         lines = [self._adapter.description or f"The operations of {self._adapter.name}."]
         lines += [f"Supported operations: {names}{more}.", effect, *primary_categories(self._adapter.endpoints, tool)]
@@ -202,8 +206,8 @@ class Service:
         if danger < Danger.DESTRUCTIVE or not self._adapter.danger_levels:
             return
         digest = digest_of(bytes(read.text))
-        given = {*_texts(request.confirmation), *_texts(read.own.get(CONFIRMATION.name))}
-        if not given:
+        tokens = {*_texts(request.confirmation), *_texts(read.own.get(CONFIRMATION.name))}
+        if not tokens:
             token, expires_at = self._tokens.issue(LOCAL, LOCAL, operation.name, digest, danger)
             message = _asked(operation, read) or f"'{operation.name}' is {danger.word}. Send it again with the token."
             refused = confirmation_required(
@@ -215,7 +219,7 @@ class Service:
                 reasons=operation.danger_reasons,
             )
             raise OperationFailed(refused)
-        token = given.pop() if len(given) == 1 else ""
+        token = tokens.pop() if len(tokens) == 1 else ""
         wrong = self._tokens.redeem(token, LOCAL, LOCAL, operation.name, digest)
         if wrong is not None:
             raise OperationFailed(wrong)

@@ -121,9 +121,9 @@ def _is_struct(kind: Any) -> bool:
 
 def _binary(name: str, description: str, *, required: bool) -> list[Parameter]:
     """Return the three parameters of binary data (4.7.4)."""
-    said = f"{description} Base64 (RFC 4648) with padding.".strip()
+    text = f"{description} Base64 (RFC 4648) with padding.".strip()
     return [
-        Parameter(name=f"{name}_content", type="string", required=required, description=said),
+        Parameter(name=f"{name}_content", type="string", required=required, description=text),
         Parameter(name=f"{name}_encoding", type="string", enum=("base64",), default="base64"),  # AQL-4.7.4-1
         Parameter(name=f"{name}_mime_type", type="string", default=OCTETS, description="Its media type."),
     ]
@@ -138,11 +138,11 @@ class _Types:
 
     def described(self, hint: Any) -> str:
         texts: list[str] = []
-        for one in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
-            if isinstance(one, str):
-                texts.append(one.strip())
-            elif isinstance(one, Meta) and one.description:
-                texts.append(one.description.strip())
+        for annotation in get_args(hint)[1:] if get_origin(hint) is Annotated else ():
+            if isinstance(annotation, str):
+                texts.append(annotation.strip())
+            elif isinstance(annotation, Meta) and annotation.description:
+                texts.append(annotation.description.strip())
         return " ".join(texts)
 
     def parameter(self, name: str, hint: Any, *, required: bool, default: Any = _UNSET) -> Parameter:
@@ -298,7 +298,7 @@ def _nullable(hint: Any, required: bool, said: str = " null removes it.") -> Any
 
 
 def _bounds(metas: Iterable[Meta]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    bounds: dict[str, Any] = {}
     for meta in metas:
         for key, value in (
             ("minimum", meta.ge),
@@ -308,8 +308,8 @@ def _bounds(metas: Iterable[Meta]) -> dict[str, Any]:
             ("pattern", meta.pattern),
         ):
             if value is not None:
-                made[key] = value
-    return made
+                bounds[key] = value
+    return bounds
 
 
 def _is_said(flag: str, metas: Iterable[Meta]) -> bool:
@@ -321,5 +321,5 @@ def _schema(kind: Any) -> dict[str, Any]:
 
 
 def _doc(kind: type) -> str:
-    said = kind.__dict__.get("__doc__") or ""
-    return "" if said.startswith(f"{kind.__name__}(") else inspect.cleandoc(said).split("\n\n", 1)[0]
+    text = kind.__dict__.get("__doc__") or ""
+    return "" if text.startswith(f"{kind.__name__}(") else inspect.cleandoc(text).split("\n\n", 1)[0]

@@ -88,21 +88,21 @@ def plain(value: Any) -> Any:
 
 
 def _members(members: Mapping[Any, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, value in members.items():
         name = str(key)
         if isinstance(value, Binary | bytes):
             binary = value if isinstance(value, Binary) else Binary(value)
-            made[f"{name}_content"] = base64.b64encode(binary.content).decode()  # AQL-4.7.4-1
-            made[f"{name}_encoding"] = "base64"  # AQL-4.7.4-1
-            made[f"{name}_mime_type"] = binary.mime_type  # AQL-4.7.4-1
+            result[f"{name}_content"] = base64.b64encode(binary.content).decode()  # AQL-4.7.4-1
+            result[f"{name}_encoding"] = "base64"  # AQL-4.7.4-1
+            result[f"{name}_mime_type"] = binary.mime_type  # AQL-4.7.4-1
             continue
-        made[name] = plain(value)
+        result[name] = plain(value)
         if isinstance(value, Decimal):
-            made[f"{name}_type"] = "decimal"
+            result[f"{name}_type"] = "decimal"
         elif isinstance(value, int) and not isinstance(value, bool) and abs(value) > SAFE_INTEGER:
-            made[f"{name}_type"] = "bigint"
-    return made
+            result[f"{name}_type"] = "bigint"
+    return result
 
 
 def read_base64(param: str, text: str) -> bytes:
@@ -140,8 +140,8 @@ def not_found(resource_type: str, resource_id: str) -> NoReturn:
 
 def already_exists(resource_type: str, resource_id: str) -> NoReturn:
     details = {"resource_type": resource_type, "resource_id": resource_id}
-    said = f"Resource '{resource_type}' exists already: '{resource_id}'"
-    raise OperationFailed(failure(Code.CONFLICT_ALREADY_EXISTS, said, details))
+    message = f"Resource '{resource_type}' exists already: '{resource_id}'"
+    raise OperationFailed(failure(Code.CONFLICT_ALREADY_EXISTS, message, details))
 
 
 class Context:

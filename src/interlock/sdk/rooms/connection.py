@@ -181,19 +181,19 @@ class Connection:
         self._outbox.clear()
 
     async def _url(self) -> str:
-        asked: dict[str, object] = {"topic": self._place.topic, "protocol": V01, "sequences": 1, "mcp": LATEST_LEGACY}
-        asked |= {key: value for key, value in (("name", self._place.name), ("kind", self._place.kind)) if value}
+        query: dict[str, object] = {"topic": self._place.topic, "protocol": V01, "sequences": 1, "mcp": LATEST_LEGACY}
+        query |= {key: value for key, value in (("name", self._place.name), ("kind", self._place.kind)) if value}
         if self.position is not None:
-            asked["after"] = self.position
+            query["after"] = self.position
         elif self._history:
-            asked["history"] = self._history
+            query["history"] = self._history
         ticket = self._place.ticket
         if ticket is not None and self._place.token is None:
             if isinstance(ticket, str) and self._is_ticket_used:
                 raise RoomRefused("ticket_used", "a ticket is good for one connection; give token=, or a function")
             self._is_ticket_used = True
-            asked["ticket"] = ticket if isinstance(ticket, str) else await ticket()
-        return f"{self._place.address}/v0/ws?{urlencode(asked)}"
+            query["ticket"] = ticket if isinstance(ticket, str) else await ticket()
+        return f"{self._place.address}/v0/ws?{urlencode(query)}"
 
     # Reading
 
@@ -242,12 +242,12 @@ class Connection:
                 elif envelope.correlation_id == self._told:
                     self.position = max(self.position or 0, payload["sequence"])
             case "history":
-                told = msgspec.json.decode(envelope.payload, type=_History)
-                for raw, sequence in zip(told.envelopes, told.sequences, strict=True):
+                history = msgspec.json.decode(envelope.payload, type=_History)
+                for raw, sequence in zip(history.envelopes, history.sequences, strict=True):
                     old = decode_untrusted(bytes(raw), FRAME_BYTES_MAX)
                     if isinstance(old, Envelope):
                         self._take(old, sequence, is_old=True)
-                if not told.more:
+                if not history.more:
                     self._caught_up()
             case "history_gap":
                 log.warning("room %s: some of what was said is no longer kept", self._place.topic)
@@ -353,13 +353,13 @@ class _History(msgspec.Struct):
 
 def _meaning(failed: DialFailed) -> RoomRefused | RoomUnreachable:
     try:
-        said = msgspec.json.decode(failed.body, type=dict[str, Any])
+        body = msgspec.json.decode(failed.body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):
-        said = {}
-    code, message = str(said.get("error", "refused")), str(said.get("message", failed.reason))
+        body = {}
+    code, message = str(body.get("error", "refused")), str(body.get("message", failed.reason))
     if failed.status in _NO_ROOM and code not in PASSING:
         return RoomRefused(code, message)
-    return RoomUnreachable(message if said else failed.reason)
+    return RoomUnreachable(message if body else failed.reason)
 
 
 def _retry_in_s(failures: int) -> float:

@@ -185,14 +185,14 @@ class Conversation:
             listener.end(why)
         self.connection.fail(over)
         self.proposals.fail(over)
-        for asked in list(self._asked.values()):
-            _fail(asked.answer, over)
+        for request in list(self._asked.values()):
+            _fail(request.answer, over)
         for meeting in self._met.values():
             meeting.cancel()
 
     def _hold(self) -> None:
-        self._listeners = [one for one in self._listeners if not one.is_over]
-        self.connection.hold(any(one.is_full for one in self._listeners))
+        self._listeners = [listener for listener in self._listeners if not listener.is_over]
+        self.connection.hold(any(listener.is_full for listener in self._listeners))
 
     # Sending
 
@@ -300,9 +300,9 @@ class Conversation:
             raise
 
     async def _greet(self, peer: str, timeout_s: float) -> None:
-        said = {"protocolVersion": LATEST_LEGACY, "capabilities": {}, "clientInfo": self._offer.info}
+        params = {"protocolVersion": LATEST_LEGACY, "capabilities": {}, "clientInfo": self._offer.info}
         try:
-            await self.request(peer, INITIALIZE, encode_value(said), timeout_s)
+            await self.request(peer, INITIALIZE, encode_value(params), timeout_s)
         except CallFailed as failed:
             log.info("%s answers initialize with %s; it is asked anyway", peer, failed)
         await self.publish(MCP, encode_notification(INITIALIZED.encode(), b""), to=(peer,))
@@ -312,7 +312,7 @@ class Conversation:
     def on_welcome(self, payload: dict[str, Any]) -> None:
         own = msgspec.convert(payload["participant"], Peer)
         self.id, self.privilege = own.id, own.privilege
-        self.peers = {one.id: one for one in msgspec.convert(payload["participants"], list[Peer])}
+        self.peers = {peer.id: peer for peer in msgspec.convert(payload["participants"], list[Peer])}
         self._forget_absent()
 
     def on_stored(self, envelope: Envelope, sequence: int, *, is_old: bool) -> None:
@@ -344,12 +344,12 @@ class Conversation:
     def _on_answer(self, envelope: Envelope, response: Response) -> None:
         """Matched by `correlation_id`, and by the JSON-RPC id as a check (X-4.1-4)."""
         self.proposals.on_answer(envelope, response)
-        asked = self._asked.get(envelope.correlation_id or "")
-        if asked is not None and (envelope.sender, response.id) == (asked.to, asked.rpc_id):  # X-4.1-4
-            if not asked.answer.done():
-                asked.answer.set_result(response)
+        request = self._asked.get(envelope.correlation_id or "")
+        if request is not None and (envelope.sender, response.id) == (request.to, request.rpc_id):  # X-4.1-4
+            if not request.answer.done():
+                request.answer.set_result(response)
         else:
-            self._missed = [one for one in self._missed if one[0].id != envelope.correlation_id]
+            self._missed = [missed for missed in self._missed if missed[0].id != envelope.correlation_id]
 
     def _serve(self, envelope: Envelope, request: Request) -> None:
         if self.privilege != "full" and not self._answers_while_restricted:
@@ -416,9 +416,9 @@ def read_answer(sender: str, response: Response) -> Answer:
     """Return the answer of a response. Raises CallFailed."""
     if response.error:
         error = decode_value(response.error)
-        told: dict[str, Any] = error if isinstance(error, dict) else {}
-        code = told.get("code")
-        raise CallFailed(code if isinstance(code, int) else 0, str(told.get("message", "")), told.get("data"))
+        members: dict[str, Any] = error if isinstance(error, dict) else {}
+        code = members.get("code")
+        raise CallFailed(code if isinstance(code, int) else 0, str(members.get("message", "")), members.get("data"))
     return Answer(sender=sender, raw=bytes(response.result))
 
 

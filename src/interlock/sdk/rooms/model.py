@@ -69,8 +69,8 @@ class ProposalEnded(RoomError):
     """`status` is rejected, withdrawn, expired, void or unknown; `by` who did it, where it was somebody."""
 
     def __init__(self, status: str, by: str | None = None, reason: str | None = None) -> None:
-        said = SAID.get(status, f"the proposal was {status}")
-        super().__init__(said + (f" by {by}" if by else "") + (f": {reason}" if reason else ""))
+        message = SAID.get(status, f"the proposal was {status}")
+        super().__init__(message + (f" by {by}" if by else "") + (f": {reason}" if reason else ""))
         self.status = status
         self.by = by
         self.reason = reason

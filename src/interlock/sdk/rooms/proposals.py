@@ -42,7 +42,7 @@ class Proposals:
         self._answers: dict[str, tuple[str, Response]] = {}  # the newest, by the request's envelope
 
     def pending(self) -> list[Proposal]:
-        return [one for one in self._by_id.values() if one.status == "pending"]
+        return [proposal for proposal in self._by_id.values() if proposal.status == "pending"]
 
     def maybe(self, id: str | None) -> Proposal | None:
         return None if id is None else self._by_id.get(id)

@@ -135,24 +135,24 @@ class McpServer:
             self._refuse(request.id, Refusal(METHOD_NOT_FOUND, "Method not found"))
 
     def _revision(self, climbed: ValidatedRequest) -> str:
-        said = climbed.meta.get(META_VERSION)
-        return self.agreed if said is None else find_string(said) or MODERN_VERSIONS[0]
+        version = climbed.meta.get(META_VERSION)
+        return self.agreed if version is None else find_string(version) or MODERN_VERSIONS[0]
 
     def _discover_result(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        members: dict[str, Any] = {
             "supportedVersions": list(MODERN_VERSIONS),
             "capabilities": {"tools": {"listChanged": True}},
         }
-        return found if self._offer.instructions is None else {**found, "instructions": self._offer.instructions}
+        return members if self._offer.instructions is None else {**members, "instructions": self._offer.instructions}
 
     def _initialize_result(self, climbed: ValidatedRequest) -> dict[str, Any]:
         self.agreed = negotiate_legacy(find_string(climbed.params.get("protocolVersion")) or "")
-        found: dict[str, Any] = {
+        members: dict[str, Any] = {
             "protocolVersion": self.agreed,
             "capabilities": {"tools": {"listChanged": True}},
             "serverInfo": self._offer.info,
         }
-        return found if self._offer.instructions is None else {**found, "instructions": self._offer.instructions}
+        return members if self._offer.instructions is None else {**members, "instructions": self._offer.instructions}
 
     def _list(self, climbed: ValidatedRequest) -> None:
         tools = [tool.listed for tool in self._offer.tools.values()]
@@ -234,8 +234,8 @@ class McpServer:
         loop = asyncio.get_running_loop()
 
         def report(done: float, total: float | None, message: str | None) -> None:
-            said = {"progressToken": token, "progress": done, "total": total, "message": message}
-            params = encode_value({key: value for key, value in said.items() if value is not None})
+            members = {"progressToken": token, "progress": done, "total": total, "message": message}
+            params = encode_value({key: value for key, value in members.items() if value is not None})
             try:
                 loop.call_soon_threadsafe(self.notify, PROGRESS, params)
             except RuntimeError:

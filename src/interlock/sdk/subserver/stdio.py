@@ -85,9 +85,9 @@ class StandardPipe:
             if line.strip() and not self._closed:
                 self._sink.on_message(line)
         if self._lines.skipped:
-            for found in self._lines.take_oversized():
+            for oversized in self._lines.take_oversized():
                 if not self._closed:
-                    self._sink.on_oversized(found)
+                    self._sink.on_oversized(oversized)
 
     def _end(self, code: int, reason: str) -> None:
         if self._closed:

@@ -65,14 +65,14 @@ def _read(path: Path, text: bytes) -> str:
 
 def _create(path: Path) -> str:
     """Write the file completely or not at all: a second writer reads what the first one wrote."""
-    made = str(uuid.uuid4())
+    new_id = str(uuid.uuid4())
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        draft = path.with_suffix(f".{made}")
+        draft = path.with_suffix(f".{new_id}")
         descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(json.dumps({"subserver_id": made}) + "\n")
+                file.write(json.dumps({"subserver_id": new_id}) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
             os.link(draft, path)
@@ -84,7 +84,7 @@ def _create(path: Path) -> str:
         raise SubserverInvalid(
             f"the subserver_id cannot be kept in {path}: {error.strerror}; give state= a folder that can be written"
         ) from error
-    return made
+    return new_id
 
 
 log = logging.getLogger("interlock.subserver")
@@ -169,7 +169,7 @@ class Subserver(OfferedTools):
 
     def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification to the parent, from any thread. Without a parent it is dropped: it would be old news."""
-        if not method.startswith("notifications/") or any(one in '"\\' or ord(one) < 32 for one in method):
+        if not method.startswith("notifications/") or any(char in '"\\' or ord(char) < 32 for char in method):
             raise SubserverInvalid(f'a notification\'s method begins with "notifications/", and {method!r} does not')
         encoded = msgspec.json.encode(params) if params is not None else b""
         self._on_loop(lambda: self._notify(method, encoded))
@@ -339,12 +339,12 @@ def _signing_key(path: str | os.PathLike[str], authority: str | None) -> "Signin
         raise SubserverInvalid(str(refused)) from None
 
 
-def _authority(said: str | None) -> str | None:
-    if said is None:
+def _authority(name: str | None) -> str | None:
+    if name is None:
         return None
     from interlock.ax.protocol.registration.authority import maybe_authority
 
-    read = maybe_authority(said if said.startswith("dns:") else f"dns:{said}")
+    read = maybe_authority(name if name.startswith("dns:") else f"dns:{name}")
     if read is None:
-        raise SubserverInvalid(f"an authority is a DNS name such as edge01.example.com, not {said!r}")
+        raise SubserverInvalid(f"an authority is a DNS name such as edge01.example.com, not {name!r}")
     return read

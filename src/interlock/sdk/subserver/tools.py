@@ -183,10 +183,10 @@ def result(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         return {"content": [_text(value)], "isError": False}
     encoded = msgspec.json.encode(value)
-    found: dict[str, Any] = {"content": [_text(encoded.decode())], "isError": False}
+    members: dict[str, Any] = {"content": [_text(encoded.decode())], "isError": False}
     if encoded[:1] == b"{":  # only objects are legal as structured content in every revision of MCP
-        found["structuredContent"] = Raw(encoded)
-    return found
+        members["structuredContent"] = Raw(encoded)
+    return members
 
 
 def failure(message: str) -> dict[str, Any]:
@@ -302,10 +302,10 @@ class OfferedTools:
         """
 
         def offer(function: _Function) -> _Function:
-            made = make_tool(function, name=name, title=title, description=description, capability=capability)
-            if made.name in self._tools:
-                raise ToolInvalid(f"there is a tool {made.name} already; give this one another name=")
-            self._tools[made.name] = made
+            offered = make_tool(function, name=name, title=title, description=description, capability=capability)
+            if offered.name in self._tools:
+                raise ToolInvalid(f"there is a tool {offered.name} already; give this one another name=")
+            self._tools[offered.name] = offered
             self._on_offered()
             return function
 
