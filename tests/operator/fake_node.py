@@ -43,7 +43,6 @@ from interlock.catalog.api import (
     ToolRoutes,
     Tools,
 )
-from interlock.core.operator_errors import NotFound, Refused
 from interlock.credentials.api import (
     AUTHORIZE_LINK,
     LIST_SECRETS,
@@ -75,6 +74,7 @@ from interlock.operator.api import GET_CONFIGURATION, GET_STATUS, EffectiveConfi
 from interlock.operator.operation import Handlers, handlers_of, handles
 from interlock.store.api import READ_AUDIT, AuditPage
 from interlock.store.ports import Unavailable
+from interlock.wire.refusal import NotFound, Refused
 
 AGGREGATOR = "550e8400-e29b-41d4-a716-446655440000"  # as in `fake_approvals`
 STARTED = "2026-11-15T10:00:00Z"

@@ -7,7 +7,8 @@ import typer
 
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused, Unreachable
+from interlock.cli.terminal.errors import BadUsage, Unreachable
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.access.api import IssuedToken, Token, TokenRoom
@@ -134,7 +135,7 @@ def _use_in_room(invocation: Invocation, topic: str) -> str:
 
     try:
         url = invocation.node.call(GET_STATUS).as_(Status).node.url
-    except CommandFailed:  # the token is made and shown: the address is only a help
+    except Refused:  # the token is made and shown: the address is only a help
         url = ""
     address = url.replace("http", "ws", 1).rstrip("/")
     return f"use: a WebSocket at {address}/v0/ws?topic={topic} with the header Authorization: Bearer …"
@@ -148,7 +149,7 @@ def _warn_of_no_room(invocation: Invocation, topic: str) -> None:
 
     try:
         rooms = invocation.node.call(LIST_ROOMS).as_(Rooms).rooms
-    except CommandFailed:
+    except Refused:
         return
     topics = [room.topic for room in rooms]
     if topic not in topics:
@@ -248,7 +249,7 @@ def revoke(
 
 def _offline_node(invocation: Invocation, away: Unreachable) -> "OfflineNode":
     """Open the token table itself if no node runs on this data folder. The table of another node cannot be reached."""
-    if invocation.remote_url is not None or away.error != "not_running":
+    if invocation.remote_url is not None or away.code != "not_running":
         raise away
     from interlock.cli.client.offline import OfflineNode
 
@@ -567,7 +568,7 @@ def _revoke_key(invocation: Invocation, keys: "OperatorKeys", name: str) -> None
 
 
 def _revoke_key_offline(invocation: Invocation, away: Unreachable, ref: str) -> "Answer":
-    if invocation.remote_url is not None or away.error != "not_running":
+    if invocation.remote_url is not None or away.code != "not_running":
         raise away
     from interlock.cli.client.offline_keys import revoke_stored
 

@@ -26,13 +26,14 @@ from interlock.access.api import (
 from interlock.access.logins import BrowserSession, LoginService, is_browser
 from interlock.access.tokens import TokenRegistry, issued_token, token_line
 from interlock.core.clock import Clock, rfc3339
-from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.operator_errors import refused_as
 from interlock.core.recorder import Recorder
 from interlock.operator.operation import INVALID_BODY, handles
 from interlock.rooms.api import RoomPrivilege
 from interlock.rooms.protocol.envelope import PROTOCOLS
 from interlock.rooms.protocol.participants import is_participant_id, is_reserved, is_topic
 from interlock.store.tokens import BadTokenName, TokenRoom, token_name_fault
+from interlock.wire.refusal import NotFound, Refused
 
 
 class TokenOperations:
@@ -56,7 +57,7 @@ class TokenOperations:
         try:
             token, record = await self._tokens.issue(body.name, body.audience, body.scope, body.days, room)
         except BadTokenName as error:
-            raise Refused.because(BAD_TOKEN_NAME, str(error)) from None
+            raise refused_as(BAD_TOKEN_NAME, str(error)) from None
         # If the record cannot be written, the token is not returned, so that nobody ever has it.
         await self._recorder.append_now(token_line("issue", record, by, self._clock.wall()))
         return issued_token(token, record)
@@ -92,7 +93,7 @@ class LoginOperations:
         """Make a login link with the roles of the caller. Raises Refused."""
         # The time of a browser's session is limited, and the session must not extend it.
         if is_browser(by):
-            raise Refused.because(LOGIN_FROM_BROWSER, "run interlock open where the node is")
+            raise refused_as(LOGIN_FROM_BROWSER, "run interlock open where the node is")
         login = self._logins.mint(roles)
         return Login(url=login.url, expires_at=rfc3339(login.expires_at))
 
@@ -102,7 +103,7 @@ class LoginOperations:
         session = await self._logins.use(body.ticket)
         if session is None:
             message = "this link was used, or is older than a minute; interlock open makes another"
-            raise Refused.because(LOGIN_OVER, message)
+            raise refused_as(LOGIN_OVER, message)
         return OpenedSession(session, self._logins.is_secure)
 
     @handles(END_SESSION)
@@ -114,14 +115,14 @@ class LoginOperations:
 def check_token(wanted: IssueToken) -> TokenRoom | None:
     """Return the room of a token for a room, None for any other token. Raises Refused."""
     if (problem := token_name_fault(wanted.name)) is not None:
-        raise Refused.because(INVALID_BODY, problem, {"member": "name"})
+        raise refused_as(INVALID_BODY, problem, {"member": "name"})
     if (wanted.audience == "room") != (wanted.room is not None):
-        raise Refused.because(INVALID_BODY, "a token for a room, and no other, names the room", {"member": "room"})
+        raise refused_as(INVALID_BODY, "a token for a room, and no other, names the room", {"member": "room"})
     if wanted.room is None:
         return None
     if wanted.room.privilege not in get_args(RoomPrivilege):
         message = f"a privilege is one of {', '.join(get_args(RoomPrivilege))}"
-        raise Refused.because(UNKNOWN_PRIVILEGE, message, {"member": "room.privilege"})
+        raise refused_as(UNKNOWN_PRIVILEGE, message, {"member": "room.privilege"})
     room = msgspec.convert(wanted.room, type=TokenRoom, from_attributes=True)
     _check_room(room)
     return room

@@ -44,7 +44,7 @@ from interlock.catalog.unlisted_tools import CHANGED
 from interlock.core.calls.caller import Principal, ViewKey
 from interlock.core.calls.client_request import ClientRequest
 from interlock.core.clock import rfc3339
-from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.operator_errors import refused_as
 from interlock.dispatch.dispatch import Dispatch
 from interlock.drivers.api import Skill, Skills
 from interlock.drivers.contracts.lazy import LazyContracts
@@ -61,7 +61,7 @@ from interlock.names.protocol.grammar import SiblingAdvice, sibling_advice
 from interlock.names.protocol.judgement import SurfaceVerdict
 from interlock.operator.operation import INVALID_BODY, handles
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
-from interlock.wire.refusal import Refusal
+from interlock.wire.refusal import NotFound, Refusal, Refused
 
 FOUND_MAX: Final = 100  # tools that a search gives
 
@@ -134,7 +134,7 @@ class ToolOperations:
         route = view.find_tool(name) or self._find_by_original(name)
         if route is None:
             if (why := self._find_withheld_reason(name)) is not None:
-                raise Refused.because(WITHHELD, f"{name} is withheld: {why}", {"tool": name})
+                raise refused_as(WITHHELD, f"{name} is withheld: {why}", {"tool": name})
             names = [r.qualified for r in view.tool_routes] + [r.alias for r in view.tool_routes]
             raise NotFound("tool", name, names)
         shown = namespace.view(ViewKey(who=None))
@@ -154,7 +154,7 @@ class ToolOperations:
         route = self._catalog.namespace.view(EVERYTHING).find_tool(name) or self._find_by_original(name)
         if route is not None and not route.is_open:
             message = f"it is known what {name} does; [[tool]] says otherwise"
-            raise Refused.because(CLASSIFIED, message, {"tool": name})
+            raise refused_as(CLASSIFIED, message, {"tool": name})
         segment = route.link.segment if route is not None else self._segment_of_withheld(name)
         raised = await self._definitions.ask_again(segment, route.qualified if route is not None else name)
         if raised is None:
@@ -269,7 +269,7 @@ class CallOperations:
         """Call a tool and return its progress and result. Closing the generator cancels the call. Raises Refused."""
         arguments = body.arguments or Raw(b"{}")
         if not bytes(arguments).startswith(b"{"):
-            raise Refused.because(INVALID_BODY, "arguments must be an object")
+            raise refused_as(INVALID_BODY, "arguments must be an object")
         return self._events(name, arguments, by)
 
     async def _events(self, name: str, arguments: Raw, by: str) -> AsyncGenerator[CallEvent, None]:

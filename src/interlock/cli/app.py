@@ -129,4 +129,4 @@ def _report(misuse: typer.TyperException, arguments: list[str]) -> int:
         hint = "for instance interlock status --json" if path == "interlock" else f"for instance {path} list --json"
     failed = BadUsage("usage", message[:1].lower() + message[1:].rstrip("."), hint=hint)
     Output(as_json="--json" in arguments).failure(failed)
-    return failed.exit_code
+    return failed.exit_status

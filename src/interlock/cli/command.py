@@ -14,14 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from interlock.cli.terminal.errors import (
-    EXIT_INTERRUPTED,
-    EXIT_PIPE_CLOSED,
-    EXIT_REFUSED,
-    CommandFailed,
-    Refused,
-)
+from interlock.cli.terminal.errors import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, EXIT_REFUSED
 from interlock.cli.terminal.output import Output
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.cli.client.operator import OperatorClient
@@ -171,11 +166,11 @@ def _run_guarded(invocation: Invocation, body: Callable[[], None]) -> None:
     try:
         body()
         sys.stdout.flush()
-    except CommandFailed as failed:
+    except Refused as failed:
         if invocation.debug:
             _show_trace()
         invocation.out.failure(failed)
-        raise typer.Exit(failed.exit_code) from None
+        raise typer.Exit(failed.exit_status) from None
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     except BrokenPipeError:
@@ -191,7 +186,7 @@ def _run_guarded(invocation: Invocation, body: Callable[[], None]) -> None:
         raise typer.Exit(EXIT_REFUSED) from None
 
 
-def unexpected_failure(invocation: Invocation | None) -> CommandFailed:
+def unexpected_failure(invocation: Invocation | None) -> Refused:
     """The exception being handled, written to a log under an id that the message names."""
     import secrets
     import tempfile

@@ -6,7 +6,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Final
 
-from interlock.cli.terminal.errors import Refused
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -146,10 +146,10 @@ def adopt(
 
     The file gets placeholders in their place. It has changed then, and is to be trusted anew.
     """
-    from interlock.cli.terminal.errors import Refused
     from interlock.interop.cli.import_ import keeper
     from interlock.interop.secret_adoption import NotAdopted
     from interlock.interop.secret_adoption import adopt as adopt_all
+    from interlock.wire.refusal import Refused
 
     try:
         done = adopt_all(invocation.loaded.plan, driver, keeper(invocation))
@@ -211,7 +211,7 @@ def _value(name: str) -> str:
 
 def offline_node(invocation: Invocation, away: Unreachable) -> "OfflineNode":
     """Open the store itself if no node runs on this data folder. The store of another node cannot be reached."""
-    if invocation.remote_url is not None or away.error != "not_running":
+    if invocation.remote_url is not None or away.code != "not_running":
         raise away
     from interlock.cli.client.offline import OfflineNode
 

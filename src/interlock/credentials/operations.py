@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
-from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.operator_errors import refused_as
 from interlock.core.recorder import Recorder
 from interlock.credentials.api import (
     AUTHORIZE_LINK,
@@ -35,6 +35,7 @@ from interlock.links.operations import Keepers, find_keeper, shown_names
 from interlock.links.own_links import OwnLinks
 from interlock.operator.operation import handles
 from interlock.store.sqlite.secrets import Kind
+from interlock.wire.refusal import NotFound, Refused
 
 
 class SecretOperations:
@@ -74,7 +75,7 @@ class SecretOperations:
             else:
                 await self._credentials.set_secret(body.name, body.value)
         except BadSecretName as error:
-            raise Refused.because(BAD_SECRET_NAME, str(error)) from None
+            raise refused_as(BAD_SECRET_NAME, str(error)) from None
         if state in ("same", "differs"):
             return StoredSecret(name=body.name, state=state, restarted=())
         await self._record("set", "secret", body.name, by)

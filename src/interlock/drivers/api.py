@@ -6,14 +6,7 @@ from typing import Annotated, Any, Final, Literal, cast
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from interlock.approvals.api import PROOF_REQUIRED
-from interlock.operator.operation import (
-    CHANGED,
-    NOT_FOUND,
-    ErrorCase,
-    FlagParameter,
-    Operation,
-    RequestBody,
-)
+from interlock.operator.operation import CHANGED, NOT_FOUND, ErrorCase, FlagParameter, Operation, RequestBody
 
 
 class Problem(Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from interlock.approvals.api import PROOF_REQUIRED
 from interlock.approvals.protocol.approval import Kind, Status
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.views import ApprovalViews
-from interlock.core.operator_errors import Refused
+from interlock.core.operator_errors import refused_as
 from interlock.credentials.api import SetSecret
 from interlock.credentials.operations import SecretOperations
 from interlock.drivers.api import (
@@ -90,7 +90,7 @@ class DriverOperations:
         if self._anchors.approver_names(f"drivers.{wanted.key}"):
             # The server is started once before an approver accepts its files. Only a user of this machine may do that.
             message = f"this node has approvers: add the server on its machine with `interlock add {body.reference}`"
-            raise Refused.because(PROOF_REQUIRED, message)
+            raise refused_as(PROOF_REQUIRED, message)
         for secret in wanted.secrets:
             if secret.value and secret.backend is None:
                 await self._secrets.set(SetSecret(name=secret.slug, value=secret.value, unless_kept=True), by)
@@ -103,7 +103,7 @@ class DriverOperations:
         driver = await service.get(name)
         if not isinstance(driver, ServedContract) and self._anchors.approver_names(f"drivers.{driver.key}"):
             message = "to accept a driver takes the signature of an approver"
-            raise Refused.because(PROOF_REQUIRED, message, {"approval": self._find_question(f"drivers.{driver.key}")})
+            raise refused_as(PROOF_REQUIRED, message, {"approval": self._find_question(f"drivers.{driver.key}")})
         return await service.trust(name, body.digest, by)
 
     def _find_question(self, tool: str) -> str | None:

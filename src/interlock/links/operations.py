@@ -13,7 +13,6 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import Route, below
 from interlock.core.clock import rfc3339
 from interlock.core.link_state import USABLE, LinkState
-from interlock.core.operator_errors import NotFound
 from interlock.drivers.protocol.server_name import server_name
 from interlock.guard.budgets import Budgets
 from interlock.links.api import (
@@ -45,6 +44,7 @@ from interlock.links.link import Link
 from interlock.links.own_links import OwnKeeper
 from interlock.links.registered import RegisteredLink
 from interlock.operator.operation import handles
+from interlock.wire.refusal import NotFound
 
 Keepers = Mapping[str, Keeper]
 _GONE: Final = (LinkState.DEGRADED, LinkState.FAILED)

@@ -15,7 +15,6 @@ from msgspec import Raw
 from msgspec.structs import asdict, replace
 
 from interlock.core.clock import Clock
-from interlock.core.operator_errors import NotFound, Refused
 from interlock.names.actors import Actor, check_controller, step_by
 from interlock.names.api import NameCheck, NameCriterion, NameFinding, NameVerification
 from interlock.names.protocol.criteria import criteria_document, has_schema
@@ -48,6 +47,7 @@ from interlock.names.requests import RequestService
 from interlock.names.state import Change, RegistryState, own_entry
 from interlock.store.ports import KeyValue
 from interlock.wire.jsonrpc.codec import decode_object
+from interlock.wire.refusal import NotFound, Refused
 from interlock.wire.schemas.inclusion import Effort, EffortSpent
 
 SEEN_BUCKET: Final = "names-seen"

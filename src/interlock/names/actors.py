@@ -2,9 +2,9 @@
 
 import msgspec
 
-from interlock.core.operator_errors import Refused
 from interlock.names.protocol.registry import Controller, Registry, Step
 from interlock.names.protocol.statements import Statement, is_signed_by
+from interlock.wire.refusal import Refused
 
 UNNAMED = frozenset(("local", "anonymous"))  # any program on the machine: never the principal of a controller
 

@@ -13,7 +13,6 @@ import msgspec
 from msgspec.structs import replace
 
 from interlock.core.clock import Clock, rfc3339
-from interlock.core.operator_errors import NotFound, Refused
 from interlock.crypto.keys.signing import write_once
 from interlock.names.protocol.criteria import read_reference
 from interlock.names.protocol.entry import Entry, Status, days_between
@@ -23,6 +22,7 @@ from interlock.names.state import Change, RegistryState
 from interlock.net.fetch import Fetcher, FetchFailed
 from interlock.net.protocol.address_scope import Scope
 from interlock.store.ports import KeyValue, Unavailable
+from interlock.wire.refusal import NotFound, Refused
 
 FETCH_S: Final = 10.0  # REG-5-4
 DOCUMENT_BYTES_MAX: Final = 5 * 1024 * 1024  # REG-5-4

@@ -17,7 +17,6 @@ from interlock.access.tokens import TokenRegistry
 from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
-from interlock.core.operator_errors import NotFound, Refused
 from interlock.core.refusal_log import Refusals
 from interlock.fronts.exchange import Head
 from interlock.fronts.public import PROXY_HEADERS, Bearers
@@ -37,7 +36,7 @@ from interlock.names.protocol.statements import CHARS_MAX, BadStatement, read_st
 from interlock.names.registry_parts import NameParts
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.store.ports import StoreError
-from interlock.wire.refusal import HttpRefusal
+from interlock.wire.refusal import HttpRefusal, NotFound, Refused
 
 BODY_BYTES_MAX: Final = CHARS_MAX
 _FIELDS: Final = (
@@ -101,7 +100,7 @@ class NamesEndpoint:
             message = f"there is no {missing.what} {missing.name[:100]}"
             await self._refuse(scope, send, HttpRefusal("not_found", message))
         except Refused as refused:
-            refusal = HttpRefusal(refused.error, refused.message)
+            refusal = HttpRefusal(refused.code, refused.message)
             await self._refuse(scope, send, refusal, refused.details)
         except StoreError:
             await self._refuse(scope, send, HttpRefusal("unavailable", "nothing was done; try again"))

@@ -11,7 +11,6 @@ from msgspec.structs import asdict, replace
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import Route
 from interlock.core.feed import AsyncFeed
-from interlock.core.operator_errors import NotFound, Refused
 from interlock.core.recorder import Recorder
 from interlock.mcp.methods import TOOLS_CALL
 from interlock.names.actions import name_check, name_verification, outcome_document
@@ -53,6 +52,7 @@ from interlock.operator.operation import File, handles
 from interlock.store.ports import AuditReader
 from interlock.wire.jsonrpc.codec import decode_object
 from interlock.wire.jsonrpc.errors import CodecError
+from interlock.wire.refusal import NotFound, Refused
 
 _NONE: Final = Raw(b"null")
 

@@ -6,11 +6,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from interlock.core.operator_errors import NotFound, Refused
 from interlock.names.protocol.entry import Entry
 from interlock.names.protocol.publication import BadDocument, Form, Publication, publish, read_published_untrusted
 from interlock.names.protocol.registry import Registry, SourceRegistry, Step
 from interlock.names.state import Change, RegistryState
+from interlock.wire.refusal import NotFound, Refused
 
 SOURCE_CHARS_MAX: Final = 500
 

@@ -20,7 +20,6 @@ from interlock.approvals.protocol.approval import Approval, Decision, Kind, Move
 from interlock.approvals.protocol.digests import NAMES_REVIEW
 from interlock.approvals.protocol.errors import UNAVAILABLE_NOW
 from interlock.core.clock import rfc3339
-from interlock.core.operator_errors import NotFound, Refused
 from interlock.crypto.jose import BadKey, read_key_untrusted, thumbprint
 from interlock.names.actors import UNNAMED, Actor, check_controller, check_statement, step_by
 from interlock.names.protocol.criteria import criteria_document, judge_proposal
@@ -59,7 +58,7 @@ from interlock.names.protocol.registry import (
 )
 from interlock.names.state import Change, RegistryState, own_entry
 from interlock.store.ports import StoreError
-from interlock.wire.refusal import INVALID_PARAMS, Refusal
+from interlock.wire.refusal import INVALID_PARAMS, NotFound, Refusal, Refused
 
 RETURN: Final = "return"  # the answer of a denial that asks for revision
 _UNREAD: Final = (
@@ -108,8 +107,8 @@ class RequestDecisions:
                 return used
             try:
                 await self._state.change(lambda registry: self._accept(registry, approval, decision))
-            except (Refused, NotFound) as refused:
-                why = f"{refused.error}: {refused.message}" if isinstance(refused, Refused) else "it is gone"
+            except Refused as refused:
+                why = f"{refused.code}: {refused.message}"
                 await self._state.change(lambda registry: self._reject(registry, approval, decision, why))
                 return await self._inbox.finish(approval.id, Move.FAIL, why)
             return await self._inbox.finish(approval.id, Move.SUCCEED, "accepted")

@@ -13,7 +13,6 @@ from typing import Final
 import msgspec
 
 from interlock.core.metrics import Metrics, Sample
-from interlock.core.operator_errors import NotFound, Refused
 from interlock.names.actions import Sightings
 from interlock.names.documents import DocumentFetcher, DocumentWatch
 from interlock.names.protocol.entry import PUBLIC, PUBLIC_DAYS, Entry, Status, days_after, reached_notice
@@ -22,6 +21,7 @@ from interlock.names.protocol.registry import Registry, Step
 from interlock.names.requests import REGISTRY, RequestService
 from interlock.names.state import Change, RegistryState
 from interlock.store.ports import StoreError
+from interlock.wire.refusal import Refused
 
 REVIEW: Final = "review_notice"
 CONFIRM: Final = "public_notice"
@@ -171,7 +171,7 @@ class Reviews:
             await self._reminders.look()
             await self._sightings.note()
             await self._watch.look()
-        except (StoreError, Refused, NotFound) as error:
+        except (StoreError, Refused) as error:
             log.error("the registry of names cannot be looked over: %s", error)
 
 

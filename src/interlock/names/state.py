@@ -19,13 +19,13 @@ from interlock.core.audit_record import AuditRecord
 from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import Feed
-from interlock.core.operator_errors import NotFound, Refused
 from interlock.core.recorder import Recorder
 from interlock.names.protocol.entry import Entry, Revision, Status
 from interlock.names.protocol.grammar import is_name
 from interlock.names.protocol.registry import BadStep, Controller, Registry, Step, decode_step, encode_step
 from interlock.store.audit_chain import ORIGIN, ChainCheck, Mark
 from interlock.store.ports import Conflict, Following, NamedRecord, NamesLog, StoreError, StoreRefused
+from interlock.wire.refusal import NotFound, Refused
 
 _FILE: Final = Path(__file__).with_name("initial.json")
 DRAFT: Final = "draft-morrison-mcp-tool-surface-names-registry-00"

@@ -13,7 +13,6 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.local_items import local_items
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock
-from interlock.core.operator_errors import NotFound, Refused
 from interlock.links.link import LinkEvents
 from interlock.links.local_link import LocalLink, LocalTool, ToolHandler, ToolResult
 from interlock.names.actions import name_check, name_verification, outcome_document
@@ -22,6 +21,7 @@ from interlock.names.protocol.publication import published_entry
 from interlock.names.protocol.registry import Proposal
 from interlock.names.registry_parts import NameParts
 from interlock.store.ports import StoreError
+from interlock.wire.refusal import NotFound, Refused
 
 _T = TypeVar("_T")
 SEGMENT: Final = "names"
@@ -138,7 +138,7 @@ class NamesTools:
             except NotFound as missing:
                 return _error("not_found", f"there is no {missing.what} {missing.name[:100]}")
             except Refused as refused:
-                return _error(refused.error, refused.message)
+                return _error(refused.code, refused.message)
             except StoreError:
                 return _error("unavailable", "the registry cannot answer at the moment")
 

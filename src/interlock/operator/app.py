@@ -21,7 +21,7 @@ from interlock.access.logins import PATH as LOGIN
 from interlock.access.logins import is_browser
 from interlock.access.tokens import credential_of
 from interlock.approvals.api import SELF_APPROVAL
-from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.operator_errors import refused_as
 from interlock.credentials.protocol.client import CALLBACK_PATH
 from interlock.fronts.own_address import THIS_MACHINE, OwnAddress
 from interlock.operator import approvals, approvers, console, login, oauth_callback, passkeys
@@ -33,7 +33,6 @@ from interlock.operator.login import SESSION
 from interlock.operator.operation import (
     FOREIGN_PAGE,
     MISDIRECTED,
-    NOT_FOUND,
     ROLE_REQUIRED,
     UNAUTHORISED,
     ErrorCase,
@@ -51,6 +50,7 @@ from interlock.operator.requests import (
 from interlock.operator.table import OPERATIONS
 from interlock.store.ports import StoreError
 from interlock.store.tokens import find_audience
+from interlock.wire.refusal import Refused
 
 Authenticate = Callable[[Request], Awaitable[str | None]]
 
@@ -122,10 +122,10 @@ class _OperatorMiddleware:
         headers = request.headers
         host, origin = headers.get("host", ""), headers.get("origin")
         if self._authenticate is not None and not self._own.is_own_host(host):  # no browser reaches admin.sock
-            raise Refused.because(MISDIRECTED, "this node does not answer to that Host; set node.operator_url")
+            raise refused_as(MISDIRECTED, "this node does not answer to that Host; set node.operator_url")
         is_foreign = origin is not None and not self._own.is_own_origin(origin, request.scope["scheme"], host)
         if is_foreign or headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            raise Refused.because(FOREIGN_PAGE, "a change is taken only from the operator endpoint's own page")
+            raise refused_as(FOREIGN_PAGE, "a change is taken only from the operator endpoint's own page")
 
 
 def _check_browser(request: Request) -> None:
@@ -136,7 +136,7 @@ def _check_browser(request: Request) -> None:
         if wants_page(request) and (path == APPROVERS or is_approval_page(path)):
             return
     elif "origin" not in headers and "sec-fetch-site" not in headers:
-        raise Refused.because(FOREIGN_PAGE, "a change is taken only from the operator endpoint's own page")
+        raise refused_as(FOREIGN_PAGE, "a change is taken only from the operator endpoint's own page")
     elif media_type(request) == FORM and path.startswith(PATH):
         return
     check_key(request, headers.get(KEY_HEADER, ""))
@@ -160,7 +160,7 @@ def _check_role(scope: Scope) -> None:
     if scope["method"] in ("GET", "HEAD") or scope["path"].startswith(PATH) or scope["path"] == SESSION:
         return
     if "admin" not in scope.get("state", {}).get("roles", SOCKET_ROLES):
-        raise Refused.because(ROLE_REQUIRED, "this credential may look and change nothing; use one of an admin's")
+        raise refused_as(ROLE_REQUIRED, "this credential may look and change nothing; use one of an admin's")
 
 
 class _Unauthorised(Refused):
@@ -195,11 +195,9 @@ def _refusal(error: Exception) -> Response:
     match error:
         case _Unauthorised():
             challenge = _BASIC if error.asks_person else 'Bearer realm="operator"'
-            return error_answer(error.status, error.error, error.message, headers={"WWW-Authenticate": challenge})
-        case NotFound():
-            return error_answer(NOT_FOUND.status, NOT_FOUND.name, error.message, error.details)
+            return error_answer(error.status, error.code, error.message, headers={"WWW-Authenticate": challenge})
         case Refused():
-            return error_answer(error.status, error.error, error.message, error.details)
+            return error_answer(error.status, error.code, error.message, error.details)
         case StoreError():
             return error_answer(503, "unavailable", "the store cannot answer; nothing was done")
         case HTTPException(status_code=405):

@@ -19,10 +19,11 @@ from interlock.approvals.api import (
     DecideApprovalForm,
 )
 from interlock.approvals.operations.inbox import check_may_decide
-from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.operator_errors import refused_as
 from interlock.operator.approvals_page import approval_page, approvals_page, missing_page, shown
 from interlock.operator.endpoint import OperatorExchange, RequestHandlers
 from interlock.operator.requests import FORM, form_body, json_body, media_type, wants_page
+from interlock.wire.refusal import NotFound, Refused
 
 PATH: Final = "/approvals"
 
@@ -61,7 +62,7 @@ async def decide_approval(exchange: OperatorExchange[DecideApproval]) -> Approva
             approval,
             error=refused.message,
             status=refused.status,
-            may_decide=refused.error not in ("role_required", "bad_origin"),
+            may_decide=refused.code not in ("role_required", "bad_origin"),
             is_session=is_browser(exchange.principal),
         )
 
@@ -76,7 +77,7 @@ async def _decide(exchange: OperatorExchange[DecideApproval]) -> Approval | Resp
     check_may_decide(exchange.roles)
     approval = await exchange.call(GET_APPROVAL, id=exchange.path("id"))
     if form.decision == "approve" and form.folded is None and shown(approval).is_folded:
-        raise Refused.because(FOLDED, "the page folded parts of it; approve those too, or read them first")
+        raise refused_as(FOLDED, "the page folded parts of it; approve those too, or read them first")
     proof = Raw(msgspec.json.encode(form.proof.strip())) if form.proof is not None else UNSET
     exchange.body = DecideApproval(
         decision=form.decision, reason=form.reason, tool_class=form.tool_class, proof=proof, code=form.code

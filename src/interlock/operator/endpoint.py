@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from interlock.approvals.operations.inbox import check_may_decide
-from interlock.core.operator_errors import Refused
+from interlock.core.operator_errors import refused_as
 from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
 from interlock.operator.operation import (
     INVALID_PARAMETER,
@@ -63,7 +63,7 @@ class OperatorExchange(Generic[Body]):
         try:
             return parameter.parse(self.request.query_params.getlist(parameter.name))
         except InvalidParameter as error:
-            raise Refused.because(INVALID_PARAMETER, str(error), {"parameter": error.parameter}) from None
+            raise refused_as(INVALID_PARAMETER, str(error), {"parameter": error.parameter}) from None
 
     @property
     def principal(self) -> str:
@@ -146,7 +146,7 @@ def _check_role(exchange: OperatorExchange[Any]) -> None:
     """Raise Refused unless the credential has the role that the operation takes."""
     operation = exchange.operation
     if operation.role == "admin" and "admin" not in exchange.roles:
-        raise Refused.because(ROLE_REQUIRED, "this takes the role of an admin")
+        raise refused_as(ROLE_REQUIRED, "this takes the role of an admin")
     # A page is sent to a viewer too: its request handler refuses what a viewer may not do there.
     if operation.role == "operator" and not operation.is_page:
         check_may_decide(exchange.roles)
@@ -156,7 +156,7 @@ def _refuse_remote(request: Request) -> None:
     """Refuse a passphrase that travelled over a network in clear text."""
     peer = request.client.host if request.client is not None else "localhost"  # admin.sock has no address
     if request.url.scheme != "https" and peer not in LOOPBACK_HOSTS:
-        raise Refused.because(NOT_LOCAL, "a passphrase is taken on the node's own machine, or over https")
+        raise refused_as(NOT_LOCAL, "a passphrase is taken on the node's own machine, or over https")
 
 
 def _check_arguments(operation: Operation[Any], handler: Callable[..., Any]) -> None:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from interlock.access.logins import is_browser, is_session_key
-from interlock.core.operator_errors import JsonObject, Refused, quoted_text
+from interlock.core.operator_errors import refused_as
 from interlock.operator.api import ErrorAnswer
 from interlock.operator.operation import (
     BODY_TOO_LARGE,
@@ -19,6 +19,7 @@ from interlock.operator.operation import (
     SESSION_KEY,
     UNSUPPORTED_MEDIA_TYPE,
 )
+from interlock.wire.refusal import quoted_text
 
 Shape = TypeVar("Shape")
 
@@ -33,7 +34,7 @@ def json_answer(value: object, status: int = 200) -> Response:
 
 
 def error_answer(
-    status: int, error: str, message: str, details: JsonObject | None = None, headers: Any | None = None
+    status: int, error: str, message: str, details: dict[str, Any] | None = None, headers: Any | None = None
 ) -> Response:
     body = msgspec.json.encode(ErrorAnswer(error=error, message=message, details=details or {}))
     return Response(body, status, headers=headers, media_type="application/json")
@@ -44,18 +45,18 @@ def refuse_unknown_parameters(request: Request, known: tuple[str, ...]) -> None:
         if name not in known:
             hint = f"it takes {', '.join(known)}" if known else "it takes none"
             message = f"unknown query parameter {quoted_text(name)}; {hint}"
-            raise Refused.because(INVALID_PARAMETER, message, {"parameter": name})
+            raise refused_as(INVALID_PARAMETER, message, {"parameter": name})
 
 
 async def json_body(request: Request, shape: type[Shape]) -> Shape:
     if media_type(request) != "application/json":
-        raise Refused.because(UNSUPPORTED_MEDIA_TYPE, "send JSON with Content-Type: application/json")
+        raise refused_as(UNSUPPORTED_MEDIA_TYPE, "send JSON with Content-Type: application/json")
     try:
         return msgspec.json.decode(await _read_bounded(request), type=shape)
     except msgspec.ValidationError as error:
-        raise Refused.because(INVALID_BODY, str(error)) from None
+        raise refused_as(INVALID_BODY, str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Refused.because(INVALID_JSON, "the body is not JSON") from None
+        raise refused_as(INVALID_JSON, "the body is not JSON") from None
 
 
 async def form_body(request: Request, shape: type[Shape]) -> Shape:
@@ -64,16 +65,16 @@ async def form_body(request: Request, shape: type[Shape]) -> Shape:
     Every change of another page is refused before; of a form the browser must also say where it comes from.
     """
     if "sec-fetch-site" not in request.headers and "origin" not in request.headers:
-        raise Refused.because(FOREIGN_PAGE, "a form is taken only from the operator endpoint's own page")
+        raise refused_as(FOREIGN_PAGE, "a form is taken only from the operator endpoint's own page")
     try:
         read = parse_qsl((await _read_bounded(request)).decode(), strict_parsing=True, max_num_fields=20)
         fields = {name: text for name, text in read if text.strip()}
         check_key(request, fields.pop(KEY_FIELD, ""))
         return msgspec.convert(fields, shape)
     except msgspec.ValidationError as error:
-        raise Refused.because(INVALID_BODY, str(error)) from None
+        raise refused_as(INVALID_BODY, str(error)) from None
     except ValueError:
-        raise Refused.because(INVALID_BODY, "the form cannot be read") from None
+        raise refused_as(INVALID_BODY, "the form cannot be read") from None
 
 
 def check_key(request: Request, key_untrusted: str) -> None:
@@ -82,9 +83,7 @@ def check_key(request: Request, key_untrusted: str) -> None:
     if not is_browser(request.scope.get("state", {}).get("principal", "")):
         return
     if not is_session_key(key_untrusted, request.headers.get("host", ""), request.cookies):
-        raise Refused.because(
-            SESSION_KEY, f"a browser's session sends its key as {KEY_HEADER}; interlock open logs in anew"
-        )
+        raise refused_as(SESSION_KEY, f"a browser's session sends its key as {KEY_HEADER}; interlock open logs in anew")
 
 
 def media_type(request: Request) -> str:
@@ -102,7 +101,7 @@ async def _read_bounded(request: Request) -> bytes:
     async for chunk in request.stream():
         body += chunk
         if len(body) > BODY_BYTES_MAX:
-            raise Refused.because(
+            raise refused_as(
                 BODY_TOO_LARGE, f"the body is larger than {BODY_BYTES_MAX} bytes", {"limit": BODY_BYTES_MAX}
             )
     return bytes(body)

@@ -4,13 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from interlock.operator.operation import (
-    NOT_FOUND,
-    ErrorCase,
-    Operation,
-    RequestBody,
-    TextParameter,
-)
+from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody, TextParameter
 
 RoomPrivilege = Literal["full", "restricted"]
 

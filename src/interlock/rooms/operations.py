@@ -9,7 +9,7 @@ from interlock.approvals.api import EDIT_PROPOSAL, Approval, EditProposal
 from interlock.approvals.operations.inbox import find_approval
 from interlock.approvals.views import ApprovalViews
 from interlock.core.clock import Clock, rfc3339
-from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.operator_errors import refused_as
 from interlock.core.recorder import Recorder
 from interlock.operator.operation import INVALID_BODY, handles
 from interlock.rooms.api import (
@@ -54,6 +54,7 @@ from interlock.rooms.room import Room as LiveRoom
 from interlock.rooms.rooms import Change
 from interlock.rooms.rooms import Rooms as RoomRegistry
 from interlock.store.ports import AuditReader
+from interlock.wire.refusal import NotFound, Refused
 
 AWAY_MAX: Final = 200  # participants that are listed though they are away
 
@@ -87,12 +88,12 @@ class RoomOperations:
         """Create a room that stays when it is empty. Raises Refused, StoreError."""
         topic = body.topic
         if not is_topic(topic):
-            raise Refused.because(
+            raise refused_as(
                 BAD_TOPIC, "a topic has 1 to 128 letters, digits and . _ : @ ~ -, and begins with a letter"
             )
         room = await self._rooms.create(topic, by)
         if room is None:
-            raise Refused.because(ROOM_EXISTS, f"there is a room {topic} already")
+            raise refused_as(ROOM_EXISTS, f"there is a room {topic} already")
         return self._shown(room)
 
     @handles(LIST_CONNECTIONS)
@@ -192,7 +193,7 @@ class RoomOperations:
         """Void a proposal and return the approval that is to be decided instead. Raises NotFound, Refused."""
         params = bytes(body.params)
         if params[:1] != b"{":
-            raise Refused.because(INVALID_BODY, "params is an object", {"member": "params"})
+            raise refused_as(INVALID_BODY, "params is an object", {"member": "params"})
         approval = find_approval(self._approvals, id)
         edited = await self._rooms.proposals.edit(approval.id, params, by)
         if isinstance(edited, EnvelopeRefusal):
@@ -213,9 +214,9 @@ class RoomOperations:
         room = self._room_of(participant, topic)
         seat = room.seats.get(participant)
         if to is Privilege.FULL and seat is not None and seat.principal == by:
-            raise Refused.because(SELF_PROMOTION, "another person has to promote your own participant")
+            raise refused_as(SELF_PROMOTION, "another person has to promote your own participant")
         if self._rooms.find_removal(room, participant) is not None and (terms.until is not None or not terms.lasts):
-            raise Refused.because(
+            raise refused_as(
                 PARTICIPANT_REMOVED, "it was removed from the room; only a decision without an end lets it in again"
             )
         is_here = seat is not None and bool(seat.connections)
@@ -243,7 +244,7 @@ class RoomOperations:
         found = found or [room for room in rooms if self._rooms.find_privilege(room, participant) is not None]
         if len(found) > 1:
             topics = ", ".join(room.topic for room in found)
-            raise Refused.because(TOPIC_REQUIRED, f"{participant} is in several rooms: {topics}; say ?topic=")
+            raise refused_as(TOPIC_REQUIRED, f"{participant} is in several rooms: {topics}; say ?topic=")
         if not found:
             known = [id for room in self._rooms.by_topic.values() for id in room.seats]
             raise NotFound("participant", participant, known)
@@ -264,9 +265,9 @@ def _terms(body: ChangePrivilege) -> Terms:
     until = None if body.until is None else parse_moment(body.until)
     if body.until is not None and (until is None or until <= time.time()):
         message = "until is a time to come, as RFC 3339 writes it"
-        raise Refused.because(INVALID_BODY, message, {"member": "until"})
+        raise refused_as(INVALID_BODY, message, {"member": "until"})
     if until is not None and body.scope == "connection":
-        raise Refused.because(INVALID_BODY, "what ends with a connection has no until", {"member": "until"})
+        raise refused_as(INVALID_BODY, "what ends with a connection has no until", {"member": "until"})
     return Terms(reason=body.reason, lasts=body.scope == "identity", until=until)
 
 

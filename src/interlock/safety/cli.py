@@ -6,7 +6,8 @@ import typer
 
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import BadUsage, Refused
+from interlock.cli.terminal.errors import BadUsage
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.safety.api import Agent, Agents

@@ -2,12 +2,12 @@
 
 from interlock.aql.protocol.execution import ExecutionStatus
 from interlock.core.clock import rfc3339
-from interlock.core.operator_errors import NotFound
 from interlock.operator.operation import handles
 from interlock.safety.agents import AgentKey, Block, agent_key
 from interlock.safety.api import ABORT_AGENT, LIST_AGENTS, ORDER_CHALLENGE, Agent, Agents, NameAgent
 from interlock.safety.executions import Execution
 from interlock.safety.loop import SafetyLoop
+from interlock.wire.refusal import NotFound
 
 
 class AgentOperations:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import EXIT_REFUSED, Refused, Unreachable
+from interlock.cli.terminal.errors import EXIT_REFUSED, Unreachable
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +87,7 @@ def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
     try:
         from_node(0, 1)
     except Unreachable as away:
-        if invocation.remote_url is not None or away.error != "not_running" or not _has_log(invocation):
+        if invocation.remote_url is not None or away.code != "not_running" or not _has_log(invocation):
             raise
         return _stored_audit(invocation).page
     return from_node

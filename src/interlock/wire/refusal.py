@@ -5,10 +5,13 @@ name are in `FORMS` and nowhere else. An error that an upstream server sent is n
 through as raw JSON, or as an `UpstreamError` where the node has to read it.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 import msgspec
+
+NAME_CHARS_MAX: Final = 128  # of a name that a refusal repeats
 
 RefusalCode = Literal[
     # JSON-RPC and MCP
@@ -253,6 +256,63 @@ class HttpRefusal(Refusal, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if not self.status:
             msgspec.structs.force_setattr(self, "status", self.http_status)
+
+
+class Refused(Exception):
+    """A refusal as an exception, where the function that refuses is far from the one that answers.
+
+    `status`: of the operator endpoint's response.
+    """
+
+    exit_status: ClassVar[int] = 1  # of a command that ends with it
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        details: dict[str, Any] | None = None,
+        *,
+        hint: str | None = None,
+        status: int = 409,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.details = details or {}
+        self.hint = hint
+        self.status = status
+
+    @property
+    def refusal(self) -> Refusal:
+        return Refusal(self.code, self.message, self.details, self.hint)
+
+    def with_hint(self, hint: str) -> Self:
+        """Set the next step for a person, and return the exception itself."""
+        self.hint = hint
+        return self
+
+
+def quoted_text(name: str) -> str:
+    """Return a name that somebody else chose, in quotes, escaped and shortened."""
+    return msgspec.json.encode(name if len(name) <= NAME_CHARS_MAX else name[: NAME_CHARS_MAX - 1] + "…").decode()
+
+
+class NotFound(Refused):
+    """There is no `what` of this name. `known` are the names that exist, so that the reply can offer the nearest.
+
+    `few`: the reply names all of them.
+    """
+
+    def __init__(self, what: str, name: str, known: Iterable[str] = (), *, few: bool = False) -> None:
+        names = list(known)
+        self.what = what
+        self.name = name
+        self.known = names if few else []
+        self.nearest = get_close_matches(name, names, n=3)
+        details: dict[str, Any] = {what: name, "nearest": self.nearest}
+        if self.known:
+            details["known"] = self.known
+        super().__init__("not_found", f"there is no {what} {quoted_text(name)}", details, status=404)
 
 
 class UpstreamError(msgspec.Struct, frozen=True):

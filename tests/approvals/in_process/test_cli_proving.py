@@ -16,13 +16,14 @@ from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.digests import shown_digest, signed_digest
 from interlock.ax.protocol.registration.authority import Anchor
 from interlock.cli.client.operator import Answer
-from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused
+from interlock.cli.terminal.errors import BadUsage
 from interlock.core.clock import SystemClock
 from interlock.crypto.jose import read_key_untrusted
 from interlock.crypto.keys import encrypted_pem as sealing
 from interlock.crypto.keys.jwt_verification import check_signature
 from interlock.gate.protocol.held_call import Presented, call_digest
 from interlock.gate.protocol.jws_proof import Asked, Verified, judge_confirmation
+from interlock.wire.refusal import Refused
 
 OWN_ID = "550e8400-e29b-41d4-a716-446655440000"
 ARGUMENTS = '{"path": "/a",  "n": 1.50}'
@@ -108,15 +109,15 @@ def test_a_call_without_arguments_is_signed_too(public: str) -> None:
 def test_nothing_is_signed_where_the_node_shows_another_call_than_it_names(lie: dict[str, Any]) -> None:
     with pytest.raises(Refused) as refused:
         sign(shown(**lie))
-    assert refused.value.error == "not_what_is_shown"
+    assert refused.value.code == "not_what_is_shown"
 
 
 @pytest.mark.usefixtures("public")
 def test_an_answer_that_is_no_approval_is_refused() -> None:
     for raw in (b"{}", b"[]", b'{"id":"c1","kind":"poem"}', b"<html>"):
-        with pytest.raises(CommandFailed, match="the node answered in a form this version"):
+        with pytest.raises(Refused, match="the node answered in a form this version"):
             sign(Answer(raw))
-    with pytest.raises(CommandFailed, match="the node asks for a kind of decision"):
+    with pytest.raises(Refused, match="the node asks for a kind of decision"):
         sign(shown(kind="poem"))
 
 
@@ -145,11 +146,11 @@ def test_a_key_with_a_passphrase_signs_only_with_it(
     inline("access", "key", "ada", INTERLOCK_PASSPHRASE="a grey horse")
     with pytest.raises(Refused) as nobody:
         sign(shown())
-    assert nobody.value.error == "passphrase_needed"
+    assert nobody.value.code == "passphrase_needed"
     monkeypatch.setenv("INTERLOCK_PASSPHRASE", "a grey house")
     with pytest.raises(Refused) as wrong:
         sign(shown())
-    assert wrong.value.error == "key_unusable" and "passphrase" in wrong.value.message
+    assert wrong.value.code == "key_unusable" and "passphrase" in wrong.value.message
     monkeypatch.setenv("INTERLOCK_PASSPHRASE", "a grey horse")
     assert sign(shown())["type"] == "operator_signature"
     path = interlock.folder / ".config" / "interlock" / "keys" / "ada.key"
@@ -159,7 +160,7 @@ def test_a_key_with_a_passphrase_signs_only_with_it(
 def test_the_one_key_there_is_signs_and_of_several_one_is_chosen(inline: Inline) -> None:
     with pytest.raises(Refused) as none:
         sign(shown(), key=None)
-    assert none.value.error == "no_key" and "interlock access key" in (none.value.hint or "")
+    assert none.value.code == "no_key" and "interlock access key" in (none.value.hint or "")
     inline("access", "key", "ada", "--no-passphrase")
     assert sign(shown(), key=None)
     inline("access", "key", "bob", "--no-passphrase")
@@ -180,5 +181,5 @@ def test_a_damaged_key_file_is_named(public: str, interlock: Interlock, text: st
     path.write_text(text)
     with pytest.raises(Refused) as refused:
         sign(shown())
-    assert refused.value.error == "key_unusable"
+    assert refused.value.code == "key_unusable"
     assert "ada.key" in refused.value.message

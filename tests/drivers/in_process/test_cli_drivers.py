@@ -75,8 +75,8 @@ def test_whoever_trusts_a_folder_is_shown_that_its_hooks_are_run(inline: Inline,
 
 def test_what_changed_while_it_was_read_is_not_trusted(inline: Inline, workspace: Path) -> None:
     from interlock.cli.client.offline_drivers import StoredDrivers
-    from interlock.cli.terminal.errors import Refused
     from interlock.config.load import load
+    from interlock.wire.refusal import Refused
 
     folder = write(workspace, driver())
     stored = StoredDrivers(load(None, {"HOME": str(workspace)}, {}).plan, workspace / "data")
@@ -84,7 +84,7 @@ def test_what_changed_while_it_was_read_is_not_trusted(inline: Inline, workspace
     (folder / "added").write_text("")
     with pytest.raises(Refused) as refused:
         stored.trust("files-mcp", digest)
-    assert refused.value.error == "changed"
+    assert refused.value.code == "changed"
     assert states(inline) == {"files-mcp": "untrusted"}
 
 

@@ -492,9 +492,9 @@ def test_the_operator_door_refuses_what_it_cannot_read(served: Served) -> None:
     from dataclasses import replace
 
     from interlock.cli.client.operator import OperatorClient
-    from interlock.cli.terminal.errors import Refused
     from interlock.drivers.api import ALLOW_HOST, LIST_DRIVERS, REMOVE_DRIVER, TRUST_DRIVER
     from interlock.operator.operation import TextParameter
+    from interlock.wire.refusal import Refused
 
     served.write("first-mcp")
     node = OperatorClient.of_data(served.folder / "data")

@@ -107,13 +107,13 @@ def test_an_update_shows_what_the_tools_become_and_then_switches(interlock: Inte
         until_ready()
         assert release() == "2.0.0"
         from interlock.cli.client.operator import OperatorClient
-        from interlock.cli.terminal.errors import Refused
         from interlock.drivers.api import UPDATE_DRIVER
+        from interlock.wire.refusal import Refused
 
         with pytest.raises(Refused) as unseen:
             node = OperatorClient.of_data(interlock.data)
             node.call(UPDATE_DRIVER, name="tool-mcp", body={"candidate": "0" * 64})
-        assert unseen.value.error == "not_looked_at"
+        assert unseen.value.code == "not_looked_at"
         packages = interlock.data / "packages" / "drivers" / "tool-mcp@1"
         assert packages.is_dir()
         assert inline("drivers", "remove", "tool-mcp", "--yes", "--forget").code == 0

@@ -16,10 +16,10 @@ from interlock.approvals.grants_api import DraftGrant
 from interlock.approvals.protocol.approval import Kind, Source
 from interlock.approvals.protocol.standing_grant import ArgumentRule, StandingGrant, grant_digest
 from interlock.approvals.standing_grants import StoredGrant
-from interlock.core.operator_errors import Refused
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.gate.protocol.held_call import Presented
+from interlock.wire.refusal import Refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

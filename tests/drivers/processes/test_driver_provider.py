@@ -8,9 +8,9 @@ import pytest_asyncio
 from tests.drivers.driver_stage import Stage, alive, asked, caller, lent, settled, staged, until
 
 from interlock.core.link_state import LinkState
-from interlock.core.operator_errors import NotFound
 from interlock.drivers.interfaces import DriverState
 from interlock.drivers.protocol.problems import DriverRefusal
+from interlock.wire.refusal import NotFound
 
 
 @pytest_asyncio.fixture

@@ -9,13 +9,12 @@ from msgspec import Raw
 from tests.names.registries import ACME, ZEBRA, NamesHere, names_at, proposal
 
 from interlock.approvals.protocol.approval import Approval, Kind
-from interlock.core.operator_errors import Refused
 from interlock.names.actors import Actor
 from interlock.names.protocol.criteria import judge_proposal, outcome_of
 from interlock.names.protocol.entry import RequestState
 from interlock.names.protocol.entry import Status as EntryStatus
 from interlock.names.protocol.registry import Registry
-from interlock.wire.refusal import Refusal
+from interlock.wire.refusal import Refusal, Refused
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ async def test_what_no_expert_may_accept_is_refused_at_once(here: NamesHere, sta
     ):
         with pytest.raises(Refused) as refused:
             await here.requests.file(ACME, proposal(**members, status=status))
-        assert refused.value.error == code
+        assert refused.value.code == code
         found = {one["code"]: one for one in refused.value.details["findings"]}
         assert found[code]["verdict"] == "fail"
         criterion = {"name_syntax": 1, "name_too_long": 1, "controller_missing": 0}.get(code, 5)
@@ -70,7 +69,7 @@ async def test_one_name_does_not_shadow_another_controllers(here: NamesHere) -> 
     ):
         with pytest.raises(Refused, match="org_alter_ is Alter Meridian") as refused:
             await here.requests.file(ACME, proposal(name, vendor_prefix=prefix))
-        assert refused.value.error == "prefix_conflict"
+        assert refused.value.code == "prefix_conflict"
         (found,) = [one for one in refused.value.details["findings"] if one["code"] == "prefix_conflict"]
         assert (found["criterion"], found["verdict"]) == (5, "fail")
     for name in ("org_alters_x", "organ_x"):
@@ -122,7 +121,7 @@ async def test_a_controller_may_have_a_handle_which_is_a_label(here: NamesHere) 
     for handle in ("acme", "~", "~Acme", "~org", "~a-"):
         with pytest.raises(Refused) as refused:
             await here.requests.file(ACME, proposal(controller_handle=handle))
-        assert refused.value.error == "handle_syntax"
+        assert refused.value.code == "handle_syntax"
     await here.registered(controller_handle="~acme-labs")
     assert here.state.registry.controller("Acme").handle == "~acme-labs"
     (told,) = [step.controller for step in await here.state.steps_of("acme_search") if step.controller is not None]
@@ -134,7 +133,7 @@ async def test_a_controller_may_have_a_handle_which_is_a_label(here: NamesHere) 
     await here.accept(await here.requests.file(lion, taken))  # it is no identity: nothing turns on who has it
     with pytest.raises(Refused) as refused:
         await here.changes.deprecate(lion, "acme_search")
-    assert refused.value.error == "not_change_controller"
+    assert refused.value.code == "not_change_controller"
 
 
 @pytest.mark.req("REG-4.1-6")
@@ -186,7 +185,7 @@ async def test_a_controller_is_named_by_200_printable_characters(
     try:
         await here.requests.file(ACME, proposal(change_controller=controller))
     except Refused as refused:
-        assert not is_one and refused.error == "controller_missing"
+        assert not is_one and refused.code == "controller_missing"
     else:
         assert is_one
 
@@ -199,7 +198,7 @@ async def test_a_name_is_taken_whatever_its_status_but_for_withdrawn(here: Names
     for name in ("acme_one", "acme_two", "org_alter_handbook"):
         with pytest.raises(Refused) as refused:
             await here.requests.file(ACME, proposal(name))
-        assert refused.value.error in ("name_taken", "prefix_conflict")
+        assert refused.value.code in ("name_taken", "prefix_conflict")
         (taken,) = [one for one in refused.value.details["findings"] if one["code"] == "name_taken"]
         assert (taken["criterion"], taken["verdict"]) == (5, "fail")
 

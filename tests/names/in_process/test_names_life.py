@@ -8,7 +8,6 @@ from tests.names.registries import ACME, ZEBRA, NamesHere, names_at, proposal
 
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.approvals.protocol.approval import Status as ApprovalStatus
-from interlock.core.operator_errors import NotFound, Refused
 from interlock.names.actors import Actor
 from interlock.names.protocol.entry import (
     ENTRY_MOVES,
@@ -21,13 +20,13 @@ from interlock.names.protocol.entry import (
     withdrawable_on,
 )
 from interlock.names.protocol.registry import Retrieval
-from interlock.wire.refusal import Refusal
+from interlock.wire.refusal import NotFound, Refusal, Refused
 
 
 async def refusal(work: object) -> str:
     with pytest.raises(Refused) as refused:
         await work  # type: ignore[misc]
-    return refused.value.error
+    return refused.value.code
 
 
 @pytest.mark.req("REG-7.3-6")
@@ -85,7 +84,7 @@ async def test_every_move_that_is_not_in_the_table_is_refused(
             else:
                 with pytest.raises(Refused) as refused:
                     await work
-                assert refused.value.error == wanted
+                assert refused.value.code == wanted
                 assert here.entry() == before
                 if wanted == "deprecation_too_short":  # it says when at the earliest
                     assert refused.value.message == "acme_search can be withdrawn on 2027-11-17 at the earliest"
@@ -386,7 +385,7 @@ async def test_servers_that_offer_a_name_count_as_its_implementations_for_ninety
         here.set_day("2027-11-17")
         with pytest.raises(Refused, match="files \\(2027-11-17\\)") as refused:
             await here.changes.withdraw(ACME, "acme_search")
-        assert refused.value.error == "implementations_remain"
+        assert refused.value.code == "implementations_remain"
         assert refused.value.details == {"by": ["files (2027-11-17)"]}
         here.offered = []
         here.set_day("2028-02-14")

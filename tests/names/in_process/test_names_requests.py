@@ -14,7 +14,6 @@ from msgspec.structs import replace
 from tests.names.registries import ACME, ARGUMENTS, RETURNS, ZEBRA, NamesHere, names_at, proposal
 
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status
-from interlock.core.operator_errors import NotFound, Refused
 from interlock.names import actions, state
 from interlock.names.actors import Actor
 from interlock.names.protocol.entry import Entry, RequestState
@@ -25,7 +24,7 @@ from interlock.names.publisher import Publisher
 from interlock.names.requests import request_digest
 from interlock.names.state import initial_steps
 from interlock.store.sqlite.names_log import NAMES_FILE
-from interlock.wire.refusal import Refusal
+from interlock.wire.refusal import NotFound, Refusal, Refused
 
 
 @pytest.fixture
@@ -150,7 +149,7 @@ async def test_what_was_imported_is_changed_where_it_came_from(here: NamesHere) 
     assert here.entry("zoo_feed").first_registered == "2020-02-02"
     with pytest.raises(Refused) as refused:
         await import_(replace(here.entry(), change_controller="Zoo"))
-    assert (refused.value.error, refused.value.details) == ("name_taken", {"names": ["acme_search"]})
+    assert (refused.value.code, refused.value.details) == ("name_taken", {"names": ["acme_search"]})
     zoo = Actor(principal="operator:zoo", is_operator=True, override="asked to")
     asked = proposal("zoo_feed", vendor_prefix="zoo_", change_controller="Zoo")
     for work, error in (
@@ -160,14 +159,14 @@ async def test_what_was_imported_is_changed_where_it_came_from(here: NamesHere) 
     ):
         with pytest.raises(Refused) as refused:
             await work
-        assert refused.value.error == error
+        assert refused.value.code == error
     assert here.entry("zoo_feed") == replace(foreign, source=source)
     assert (await here.changes.deprecate(ACME, "acme_search")).status is EntryStatus.DEPRECATED  # its own it changes
     await import_(replace(foreign, status=EntryStatus.WITHDRAWN, withdrawn_on="2025-01-01"))
     assert here.entry("zoo_feed").status is EntryStatus.WITHDRAWN
     with pytest.raises(Refused) as refused:  # it is the other registry's to give away
         await here.requests.file(zoo, asked)
-    assert refused.value.error == "name_taken"
+    assert refused.value.code == "name_taken"
 
 
 @pytest.mark.req("REG-5-10", "REG-N-2", "REG-5-2")
@@ -196,7 +195,7 @@ async def test_a_request_is_cancelled_by_the_one_who_filed_it(here: NamesHere) -
     request = await here.requests.file(ACME, proposal())
     with pytest.raises(Refused) as refused:
         await here.requests.cancel(ZEBRA, request.id)
-    assert refused.value.error == "not_change_controller"
+    assert refused.value.code == "not_change_controller"
     assert (await here.requests.cancel(ACME, request.id)).state is RequestState.CANCELLED
     assert here.waiting(request).status is Status.WITHDRAWN
 
@@ -240,7 +239,7 @@ async def test_an_amendment_is_the_controllers_and_a_breaking_one_is_decided(her
     before = await here.registered(authentication_scope="public", no_authentication_planned=True)
     with pytest.raises(Refused) as refused:
         await here.requests.amend(ZEBRA, proposal())
-    assert refused.value.error == "not_change_controller"
+    assert refused.value.code == "not_change_controller"
     assert here.entry() == before
     public: dict[str, Any] = {"authentication_scope": "public", "no_authentication_planned": True}
     done = await here.requests.amend(ACME, proposal(specification_reference="draft-acme-search-04", **public))
@@ -288,7 +287,7 @@ async def test_a_prefix_is_its_first_users_until_it_consents_or_a_dispute_is_rul
         await here.requests.file(ZEBRA, under)
     with pytest.raises(Refused) as refused:
         await here.changes.consent(ZEBRA, "acme_", "Zebra", "2027-01-01")
-    assert refused.value.error == "not_change_controller"
+    assert refused.value.code == "not_change_controller"
     with pytest.raises(Refused, match="a day to come"):
         await here.changes.consent(ACME, "acme_", "Zebra", "2020-01-01")
     await here.changes.consent(ACME, "acme_", "Zebra", "2026-12-31")
@@ -302,7 +301,7 @@ async def test_a_prefix_is_its_first_users_until_it_consents_or_a_dispute_is_rul
         await here.requests.file(ZEBRA, proposal("acme_lion", change_controller="Zebra"))
     with pytest.raises(Refused) as refused:
         await here.requests.dispute(ZEBRA, "acme_", "Zebra", ())
-    assert refused.value.error == "evidence_required"
+    assert refused.value.code == "evidence_required"
     document = "https://datatracker.ietf.org/doc/draft-zebra-acme-00/"
     shown = Evidence(kind="datatracker_date", url=document, date="2020-02-02", digest="sha256:22")
     dispute = await here.requests.dispute(ZEBRA, "acme_", "Zebra", (shown,))
@@ -339,7 +338,7 @@ async def test_the_log_is_chained_and_takes_no_other_spelling(here: NamesHere, t
         assert "tampered" in (again.state.trouble or "")
         with pytest.raises(Refused) as refused:
             await again.requests.file(ACME, proposal("acme_more"))
-        assert refused.value.error == "unavailable"
+        assert refused.value.code == "unavailable"
 
 
 @pytest.mark.req("REG-5-15")
@@ -361,7 +360,7 @@ async def test_one_client_adds_only_so_much_to_the_log_in_a_day(
         try:
             await here.actions.act(actor, "declare", "acme_search", Raw(b'{"who":"%b"}' % who.encode()))
         except Refused as refused:
-            return refused.error
+            return refused.code
         return None
 
     assert [await declare(who) for who in "abc"] == [None, None, "too_many_actions"]
@@ -372,6 +371,6 @@ async def test_one_client_adds_only_so_much_to_the_log_in_a_day(
     for bad in (b'{"who":1}', b"[]", b"{", b'{"who":"x","more":1}'):
         with pytest.raises(Refused) as refused:
             await here.actions.act(ACME, "declare", "acme_search", Raw(bad))
-        assert refused.value.error in ("invalid_body", "too_many_actions")
+        assert refused.value.code in ("invalid_body", "too_many_actions")
     with pytest.raises(Refused, match="actions are request"):
         await here.actions.act(ACME, "decide", "acme_search", Raw(b"{}"))

@@ -9,13 +9,13 @@ from tests.aql.aql_node import place
 from tests.names.pure.test_surface_judgement import ARGUMENT, INTEGER, RETURN, STRING, entry, revision, with_property
 from tests.support.frozen_node import House, Leaf, house, move, still, tool, turns
 
-from interlock.core.operator_errors import NotFound
 from interlock.names.api import PinName
 from interlock.names.parts import RegistryParts
 from interlock.names.protocol.publication import Publication, publish
 from interlock.names.protocol.registry import Step
 from interlock.names.state import Change
 from interlock.store.sqlite.names_log import NAMES_FILE
+from interlock.wire.refusal import NotFound
 
 BAD = with_property(ARGUMENT, query=INTEGER)
 READS = {"annotations": {"readOnlyHint": True}}

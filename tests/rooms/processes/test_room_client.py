@@ -17,11 +17,11 @@ from textual.pilot import Pilot
 from textual.widgets import Input, OptionList, RichLog, Static
 
 from interlock.cli.command import Invocation
-from interlock.cli.terminal.errors import Refused
 from interlock.fronts import sockets
 from interlock.rooms.cli import client as client
 from interlock.rooms.cli import rooms as rooms_join
 from interlock.sdk.rooms import Participant, ProposalEnded, RoomRefused
+from interlock.wire.refusal import Refused
 
 ROOMS = """
 [rooms]

@@ -27,7 +27,6 @@ from interlock.approvals.notifier import DesktopChannel, Notice
 from interlock.approvals.protocol.approval import Status
 from interlock.approvals.protocol.digests import REVEAL, signed_digest
 from interlock.config.plan import SafetyPlan
-from interlock.core.operator_errors import NotFound
 from interlock.gate.protocol.held_call import Presented
 from interlock.safety import codes
 from interlock.safety.agents import BUCKET
@@ -35,7 +34,7 @@ from interlock.safety.api import NameAgent
 from interlock.safety.parts import AgentParts
 from interlock.store.ports import Damaged
 from interlock.wire.jsonrpc.codec import Notification
-from interlock.wire.refusal import Refusal
+from interlock.wire.refusal import NotFound, Refusal
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -11,8 +11,8 @@ import msgspec
 from interlock.approvals.api import Invitation, InvitePasskey
 from interlock.approvals.cli.keys import OperatorKeys, anchor_lines, can_ask, choose_passphrase, is_given, own_name
 from interlock.cli.command import Invocation
-from interlock.cli.terminal.errors import Refused
 from interlock.cli.terminal.program import as_typed
+from interlock.wire.refusal import Refused
 
 ABOUT = "# Whose signature releases calls that cannot be undone (interlock approve ID)."
 
@@ -123,7 +123,7 @@ def enrol(invocation: Invocation, name: str) -> Invitation:
         try:
             invitation = node.call(GET_INVITATION, ticket=ticket).as_(Invitation)
         except Refused as refused:
-            if refused.error != "not_found":
+            if refused.code != "not_found":
                 raise
             raise Refused("invitation_over", "no passkey was made in time", hint="ask for another one") from None
     out.remark(f"made the passkey {invitation.thumbprint}; the page in the browser shows the same thumbprint")

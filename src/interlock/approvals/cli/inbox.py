@@ -34,10 +34,11 @@ from interlock.approvals.protocol.digests import SURFACE
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import approval_ids
 from interlock.cli.terminal.columns import in_columns, labelled_lines
-from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable, Waits
+from interlock.cli.terminal.errors import BadUsage, Unreachable, Waits
 from interlock.cli.terminal.text import duration, local_time
 from interlock.cli.terminal.watch import redraw
 from interlock.wire.jsontext.display import Shown, plain
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from msgspec import Raw
@@ -533,7 +534,7 @@ def approve(
     try:
         done = invocation.node.call(DECIDE_APPROVAL, id=one.id, body=body)
     except Refused as refused:
-        if refused.error == "reason_required":
+        if refused.code == "reason_required":
             raise refused.with_hint(f"interlock approve {one.id[:8]} --reason WHY") from None
         raise
     if out.as_json:

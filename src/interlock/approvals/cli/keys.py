@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.cli.terminal.errors import BadUsage, Refused
+from interlock.cli.terminal.errors import BadUsage
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.crypto.keys.operator_keys import KeyKind

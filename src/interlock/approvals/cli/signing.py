@@ -23,11 +23,12 @@ from interlock.approvals.protocol.digests import enrolment_digest, proposal_dige
 from interlock.approvals.protocol.standing_grant import StandingGrant, grant_digest
 from interlock.cli.client.operator import Answer
 from interlock.cli.command import Invocation
-from interlock.cli.terminal.errors import BadUsage, Refused, Waits
+from interlock.cli.terminal.errors import BadUsage, Waits
 from interlock.cli.terminal.program import as_typed
 from interlock.cli.terminal.text import count, one_line
 from interlock.gate.protocol.held_call import call_digest
 from interlock.gate.protocol.jws_proof import TYP, Asked, claims_of
+from interlock.wire.refusal import Refused
 
 JTI_BYTES = 16
 

@@ -36,12 +36,12 @@ from interlock.approvals.trust.operator_keys import OperatorKeyService
 from interlock.approvals.trust.passkeys import GONE, NO_PARTY, Invitation, PasskeyService, invitation_view
 from interlock.approvals.views import ApprovalViews
 from interlock.config.plan import AnchorPlan
-from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.operator_errors import refused_as
 from interlock.crypto.jose import decode_base64url
 from interlock.crypto.webauthn.ceremonies import Wrong
 from interlock.crypto.webauthn.passkeys import written
 from interlock.operator.operation import INVALID_BODY, handles
-from interlock.wire.refusal import Refusal
+from interlock.wire.refusal import NotFound, Refusal, Refused
 
 EVERYTHING = ("*",)
 
@@ -145,7 +145,7 @@ class ApproverOperations:
     async def _enrol(self, ticket: str, body: EnrolPasskey) -> Invitation:
         client_data, attestation = decode_base64url(body.client_data), decode_base64url(body.attestation)
         if client_data is None or attestation is None:
-            raise Refused.because(INVALID_BODY, "client_data and attestation are base64url")
+            raise refused_as(INVALID_BODY, "client_data and attestation are base64url")
         invitation = await self._passkeys.enrol(ticket, client_data, attestation)
         if isinstance(invitation, Wrong):
             raise _invalid_passkey(invitation)
@@ -154,12 +154,12 @@ class ApproverOperations:
     def _invite(self, name: str, by: str) -> Invitation:
         invitation = self._passkeys.invite(name, by)
         if invitation is None:
-            raise Refused.because(NO_PASSKEYS, NO_PARTY)
+            raise refused_as(NO_PASSKEYS, NO_PARTY)
         return invitation
 
     def _refuse_taken(self, name: str) -> None:
         if any(approver.name == name for approver in self._enrolments.shown()):
-            raise Refused.because(EXISTS, f"there is an approver {name} already; choose another name")
+            raise refused_as(EXISTS, f"there is an approver {name} already; choose another name")
 
     async def _request(self, plan: AnchorPlan, by: str) -> ApprovalView:
         """Ask in the inbox whether an approver counts, and return the approval."""
@@ -167,13 +167,13 @@ class ApproverOperations:
         if isinstance(question, Approval):
             return find_approval(self._approvals, question.id)
         if question is None:
-            raise Refused.because(EXISTS, f"there is an approver {plan.name} already; choose another name")
+            raise refused_as(EXISTS, f"there is an approver {plan.name} already; choose another name")
         raise _refused(question)
 
 
 def _invalid_passkey(wrong: Wrong) -> Refused:
     case = PASSKEY_INVITATION_OVER if wrong is GONE else PASSKEY_INVALID
-    return Refused.because(case, wrong.why, {"reason": wrong.reason})
+    return refused_as(case, wrong.why, {"reason": wrong.reason})
 
 
 def _refused(refusal: Refusal) -> Refused:

@@ -45,12 +45,12 @@ from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.catalog.routes import Route
 from interlock.core.clock import Clock, rfc3339
-from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.operator_errors import refused_as
 from interlock.gate.granted_calls import approve_waiting, may_be_granted
 from interlock.gate.protocol.held_call import read_proof_untrusted
 from interlock.operator.operation import CHANGED, handles
 from interlock.wire.jsontext.unambiguous import AmbiguousJson, read_untrusted
-from interlock.wire.refusal import Refusal
+from interlock.wire.refusal import NotFound, Refusal
 
 SECONDS: Final = 86_400  # where neither a number of calls nor a time is given
 CALLS_SHOWN_MAX: Final = 20
@@ -107,11 +107,11 @@ class GrantOperations:
         elif body.tool is not None and body.who is not None:
             grant = self._for_tool(body, body.tool, body.who)
         else:
-            raise Refused.because(BAD_GRANT_DRAFT, "a grant comes from a held call, or names a tool and a caller")
+            raise refused_as(BAD_GRANT_DRAFT, "a grant comes from a held call, or names a tool and a caller")
         try:
             check_grant(grant, self._clock.wall())
         except BadRules as bad:
-            raise Refused.because(BAD_GRANT_DRAFT, str(bad)) from None
+            raise refused_as(BAD_GRANT_DRAFT, str(bad)) from None
         route = self._route(grant.tool)
         return GrantDraft(
             terms=_terms(grant),
@@ -152,7 +152,7 @@ class GrantOperations:
         grant = _grant(body.terms)
         route = self._route(grant.tool)
         if route.digest != grant.tool_digest:
-            raise Refused.because(CHANGED, "the tool is defined otherwise by now; draft the grant again")
+            raise refused_as(CHANGED, "the tool is defined otherwise by now; draft the grant again")
         stored = await self._grants.sign(grant, proof, by=by)
         if isinstance(stored, Refusal):
             raise signature_refused(stored)
@@ -175,22 +175,22 @@ class GrantOperations:
         if len(reference) < PREFIX_MIN or not found:
             raise NotFound("approval", reference)
         if len(found) > 1:
-            raise Refused.because(AMBIGUOUS_ID, "several approvals have an id that begins like this; give more of it")
+            raise refused_as(AMBIGUOUS_ID, "several approvals have an id that begins like this; give more of it")
         (approval,) = found
         if approval.kind is not Kind.CALL or approval.params is None:
-            raise Refused.because(NOT_GRANTABLE, "a grant comes from a call that waits, with its arguments")
+            raise refused_as(NOT_GRANTABLE, "a grant comes from a call that waits, with its arguments")
         return approval
 
     def _from_call(self, wanted: DraftGrant, approval: Approval) -> StandingGrant:
         route = self._route(approval.tool)
         if route.digest != approval.tool_digest:
-            raise Refused.because(CHANGED, "the tool is defined otherwise than it was when the call was made")
+            raise refused_as(CHANGED, "the tool is defined otherwise than it was when the call was made")
         try:
             arguments = read_untrusted(bytes(approval.params or b"{}"))
             given = proposed_rules(arguments) if wanted.rules is None else _rules(wanted)
             rules = completed_rules(given, arguments)
         except (BadRules, AmbiguousJson) as bad:
-            raise Refused.because(BAD_GRANT_DRAFT, str(bad)) from None
+            raise refused_as(BAD_GRANT_DRAFT, str(bad)) from None
         return self._made(wanted, route, approval.requested_by, rules)
 
     def _for_tool(self, wanted: DraftGrant, tool: str, who: str) -> StandingGrant:
@@ -219,7 +219,7 @@ class GrantOperations:
         if route is None:
             raise NotFound("tool", tool, [one.qualified for one in view.tool_routes])
         if not may_be_granted(route):
-            raise Refused.because(NOT_GRANTABLE, _why_not(route), {"tool": tool})
+            raise refused_as(NOT_GRANTABLE, _why_not(route), {"tool": tool})
         return route
 
     # Looking
@@ -233,7 +233,7 @@ class GrantOperations:
         if len(reference) < PREFIX_MIN or not found:
             raise NotFound("grant", reference, [one.grant.id for one in known])
         if len(found) > 1:
-            raise Refused.because(AMBIGUOUS_ID, "several grants have an id that begins like this; give more of it")
+            raise refused_as(AMBIGUOUS_ID, "several grants have an id that begins like this; give more of it")
         return found[0]
 
     def _shown(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> Grant:

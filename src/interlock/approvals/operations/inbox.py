@@ -30,7 +30,7 @@ from interlock.approvals.api import (
 from interlock.approvals.protocol.approval import Kind, Requires, Status
 from interlock.approvals.trust.operator_keys import TooOften
 from interlock.approvals.views import Ambiguous, ApprovalViews
-from interlock.core.operator_errors import NotFound, Refused
+from interlock.core.operator_errors import refused_as
 from interlock.gate.protocol.held_call import Presented, read_proof_untrusted
 from interlock.operator.operation import INVALID_BODY, ROLE_REQUIRED, handles
 from interlock.wire.refusal import (
@@ -39,7 +39,9 @@ from interlock.wire.refusal import (
     PROOF_INVALID,
     SCOPE_DENIED,
     UNAVAILABLE,
+    NotFound,
     Refusal,
+    Refused,
 )
 
 # Errors about the body of a decision that have a name of their own.
@@ -80,7 +82,7 @@ class InboxOperations:
         check_may_decide(roles)
         approval = find_approval(self._approvals, id)
         if body.decision == "approve" and approval.requires == Requires.ROLE.value and "operator" not in roles:
-            raise Refused.because(ROLE_REQUIRED, "to approve this takes an operator's token")
+            raise refused_as(ROLE_REQUIRED, "to approve this takes an operator's token")
         decided = await self._record_decision(approval.id, body, by)
         if isinstance(decided, Refusal):
             raise decision_refused(decided, id)
@@ -130,7 +132,7 @@ def find_approval(approvals: ApprovalViews, id: str) -> Approval:
     try:
         approval = approvals.maybe_one(id)
     except Ambiguous as error:
-        raise Refused.because(AMBIGUOUS_ID, f"{error}; give more of it", {"ids": error.ids}) from None
+        raise refused_as(AMBIGUOUS_ID, f"{error}; give more of it", {"ids": error.ids}) from None
     if approval is None:
         raise NotFound("approval", id)
     return approval
@@ -139,14 +141,14 @@ def find_approval(approvals: ApprovalViews, id: str) -> Approval:
 def check_may_decide(roles: frozenset[str]) -> None:
     """Raise Refused if the credential may look and not decide."""
     if roles.isdisjoint(("operator", "admin")):
-        raise Refused.because(ROLE_REQUIRED, "this credential may look and not decide; use one of an operator's")
+        raise refused_as(ROLE_REQUIRED, "this credential may look and not decide; use one of an operator's")
 
 
 def check_attempts(proof: str | TooOften) -> str:
     """Return a proof. Raises Refused if there were too many wrong passphrases."""
     if isinstance(proof, TooOften):
         message = f"too many wrong passphrases; try again in {proof.wait_s} s"
-        raise Refused.because(TOO_OFTEN, message, {"wait_s": proof.wait_s})
+        raise refused_as(TOO_OFTEN, message, {"wait_s": proof.wait_s})
     return proof
 
 

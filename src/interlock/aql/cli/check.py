@@ -35,10 +35,11 @@ from interlock.aql.protocol.families import Endpoints, Mode
 from interlock.aql.protocol.model import SPEC_VERSION
 from interlock.cli.command import Invocation
 from interlock.cli.config import load_configuration
-from interlock.cli.terminal.errors import EXIT_REFUSED, BadUsage, Refused
+from interlock.cli.terminal.errors import EXIT_REFUSED, BadUsage
 from interlock.cli.terminal.text import count, one_line
 from interlock.config.plan import GatePlan, Plan, ServerPlan, Spawn
 from interlock.node.node import Node
+from interlock.wire.refusal import Refused
 
 WORDS = {"passed": "PASS", "failed": "FAIL", "skipped": "SKIP"}
 

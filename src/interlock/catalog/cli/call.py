@@ -9,9 +9,9 @@ from msgspec import Raw
 
 from interlock.cli.command import Invocation, verb
 from interlock.cli.completion import tool_names
-from interlock.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, EXIT_WAITS, BadUsage, Refused
+from interlock.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, EXIT_WAITS, BadUsage
 from interlock.cli.terminal.text import one_line, printable
-from interlock.wire.refusal import METHOD_NOT_FOUND, find_code
+from interlock.wire.refusal import METHOD_NOT_FOUND, Refused, find_code
 
 if TYPE_CHECKING:
     from interlock.cli.client.mcp import ListedTool, McpClient

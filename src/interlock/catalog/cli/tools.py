@@ -8,7 +8,7 @@ from interlock.catalog.cli import call as tools_call
 from interlock.catalog.cli import classify as tools_classify
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import tool_names
-from interlock.cli.terminal.errors import Refused
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,6 @@ from msgspec import Raw
 
 from interlock import __version__
 from interlock.cli.client.operator import check_url, http_connection, unreachable
-from interlock.cli.terminal.errors import CommandFailed, Refused
 from interlock.mcp.headers import encode_header, mirror_text, mirrored_arguments
 from interlock.mcp.methods import (
     LATEST_MODERN,
@@ -26,6 +25,7 @@ from interlock.mcp.methods import (
     TOOLS_CALL,
     TOOLS_LIST,
 )
+from interlock.wire.refusal import Refused
 
 PAGES_MAX = 10_000  # a server that pages for ever must not keep us for ever
 LINE_BYTES_MAX = 64 * 1024 * 1024
@@ -196,13 +196,13 @@ def _message(raw: bytes, status: int) -> Message:
     return message
 
 
-def _wrong_endpoint() -> CommandFailed:
+def _wrong_endpoint() -> Refused:
     return Refused(
         "wrong_door", "this is the operator endpoint; tools are called at the public endpoint", hint=PUBLIC_URL
     )
 
 
-def _not_mcp(status: int) -> CommandFailed:
+def _not_mcp(status: int) -> Refused:
     if status in (401, 403):
         return Refused(
             "unauthorised",

@@ -15,22 +15,20 @@ import msgspec
 
 from interlock.access.tokens import TokenRegistry
 from interlock.cli.client.operator import Answer, refused_with_hint
-from interlock.cli.terminal.errors import Refused
 from interlock.config.plan import Plan
-from interlock.core import operator_errors
 from interlock.core.addresses import Addresses
 from interlock.core.clock import SystemClock
-from interlock.core.operator_errors import NotFound
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_audit_reader
 from interlock.credentials.api import LIST_SECRETS, REMOVE_SECRET, SET_SECRET
 from interlock.credentials.service import CredentialService
 from interlock.credentials.shared_store import build_names_log, build_shared_store
 from interlock.operator.api import ErrorAnswer
-from interlock.operator.operation import NOT_FOUND, Operation, handlers_of
+from interlock.operator.operation import Operation, handlers_of
 from interlock.store.audit_chain import ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Mark, Verdict
 from interlock.store.ports import AuditReader, StoreError
 from interlock.store.tokens import TokenTable
+from interlock.wire.refusal import Refused
 
 T = TypeVar("T")
 
@@ -50,7 +48,7 @@ class OfflineNode:
         self._folder = folder
 
     def call(self, operation: Operation[Any], *, body: object = None, **arguments: object) -> Answer:
-        """Call an operation, as OperatorClient does. Raises CommandFailed."""
+        """Call an operation, as OperatorClient does. Raises Refused."""
         return run_stored(self._call(operation, {"body": body, "by": LOCAL, **arguments}))
 
     async def _call(self, operation: Operation[Any], arguments: dict[str, object]) -> Answer:
@@ -60,11 +58,8 @@ class OfflineNode:
             names = inspect.signature(handler).parameters
             try:
                 output = await handler(**{name: arguments[name] for name in names})
-            except NotFound as error:
-                body = ErrorAnswer(error=NOT_FOUND.name, message=error.message, details=error.details)
-                raise refused_with_hint(NOT_FOUND.status, body) from None
-            except operator_errors.Refused as error:
-                body = ErrorAnswer(error=error.error, message=error.message, details=error.details)
+            except Refused as error:
+                body = ErrorAnswer(error=error.code, message=error.message, details=error.details)
                 raise refused_with_hint(error.status, body) from None
         return Answer(msgspec.json.encode(output))
 

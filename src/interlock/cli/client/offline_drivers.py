@@ -8,17 +8,15 @@ import msgspec
 from interlock.approvals.enrolments import BUCKET as APPROVERS
 from interlock.cli.client.offline import run_stored
 from interlock.cli.client.operator import Answer
-from interlock.cli.terminal.errors import Refused
 from interlock.config.plan import Plan
 from interlock.core.clock import SystemClock
-from interlock.core.operator_errors import NotFound
-from interlock.core.operator_errors import Refused as NodeRefused
 from interlock.core.store_backends import build_audit, build_store
 from interlock.credentials.shared_store import build_shared_store
 from interlock.drivers.registry.operations import DriverService
 from interlock.drivers.registry.registry import Registry
 from interlock.drivers.workspace.declaration import Memory
 from interlock.drivers.workspace.survey import this_machine
+from interlock.wire.refusal import NotFound, Refused
 
 BY = "local"
 
@@ -67,7 +65,8 @@ class StoredDrivers:
             try:
                 await store.open()
                 if needs_no_approver and await self._has_approvers(clock.wall()):
-                    raise NodeRefused("proof_required", "an approver signs for this at a running node")
+                    message = "an approver signs for this at a running node"
+                    raise Refused("proof_required", message, hint="interlock serve starts it")
                 memory = Memory(store.kv, clock)
                 await memory.open()
                 registry = Registry(self._plan, memory, this_machine(self._folder / "packages"))
@@ -81,6 +80,3 @@ class StoredDrivers:
         except NotFound as missing:
             known = f"there is {', '.join(missing.known)}" if missing.known else "interlock drivers list shows them"
             raise Refused("not_found", f"there is no {missing.what} {missing.name}", hint=known) from None
-        except NodeRefused as refused:
-            hint = "interlock serve starts it" if refused.error == "proof_required" else None
-            raise Refused(refused.error, refused.message, hint=hint, details=refused.details) from None

@@ -9,11 +9,11 @@ from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier, revocation_line
 from interlock.cli.client.offline import LOCAL, record_stored, run_stored
 from interlock.cli.client.operator import Answer
-from interlock.cli.terminal.errors import Refused
 from interlock.config.plan import Plan
 from interlock.core.clock import SystemClock
 from interlock.core.start_errors import CannotStart
 from interlock.credentials.shared_store import build_shared_store
+from interlock.wire.refusal import Refused
 
 
 def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:

@@ -7,9 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from interlock.cli.terminal.errors import Refused
 from interlock.config.plan import Plan
-from interlock.core import operator_errors
 from interlock.core.clock import SystemClock
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit
@@ -21,6 +19,7 @@ from interlock.names.protocol.registry import SourceRegistry
 from interlock.names.publisher import Publisher
 from interlock.names.state import RegistryState
 from interlock.store.ports import StoreError
+from interlock.wire.refusal import NotFound, Refused
 
 T = TypeVar("T")
 
@@ -96,9 +95,7 @@ class StoredNames:
                 return await work(state)
             finally:
                 await state.close()
-        except operator_errors.Refused as refused:
-            raise Refused(refused.error, refused.message, details=refused.details) from None
-        except operator_errors.NotFound as missing:
+        except NotFound as missing:
             raise Refused("not_found", f"no {missing.what} {missing.name[:100]} waits") from None
         except StoreError as error:
             raise Refused("store", str(error)) from None

@@ -14,9 +14,10 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
-from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused, Unreachable
+from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.operator.api import ErrorAnswer
 from interlock.operator.operation import Operation
+from interlock.wire.refusal import Refused
 
 T = TypeVar("T")
 
@@ -95,7 +96,7 @@ class OperatorClient:
     def call(
         self, operation: Operation[Any], *, body: object = None, timeout: float = TIMEOUT_S, **arguments: object
     ) -> Answer:
-        """Call an operation. `arguments` are the parts of its path and its query parameters. Raises CommandFailed."""
+        """Call an operation. `arguments` are the parts of its path and its query parameters. Raises Refused."""
         path, query = operation.target(arguments, lambda part: quote(part, safe=""))
         prefix = urlsplit(self._url).path.rstrip("/") if self._url else ""
         target = prefix + path
@@ -121,7 +122,7 @@ class OperatorClient:
             return Answer(raw)
         raise _refused(response.status, raw)
 
-    def _unreachable_error(self, error: Exception) -> CommandFailed:
+    def _unreachable_error(self, error: Exception) -> Refused:
         match error:
             case PermissionError():
                 return Refused(
@@ -167,7 +168,7 @@ def check_url(url: str) -> str:
     return url
 
 
-def unreachable(url: str | None, error: Exception) -> CommandFailed:
+def unreachable(url: str | None, error: Exception) -> Refused:
     where = f"the node at {url}" if url else "the node"
     hint = "is it running, and is the URL right?"
     match error:
@@ -185,7 +186,7 @@ def unreachable(url: str | None, error: Exception) -> CommandFailed:
     return Unreachable("unreachable", f"{where} {what}", hint=hint)
 
 
-def _refused(status: int, raw: bytes) -> CommandFailed:
+def _refused(status: int, raw: bytes) -> Refused:
     try:
         body = msgspec.json.decode(raw, type=ErrorAnswer)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -198,7 +199,7 @@ def _refused(status: int, raw: bytes) -> CommandFailed:
     return refused_with_hint(status, body)
 
 
-def refused_with_hint(status: int, body: ErrorAnswer) -> CommandFailed:
+def refused_with_hint(status: int, body: ErrorAnswer) -> Refused:
     """Return the failure of a command whose operation was refused, with what to do next."""
     hint = None
     if status == 401:

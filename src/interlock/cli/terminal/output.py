@@ -10,9 +10,9 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
-from interlock.cli.terminal.errors import CommandFailed
 from interlock.cli.terminal.program import as_typed, drawn_as_typed
 from interlock.cli.terminal.text import one_line, printable
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,11 +71,11 @@ class Output:
         _write(sys.stdout, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
         sys.stdout.flush()
 
-    def failure(self, failed: CommandFailed, *, in_stream: bool = False) -> None:
+    def failure(self, failed: Refused, *, in_stream: bool = False) -> None:
         """`in_stream`: among lines of JSON, where a failure is one line too."""
         if self.as_json:
             details = {**failed.details, "hint": failed.hint} if failed.hint else failed.details
-            body = {"error": failed.error, "message": failed.message, "details": details}
+            body = {"error": failed.code, "message": failed.message, "details": details}
             (self.json_line if in_stream else self.json)(body)
             return
         red, dim, plain = (_RED, _DIM, _PLAIN) if colours_on(sys.stderr) else ("", "", "")

@@ -11,7 +11,8 @@ import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import segments
-from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable
+from interlock.cli.terminal.errors import BadUsage, Unreachable
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.devices.protocol.description import DeviceDescription, Event

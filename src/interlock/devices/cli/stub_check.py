@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from interlock.cli.command import Invocation
-from interlock.cli.terminal.errors import EXIT_REFUSED, Refused
+from interlock.cli.terminal.errors import EXIT_REFUSED
 from interlock.cli.terminal.text import one_line
 from interlock.devices.protocol import frame_codec
 from interlock.devices.protocol.cbor import encoded
@@ -27,6 +27,7 @@ from interlock.devices.protocol.layouts import is_number, layout_size, limits
 from interlock.devices.protocol.messages import Announced, Answer, DeviceFault, Notice, Received, Registration
 from interlock.devices.protocol.tool_schemas import Announcement, announced_tool
 from interlock.devices.protocol.wire_formats import codec_of, framing_of
+from interlock.wire.refusal import Refused
 
 READ_BYTES: Final = 4096
 DRAIN_S: Final = 2.0  # beyond the silence that is waited for: some devices never end

@@ -13,8 +13,9 @@ import typer
 from interlock.approvals.cli.keys import can_ask
 from interlock.catalog.cli.classify import CLASSES, ask_classes, classes_of
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import BadUsage, CommandFailed, Refused
+from interlock.cli.terminal.errors import BadUsage
 from interlock.drivers.protocol.server_name import server_name
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.ax.protocol.capability import ToolClass
@@ -277,8 +278,8 @@ def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
         return one
     try:
         done = accept_files(invocation, key, one.digest)
-    except CommandFailed as refused:
-        if refused.error == "proof_required" and "approval" not in refused.details:
+    except Refused as refused:
+        if refused.code == "proof_required" and "approval" not in refused.details:
             return one
         raise refused.with_hint(
             f"its files are written; interlock drivers trust {server_name(key)} accepts them"

@@ -7,7 +7,8 @@ import typer
 
 from interlock.approvals.cli.keys import can_ask
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable
+from interlock.cli.terminal.errors import BadUsage, Unreachable
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.drivers.discovery import Discovery, FoundServer
@@ -77,7 +78,7 @@ def discover(
 def find_servers(
     invocation: Invocation, domain: str, resolvers: tuple[str, ...] = (), *, allow_private: bool = False, tries: bool
 ) -> "Discovery":
-    """Raises CommandFailed."""
+    """Raises Refused."""
     from interlock.drivers.discovery import discover as look
     from interlock.names.protocol.dns_discovery import record_name
     from interlock.net.dns_lookup import DnsFailed

@@ -6,8 +6,9 @@ import typer
 
 from interlock.approvals.cli.keys import can_ask
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import EXIT_REFUSED, Refused, Unreachable, Waits
+from interlock.cli.terminal.errors import EXIT_REFUSED, Unreachable, Waits
 from interlock.drivers.protocol.server_name import server_name
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.cli.client.offline_drivers import StoredDrivers
@@ -138,7 +139,7 @@ def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
     except Unreachable as away:
         return from_files(invocation, away).trust(key, digest)
     except Refused as refused:
-        if refused.error != "proof_required" or not refused.details.get("approval"):
+        if refused.code != "proof_required" or not refused.details.get("approval"):
             raise
         invocation.out.remark(f"a running node accepts {server_name(key)} with your signature")
         return _sign(invocation, key, str(refused.details["approval"]))
@@ -287,7 +288,7 @@ def remove(
             one = get_driver(invocation, name).as_(DriverDetail)
             _ask(f"Delete {one.folder}?", f"interlock drivers show {one.segment}")
         except Refused as refused:
-            if not (forget and refused.error == "not_found"):
+            if not (forget and refused.code == "not_found"):
                 raise
     try:
         answer = invocation.node.call(REMOVE_DRIVER, name=name, forget=forget, timeout=CHANGE_TIMEOUT_S)
@@ -324,7 +325,7 @@ def _ask(question: str, otherwise: str) -> None:
 
 def from_files(invocation: Invocation, away: Unreachable) -> "StoredDrivers":
     """The files and the store themselves, when no node runs here; another node's are out of reach."""
-    if invocation.remote_url is not None or away.error != "not_running":
+    if invocation.remote_url is not None or away.code != "not_running":
         raise away
     from interlock.cli.client.offline_drivers import StoredDrivers
 

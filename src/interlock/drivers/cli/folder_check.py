@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from interlock.cli.client.offline_names import StoredNames
-from interlock.cli.terminal.errors import BadUsage, Refused
+from interlock.cli.terminal.errors import BadUsage
 from interlock.config.plan import Plan
 from interlock.config.problems import Problem
 from interlock.drivers.protocol.binding.match import qualified_name
@@ -27,6 +27,7 @@ from interlock.drivers.workspace.scan import FoundFolder as Folder
 from interlock.drivers.workspace.scan import Root, mark_of, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor, this_machine, ungranted_secrets
 from interlock.names.protocol.entry import Entry
+from interlock.wire.refusal import Refused
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):

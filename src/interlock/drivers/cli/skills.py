@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import Refused
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.cli.client.operator import Answer

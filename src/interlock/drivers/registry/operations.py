@@ -18,7 +18,6 @@ from msgspec.structs import asdict
 from interlock.approvals.protocol.digests import DRIVER
 from interlock.approvals.protocol.folder_digest import folder_digest
 from interlock.core.clock import Clock, rfc3339
-from interlock.core.operator_errors import NotFound, Refused
 from interlock.drivers.add import DriverRequest, NotAdded, ServerAdder, decide_classes
 from interlock.drivers.api import (
     Acceptance,
@@ -53,6 +52,7 @@ from interlock.drivers.registry.trust_requests import folder_view
 from interlock.drivers.workspace.declaration import HOSTS_MAX, Declared, Trusted, changed_keys
 from interlock.drivers.workspace.folder import read_folder
 from interlock.drivers.workspace.scan import DRIVER_FILE, FoundFolder, mark_of
+from interlock.wire.refusal import NotFound, Refused
 
 JsonObject = dict[str, Any]
 

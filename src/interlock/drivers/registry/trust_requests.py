@@ -14,10 +14,9 @@ from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import UNTRUSTED
 from interlock.core.feed import AsyncFeed
-from interlock.core.operator_errors import NotFound, Refused
 from interlock.drivers.workspace.declaration import Declaration, Declared
 from interlock.store.ports import StoreError
-from interlock.wire.refusal import Refusal
+from interlock.wire.refusal import Refusal, Refused
 
 if TYPE_CHECKING:
     from interlock.drivers.registry.operations import DriverService
@@ -110,7 +109,7 @@ class TrustRequests:
         key = approval.tool.removeprefix(PREFIX)
         try:
             await self._service.accept(key, approval.digest, decision.by)
-        except (NotFound, Refused, StoreError) as refused:
+        except (Refused, StoreError) as refused:
             log.error("driver %s was accepted and cannot be trusted: %s", key, refused)
             return await self._inbox.finish(approval.id, Move.FAIL, str(refused))
         return await self._inbox.finish(approval.id, Move.SUCCEED)

@@ -12,7 +12,6 @@ from typing import Any, Final
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.core.operator_errors import Refused
 from interlock.drivers.api import DriverUpdate, SwitchedDriver
 from interlock.drivers.install.installation import Locked, Locks, difference
 from interlock.drivers.registry.registry import Registry
@@ -20,6 +19,7 @@ from interlock.drivers.trial import TrialResult, TrialRunner
 from interlock.drivers.workspace.declaration import Declared
 from interlock.store.ports import Damaged
 from interlock.wire.jsonrpc.codec import decode_value
+from interlock.wire.refusal import Refused
 
 JsonObject = dict[str, Any]
 

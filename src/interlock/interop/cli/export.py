@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import BadUsage, Refused
+from interlock.cli.terminal.errors import BadUsage
 from interlock.mcp.methods import LATEST_MODERN, META_CAPABILITIES, META_VERSION, TOOLS_LIST
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.drivers.protocol.model import Driver, Secrets

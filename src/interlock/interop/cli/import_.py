@@ -11,12 +11,13 @@ import typer
 
 from interlock.catalog.cli.classify import ask_classes
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable
+from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import count, one_line
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.interop.client_discovery import SourceFile
 from interlock.interop.importer import DriverReport, ProbeResult, Report, SecretReport
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.ax.protocol.capability import ToolClass

@@ -10,7 +10,8 @@ import typer
 
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.cli.command import Invocation, verb
-from interlock.cli.terminal.errors import EXIT_REFUSED, EXIT_WAITS, BadUsage, Refused, Unreachable, Waits
+from interlock.cli.terminal.errors import EXIT_REFUSED, EXIT_WAITS, BadUsage, Unreachable, Waits
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.approvals.cli.keys import OperatorKeys
@@ -412,10 +413,10 @@ def _act(invocation: Invocation, action: "NamesAction", subject: str, body: dict
     try:
         answer: Answer = invocation.node.call(ACT, body=wanted, timeout=60.0)
     except Refused as refused:
-        if refused.error != "not_change_controller" or override:
+        if refused.code != "not_change_controller" or override:
             raise
         hint = f"interlock names sign {action} NAME --controller NAME --key NAME; or in its place: --override REASON"
-        raise Refused(refused.error, refused.message, hint=hint, details=refused.details) from None
+        raise refused.with_hint(hint) from None
     from interlock.cli.terminal.text import one_line
     from interlock.names.api import NameOutcome
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import EXIT_REFUSED, BadUsage, Refused, Unreachable
+from interlock.cli.terminal.errors import EXIT_REFUSED, BadUsage, Unreachable
 from interlock.names.cli import changes
 from interlock.names.cli.changes import (
     Arguments,
@@ -26,6 +26,7 @@ from interlock.names.cli.changes import (
     proposal_of,
     read_file,
 )
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.names.api import NameCheck
@@ -214,7 +215,7 @@ def publish(
     try:
         data = invocation.node.call(PUBLISH, form=form).raw
     except Unreachable as away:
-        if invocation.remote_url is not None or away.error != "not_running":
+        if invocation.remote_url is not None or away.code != "not_running":
             raise
         from interlock.cli.client.offline_names import StoredNames
 

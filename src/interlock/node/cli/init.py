@@ -9,7 +9,7 @@ import typer
 
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import Refused
+from interlock.wire.refusal import Refused
 
 app = verb_app("Write a first configuration and make an operator's key.")
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import BadUsage, Refused
+from interlock.cli.terminal.errors import BadUsage
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.config.plan import Plan

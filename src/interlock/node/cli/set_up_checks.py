@@ -23,13 +23,13 @@ import msgspec
 
 from interlock.access.api import Token, Tokens
 from interlock.cli.command import Invocation
-from interlock.cli.terminal.errors import CommandFailed
 from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan, Spawn
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.node.cli.tree import approver_step
 from interlock.operator.api import Status
+from interlock.wire.refusal import Refused
 
 NODE_JS_MIN: Final = 20
 PROGRAM_S: Final = 10.0  # for a program to say its version
@@ -79,7 +79,7 @@ class Examined(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def examine(invocation: Invocation) -> Examined:
-    """Run every check in the order of the table. Raise CommandFailed if a node was named and does not answer."""
+    """Run every check in the order of the table. Raise Refused if a node was named and does not answer."""
     from interlock.cli.config import at_place, read_configuration
 
     loaded: Loaded | None = None
@@ -109,7 +109,7 @@ def _find_status(invocation: Invocation) -> Status | None:
 
     try:
         return invocation.node.call(GET_STATUS).as_(Status)
-    except CommandFailed:
+    except Refused:
         if invocation.remote_url is not None:
             raise
         return None
@@ -121,14 +121,14 @@ def _tokens(invocation: Invocation) -> tuple[Token, ...]:
 
     try:
         return invocation.node.call(LIST_TOKENS).as_(Tokens).tokens
-    except CommandFailed:
+    except Refused:
         pass
     try:
         plan = invocation.loaded.plan
         if not (plan.data / "store.db").exists():
             return ()
         return OfflineNode(plan, plan.data).call(LIST_TOKENS).as_(Tokens).tokens
-    except CommandFailed:
+    except Refused:
         return ()
 
 

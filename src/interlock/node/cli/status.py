@@ -98,7 +98,7 @@ def _print_changes(invocation: Invocation, segment: str | None, answers: "Iterat
     out = invocation.out
     before: Any = None
     for answer in answers:
-        state = answer.error if isinstance(answer, Unreachable) else _without_clocks(answer.value)
+        state = answer.code if isinstance(answer, Unreachable) else _without_clocks(answer.value)
         if state == before:
             continue
         before = state

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from interlock.ax.protocol.names import QUALIFIED_MAX, normalise
 from interlock.catalog.unlisted_tools import HIDDEN
-from interlock.cli.terminal.errors import Refused
 from interlock.config.load import Loaded, Problem
 from interlock.config.problems import quoted_word
 from interlock.links.api import Link
 from interlock.node.upstream_survey import Survey, survey
 from interlock.store.ports import StoreError
+from interlock.wire.refusal import Refused
 
 PATIENCE_S = 120.0  # a first installation of several packages on a slow line
 USABLE = ("ready", "slow")

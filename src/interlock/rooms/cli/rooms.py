@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.errors import BadUsage, Refused, Unreachable
+from interlock.cli.terminal.errors import BadUsage, Unreachable
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.cli.client.operator import Answer
