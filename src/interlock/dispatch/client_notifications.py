@@ -43,9 +43,9 @@ class ClientNotifications:
         if link is None or self._is_too_much():
             return
         link.forward_notification(notification)
-        at, said = self._clock.wall(), notification.params or None
+        at, params = self._clock.wall(), notification.params or None
         who, via = caller.principal.name, caller.via
-        self._recorder.add(AuditRecord(at, who, via, method[:128], link.segment, said, "admitted", "ok"))
+        self._recorder.add(AuditRecord(at, who, via, method[:128], link.segment, params, "admitted", "ok"))
 
     def _is_too_much(self) -> bool:
         now = self._clock.now()
@@ -56,7 +56,7 @@ class ClientNotifications:
 
 
 def _maybe_meant(caller: Caller, view: View) -> ConnectedLink | None:
-    """The server that a client with this view means; a client's own link to it, where it has one."""
+    """Return the server that a client with this view means, or the client's own link to it, where it has one."""
     is_modern = caller.era is Era.MODERN
     seen = [link for link in view.links if isinstance(link, ServerLink) and view.shows(link)]
     meant = [link for link in seen if link.modern is is_modern and link.is_connected]

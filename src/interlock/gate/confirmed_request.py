@@ -20,18 +20,18 @@ _META: Final = frozenset((META_VERSION, META_CAPABILITIES, META_CLIENT, META_LOG
 
 
 def keep_confirmed(call: Call, link: Link, before: Pass | None) -> None:
-    """`before`: the round that it goes on from."""
-    said = call.params
+    """Drop everything from a released call that no person approved. `before`: the round that the call goes on from."""
+    request_params = call.params
     if call.wished is not None:  # a call that is parked is taken up again by the whole request
         call.open_dialogue().request_digest = request_digest(call.method, call.as_wished())
-    params: dict[str, Any] = {member: said[member] for member in _SHOWN if member in said}
+    params: dict[str, Any] = {member: request_params[member] for member in _SHOWN if member in request_params}
     if before is not None and before.state:
-        given = decode_object(said.get("inputResponses", RAW_EMPTY)) or {}
-        params["inputResponses"] = {key: answer for key, answer in given.items() if key in before.questions}
-        params["requestState"] = said["requestState"]
-    if "task" in said and call.caller.era is Era.LEGACY and link.tasks and not link.modern:
+        responses = decode_object(request_params.get("inputResponses", RAW_EMPTY)) or {}
+        params["inputResponses"] = {key: answer for key, answer in responses.items() if key in before.questions}
+        params["requestState"] = request_params["requestState"]
+    if "task" in request_params and call.caller.era is Era.LEGACY and link.tasks and not link.modern:
         params["task"] = RAW_EMPTY  # how the answer comes; how long it is kept is the server's to say
     meta = {key: value for key, value in call.meta.items() if key in _META}
-    if "_meta" in said:
+    if "_meta" in request_params:
         params["_meta"] = meta
     call.send_only(params, meta)

@@ -52,17 +52,21 @@ class GateCheck:
 
     def _why_held(self, route: Route, caller: Principal) -> str:
         if route.gate is not None and route.gate.hold is Hold.DEFINITION:
-            found = self._inbox.find_definition(route.qualified, route.digest)
-            how = f"interlock approve {found.id}" if found is not None else "the first call asks"
+            definition = self._inbox.find_definition(route.qualified, route.digest)
+            how = f"interlock approve {definition.id}" if definition is not None else "the first call asks"
             return f"no operator has said yet what it does: {how}"
         names = self._anchors.approver_names(route.qualified)
         by = f"proof by {', '.join(names)}" if names else "no one may approve it yet: interlock status says what to do"
         waiting = self._inbox.listed((Status.PENDING, Status.APPROVED))
-        mine = [one for one in waiting if one.requested_by == caller.name and one.tool == route.qualified]
-        told = [hold_reason(route), by]
+        mine = [
+            approval
+            for approval in waiting
+            if approval.requested_by == caller.name and approval.tool == route.qualified
+        ]
+        reasons = [hold_reason(route), by]
         if mine:
-            told.append(", ".join(f"{one.id} {one.status.value}" for one in mine))
-        return "; ".join(told)
+            reasons.append(", ".join(f"{approval.id} {approval.status.value}" for approval in mine))
+        return "; ".join(reasons)
 
     def _why_not(self, route: Route) -> str:
         if route.gate is not None:

@@ -38,7 +38,8 @@ class GrantedCalls:
         self._clock = clock
 
     def release(self, hold: "GateHold", waiting: Approval | None) -> Release | str:
-        """The release of a call that a grant covers, or why none does; empty where there is none for its caller.
+        """Return the release of a call that a standing grant covers, or why no grant does; empty if its caller has
+        none.
 
         `waiting`: the approval that the call waits for already, or that a grant has approved.
         """
@@ -46,20 +47,23 @@ class GrantedCalls:
         if not may_be_granted(route) or not self._grants.has_any(route.qualified, hold.requester):
             return ""
         try:
-            said = read_untrusted(bytes(hold.arguments or RAW_EMPTY))
+            decoded = read_untrusted(bytes(hold.arguments or RAW_EMPTY))
         except AmbiguousJson:
-            said = None
-        arguments = said if isinstance(said, dict) else None
-        found = self._grants.find(route.qualified, route.digest, hold.requester, arguments)
-        if found is None:
+            decoded = None
+        arguments = decoded if isinstance(decoded, dict) else None
+        grant = self._grants.find(route.qualified, route.digest, hold.requester, arguments)
+        if grant is None:
             return ""
-        if isinstance(found, Uncovered):
-            return f"The standing grant {found.grant_id} {found.why}."
-        return Release(waiting.id if waiting is not None else "", grant_id=found.grant.id)
+        if isinstance(grant, Uncovered):
+            return f"The standing grant {grant.grant_id} {grant.why}."
+        return Release(waiting.id if waiting is not None else "", grant_id=grant.grant.id)
 
     async def use(self, release: Release, question: Approval) -> Approval | Refusal:
-        """Counts the use first: of two calls that race for the last one, the other is held. Gives the approval under
-        which the call is on record. `question`: what a person would have been asked."""
+        """Count a use of the grant, then record the call's approval and return it.
+
+        The use is counted first: of two calls that race for the last use, the other is held. `question`: what a person
+        would have been asked.
+        """
         grant_id = release.grant_id or ""
         used = await self._grants.use(grant_id)
         if isinstance(used, Refusal):
@@ -80,31 +84,35 @@ class GrantedCalls:
         return await self._inbox.use(approval_id)
 
     def is_granted(self, approval: Approval) -> bool:
-        """Whether a grant approved it: each call under it is counted, and the grant may be over by then."""
+        """Return whether a grant approved this: each call under a grant is counted, and the grant may be over by
+        then.
+        """
         proof = approval.decision.proof if approval.decision is not None else None
         return proof is not None and proof.type == KIND
 
 
 async def approve_waiting(signed: StoredGrant, inbox: Inbox, now: float) -> None:
-    """Approves the held calls that a grant covers when it is signed, so that no person is asked once more. A use is
-    counted when a call is made again, as for every call under the grant."""
+    """Approve the held calls that a newly signed grant covers, so that no person is asked again.
+
+    A use is counted when such a call is made again, as for every call under the grant.
+    """
     grant = signed.grant
-    for one in _covered(grant, inbox.waiting(Kind.CALL))[: grant.calls]:
-        await inbox.decide(one.id, _decision(signed, now))
+    for approval in _covered(grant, inbox.waiting(Kind.CALL))[: grant.calls]:
+        await inbox.decide(approval.id, _decision(signed, now))
 
 
 def _covered(grant: StandingGrant, waiting: list[Approval]) -> list[Approval]:
-    found = []
-    for one in waiting:
-        if (one.tool, one.tool_digest, one.requested_by) != (grant.tool, grant.tool_digest, grant.who):
+    covered = []
+    for approval in waiting:
+        if (approval.tool, approval.tool_digest, approval.requested_by) != (grant.tool, grant.tool_digest, grant.who):
             continue
         try:
-            said = read_untrusted(bytes(one.params or RAW_EMPTY))
+            decoded = read_untrusted(bytes(approval.params or RAW_EMPTY))
         except AmbiguousJson:
             continue
-        if isinstance(said, dict) and maybe_violation(grant.rules, said) is None:
-            found.append(one)
-    return found
+        if isinstance(decoded, dict) and maybe_violation(grant.rules, decoded) is None:
+            covered.append(approval)
+    return covered
 
 
 def _decision(signed: StoredGrant, now: float) -> Decision:

@@ -51,12 +51,14 @@ class Rounds:
     # Demands of hops below
 
     def remember(self, confirmation_id: str, relayed: Relayed) -> bool:
-        """The first one stays: another caller that is shown the same id gets no result for it. False: another link
-        showed this id before, and gets no proof for it."""
-        known = self._relayed.pop(confirmation_id, relayed)
-        is_own = known.route.link.segment == relayed.route.link.segment
-        if not is_own or known.requester != relayed.requester:
-            relayed = known
+        """Remember a confirmation that a hop below demands; False if another link showed this id before.
+
+        The first call stays: another caller that is shown the same id gets no result for it.
+        """
+        first = self._relayed.pop(confirmation_id, relayed)
+        is_own = first.route.link.segment == relayed.route.link.segment
+        if not is_own or first.requester != relayed.requester:
+            relayed = first
         while len(self._relayed) >= RELAYED_MAX:
             del self._relayed[next(iter(self._relayed))]
         self._relayed[confirmation_id] = relayed
@@ -68,7 +70,7 @@ class Rounds:
     # Calls that a parent sent, and that are held here
 
     def note_route(self, approval_id: str, meta: dict[str, Raw]) -> None:
-        """What it said of the way: a confirmation may come without."""
+        """Remember the route of a parent's held call: a confirmation may come without it."""
         while len(self._routes) >= ROUTES_MAX:
             del self._routes[next(iter(self._routes))]
         self._routes[approval_id] = {key: meta[key] for key in (ROUTE, CURSOR) if key in meta}
@@ -89,7 +91,9 @@ class Rounds:
         held_below: str | None = None,
         number: int = 0,
     ) -> bool:
-        """False when there is no room, or it went on too often: then the call is over."""
+        """Let the identical call go on with its approval; False if too many do, or it went on too often: then it is
+        over.
+        """
         if len(self._passes) >= PASSES_MAX or number > ROUNDS_MAX:
             return False
         key = (requester, digest)
@@ -117,7 +121,7 @@ class Rounds:
         return held.approval_id if held is not None else None
 
     def take(self, requester: str, digest: str) -> Pass | None:
-        """The round of the call that goes on now: no other call takes it up."""
+        """Take the round of the call that goes on now: no other call goes on with it."""
         return self._passes.pop((requester, digest), None)
 
     def _lapse(self, key: tuple[str, str], held: Pass) -> None:

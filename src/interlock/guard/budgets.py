@@ -24,7 +24,7 @@ READING: Final = Price()  # what is not a tool costs nothing and changes nothing
 
 
 def is_limited(plan: Plan) -> bool:
-    """Whether anybody has a budget, or may be given one by a parent."""
+    """Return whether anybody has a budget, or may get one from a parent."""
     if plan.ax.parents or not plan.budget.limits.is_unlimited:
         return True
     return any(rule.budget is not None for rule in plan.access) or any(rule.budget is not None for rule in plan.tools)
@@ -47,15 +47,17 @@ class Budgets:
 
     # Registrations
 
-    def receive(self, tree: str, given: Limits | None) -> None:
-        """What the parent that has taken us in this tree gave this node; None when it has us no longer."""
-        if given is None or given.is_unlimited:
+    def receive(self, tree: str, limits: Limits | None) -> None:
+        """Set the budget that the parent of this tree gave this node; None when that parent no longer has this node."""
+        if limits is None or limits.is_unlimited:
             self._received.pop(tree, None)
         else:
-            self._received[tree] = Account("subserver", given, self._clock.now())  # AX-11.4-5
+            self._received[tree] = Account("subserver", limits, self._clock.now())  # AX-11.4-5
 
     def for_registration(self, own: Limits | None) -> Limits:
-        """What is declared to a subserver now, and holds as long as its session. `own`: of its [[access]] entry."""
+        """Return the limits that a subserver is told now, for as long as its session. `own`: of its [[access]]
+        entry.
+        """
         limits = self._declared if own is None else own.else_(self._declared)
         for account in self._received.values():
             limits = limits.within(account.limits)
@@ -64,7 +66,7 @@ class Budgets:
     # Calls (guard)
 
     def room(self, call: Call, link: CallLink) -> Refusal | None:
-        """The refusal of a call that could not be charged now. Charges nothing."""
+        """Refuse a call that could not be charged now. Charges nothing."""
         price, caller = call.price, call.caller
         if price is None or call.charge is not None:
             return None
@@ -72,7 +74,9 @@ class Budgets:
         return None if worst is None else budget_exceeded(*worst)
 
     def charge(self, call: Call, link: CallLink) -> Refusal | None:
-        """Once for each call, however often it is asked and sent."""
+        """Charge a call on all its accounts, or refuse it. A call is charged once, however often it is checked and
+        sent.
+        """
         price, caller = call.price, call.caller
         if price is None or call.charge is not None or not self.is_enforced:
             return None
@@ -88,7 +92,7 @@ class Budgets:
         return None if worst is None else budget_exceeded(*worst)
 
     def charge_questions(self, link: CallLink, caller: Caller, questions: int = 1) -> Refusal | None:
-        """A subserver sends requests up: they are charged to the session that its calls are charged to (11.4)."""
+        """Charge the requests that a subserver sends up to the session that its calls are charged to (MCP-AX 11.4)."""
         accounts = self._of_tree(link, caller.hop is not None)
         now = self._clock.now()
         for _ in range(questions):
@@ -122,15 +126,15 @@ class Budgets:
     # For the operator
 
     def shown(self) -> tuple[Budget, ...]:
-        """Of callers and tools, those asked for last first."""
+        """Return the budgets of callers and tools for the operator, those used last first."""
         now = self._clock.now()
         live = [
-            (one.used_at, Budget(scope=one.scope, name=name, limits=one.shown(now)))
+            (account.used_at, Budget(scope=account.scope, name=name, limits=account.shown(now)))
             for accounts in (self.callers, self.tools)
-            for name, one in accounts.items()
-            if now - one.used_at < IDLE_S
+            for name, account in accounts.items()
+            if now - account.used_at < IDLE_S
         ]
-        return tuple(shown for _, shown in sorted(live, key=lambda one: one[0], reverse=True)[:SHOWN_MAX])
+        return tuple(shown for _, shown in sorted(live, key=lambda account: account[0], reverse=True)[:SHOWN_MAX])
 
     def shown_of(self, link: CallLink) -> dict[str, Spent] | None:
         return None if link.account is None else link.account.shown(self._clock.now())
@@ -140,7 +144,7 @@ class Budgets:
         return None if account is None else account.shown(self._clock.now())
 
     def outlook(self, link: CallLink, tool: str, price: Price, caller: Principal) -> Over | None:
-        """What would refuse a call of this tool by this caller now."""
+        """Return what would refuse a call of this tool by this caller now."""
         worst = self._maybe_over(link, tool, price, caller, from_parent=False)
         return None if worst is None else worst[0]
 
@@ -185,16 +189,18 @@ def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: Limi
 
 
 def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits: Limits, now: float) -> Account:
-    """By the limits that hold now; an account that is not there, or was idle for long, is like a new one."""
-    looked_at = Account(scope, limits, now)
-    kept = accounts.get(name)
-    if kept is not None and now - kept.used_at < IDLE_S:
-        looked_at.usage = kept.usage
-    return looked_at
+    """Return a copy of an account under the present limits. A missing account, or one idle for long, is like a new
+    one.
+    """
+    copy = Account(scope, limits, now)
+    stored = accounts.get(name)
+    if stored is not None and now - stored.used_at < IDLE_S:
+        copy.usage = stored.usage
+    return copy
 
 
 def _maybe_worst(accounts: list[Account], price: Price, now: float) -> tuple[Over, Scope] | None:
-    """The one that lasts longest, where several accounts refuse."""
+    """Return the refusal that lasts longest, if any account refuses."""
     worst: tuple[Over, Scope] | None = None
     for account in accounts:
         over = account.limits.exceeded(account.usage, price, now)

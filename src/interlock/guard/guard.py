@@ -46,6 +46,8 @@ _CONTENDED: Final = Refused(
 
 
 class Guard(Generic[R]):
+    """The guard of a node: passes a call through the checks in their order, and admits, refuses or holds it."""
+
     __slots__ = ("_budgets", "_calls_max", "_commit", "_common", "_own", "_quick_max", "_send", "checks")
 
     def __init__(self, checks: GuardChecks[R], *, budgets: Budgets, calls_max: int) -> None:
@@ -63,22 +65,22 @@ class Guard(Generic[R]):
         self._own = tuple(check for check in self.checks if not check.is_common)
 
     def include(self, check: Check[R], *, is_included: bool) -> None:
-        """Puts a check on the list, or takes it off. Routes that carry checks have to be listed anew."""
-        others = [one for one in self.checks if one is not check]
+        """Put a check on the list, or take it off. Routes that carry checks have to be listed again."""
+        others = [other for other in self.checks if other is not check]
         self._list([*others, check] if is_included else others)
 
     def watch(self, *, is_needed: bool) -> None:
-        """Whether every call has to be asked about, also those over routes without checks."""
+        """Set whether every call passes the checks, also a call over a route without checks of its own."""
         self._quick_max = 0 if is_needed else self._calls_max
 
     def checks_for(self, route: R) -> tuple[Check[R], ...]:
-        """What a route carries: the checks that apply to it, in order; nothing where only the common ones do."""
+        """Return the checks that a route carries, in order, or nothing if only the common checks apply to it."""
         if not any(check.applies_to(route) for check in self._own):
             return ()
         return tuple(check for check in self.checks if check.is_common or check.applies_to(route))
 
     def explain(self, route: R, caller: Principal) -> list[Verdict]:
-        """What a call over this route by this caller would meet now."""
+        """Return what each check would say of a call over this route by this caller now."""
         every: tuple[Explained[R], ...] = (*self.checks, self._commit, self._send)
         return [check.explain(route, caller) for check in every]
 
@@ -138,8 +140,11 @@ class Guard(Generic[R]):
         return _CONTENDED
 
     def derive(self, admitted: Admitted[Call], link: CallLink) -> Admitted[Call] | Refused:
-        """A command admitted to a link that only chooses, for the link it chose: every check is passed and charged,
-        and only whether that one is there is asked anew. Nothing that was not admitted comes this way."""
+        """Admit a command to the link that a choosing link chose for it.
+
+        Every check is passed and charged already; only whether the chosen link is there is checked. Nothing that was
+        not admitted before is admitted here.
+        """
         standing = link.standing
         if standing.state is not _READY:
             refused = maybe_unusable(standing)
