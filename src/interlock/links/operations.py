@@ -99,7 +99,7 @@ class LinkOperations:
 
         frames = find_frames(link, after)
         if frames is None:
-            raise NotFound("device", segment, [one for one, keeper in self._keepers.items() if _is_device(keeper)])
+            raise NotFound("device", segment, [name for name, keeper in self._keepers.items() if _is_device(keeper)])
         return frames
 
     @handles(RESTART_LINK)

@@ -38,7 +38,7 @@ class NodeFacts(Struct, frozen=True, kw_only=True):
 
 
 class ConfigurationState(Struct, frozen=True, kw_only=True):
-    """What became of the last change to the configuration files."""
+    """The result of the last change to the configuration files."""
 
     files: Annotated[tuple[str, ...], Meta(description="The files that were read.")]
     read_at: Annotated[str, Meta(description="When they were last read without a problem.")]
@@ -47,7 +47,7 @@ class ConfigurationState(Struct, frozen=True, kw_only=True):
 
 
 class CatalogCounts(Struct, frozen=True, kw_only=True):
-    """How much is listed."""
+    """Numbers of listed items."""
 
     version: Annotated[int, Meta(description="Rises with every change.")]
     tools: Annotated[int, Meta(description="Tools.")]
@@ -57,7 +57,7 @@ class CatalogCounts(Struct, frozen=True, kw_only=True):
 
 
 class ClientCounts(Struct, frozen=True, kw_only=True):
-    """Who is connected."""
+    """Numbers of connected clients."""
 
     sessions: Annotated[int, Meta(description="Sessions of MCP clients.")]
     unplaced_logs: Annotated[int, Meta(description="Log messages of servers that belong to no session.")]
@@ -68,7 +68,7 @@ class ClientCounts(Struct, frozen=True, kw_only=True):
 
 
 class CallCounts(Struct, frozen=True, kw_only=True):
-    """What was called."""
+    """Numbers of calls."""
 
     total: Annotated[int, Meta(description="Calls so far.")]
     failed: Annotated[int, Meta(description="Those that failed.")]
@@ -77,7 +77,7 @@ class CallCounts(Struct, frozen=True, kw_only=True):
 
 
 class GateCounts(Struct, frozen=True, kw_only=True):
-    """What the gate holds."""
+    """Mode of the gate, and numbers of tools whose calls it holds."""
 
     mode: Annotated[str, Meta(description="gate.mode of the configuration.")]
     tools: Annotated[int, Meta(description="Tools whose calls it holds.")]
@@ -86,7 +86,7 @@ class GateCounts(Struct, frozen=True, kw_only=True):
 
 
 class ApprovalCounts(Struct, frozen=True, kw_only=True):
-    """What waits for a decision."""
+    """Number of approvals that wait, and problems of the channels that notify operators."""
 
     waiting: Annotated[int, Meta(description="Approvals that wait.")]
     channels: Annotated[dict[str, str], Meta(description="What is wrong with channels that notify operators.")]
@@ -101,7 +101,7 @@ class SafetyCounts(Struct, frozen=True, kw_only=True):
 
 
 class NameCounts(Struct, frozen=True, kw_only=True):
-    """What waits for somebody in the registry of names."""
+    """Numbers of entries in the registry of names that somebody has to look at."""
 
     overdue: Annotated[int, Meta(description="Provisional entries whose review is late.")] = 0
     unconfirmed: Annotated[int, Meta(description="Public entries that were not confirmed for 90 days.")] = 0
@@ -139,7 +139,7 @@ Record = TypeVar("Record")
 
 
 class NodeEvent(Struct, Generic[Record], frozen=True, kw_only=True):
-    """What has changed: one of the members, or none. One without says that the node still lives."""
+    """A change: one of the members. An event without any shows that the node still runs."""
 
     at: Annotated[str, Meta(description="The time of the node.")]
     status: Annotated[Status | UnsetType, Meta(description="The node as a whole, once it differs.")] = UNSET
@@ -151,7 +151,7 @@ class NodeEvent(Struct, Generic[Record], frozen=True, kw_only=True):
 
 
 class ErrorAnswer(Struct, frozen=True, kw_only=True):
-    """Why a request was refused; with every status from 400 on."""
+    """The reason why a request was refused, with every status from 400 on."""
 
     error: Annotated[str, Meta(description="A name that a program can act on, for instance not_found.")]
     message: Annotated[str, Meta(description="The reason, for people.")]

@@ -129,8 +129,10 @@ class _OperatorMiddleware:
 
 
 def _check_browser(request: Request) -> None:
-    """A browser sends its cookie whatever page makes it ask: of a change it must say where it comes from, and the
-    page must know the key of its session. A form is checked for that where it is read; to open a page takes none."""
+    """Refuse a request that a browser sends with its cookie on behalf of another page. A change must carry its
+    origin, and the page must know the key of the session. The key of a form is checked when the form is read;
+    opening a page needs none.
+    """
     headers, path = request.headers, request.url.path
     if request.method in ("GET", "HEAD"):
         if wants_page(request) and (path == APPROVERS or is_approval_page(path)):
@@ -143,7 +145,7 @@ def _check_browser(request: Request) -> None:
 
 
 def _with_headers(send: Send) -> Send:
-    """No answer is taken for another kind than it says, or kept by a cache; files of the console are asked about."""
+    """Add the headers that keep browsers from guessing a media type and from caching an answer."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -156,7 +158,7 @@ def _with_headers(send: Send) -> Send:
 
 
 def _check_role(scope: Scope) -> None:
-    """To change anything takes the role of an admin; who may decide on an approval is settled there."""
+    """Refuse a change without the role of an admin. Who may decide on an approval is checked by its handler."""
     if scope["method"] in ("GET", "HEAD") or scope["path"].startswith(PATH) or scope["path"] == SESSION:
         return
     if "admin" not in scope.get("state", {}).get("roles", SOCKET_ROLES):
@@ -167,7 +169,7 @@ class _Unauthorised(Refused):
     """A request without the credential of an operator."""
 
     def __init__(self, case: ErrorCase, message: str, *, asks_person: bool = False) -> None:
-        """`asks_person`: the browser asks its user for the credential."""
+        """Construct the error. With `asks_person` the browser asks its user for the credential."""
         super().__init__(case.name, message, status=case.status)
         self.asks_person = asks_person
 

@@ -55,25 +55,36 @@ _ALL: Final = '<p><a href="/approvals">Everything that waits</a></p>'
 
 
 def approvals_page() -> Response:
-    """What waits, live; its script asks for it."""
-    return console_page(next(one for one in PAGES if one.path == "/approvals"))
+    """Return the page of the inbox, which its script fills and keeps up to date."""
+    return console_page(next(page for page in PAGES if page.path == "/approvals"))
 
 
 def approval_page(
-    one: Approval, *, error: str | None = None, status: int = 200, may_decide: bool = True, is_session: bool = False
+    approval: Approval,
+    *,
+    error: str | None = None,
+    status: int = 200,
+    may_decide: bool = True,
+    is_session: bool = False,
 ) -> Response:
-    """`error`: why what the browser sent was refused. `is_session`: its forms send the key of the session along."""
-    is_open = one.status in OPEN
-    left = f' &middot; <span id="left" data-left="{one.left_s}">{text(_time_left(one))}</span>' if one.left_s else ""
-    body = (
-        f'<main id="approval" data-id="{text(one.id)}" data-status="{text(one.status)}"'
-        f' data-live="{"yes" if is_open or one.status == "used" else ""}">'
-        f'<p class="state {text(one.status)}">{text(_STATES.get(one.status, one.status))}'
-        f"{left if is_open else ''}</p>"
-        f"<h1>{_heading(one)}</h1>{_effect(one)}{_error(error)}{_what(one)}{_after(one)}"
-        f"{_decide(one, is_session=is_session) if is_open and may_decide else ''}{_facts(one)}{_ALL}</main>"
+    """Return the page of one approval. `error` is why the browser's last form was refused; with `is_session` its
+    forms send the key of the session.
+    """
+    is_open = approval.status in OPEN
+    left = (
+        f' &middot; <span id="left" data-left="{approval.left_s}">{text(_time_left(approval))}</span>'
+        if approval.left_s
+        else ""
     )
-    return page(_title(one), body, script="approval.js", status=status, current="/approvals")
+    body = (
+        f'<main id="approval" data-id="{text(approval.id)}" data-status="{text(approval.status)}"'
+        f' data-live="{"yes" if is_open or approval.status == "used" else ""}">'
+        f'<p class="state {text(approval.status)}">{text(_STATES.get(approval.status, approval.status))}'
+        f"{left if is_open else ''}</p>"
+        f"<h1>{_heading(approval)}</h1>{_effect(approval)}{_error(error)}{_what(approval)}{_after(approval)}"
+        f"{_decide(approval, is_session=is_session) if is_open and may_decide else ''}{_facts(approval)}{_ALL}</main>"
+    )
+    return page(_title(approval), body, script="approval.js", status=status, current="/approvals")
 
 
 def missing_page(message: str, status: int) -> Response:
@@ -82,7 +93,7 @@ def missing_page(message: str, status: int) -> Response:
 
 
 def effect(capability: dict[str, Any] | None, *, is_classified: bool = False) -> str:
-    """`is_classified`: this node's operator says so; else the server does."""
+    """Describe what a call does. `is_classified`: an operator of this node said so, not the server."""
     if not capability:
         return "Its effects are not declared."
     whose = "As configured here, it" if is_classified else "The server says that it"
@@ -92,49 +103,49 @@ def effect(capability: dict[str, Any] | None, *, is_classified: bool = False) ->
     return f"{whose} changes something that {undone}."
 
 
-def shown(one: Approval) -> Shown:
-    return shown_params(bytes(one.params), one.kind, lines_max=LINES_MAX, chars_max=CHARS_MAX)
+def shown(approval: Approval) -> Shown:
+    return shown_params(bytes(approval.params), approval.kind, lines_max=LINES_MAX, chars_max=CHARS_MAX)
 
 
-def _title(one: Approval) -> str:
-    if one.source == "drivers":
-        return f"Trust {one.name}?"
-    if one.kind in AGENT_EFFECTS:
-        return f"The agent {one.agent or one.name} waits"
+def _title(approval: Approval) -> str:
+    if approval.source == "drivers":
+        return f"Trust {approval.name}?"
+    if approval.kind in AGENT_EFFECTS:
+        return f"The agent {approval.agent or approval.name} waits"
     titles = {
-        "definition": f"What does {one.name} do?",
+        "definition": f"What does {approval.name} do?",
         "configuration": "Did you loosen the configuration?",
-        "proposal": f"A proposal in the room {one.room}",
-        "request": f"A request to the registry of names: {one.name}",
-        "enrolment": f"May {one.name} approve from now on?",
+        "proposal": f"A proposal in the room {approval.room}",
+        "request": f"A request to the registry of names: {approval.name}",
+        "enrolment": f"May {approval.name} approve from now on?",
     }
-    return titles.get(one.kind, f"A call of {one.name}")
+    return titles.get(approval.kind, f"A call of {approval.name}")
 
 
-def _heading(one: Approval) -> str:
-    if one.kind == "definition" or one.kind in NODE_EFFECTS or one.kind in AGENT_EFFECTS:
-        return text(_title(one))
-    if one.kind == "proposal":
-        verb = "proposes" if one.status in OPEN else "proposed"
-        return f"{text(one.agent or one.requested_by)} {verb} <code>{text(one.name)}</code>"
-    verb = "wants to call" if one.status in OPEN else "called" if one.status in _RAN else "wanted to call"
-    return f"{text(one.requested_by)} {verb} <code>{text(one.name)}</code>"
+def _heading(approval: Approval) -> str:
+    if approval.kind == "definition" or approval.kind in NODE_EFFECTS or approval.kind in AGENT_EFFECTS:
+        return text(_title(approval))
+    if approval.kind == "proposal":
+        verb = "proposes" if approval.status in OPEN else "proposed"
+        return f"{text(approval.agent or approval.requested_by)} {verb} <code>{text(approval.name)}</code>"
+    verb = "wants to call" if approval.status in OPEN else "called" if approval.status in _RAN else "wanted to call"
+    return f"{text(approval.requested_by)} {verb} <code>{text(approval.name)}</code>"
 
 
-def _effect(one: Approval) -> str:
-    if one.source == "drivers":
+def _effect(approval: Approval) -> str:
+    if approval.source == "drivers":
         return '<p class="effect">If you agree, its server is installed and started, until a file of it changes.</p>'
-    if one.kind == "definition":
+    if approval.kind == "definition":
         return ""
-    if one.kind in AGENT_EFFECTS:
-        return f'<p class="effect">{text(f"If you agree, {AGENT_EFFECTS[one.kind]}.")}</p>'
-    if one.kind in NODE_EFFECTS:
-        return f'<p class="effect grave">{text(f"If you agree, {NODE_EFFECTS[one.kind]}.")}</p>'
-    if one.kind == "proposal":
-        seen = f"Everyone in the room {one.room} sees this proposal, arguments included."
+    if approval.kind in AGENT_EFFECTS:
+        return f'<p class="effect">{text(f"If you agree, {AGENT_EFFECTS[approval.kind]}.")}</p>'
+    if approval.kind in NODE_EFFECTS:
+        return f'<p class="effect grave">{text(f"If you agree, {NODE_EFFECTS[approval.kind]}.")}</p>'
+    if approval.kind == "proposal":
+        seen = f"Everyone in the room {approval.room} sees this proposal, arguments included."
         return f'<p class="effect">{text(f"If you agree, {PROPOSAL_EFFECT}.")}</p><p class="hint">{text(seen)}</p>'
-    words = effect(one.capability, is_classified=CLASSIFIED in one.factors)
-    is_grave = "cannot" in words and one.status in OPEN
+    words = effect(approval.capability, is_classified=CLASSIFIED in approval.factors)
+    is_grave = "cannot" in words and approval.status in OPEN
     return f'<p class="effect{" grave" if is_grave else ""}">{text(words)}</p>'
 
 
@@ -142,7 +153,7 @@ def _error(error: str | None) -> str:
     return "" if error is None else f'<p class="error" role="alert">Nothing was decided: {text(error)}</p>'
 
 
-def _what(one: Approval) -> str:
+def _what(approval: Approval) -> str:
     heads = {
         "call": "With these arguments",
         "definition": "The server says",
@@ -150,25 +161,29 @@ def _what(one: Approval) -> str:
         "configuration": "What was loosened",
         "request": "What is asked",
     }
-    if one.source == "drivers":
+    if approval.source == "drivers":
         heads["definition"] = "As its files declare it"
-    head = f"<h2>{heads.get(one.kind, 'With')}</h2>"
-    if bytes(one.params) == b"null":
-        return "<p>The arguments are erased.</p>" if one.status not in OPEN else f"{head}<p>There are none.</p>"
-    told = shown(one)
-    folded = f'<p class="error">{text(_FOLDED)}</p>' if told.is_folded else ""
-    return f"{head}{folded}<pre>{escape(chr(10).join(told.lines))}</pre>"
+    head = f"<h2>{heads.get(approval.kind, 'With')}</h2>"
+    if bytes(approval.params) == b"null":
+        return "<p>The arguments are erased.</p>" if approval.status not in OPEN else f"{head}<p>There are none.</p>"
+    preview = shown(approval)
+    folded = f'<p class="error">{text(_FOLDED)}</p>' if preview.is_folded else ""
+    return f"{head}{folded}<pre>{escape(chr(10).join(preview.lines))}</pre>"
 
 
-def _after(one: Approval) -> str:
-    """How it went, for the person who decided."""
-    told = _NEXT.get(one.status, "").format(by=text(one.requested_by))
-    if one.kind in ("proposal", "request") and one.status == "approved":
-        told = "It is being sent." if one.kind == "proposal" else "It is being taken up."
-    if one.kind == "definition" and one.status in ("approved", *_RAN):
-        told = "It is remembered for this definition of the tool." if one.status == "done" else ""
-    decided = _decision(one.decision)
-    lines = [told, text(decided) if decided else "", f"outcome: {text(one.outcome)}" if one.outcome else ""]
+def _after(approval: Approval) -> str:
+    """Return what happened since the decision."""
+    sentence = _NEXT.get(approval.status, "").format(by=text(approval.requested_by))
+    if approval.kind in ("proposal", "request") and approval.status == "approved":
+        sentence = "It is being sent." if approval.kind == "proposal" else "It is being taken up."
+    if approval.kind == "definition" and approval.status in ("approved", *_RAN):
+        sentence = "It is remembered for this definition of the tool." if approval.status == "done" else ""
+    decided = _decision(approval.decision)
+    lines = [
+        sentence,
+        text(decided) if decided else "",
+        f"outcome: {text(approval.outcome)}" if approval.outcome else "",
+    ]
     words = "".join(f"<p>{line}</p>" for line in lines if line)
     return f'<div class="box">{words}</div>' if words else ""
 
@@ -176,46 +191,47 @@ def _after(one: Approval) -> str:
 _SUBJECTS: Final = {"drivers": "Server", "enrolment": "Approver", "request": "Name", "configuration": "Subject"}
 
 
-def _facts(one: Approval) -> str:
+def _facts(approval: Approval) -> str:
     facts = [
-        ("Asked by", one.requested_by),
-        ("Participant" if one.kind == "proposal" else "Agent", one.agent),
-        ("Room", one.room),
-        ("Target", one.target if one.kind == "proposal" else None),
-        (_SUBJECTS.get(one.source if one.source == "drivers" else one.kind, "Tool"), one.name),
-        ("Signed as", one.tool if one.tool != one.name else None),
-        ("Route", " / ".join(one.route)),
-        ("Capability" if CLASSIFIED in one.factors else "The server says", _capability(one.capability)),
-        ("Why you are asked", one.reason),
-        ("Asked at", one.created_at),
-        ("May approve", _approvers(one)),
-        ("To be asked less often", "; or ".join(one.ways_out)),
-        ("Digest", one.digest),
-        ("Approval", one.id),
+        ("Asked by", approval.requested_by),
+        ("Participant" if approval.kind == "proposal" else "Agent", approval.agent),
+        ("Room", approval.room),
+        ("Target", approval.target if approval.kind == "proposal" else None),
+        (_SUBJECTS.get(approval.source if approval.source == "drivers" else approval.kind, "Tool"), approval.name),
+        ("Signed as", approval.tool if approval.tool != approval.name else None),
+        ("Route", " / ".join(approval.route)),
+        ("Capability" if CLASSIFIED in approval.factors else "The server says", _capability(approval.capability)),
+        ("Why you are asked", approval.reason),
+        ("Asked at", approval.created_at),
+        ("May approve", _approvers(approval)),
+        ("To be asked less often", "; or ".join(approval.ways_out)),
+        ("Digest", approval.digest),
+        ("Approval", approval.id),
     ]
     rows = "".join(f"<tr><th>{text(name)}<td>{text(value)}</tr>" for name, value in facts if value)
     return f"<h2>In full</h2><table>{rows}</table>"
 
 
-def _decide(one: Approval, *, is_session: bool) -> str:
+def _decide(approval: Approval, *, is_session: bool) -> str:
     own = '<input type="hidden" name="session_key">' if is_session else ""
-    action = f"/approvals/{quote(one.id, safe='')}"
+    action = f"/approvals/{quote(approval.id, safe='')}"
     deny = (
         f'<div class="buttons"><form method="post" action="{action}">{own}'
         '<label>Reason, told to the caller<br><input name="reason" maxlength="1000"></label>'
-        f'<button name="decision" value="deny">Deny</button>{_RETURN if one.kind == "request" else ""}</form></div>'
+        '<button name="decision" value="deny">Deny</button>'
+        f"{_RETURN if approval.kind == 'request' else ''}</form></div>"
     )
-    if one.status == "approved":
+    if approval.status == "approved":
         return f'<section class="box"><h2>Changed your mind?</h2>{deny}</section>'
-    choice = _choice(one.answers) + (_AGAIN if shown(one).is_folded else "")
-    choice += _WHY if one.kind == "request" else ""  # REG-5-9: what a machine cannot judge is accepted in writing
-    if one.requires == "role":
+    choice = _choice(approval.answers) + (_AGAIN if shown(approval).is_folded else "")
+    choice += _WHY if approval.kind == "request" else ""  # REG-5-9: what a machine cannot judge is accepted in writing
+    if approval.requires == "role":
         approve = (
             f'<form method="post" action="{action}">{own}<input type="hidden" name="decision" value="approve">{choice}'
             '<button class="go">Approve</button></form>'
         )
         return f'<section class="box"><h2>Decide</h2><div class="buttons">{approve}</div>{deny}</section>'
-    passkey_origin = one.passkey_origin
+    passkey_origin = approval.passkey_origin
     approve, hint = "", ""
     if passkey_origin:
         there = text(f"{passkey_origin}{action}")
@@ -223,26 +239,26 @@ def _decide(one: Approval, *, is_session: bool) -> str:
             f'<form method="post" action="{action}" hidden>{own}<input type="hidden" name="decision" value="approve">'
             f'<input type="hidden" name="proof">{choice}<button type="button" class="go" id="passkey"'
             f' data-origin="{text(passkey_origin)}">Approve with a passkey</button>'
-            f"{_REVEAL if one.kind in AGENT_EFFECTS else ''}</form>"
+            f"{_REVEAL if approval.kind in AGENT_EFFECTS else ''}</form>"
         )
         hint = (
             f'<p id="elsewhere" hidden>Your passkey works where it was made: <a href="{there}">{there}</a></p>'
             "<noscript><p>Without JavaScript the browser cannot ask your passkey.</p></noscript>"
         )
-    is_signed_elsewhere = bool(one.approvers) and not passkey_origin and not one.signing_keys
+    is_signed_elsewhere = bool(approval.approvers) and not passkey_origin and not approval.signing_keys
     return (
         f'<section class="box"><h2>Decide</h2>{hint}<div class="buttons">{approve}</div>'
-        f'{_by_key(one, action, own + choice)}<p class="told" id="told" role="status"></p>'
-        f"{deny}{_standing(one)}{_edit(one)}"
-        f"{_other_ways(one, action, own + choice, shown=is_signed_elsewhere)}</section>"
+        f'{_by_key(approval, action, own + choice)}<p class="told" id="told" role="status"></p>'
+        f"{deny}{_standing(approval)}{_edit(approval)}"
+        f"{_other_ways(approval, action, own + choice, shown=is_signed_elsewhere)}</section>"
     )
 
 
-def _edit(one: Approval) -> str:
+def _edit(approval: Approval) -> str:
     """X-8-2: another approval takes its place, and is decided then."""
-    if one.kind != "proposal" or one.status != "pending" or one.target is None:
+    if approval.kind != "proposal" or approval.status != "pending" or approval.target is None:
         return ""
-    params = bytes(one.params)
+    params = bytes(approval.params)
     written = escape("{}" if params == b"null" else msgspec.json.format(params, indent=2).decode())
     return (
         "<details><summary>Edit and approve</summary><p>What you change is shown once more, and signed as it is then;"
@@ -252,17 +268,17 @@ def _edit(one: Approval) -> str:
     )
 
 
-def _standing(one: Approval) -> str:
-    """The way to one signature for this call and those like it."""
-    if not one.ways_out:
+def _standing(approval: Approval) -> str:
+    """Return the link to a standing grant for calls like this one."""
+    if not approval.ways_out:
         return ""
-    where = f"/grants?approval={quote(one.id, safe='')}"
+    where = f"/grants?approval={quote(approval.id, safe='')}"
     return f'<p><a class="button" id="standing" href="{where}">Sign a standing grant for calls like this</a></p>'
 
 
-def _by_key(one: Approval, action: str, hidden: str) -> str:
-    """The form that signs with the operator key of the node's machine, or takes the setup code for the first key."""
-    if not one.approvers and one.kind == "enrolment":
+def _by_key(approval: Approval, action: str, hidden: str) -> str:
+    """Return the form that signs with an operator key of this machine, or takes the setup code for the first key."""
+    if not approval.approvers and approval.kind == "enrolment":
         return (
             "<p>It would be the first that may approve: that takes the setup code on the terminal of the node"
             " (interlock serve), which no agent sees.</p>"
@@ -271,24 +287,24 @@ def _by_key(one: Approval, action: str, hidden: str) -> str:
             '<label>Setup code<br><input name="code" required autocomplete="off"></label>'
             '<button class="go fixed">Enrol it</button></form>'
         )
-    if not one.approvers:
+    if not approval.approvers:
         return '<p class="told">No one may approve this yet: <a href="/approvers">become an approver</a> first.</p>'
-    if not one.signing_keys:
+    if not approval.signing_keys:
         return ""
-    options = "".join(f"<option>{text(name)}</option>" for name in one.signing_keys)
+    options = "".join(f"<option>{text(name)}</option>" for name in approval.signing_keys)
     return (
         f'<form method="post" action="{action}" id="bykey" class="bar">'
         '<input type="hidden" name="decision" value="approve">'
         f'<input type="hidden" name="proof">{hidden}<label>Operator key<br><select id="key">{options}</select></label>'
         '<label>Its passphrase<br><input id="passphrase" type="password" required autocomplete="current-password">'
         '</label><button class="go fixed">Approve with the key</button>'
-        f"{_REVEAL_BY_KEY if one.kind in AGENT_EFFECTS else ''}</form>"
+        f"{_REVEAL_BY_KEY if approval.kind in AGENT_EFFECTS else ''}</form>"
     )
 
 
-def _other_ways(one: Approval, action: str, choice: str, *, shown: bool) -> str:
+def _other_ways(approval: Approval, action: str, choice: str, *, shown: bool) -> str:
     how = (
-        f"<p>Where your key is: <code>interlock approve {text(one.id)}</code></p>{_code_hint(one)}"
+        f"<p>Where your key is: <code>interlock approve {text(approval.id)}</code></p>{_code_hint(approval)}"
         f'<form method="post" action="{action}"><input type="hidden" name="decision" value="approve">{choice}'
         '<p><label>Or paste a proof that was signed elsewhere<textarea name="proof" rows="3" required></textarea>'
         "</label></p><button>Approve with this proof</button></form>"
@@ -299,29 +315,29 @@ def _other_ways(one: Approval, action: str, choice: str, *, shown: bool) -> str:
     return f"<details><summary>Other ways to approve</summary>{how}</details>"
 
 
-def _code_hint(one: Approval) -> str:
-    if one.kind not in AGENT_EFFECTS:
+def _code_hint(approval: Approval) -> str:
+    if approval.kind not in AGENT_EFFECTS:
         return ""
-    return f"<p>To see its code: <code>interlock approvals show {text(one.id)} --code</code></p>"
+    return f"<p>To see its code: <code>interlock approvals show {text(approval.id)} --code</code></p>"
 
 
 def _choice(answers: Sequence[str]) -> str:
     if len(answers) < 2:
         return ""
-    options = "".join(f'<option value="{text(one)}">{text(one.replace("_", " "))}</option>' for one in answers)
+    options = "".join(f'<option value="{text(answer)}">{text(answer.replace("_", " "))}</option>' for answer in answers)
     return f'<label>It is<br><select name="class" required><option value="">choose</option>{options}</select></label>'
 
 
-def _time_left(one: ApprovalSummary) -> str:
-    if one.status not in OPEN:
-        return one.status
-    return "no limit" if one.left_s is None else f"{one.left_s} s"
+def _time_left(approval: ApprovalSummary) -> str:
+    if approval.status not in OPEN:
+        return approval.status
+    return "no limit" if approval.left_s is None else f"{approval.left_s} s"
 
 
-def _approvers(one: Approval) -> str:
-    if one.requires != "proof":
+def _approvers(approval: Approval) -> str:
+    if approval.requires != "proof":
         return "an operator"
-    return ", ".join(one.approvers) or "no one yet"
+    return ", ".join(approval.approvers) or "no one yet"
 
 
 def _capability(capability: dict[str, Any] | None) -> str:

@@ -18,7 +18,7 @@ _INBOX = "/approvals"  # where programs get the data itself
 
 
 def is_console(request: Request) -> bool:
-    """Whether it is the same for everyone: the data comes from elsewhere, to those who may see it."""
+    """Return whether a request is for a page or file that is the same for everybody, because it holds no data."""
     path = request.url.path
     if path == _INBOX:
         return request.method == "GET" and wants_page(request)
@@ -67,8 +67,8 @@ async def get_console_file(exchange: OperatorExchange[None]) -> Response:
     if asset is None:
         raise HTTPException(404)
     headers = {"Cache-Control": "no-cache", "ETag": asset.etag, "Content-Security-Policy": "default-src 'none'"}
-    known = exchange.request.headers.get("if-none-match", "")
-    if asset.etag in (one.strip().removeprefix("W/") for one in known.split(",")):
+    etags = exchange.request.headers.get("if-none-match", "")
+    if asset.etag in (etag.strip().removeprefix("W/") for etag in etags.split(",")):
         return Response(status_code=304, headers=headers)
     return Response(asset.body, media_type=asset.media_type, headers=headers)
 

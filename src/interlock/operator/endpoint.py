@@ -67,13 +67,13 @@ class OperatorExchange(Generic[Body]):
 
     @property
     def principal(self) -> str:
-        """The principal who asks; on admin.sock, which has no principals, the user of this machine."""
+        """Return the principal who asks. On admin.sock, which has no principals, it is the user of this machine."""
         principal: str = self.request.scope.get("state", {}).get("principal", "local")
         return principal
 
     @property
     def is_live(self) -> bool:
-        """Whether the credential is still good: a stream ends when it is revoked."""
+        """Return whether the credential is still valid. A stream ends when it is revoked."""
         is_live: Callable[[], bool] = self.request.scope.get("state", {}).get("is_live", lambda: True)
         return is_live()
 

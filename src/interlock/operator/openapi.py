@@ -54,8 +54,9 @@ def encoded_document() -> bytes:
 
 
 def document() -> JsonObject:
-    made: JsonObject = msgspec.json.decode(encoded_document())
-    return made
+    """Return the document as a value."""
+    decoded: JsonObject = msgspec.json.decode(encoded_document())
+    return decoded
 
 
 def _document() -> JsonObject:
@@ -88,10 +89,10 @@ def _document() -> JsonObject:
 
 
 def _schemas(operations: Iterable[Operation[Any]]) -> tuple[dict[Any, JsonObject], dict[str, JsonObject]]:
-    """A schema for each type that an operation names, and the components that these refer to."""
+    """Return a schema for each type that an operation names, and the components that these refer to."""
     types = list(dict.fromkeys(each for operation in operations for each in (*_types(operation), ErrorAnswer)))
-    found, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
-    return dict(zip(types, found, strict=True)), components
+    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    return dict(zip(types, schemas, strict=True)), components
 
 
 def _types(operation: Operation[Any]) -> Iterator[Any]:
@@ -114,7 +115,7 @@ def _bodies(operation: Operation[Any]) -> dict[str, Any]:
 
 
 def _describe(operation: Operation[Any], schemas: dict[Any, JsonObject]) -> JsonObject:
-    made: JsonObject = {
+    description: JsonObject = {
         "operationId": operation.name,
         "summary": operation.summary,
         "tags": [operation.noun],
@@ -122,12 +123,12 @@ def _describe(operation: Operation[Any], schemas: dict[Any, JsonObject]) -> Json
         "security": _security(operation),
     }
     if parameters := [*_path_parameters(operation), *_query_parameters(operation)]:
-        made["parameters"] = parameters
+        description["parameters"] = parameters
     if bodies := _bodies(operation):
         content = {media: {"schema": schemas[body]} for media, body in bodies.items()}
-        made["requestBody"] = {"required": True, "content": content}
-    made["responses"] = _responses(operation, schemas)
-    return made
+        description["requestBody"] = {"required": True, "content": content}
+    description["responses"] = _responses(operation, schemas)
+    return description
 
 
 def _security(operation: Operation[Any]) -> list[JsonObject]:
@@ -170,9 +171,9 @@ def _responses(operation: Operation[Any], schemas: dict[Any, JsonObject]) -> Jso
     if operation.is_stream:
         described = f"Events whose data is JSON: {schemas[operation.output]['$ref'].rpartition('/')[2]}."
         content[SSE] = {"schema": {"type": "string", "description": described}}
-    made: JsonObject = {str(operation.status): {"description": operation.summary, "content": content}}
+    responses: JsonObject = {str(operation.status): {"description": operation.summary, "content": content}}
     if operation.form is not None:
-        made["303"] = {"description": "Of a form: go on to the page.", "headers": {"Location": _TEXT_HEADER}}
+        responses["303"] = {"description": "Of a form: go on to the page.", "headers": {"Location": _TEXT_HEADER}}
     by_status: dict[int, list[ErrorCase]] = {}
     for case in sorted((*_common_errors(operation), *operation.errors), key=lambda case: case.status):
         by_status.setdefault(case.status, []).append(case)
@@ -181,8 +182,8 @@ def _responses(operation: Operation[Any], schemas: dict[Any, JsonObject]) -> Jso
         refused: JsonObject = {JSON: {"schema": schemas[ErrorAnswer]}}
         if operation.is_page:
             refused[HTML] = {"schema": {"type": "string"}}
-        made[str(status)] = {"description": described, "content": refused}
-    return made
+        responses[str(status)] = {"description": described, "content": refused}
+    return responses
 
 
 _TEXT_HEADER: Final = {"schema": {"type": "string"}}

@@ -22,7 +22,7 @@ Method = Literal["GET", "POST", "DELETE"]
 
 
 class RequestBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What every request body has in common: members that it does not know are refused."""
+    """The base of all request bodies. Unknown members are refused."""
 
 
 class ErrorCase(Struct, frozen=True):
@@ -170,7 +170,7 @@ class Operation(Generic[Output]):
 
     @property
     def is_strict(self) -> bool:
-        """Whether unknown query parameters are refused."""
+        """Return whether unknown query parameters are refused."""
         return not self.takes_any_query and (self.method == "GET" or bool(self.query))
 
     def target(self, arguments: Mapping[str, object], quote: Callable[[str], str]) -> tuple[str, dict[str, str]]:

@@ -40,10 +40,10 @@ def error_answer(
     return Response(body, status, headers=headers, media_type="application/json")
 
 
-def refuse_unknown_parameters(request: Request, known: tuple[str, ...]) -> None:
+def refuse_unknown_parameters(request: Request, allowed: tuple[str, ...]) -> None:
     for name in request.query_params:
-        if name not in known:
-            hint = f"it takes {', '.join(known)}" if known else "it takes none"
+        if name not in allowed:
+            hint = f"it takes {', '.join(allowed)}" if allowed else "it takes none"
             message = f"unknown query parameter {quoted_text(name)}; {hint}"
             raise refused_as(INVALID_PARAMETER, message, {"parameter": name})
 
@@ -60,15 +60,15 @@ async def json_body(request: Request, shape: type[Shape]) -> Shape:
 
 
 async def form_body(request: Request, shape: type[Shape]) -> Shape:
-    """The fields of a form that a page of this endpoint sent.
+    """Return the fields of a form that a page of this endpoint sent. Raises Refused.
 
-    Every change of another page is refused before; of a form the browser must also say where it comes from.
+    Changes by other pages are refused before; for a form the browser must also send its origin.
     """
     if "sec-fetch-site" not in request.headers and "origin" not in request.headers:
         raise refused_as(FOREIGN_PAGE, "a form is taken only from the operator endpoint's own page")
     try:
-        read = parse_qsl((await _read_bounded(request)).decode(), strict_parsing=True, max_num_fields=20)
-        fields = {name: text for name, text in read if text.strip()}
+        pairs = parse_qsl((await _read_bounded(request)).decode(), strict_parsing=True, max_num_fields=20)
+        fields = {name: text for name, text in pairs if text.strip()}
         check_key(request, fields.pop(KEY_FIELD, ""))
         return msgspec.convert(fields, shape)
     except msgspec.ValidationError as error:
@@ -78,8 +78,10 @@ async def form_body(request: Request, shape: type[Shape]) -> Shape:
 
 
 def check_key(request: Request, key_untrusted: str) -> None:
-    """Of a browser's session, the cookie alone is good for nothing: browsers send it along with what any page asks,
-    and to every port of this machine."""
+    """Refuse a browser's session that does not send its key.
+
+    The cookie alone proves nothing: browsers send it with requests of any page, and to every port of this machine.
+    """
     if not is_browser(request.scope.get("state", {}).get("principal", "")):
         return
     if not is_session_key(key_untrusted, request.headers.get("host", ""), request.cookies):
@@ -91,7 +93,7 @@ def media_type(request: Request) -> str:
 
 
 def wants_page(request: Request) -> bool:
-    """Whether a browser asks, which takes HTML before anything else."""
+    """Return whether a browser asks, which accepts HTML before anything else."""
     accept = request.headers.get("accept", "")
     return "text/html" in accept and "application/json" not in accept
 

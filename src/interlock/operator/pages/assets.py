@@ -19,12 +19,14 @@ class Asset(msgspec.Struct, frozen=True):
 
 @cache
 def assets() -> dict[str, Asset]:
-    """By name. Nothing else is ever read on a request, so that no path leads out of the folder."""
-    found: dict[str, Asset] = {}
+    """Read the files of the console, by name. A request reads no other file, so that no path leads out of the
+    folder.
+    """
+    by_name: dict[str, Asset] = {}
     for file in files("interlock.operator.pages").joinpath("static").iterdir():
         ending = file.name[file.name.rfind(".") :]
         if ending in _TYPES:
             body = file.read_bytes()
             etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-            found[file.name] = Asset(body, f"{_TYPES[ending]}; charset=utf-8", etag)
-    return found
+            by_name[file.name] = Asset(body, f"{_TYPES[ending]}; charset=utf-8", etag)
+    return by_name

@@ -73,15 +73,16 @@ _NEEDS_SCRIPT: Final = (
 
 
 def text(value: object) -> str:
-    """As it is read: escaped, and everything in it visible."""
+    """Return a value as HTML text: escaped, with invisible characters made visible."""
     return escape(plain(str(value)))
 
 
 def page(
     title: str, body: str, *, script: str | None = None, status: int = 200, current: str | None = None
 ) -> Response:
-    """`body` is HTML. `script` names a file of the console. `current`: the page of the navigation that it belongs to;
-    None: it stands alone, for a person who may see nothing else."""
+    """Return a page. `body` is HTML, `script` names a file of the console, and `current` is the page of the
+    navigation that it belongs to; None if the page has no navigation, for a person who may see nothing else.
+    """
     html = _PAGE.format(
         title=text(title),
         body=body,
@@ -96,7 +97,7 @@ def page(
 
 
 def console_page(shown: ConsolePage) -> Response:
-    """One that its script fills in."""
+    """Return a page that its script fills in."""
     body = f"<main><h1>{text(shown.title)}</h1>{_NEEDS_SCRIPT}</main>"
     return page(shown.title, body, script=shown.script, current=shown.under or shown.path)
 
@@ -106,10 +107,10 @@ def _navigation(current: str) -> str:
 
 
 def _links(current: str) -> Iterator[str]:
-    for one in PAGES:
-        here = ' aria-current="page"' if one.path == current else ""
-        count = '<span class="count" id="waiting" hidden></span>' if one.path == "/approvals" else ""
+    for page in PAGES:
+        here = ' aria-current="page"' if page.path == current else ""
+        count = '<span class="count" id="waiting" hidden></span>' if page.path == "/approvals" else ""
         yield (
-            f'<li><a href="{one.path}"{here}><svg viewBox="0 0 20 20" aria-hidden="true"><path d="{one.icon}"/></svg>'
-            f"<span>{one.title}</span>{count}</a></li>"
+            f'<li><a href="{page.path}"{here}><svg viewBox="0 0 20 20" aria-hidden="true"><path d="{page.icon}"/></svg>'
+            f"<span>{page.title}</span>{count}</a></li>"
         )
