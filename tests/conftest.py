@@ -59,6 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-durations", action="store_true", help=f"record the seconds of each slow file in {DURATIONS.name}"
     )
+    parser.addoption("--req", metavar="ID", help="run only the tests of this ledger entry, or of all that begin so")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -128,6 +129,10 @@ class Requirements:
             if ids:
                 item.user_properties.append(("req", ids))  # with several workers, reports are all that is seen of it
                 self.ids_of[item.nodeid] = ids
+        if wanted := self.config.getoption("req"):
+            chosen = {node for node, ids in self.ids_of.items() if any(each.startswith(wanted) for each in ids)}
+            self.config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in chosen])
+            items[:] = [item for item in items if item.nodeid in chosen]
 
     def pytest_deselected(self, items: Iterable[pytest.Item]) -> None:
         self.deselected = self.deselected or bool(list(items))

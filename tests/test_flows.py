@@ -10,6 +10,7 @@ uses and that decide nothing: pure ones, `core`, `store`, `net` and `process`.
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import json
 import re
 import sys
@@ -30,12 +31,18 @@ from tests.aql.aql_node import TOOLS, place  # noqa: E402
 from tests.gate.held_calls import ADA, anchor  # noqa: E402
 from tests.rooms.in_process.test_room_tracker import AGENT, HUMAN, garden_at  # noqa: E402
 from tests.servers.minting import mint  # noqa: E402
+from tests.servers.start import raw, serving  # noqa: E402
 from tests.support.frozen_node import house, move, still, tool  # noqa: E402
 
 from interlock.approvals.protocol.approval import Status  # noqa: E402
+from interlock.config.load import load  # noqa: E402
+from interlock.core.clock import SystemClock  # noqa: E402
+from interlock.drivers.api import AddDriver  # noqa: E402
+from interlock.node.node import Node  # noqa: E402
 from interlock.rooms.connections import ConnectionOptions, RoomConnection  # noqa: E402
 
 SHARED = re.compile(r"interlock\.(?:wire|mcp|core|store|net|process|crypto)\b|interlock\.\w+\.protocol\b")
+SOURCES = ROOT / "src" / "interlock"
 PAGE = ROOT / "ARCHITECTURE.md"
 MODULE = re.compile(r"\b[a-z_]+(?:/[a-z_]+)+\.py\b")
 
@@ -50,11 +57,13 @@ class Trace:
         self.modules: list[str] = []
 
     def on_event(self, frame: types.FrameType, event: str, argument: object) -> None:
-        name = frame.f_globals.get("__name__", "")
+        name, code = frame.f_globals.get("__name__", ""), frame.f_code
         if event != "call" or not name.startswith("interlock.") or SHARED.match(name) or not OF_THE_FLOW.get():
             return
-        file = Path(frame.f_code.co_filename)
-        module = file.relative_to(ROOT / "src" / "interlock").as_posix() if file.is_relative_to(ROOT) else name
+        # The body of a module or class runs when it is imported, which says nothing about the flow.
+        if not code.co_flags & inspect.CO_OPTIMIZED or not Path(code.co_filename).is_relative_to(SOURCES):
+            return
+        module = Path(code.co_filename).relative_to(SOURCES).as_posix()
         if module not in self.modules:
             self.modules.append(module)
 
@@ -168,12 +177,27 @@ async def device_call(folder: Path, trace: Trace) -> None:
     assert "result" in waiting.result(), waiting.result()
 
 
+async def add(folder: Path, trace: Trace) -> None:
+    """An operator adds a server that is reached at an address."""
+    config = folder / "interlock.toml"
+    config.write_text("")
+    node = Node(load(config, {}, {"data": str(folder / "data")}).plan, lambda *_: None, SystemClock(), listen=False)
+    await node.open()
+    try:
+        with serving(raw("all")) as url, trace.active():
+            await node.operations.drivers.add(AddDriver(reference=url, id="docs-mcp", accept=True), "local")
+    finally:
+        await node.close()
+    assert (folder / ".drivers").is_dir()
+
+
 FLOWS: dict[str, Callable[[Path, Trace], Any]] = {
     "Plain call": plain_call,
     "Held call": held_call,
     "AQL operation": aql_operation,
     "Room proposal": room_proposal,
     "Device call": device_call,
+    "Add": add,
 }
 
 

@@ -58,7 +58,7 @@ class TokenOperations:
             token, record = await self._tokens.issue(body.name, body.audience, body.scope, body.days, room)
         except BadTokenName as error:
             raise refused_as(BAD_TOKEN_NAME, str(error)) from None
-        # If the record cannot be written, the token is not returned, so that nobody ever has it.
+        # If the record cannot be written, the token is not returned, so that no caller ever has it.
         await self._recorder.append_now(token_line("issue", record, by, self._clock.wall()))
         return issued_token(token, record)
 

@@ -156,7 +156,7 @@ class Enrolments:
         """Return the code that admits the first approver, or None once there was one. It is shown only on the terminal
         of this node.
 
-        There is none either after the configuration stopped naming all approvers: whoever can edit a file and start a
+        There is none after the configuration stopped naming all approvers: a user who can edit a file and start a
         node on a terminal could admit themselves. Another data folder starts from the beginning, without what this one
         holds.
         """
@@ -237,7 +237,7 @@ class Enrolments:
     # Deciding
 
     def judge_code(self, code: str) -> Proof | Refusal:
-        """Check the setup code, which replaces a proof as long as nobody could give one."""
+        """Check the setup code, which replaces a proof as long as no approver could give one."""
         right = self.maybe_setup_code
         if right is None:
             return invalid("code", "the setup code is for the first approver, or was wrong too often; restart the node")

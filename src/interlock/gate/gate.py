@@ -1,7 +1,7 @@
 """The gate: calls that a person has to agree to are held until then, and sent once (MCP-AX 11.3).
 
 Theory of operation. The dispatcher gives a call over a route with a gate a `GateHold`. The guard asks the hold to name
-the call (check 7), for the answer while nobody has decided (check 10), for the approval that releases the call, and to
+the call (check 7), for the answer while no decision exists (check 10), for the approval that releases the call, and to
 use that approval up, on disk (check 11). The gate itself sends nothing and admits nothing. Nothing of the call is
 stored but what the inbox shows a person; the client makes the identical call again. What a hop below demands is carried
 up and never answered for. Who may decide, and on what proof, is settled before an approval counts.

@@ -558,7 +558,7 @@ def _settled(approval: "Approval") -> Refused:
 
 
 def _no_approver(invocation: Invocation, approval: "Approval") -> Refused:
-    """Return the refusal for an approval that nobody here can sign yet."""
+    """Return the refusal for an approval that no approver here can sign yet."""
     from interlock.approvals.api import LIST_APPROVERS, Approvers
     from interlock.node.cli.tree import approver_step
 

@@ -12,7 +12,7 @@ from interlock.core.calls.caller import Caller, Sink
 class ClientRequest(msgspec.Struct, frozen=True):
     """One request of a client, as a front hands it to a surface or to the dispatcher.
 
-    The members of `params` are raw JSON. Dispatch changes `params` in place: the request belongs to whoever takes it.
+    The members of `params` are raw JSON. Dispatch changes `params` in place: the request belongs to its handler.
     """
 
     caller: Caller

@@ -155,7 +155,7 @@ def read_metadata_untrusted(data: bytes, issuer: str) -> ServerMetadata:
 
 
 def is_protected(url: str) -> bool:
-    """Return whether nobody can change what is fetched there: it is https, or http within this machine."""
+    """Return whether no attacker can change what is fetched there: it is https, or http within this machine."""
     parts = _maybe_split(url) if _VISIBLE.fullmatch(url) else None  # `urlsplit` drops line breaks
     host = (parts.hostname if parts is not None else None) or ""
     if parts is None or not _HOST.fullmatch(host) or parts.username is not None or "#" in url:
