@@ -34,7 +34,7 @@ from interlock.wire.jsonrpc.codec import (
     encode_value,
     find_string,
 )
-from interlock.wire.refusal import INVALID_REQUEST, Refusal
+from interlock.wire.refusal import INVALID_REQUEST, METHOD_NOT_FOUND, Refusal
 
 log = logging.getLogger("interlock.node")
 
@@ -111,7 +111,9 @@ class Audience:
             self._watching.setdefault((link.segment, uri), {})[member] = asked
             return None
         keeper = self._keepers.get(link.segment)
-        if not isinstance(keeper, ServerKeeper):
+        if keeper is not None and not isinstance(keeper, ServerKeeper):  # a device
+            return Refusal(METHOD_NOT_FOUND, "the server of this resource has no subscriptions")
+        if keeper is None:
             return Refusal(INVALID_REQUEST, "this resource cannot be subscribed to", {"reason": "not_subscribable"})
         # Noted before the server has answered: a member that leaves meanwhile takes its wish along.
         self._watching.setdefault((link.segment, uri), {})[member] = asked

@@ -91,7 +91,7 @@ CONFIRMATION_DENIED: Final = "confirmation_denied"
 
 
 class Forms(NamedTuple):
-    """How one code is written outside the node."""
+    """Forms of one code outside the node."""
 
     number: int = -32600  # of a JSON-RPC error; by default that of INVALID_REQUEST
     mcp_status: int = 200  # of an HTTP response to a 2026-07-28 request
@@ -298,13 +298,13 @@ def quoted_text(name: str) -> str:
 
 
 class NotFound(Refused):
-    """There is no `what` of this name. `known` are the names that exist, so that the reply can offer the nearest.
+    """Refusal of a name that does not exist. `existing` are other names, so that the reply can offer the nearest.
 
-    `few`: the reply names all of them.
+    With `few`, the reply names all of them.
     """
 
-    def __init__(self, what: str, name: str, known: Iterable[str] = (), *, few: bool = False) -> None:
-        names = list(known)
+    def __init__(self, what: str, name: str, existing: Iterable[str] = (), *, few: bool = False) -> None:
+        names = list(existing)
         self.what = what
         self.name = name
         self.known = names if few else []

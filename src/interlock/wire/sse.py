@@ -44,7 +44,7 @@ class SseEvent(msgspec.Struct, frozen=True):
 
 
 class SseParser:
-    """One stream. `max_event_bytes` bounds the data of each event, and what is kept of any line."""
+    """Parser of one event stream. `max_event_bytes` limits the data of each event, and what is kept of a line."""
 
     __slots__ = (
         "_after_cr",

@@ -69,7 +69,7 @@ def test_init_says_what_it_wrote_and_which_description_is_wrong(inline: Inline, 
 def test_a_library_that_is_not_there_is_named(
     inline: Inline, described: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if "cobs" in name or "device_check" in name]:
+    for name in [name for name in sys.modules if "cobs" in name or "interlock.devices" in name]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cobs", None)
     for words in (("simulate", "--port", str(tmp_path / "vent.pty")), ("test", "--port", "socket://127.0.0.1:1")):

@@ -79,7 +79,7 @@ class Site:
 @contextlib.contextmanager
 def plc_port() -> Iterator[int]:
     """Of a PLC that is a process of its own."""
-    command = [sys.executable, str(Path(__file__).parents[2] / "plc.py")]
+    command = [sys.executable, str(Path(__file__).parents[1] / "plc.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdin is not None

@@ -34,7 +34,7 @@ class Notification(msgspec.Struct, frozen=True):
 
 
 class Response(msgspec.Struct, frozen=True):
-    """Either `result` or `error` is present, never both."""
+    """Answer to a request. It has either `result` or `error`, never both."""
 
     id: bytes
     result: Raw
@@ -218,8 +218,11 @@ def split_batch_untrusted(data: bytes) -> list[bytes]:
 
 @cache
 def _decoder() -> Any:
-    """Made when the first batch comes. A structure and not a list, because it ends at the first part too many: a list
-    of sixteen million bytes is five million objects."""
+    """Create the decoder of batches when the first batch arrives.
+
+    It decodes to a structure and not to a list, because a structure ends at the first part too many: a list of sixteen
+    million bytes is five million objects.
+    """
     fields: Any = [(f"part_{number}", Raw, ABSENT) for number in range(PARTS_MAX)]
     return msgspec.json.Decoder(
         msgspec.defstruct("Batch", fields, array_like=True, forbid_unknown_fields=True, gc=False)
@@ -449,7 +452,9 @@ def _envelope(data: bytes) -> _Envelope:
 
 
 def is_id(raw: bytes) -> bool:
-    """MCP ids are strings or integers, of which some clients write 1 as 1.0; null, fractions and containers are not."""
+    """Return whether a text is an MCP id: a string or an integer, which some clients write as 1.0. Null, fractions
+    and containers are not.
+    """
     if len(raw) > ID_BYTES_MAX or raw[0] not in _ID_START:
         return False
     return raw.isdigit() or raw[0] == 0x22 or _FRACTION.isdisjoint(raw) or float(raw).is_integer()

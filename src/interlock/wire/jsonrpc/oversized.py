@@ -39,7 +39,7 @@ class MessageKind(Enum):
 
 
 class Oversized(msgspec.Struct, frozen=True):
-    """All that is kept of a message over the limit."""
+    """Facts that are kept of a message over the limit."""
 
     limit: int  # in bytes
     kind: MessageKind
@@ -172,7 +172,7 @@ class OversizedScanner:
         return at + 1
 
     def _pass_container(self, data: bytes | bytearray, at: int) -> int:
-        """Piece after piece, as long as none can hold its end."""
+        """Skip a container piece by piece, as long as no piece can contain its end."""
         while at < len(data):
             piece = data[at : at + self._piece_bytes]
             if not self._pass_piece(piece):

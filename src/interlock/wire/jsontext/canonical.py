@@ -32,10 +32,10 @@ def canonical(value: Any) -> bytes:
 
 
 def tool_digest(item: Mapping[str, Raw], *, downstream_name: str, declared: object) -> str:
-    """SHA-256 over the canonical JSON of what a person would be shown of a tool, in hex.
+    """Return the SHA-256 in hex over the canonical JSON of what a person would be shown of a tool.
 
-    `declared` is the capability annotation as its owner wrote it, decoded (None: there is none). Its availability comes
-    and goes with the link and is left out.
+    `declared` is the decoded capability annotation as its owner wrote it, or None. Its availability changes with the
+    link and is left out.
     """
     members = {member: _whole(item[member]) for member in _MEMBERS if member in item}
     if isinstance(declared, Mapping):

@@ -122,7 +122,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class _Values:
-    """All values at one place: of one member, or of all items of a list."""
+    """Values at one place: those of one member, or of all items of a list."""
 
     __slots__ = ("begin", "count", "end", "items", "kinds", "members", "size")
 

@@ -20,7 +20,9 @@ _INTEGER_DIGITS: Final = len(str(INTEGER_MAX))
 
 
 class AmbiguousJson(ValueError):
-    """Not JSON, or JSON that two readers may take differently. `reason` is a word, the message a sentence's end."""
+    """Error for text that is not JSON, or JSON that two readers may understand differently. `reason` is a word, the
+    message the end of a sentence.
+    """
 
     def __init__(self, reason: str, why: str) -> None:
         super().__init__(why)

@@ -57,7 +57,7 @@ _NUMBER: Final = ("number", "minimum", "maximum")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """`is_open`: the end itself is not among the values."""
+    """Range of numbers, lengths or counts. An open end is not part of the range."""
 
     kind: str
     low: float = -math.inf
@@ -118,7 +118,7 @@ PAIR_STEPS_MAX: Final = 5_000  # of one pair of schemas; alternatives multiply
 
 
 class EffortSpent(Exception):
-    """Too much to compare."""
+    """Error for schemas that are too large to compare."""
 
 
 class Effort:

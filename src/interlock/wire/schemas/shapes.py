@@ -94,7 +94,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Side:
-    """One whole schema, in which references are followed; contract or server."""
+    """Side of a comparison, contract or server: a whole schema in which references are followed."""
 
     def __init__(self, root: Any, *, is_small: bool = False, has_booleans: bool = True) -> None:
         """Create a side of a comparison. `is_small` says that the schema needs no counting (`bounds.is_bounded`) and
