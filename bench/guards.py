@@ -145,7 +145,7 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
     link.offer = offer
     link.pipe = _Echo(link)  # type: ignore[assignment]
     link.greeted(ServerFacts(era=Era.MODERN, version=LATEST_MODERN))
-    link.stand(LinkState.READY, None)
+    link.set_state(LinkState.READY, None)
     node_plan = Plan(workspace=Path(), data=Path())
     budgets = Budgets(PLENTY, clock, enforced=kind == BUDGETED)
     live = LiveNamespace(None)
