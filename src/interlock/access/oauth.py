@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from interlock.approvals.trust.key_sets import KeyRing, Unavailable
+from interlock.access.key_sets import KeyRing, Unavailable
 from interlock.catalog.catalog import View
 from interlock.config.plan import AccessRule, IssuerPlan
 from interlock.core.audit_record import AuditRecord

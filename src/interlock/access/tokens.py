@@ -7,13 +7,14 @@ dictionary look-up, whether it is a token of ours or an access token that was ve
 import base64
 import logging
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import UNSET
 
 from interlock.access.api import IssuedToken, RoomOfToken, Token, Tokens
-from interlock.approvals.trust.registrant import registrant_scope
+from interlock.ax.protocol.capability import AuthScope
 from interlock.config.plan import AccessRule
 from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import Principal, principal_for
@@ -312,6 +313,20 @@ class TokenRegistry:
 
 def _roles(record: TokenRecord) -> frozenset[str]:
     return frozenset(record.roles if record.roles is not None else SCOPE_ROLES[record.scope])
+
+
+def registrant_scope(principal: str, rules: tuple[AccessRule, ...], token_scope: Scope | None) -> AuthScope:
+    """Return the scope of a registrant: that of the first [[access]] entry that names it, otherwise read. A token
+    can only narrow it.
+    """
+    rule = find_access_rule(principal, rules)
+    scope = AuthScope.READ if rule is None else AuthScope(rule.scope)
+    return scope if token_scope is None else min(scope, AuthScope(token_scope))
+
+
+def find_access_rule(principal: str, rules: tuple[AccessRule, ...]) -> AccessRule | None:
+    """Return the first [[access]] entry that names the principal, or None."""
+    return next((rule for rule in rules if any(fnmatchcase(principal, who) for who in rule.who)), None)
 
 
 def is_ours(principal: str) -> bool:

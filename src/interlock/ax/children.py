@@ -14,7 +14,8 @@ from typing import Final
 
 import msgspec
 
-from interlock.approvals.trust.registrant import RegistrantIdentity, maybe_rule
+from interlock.access.tokens import find_access_rule
+from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.connection import SubserverConnection
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.registrar import Registrar
@@ -193,7 +194,7 @@ class ChildSupervisor:
 
     def _guest(self, child: ChildPlan) -> RegistrantIdentity:
         principal = f"child:{child.segment}"
-        rule = maybe_rule(principal, self._plan.access)
+        rule = find_access_rule(principal, self._plan.access)
         scope = AuthScope.ADMIN if rule is None else AuthScope(rule.scope)
         return RegistrantIdentity(principal=principal, scope=scope, rule=rule, vouched=True, segment=child.segment)
 

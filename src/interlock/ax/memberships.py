@@ -14,7 +14,8 @@ from typing import Final, Protocol, assert_never
 
 import msgspec
 
-from interlock.approvals.trust.registrant import RegistrantIdentity, maybe_rule
+from interlock.access.tokens import find_access_rule
+from interlock.approvals.trust.registrant import RegistrantIdentity
 from interlock.ax.ownership import Leases
 from interlock.ax.protocol.budget import Limits
 from interlock.ax.protocol.capability import LatencyClass
@@ -601,7 +602,7 @@ class Members(ABC):
         """Close the connections of subservers whose [[access]] entry is another now: they register again."""
         for member in list(self._members.values()):
             guest = member.source.guest
-            if maybe_rule(guest.principal, rules) != guest.rule:
+            if find_access_rule(guest.principal, rules) != guest.rule:
                 member.keeper.link.on_pipe_lost("its [[access]] entry changed")
 
     def hang_up(self) -> None:

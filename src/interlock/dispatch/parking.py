@@ -18,7 +18,7 @@ from typing import Any, Final
 from msgspec import Raw
 
 from interlock.core.audit_record import digest_of
-from interlock.core.calls.call import Call
+from interlock.core.calls.call import PARKED_MAX, Call
 from interlock.core.calls.caller import Asked
 from interlock.core.calls.client_request import ClientRequest
 from interlock.core.clock import Clock
@@ -59,7 +59,6 @@ from interlock.wire.refusal import (
 )
 
 PARKED_S: Final = 300.0  # how long a client may think
-PARKED_MAX: Final = 20_000
 PARKED_BYTES_MAX: Final = 256 * 1024 * 1024  # of questions, and of answers that came before their clients
 EXPIRED_AT_ONCE: Final = 100  # of ten times a second: each is a message to its server
 GATHER_S: Final = 0.01  # questions asked in one breath reach the client in one round

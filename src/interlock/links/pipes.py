@@ -12,8 +12,7 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
-from interlock.core.calls.call import Inquiry, Pending
-from interlock.dispatch.parking import PARKED_MAX
+from interlock.core.calls.call import PARKED_MAX, Inquiry, Pending
 from interlock.links.side_requests import SideRequests
 from interlock.net.http.client import Failure, FailureKind, Handle, Headers, HttpClient, Parts, header
 from interlock.net.paced_delivery import PacedDelivery

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.servers.minting import key, mint
 
+from interlock.access.key_sets import BACKOFF_S, FRESH_S, UNKNOWN_KEY_S, KeyRing, Unavailable
+from interlock.access.key_sets import KEPT_S as KEYS_KEPT_S
 from interlock.access.oauth import ASKING_MAX, BELIEVED_S, KEPT_S, REFUSED_MAX, Introspector, Verifications
 from interlock.access.tokens import KNOWN_MAX, TokenRegistry
-from interlock.approvals.trust.key_sets import BACKOFF_S, FRESH_S, UNKNOWN_KEY_S, KeyRing, Unavailable
-from interlock.approvals.trust.key_sets import KEPT_S as KEYS_KEPT_S
 from interlock.core.calls.caller import Principal
 from interlock.core.store_backends import build_store
 from interlock.crypto.jose import Invalid, Jwk, Jwt, Reason, read_jwt_untrusted

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from interlock.access.key_sets import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S
 from interlock.approvals.trust.anchors import FILE_BYTES_MAX, Anchors
-from interlock.approvals.trust.key_sets import BACKOFF_S, FRESH_S, KEPT_S, UNKNOWN_KEY_S
 from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor, unverified_refusal
 from interlock.config.plan import AnchorPlan
 from interlock.core.start_errors import AnchorInvalid

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, TypeVar
 
-from interlock.approvals.trust.key_sets import Get, KeyRing, Unavailable
+from interlock.access.key_sets import Get, KeyRing, Unavailable
 from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, Anchor
 from interlock.config.plan import AnchorPlan
 from interlock.core.clock import Clock

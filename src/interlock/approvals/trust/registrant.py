@@ -5,6 +5,7 @@ from typing import Final
 
 import msgspec
 
+from interlock.access.tokens import find_access_rule, registrant_scope
 from interlock.ax.protocol.capability import AuthScope
 from interlock.ax.protocol.messages import Register
 from interlock.ax.protocol.registration.authority import check_certificate, maybe_authority
@@ -81,20 +82,6 @@ class RegistrantIdentity(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def registrant_scope(principal: str, rules: tuple[AccessRule, ...], token_scope: Scope | None) -> AuthScope:
-    """Return the scope of a registrant: that of the first [[access]] entry that names it, otherwise read. A token
-    can only narrow it.
-    """
-    rule = maybe_rule(principal, rules)
-    scope = AuthScope.READ if rule is None else AuthScope(rule.scope)
-    return scope if token_scope is None else min(scope, AuthScope(token_scope))
-
-
-def maybe_rule(principal: str, rules: tuple[AccessRule, ...]) -> AccessRule | None:
-    """Return the first [[access]] entry that names the principal, or None."""
-    return next((rule for rule in rules if any(fnmatchcase(principal, who) for who in rule.who)), None)
-
-
 def registrant_identity(
     principal: str,
     rules: tuple[AccessRule, ...],
@@ -104,7 +91,7 @@ def registrant_identity(
     tls: str | None,
     certificate: ClientCertificate | Refusal | None = None,
 ) -> RegistrantIdentity:
-    rule = maybe_rule(principal, rules)
+    rule = find_access_rule(principal, rules)
     trusted = on_this_machine or (rule is not None and rule.secure_by is not None)
     return RegistrantIdentity(
         principal=principal,

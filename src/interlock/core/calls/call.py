@@ -53,6 +53,8 @@ from interlock.wire.jsonrpc.codec import (
 from interlock.wire.jsonrpc.errors import CodecError, error_body
 from interlock.wire.refusal import FORMS, INTERNAL_ERROR, METHOD_NOT_FOUND, Refusal, find_code
 
+PARKED_MAX: Final = 20_000  # calls that wait for an answer of their clients
+
 
 class Outcome(Enum):
     """How a call ended, as the audit log says it."""
