@@ -78,8 +78,8 @@ ANYWHERE = ("/",)
 
 def maybe_denied(uris: Iterable[str], plan: ServerPlan, driver: Driver) -> DriverRefusal | None:
     reach = reach_of(plan, driver)
-    found = (denial(each, reach, os.path.realpath) for each in uris)
-    return next((each for each in found if each is not None), None)
+    denials = (denial(each, reach, os.path.realpath) for each in uris)
+    return next((each for each in denials if each is not None), None)
 
 
 def reach_of(plan: ServerPlan, driver: Driver) -> Reach:
@@ -123,7 +123,10 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
     # Before it is admitted
 
     def argument_refusal(self) -> Refusal | None:
-        """The fault of the arguments, on any driver. Checked first: no person approves what cannot be sent."""
+        """Return why no driver can take the arguments, or None if they are valid.
+
+        This is checked first, so that a person never approves a call that cannot be sent.
+        """
         params = self.params
         try:
             self.given = decode_value(params["arguments"]) if "arguments" in params else {}
@@ -190,7 +193,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.borrow(self.provider)
 
     async def _try_if_healthy(self, provider: Provider) -> None:
-        """AIP-30.resolve-2: a failed check that no longer counts is made anew before the driver is used."""
+        """Repeat a failed health check that is too old to count before using the driver (AIP-30.resolve-2)."""
         why = await provider.look()
         if self.done:
             return
@@ -262,10 +265,10 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if prepared.mirrored:
             head += mirror_headers(prepared.mirrored, arguments)
         params: dict[str, Any] = {"name": prepared.wire_name, "arguments": Raw(encode_value(arguments))}
-        asked = self.asked
+        client_params = self.asked
         for member in ("_meta", "inputResponses"):
-            if member in asked:
-                params[member] = asked[member]
+            if member in client_params:
+                params[member] = client_params[member]
         if self.state is not None:
             params["requestState"] = self.state
         self.sent_at = self.services.clock.now()
@@ -286,7 +289,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.fail(error)
 
     def _try_next_driver(self) -> bool:
-        """Try the next driver. Returns whether there is one."""
+        """Try the next driver and return whether there is one."""
         if self.at + 1 >= len(self.choices):  # AIP-30.resolve-7
             return False
         self.at += 1
@@ -357,18 +360,18 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             super().on_response(response, era)
             return
         passing = find_code(code) == INTERNAL_ERROR or code in _PASSING_CODES
-        said = find_string(members.get("message")) or "unknown"
+        message = find_string(members.get("message")) or "unknown"
         self._on_server_error(
             DriverRefusal(
                 code="upstream_error",
-                message=said[:MESSAGE_CHARS_MAX],
+                message=message[:MESSAGE_CHARS_MAX],
                 retryable=passing,
                 cause={"code": code if isinstance(code, int) else None},  # AIP-tools-13
             )
         )
 
     def _on_other_kind(self, kind: object, response: Response, era: Era) -> None:
-        """AIP-proto-7."""
+        """Handle a result that is not complete: ask the client for input, or fail for an unknown kind (AIP-proto-7)."""
         if kind != "input_required":  # AIP-proto-7: an unknown one
             self.fail(DriverRefusal(code="upstream_error", message="the server's result is of a kind not known here"))
             return
@@ -408,8 +411,8 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             limit = f"the server's answer is larger than {data.get('limit_bytes')} bytes, the limit of this driver"
             self.fail(DriverRefusal(code="result_too_large", message=f"{limit}; ask for less at a time"))
         elif outcome is Outcome.ERROR:
-            asked = data.get("reason") in ("input_required", "input_refused")
-            self._on_server_error(_UNANSWERABLE if asked else _MALFORMED)
+            needs_input = data.get("reason") in ("input_required", "input_refused")
+            self._on_server_error(_UNANSWERABLE if needs_input else _MALFORMED)
         elif not self._retry(sent=sent):
             self._lose(refusal, data, outcome)
 
@@ -418,7 +421,10 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.fail(error)
 
     def _retry(self, *, sent: bool) -> bool:
-        """Try the same driver as its retry says, or the next, where nothing can happen twice. False: it may not."""
+        """Try the same driver again as its retry rule allows, or the next driver, if nothing can happen twice.
+
+        Return False if the call may not be tried again.
+        """
         if sent and not self.served.contract.idempotent:  # AIP-14.rules-2, AIP-30.resolve-7
             return False
         if sent and self.approved:  # AIP-14.rules-2
@@ -445,10 +451,10 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         super().cancel(reason)  # AIP-30.errors-2
 
     def on_vendor_notification(self, notification: Notification, era: Era) -> None:
-        """Its client knows the contract, not the server."""
+        """Drop the notification, because the client knows the contract and not the server."""
 
     def on_progress(self, params: dict[str, Raw]) -> None:
-        """Pass progress on; the contract's time is the whole of it (AIP-30.implements-5)."""
+        """Pass progress on without extending the time, which the contract limits as a whole (AIP-30.implements-5)."""
         before = self.progressed
         super().on_progress(params)
         self.progressed = before  # AIP-30.implements-5
@@ -464,7 +470,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         self.answer_result(error_result(error, ref, content), Outcome.TOOL_ERROR if self.left else Outcome.REFUSED)
 
     def _lose(self, refusal: Refusal, data: dict[str, Any], outcome: Outcome) -> None:
-        """AIP-transport-13: what is on record under the ref is more than the client is told."""
+        """End a call whose server was lost. The log has more details under the ref than the client
+        (AIP-transport-13).
+        """
         detail = refusal.detail if isinstance(refusal, LostRefusal) else refusal.message
         ref = self._log_ref(DriverRefusal(code="upstream_error", message=detail))
         self._record_invocation("upstream_error")

@@ -79,7 +79,10 @@ def _encode_resolution_row(
 
 
 def resolution_row(at: float, who: str, via: str, tool: str, workspace: str, row: bytes, code: str | None) -> bytes:
-    """The row of a resolution. `row`: an encoded `resolved_row` of the resolver. `code`: why no driver was chosen."""
+    """Encode the audit row of a resolution.
+
+    `row` is an encoded `resolved_row` of the resolver. `code` says why no driver was chosen, or is None.
+    """
     return _encode_resolution_row(int(at), who, via, tool, workspace, row, code)
 
 
@@ -87,7 +90,7 @@ def resolution_row(at: float, who: str, via: str, tool: str, workspace: str, row
 def _frame(
     at: int, who: str, via: str, tool: str, workspace: str, facts: bytes, input_keys: tuple[str, ...], code: str | None
 ) -> bytes:
-    """All but the duration: many calls of one second share it."""
+    """Encode an invocation row without its duration, which many calls within one second share."""
     head = {
         "at": rfc3339(at),
         "who": who,
@@ -114,13 +117,16 @@ def invoked_row(
     seconds: float,
     code: str | None,
 ) -> bytes:
-    """`facts`: what `facts_of` says. `code`: of the error; None when it succeeded."""
+    """Encode the audit row of one invocation.
+
+    `facts` come from `facts_of`. `code` is the code of the error, or None if the call succeeded.
+    """
     frame = _frame(int(at), who, via, tool, workspace, facts, input_keys, code)
     return b'%b,"duration_ms":%.3f}' % (frame, seconds * 1000)
 
 
 def facts_of(contract: Contract, choice: SelectionChoice) -> bytes:
-    """What is the same for every call that this driver serves."""
+    """Encode the facts that are the same for every call that this driver serves."""
     candidate = choice.candidate
     driver = candidate.driver
     return _encode(
@@ -140,7 +146,7 @@ def facts_of(contract: Contract, choice: SelectionChoice) -> bytes:
 
 
 def auth_of(driver: Driver) -> str:
-    """Of a driver that takes calls: one that lacks a login or a secret takes none."""
+    """Return the auth state of a driver that takes calls. A driver without its login or secret takes none."""
     return "authed" if driver.secret_names or driver.auth is not None else "unknown"
 
 
@@ -160,7 +166,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
-    """What each call of one binding needs, made once."""
+    """Values that every call of one binding needs, computed once."""
 
     bound: Any  # protocol.drivers.binding.match.Bound
     wire_name: Raw
@@ -175,27 +181,29 @@ class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
     watches: tuple[Watch, Watch]  # of the contract's input and of the server's arguments
     uri_names: tuple[frozenset[str] | None, frozenset[str] | None]  # the members of each that may be one; None: any
 
-    def is_plain(self, given: dict[str, Any]) -> bool:
-        """Whether the input is what the server is sent."""
+    def is_plain(self, inputs: dict[str, Any]) -> bool:
+        """Return whether the server can receive the input unchanged."""
         try:
-            return self.plain is not None and self.plain.issuperset(given) and self.accepts(given)
+            return self.plain is not None and self.plain.issuperset(inputs) and self.accepts(inputs)
         except ValueError:  # what the validator cannot look at is told the long way
             return False
 
-    def uris(self, given: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
-        """AIP-security-6: what is checked before it is forwarded. Most calls hold no text that could be one."""
+    def uris(self, inputs: dict[str, Any], arguments: dict[str, Any]) -> list[str]:
+        """Return the URIs to check before the call is forwarded (AIP-security-6). Most calls hold no text that could
+        be a URI.
+        """
         mine, other = self.uri_names
         if (
             mine is not None
             and other is not None
-            and mine.isdisjoint(given)
+            and mine.isdisjoint(inputs)
             and other.isdisjoint(arguments)
             and not may_hold_uri(arguments)
-            and (arguments is given or not may_hold_uri(given))
+            and (arguments is inputs or not may_hold_uri(inputs))
         ):
             return []
         ours, theirs = self.watches
-        return list(dict.fromkeys((*ours.uris(given), *theirs.uris(arguments))))
+        return list(dict.fromkeys((*ours.uris(inputs), *theirs.uris(arguments))))
 
 
 class CompiledContract:
@@ -229,10 +237,12 @@ class CompiledContract:
 
     # Check 7 of the guard
 
-    def maybe_fault(self, given: Any, caller: Caller) -> DriverRefusal | None:
-        """AIP-14.rules-4: the host checks input and context before anything is chosen."""
-        if not self._inputs.accepts(given):  # AIP-tools-12, AIP-30.resolve-6
-            refusal = self._inputs.maybe_fault(given)
+    def maybe_fault(self, inputs: Any, caller: Caller) -> DriverRefusal | None:
+        """Check input and context before a driver is chosen (AIP-14.rules-4). Return the refusal, or None if they
+        are valid.
+        """
+        if not self._inputs.accepts(inputs):  # AIP-tools-12, AIP-30.resolve-6
+            refusal = self._inputs.maybe_fault(inputs)
             return DriverRefusal(code="input_invalid", message=str(refusal))
         if self._context is not None:
             refusal = self._context.maybe_fault(context_of(caller, self.workspace))
@@ -242,8 +252,8 @@ class CompiledContract:
 
     # Check 8 of the guard
 
-    def decide(self, given: Mapping[str, Any], pinned: str | None, clock: Clock) -> Decision:
-        dropped = self._dropped.intersection(given) if self._dropped else _NOTHING
+    def decide(self, inputs: Mapping[str, Any], pinned: str | None, clock: Clock) -> Decision:
+        dropped = self._dropped.intersection(inputs) if self._dropped else _NOTHING
         only, last, ident = self._only, self._last, self.contract.id
         if only is not None and last is not None and pinned is None and not dropped:
             state, code, reason, login, serves = last[0][0]
@@ -256,32 +266,36 @@ class CompiledContract:
             ):
                 return last[1]
         standing: list[tuple[object, ...]] = [
-            (one.state, one.code, one.reason, one.login, ident in one.contract_ids) for one in self._all
+            (provider.state, provider.code, provider.reason, provider.login, ident in provider.contract_ids)
+            for provider in self._all
         ]
         if self._checked:
-            standing += [(one.passed_at, one.failed_at) for one in self._checked]
+            standing += [(provider.passed_at, provider.failed_at) for provider in self._checked]
         if last is not None and pinned is None and not dropped and last[0] == standing:
             return last[1]
         key = (pinned, *standing, *sorted(dropped))
-        known = self._decisions.get(key)
-        if known is None:
-            known, lasts = self._make_decision(given, pinned, clock.now())
+        decision = self._decisions.get(key)
+        if decision is None:
+            decision, lasts = self._make_decision(inputs, pinned, clock.now())
             if not lasts:
-                return known
+                return decision
             if len(self._decisions) >= DECISIONS_MAX:
                 self._decisions.clear()
-            self._decisions[key] = known
+            self._decisions[key] = decision
         if pinned is None and not dropped:
-            self._last = (standing, known)
-        return known
+            self._last = (standing, decision)
+        return decision
 
-    def _make_decision(self, given: Mapping[str, Any], pinned: str | None, now: float) -> tuple[Decision, bool]:
-        """The decision, and whether it holds until a provider's state changes: a failed check grows old by itself."""
-        found = [self._candidate(provider) for provider in self._all]
-        candidates = [each for each in found if each is not None]
+    def _make_decision(self, inputs: Mapping[str, Any], pinned: str | None, now: float) -> tuple[Decision, bool]:
+        """Return a decision, and whether it is valid until a provider's state changes.
+
+        With a failed check it is not, because the check expires after some time.
+        """
+        possible = [self._candidate(provider) for provider in self._all]
+        candidates = [each for each in possible if each is not None]
         request = SelectionRequest(
             contract=self.contract,
-            inputs=frozenset(given),
+            inputs=frozenset(inputs),
             now=now,
             pinned=self._pinned or pinned,  # the operator's word before a round's
             region=self._policy.region,
@@ -290,11 +304,11 @@ class CompiledContract:
         providers = tuple(self._providers[each.candidate.key] for each in resolution.ranked)
         row = encode_value(resolved_row(request, resolution))
         facts = tuple(facts_of(self.contract, each) for each in resolution.ranked)
-        made = Decision(resolution, providers, row, facts)
-        return made, not any(each.failed_at is not None for each in candidates)
+        decision = Decision(resolution, providers, row, facts)
+        return decision, not any(each.failed_at is not None for each in candidates)
 
     def explained(self, name: str, clock: Clock) -> ServedContract:
-        """A view for people: who would serve a call without optional inputs, and why."""
+        """Return a view for people that shows which driver would serve a call without optional inputs, and why."""
         resolution = self.decide({}, None, clock).resolution
         return ServedContract(
             contract=self.contract.id,
@@ -333,7 +347,7 @@ class CompiledContract:
         )
 
     def outlook(self, clock: Clock) -> Outlook:
-        """A view for an operator: who would serve a call without optional inputs, and why."""
+        """Return a view for an operator that shows which driver would serve a call without optional inputs, and why."""
         resolution = self.decide({}, None, clock).resolution
         if resolution.chosen is None:
             why = [f"{server_name(each.driver)}: {each.reason}" for each in resolution.rejected]
@@ -346,17 +360,17 @@ class CompiledContract:
     # Sending
 
     def prepared(self, provider: Provider) -> PreparedBinding | None:
-        """The prepared binding; None where the server, once checked, turned out not to serve this contract."""
+        """Return the prepared binding, or None if a check showed that the server does not serve this contract."""
         bound = provider.bound.get(self.contract.id)
-        known = self._prepared.get(id(provider))  # which lives as long as this does
-        if known is not None and known.bound is bound:
-            return known
+        cached = self._prepared.get(id(provider))  # which lives as long as this does
+        if cached is not None and cached.bound is bound:
+            return cached
         if bound is None:
             return None
         binding: Binding = bound.binding
         item = _item(provider, bound.tool_name)
         schemas = (self.contract.inputs, item.get("inputSchema"))
-        made = self._prepared[id(provider)] = PreparedBinding(
+        prepared = self._prepared[id(provider)] = PreparedBinding(
             bound=bound,
             wire_name=Raw(encode_value(bound.tool_name)),
             head=modern_head(TOOLS_CALL) + b"mcp-name: %b\r\n" % encode_header(bound.tool_name),
@@ -373,25 +387,27 @@ class CompiledContract:
             and binding.result_wrap is None
             and not binding.schema_narrowing.drop_outputs,
         )
-        return made
+        return prepared
 
 
 def _timeout_ms(contract: Contract, binding: Binding, provider: Provider) -> int:
-    """AIP-30.implements-5: a driver can make the contract's time shorter, never longer."""
+    """Return the time limit of a call. A driver can shorten the contract's limit but not extend it
+    (AIP-30.implements-5).
+    """
     own = binding.timeout_ms if binding.timeout_ms is not None else provider.driver.timeout_ms
     return contract.timeout_ms if own is None else min(contract.timeout_ms, own)  # AIP-30.implements-5
 
 
 def _item(provider: Provider, tool_name: str) -> dict[str, Any]:
-    """The tool as its server listed it."""
+    """Return the input schema of the tool as its server listed it, or an empty object if it is not listed."""
     item = dict(provider.listing.tools.items).get(tool_name) if provider.listing is not None else None
     return {} if item is None else {"inputSchema": maybe_value(item, "inputSchema")}
 
 
 def _mirrored_arguments(item: Mapping[str, Any]) -> tuple[Mirrored, ...]:
-    """Arguments that a 2026-07-28 server wants repeated as headers."""
-    found = mirrored_arguments(item.get("inputSchema"))
-    return () if isinstance(found, str) else found
+    """Return the arguments that a 2026-07-28 server wants repeated as headers."""
+    mirrored = mirrored_arguments(item.get("inputSchema"))
+    return () if isinstance(mirrored, str) else mirrored
 
 
 def _plain(feeding: Feeding) -> frozenset[str] | None:
@@ -404,7 +420,7 @@ def _plain(feeding: Feeding) -> frozenset[str] | None:
 
 
 def _uri_names(schema: Any) -> frozenset[str] | None:
-    """The members of a plain list of properties that may be URIs; None where a schema says it in another way."""
+    """Return the properties that may be URIs, or None if the schema describes them other than in a plain list."""
     if not isinstance(schema, Mapping):
         return frozenset()
     listed = schema.get("properties")
@@ -421,7 +437,7 @@ def _says_uri(schema: Any) -> bool:
 
 
 def may_hold_uri(value: dict[str, Any]) -> bool:
-    """Whether any text in it has a colon. Written for what most calls hold: a few texts and numbers."""
+    """Return whether any text in the value has a colon. This is fast for most calls, with a few texts and numbers."""
     for member in value.values():
         kind = type(member)
         if kind is str:
@@ -435,7 +451,7 @@ def may_hold_uri(value: dict[str, Any]) -> bool:
 
 
 def _compile(schema: Mapping[str, Any]) -> Compiled:
-    made = compile_schema(dict(schema))
-    if made is None:
+    compiled = compile_schema(dict(schema))
+    if compiled is None:
         raise ValueError("a contract's schema was checked when its file was read")
-    return made
+    return compiled

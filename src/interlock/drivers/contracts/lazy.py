@@ -30,8 +30,11 @@ class LazyContracts:
         keep: Callable[[Iterable[str]], None],
         ruled: AsyncFeed[str],
     ) -> None:
-        """`taken`: the segments that servers and registrants have. `keep` is told those that may not be registered.
-        `ruled`: the segment of a tool of which an operator said something new."""
+        """Prepare to offer contracts as soon as there are any.
+
+        `taken` holds the segments of servers and registrants. `keep` receives the segments that must not be registered.
+        `ruled` reports the segment of a tool when an operator changes its rules.
+        """
         self._current = current
         self._catalog = catalog
         self._taken = taken

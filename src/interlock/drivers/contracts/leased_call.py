@@ -41,7 +41,7 @@ INTERNAL: Final = DriverRefusal(code="internal", message="something failed insid
 
 
 class CallServices(Protocol):
-    """What a leased call needs from the link that offers it."""
+    """Services that a leased call needs from the link that offers it."""
 
     @property
     def guard(self) -> Guard[Route]: ...
@@ -53,7 +53,7 @@ class CallServices(Protocol):
     def recorder(self) -> Recorder: ...
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it in a task that is kept until it ends."""
+        """Run `work` in a task and hold a reference to the task until it ends."""
 
 
 class LeasedCall(Call, eq=False, kw_only=True):
@@ -99,7 +99,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
                 self.fail(INTERNAL)
 
     def borrow(self, provider: Provider) -> None:
-        """Lease a link at once where the provider is ready, else as soon as it is."""
+        """Lease a link immediately if the provider is ready, else as soon as it is."""
         lease = provider.maybe_ready(self.caller)
         if lease is not None:
             self.lease = lease
@@ -110,18 +110,18 @@ class LeasedCall(Call, eq=False, kw_only=True):
         self.begin(self._acquire_lease(provider))
 
     async def _acquire_lease(self, provider: Provider) -> None:
-        found = await provider.acquire(self.caller, self.timeout_s or 0.0)
-        if isinstance(found, DriverRefusal):
+        lease = await provider.acquire(self.caller, self.timeout_s or 0.0)
+        if isinstance(lease, DriverRefusal):
             if not self.done:
-                self.on_lease_failed(provider, found)
+                self.on_lease_failed(provider, lease)
         elif self.done:  # its client left meanwhile; what was started for it stays
-            found.release()
+            lease.release()
         else:
-            self.lease = found
-            self.on_leased(provider, found.link)
+            self.lease = lease
+            self.on_leased(provider, lease.link)
 
     def send_over(self, link: ServerLink, params: dict[str, Any], head: bytes) -> Refused | None:
-        """Send the request over the leased link. Returns the refusal where that link is gone."""
+        """Send the request over the leased link. Return the refusal if that link is gone, else None."""
         assert self.admitted is not None  # noqa: S101  (it departed, and has not ended)
         verdict = self.services.guard.derive(self.admitted, link)
         if isinstance(verdict, Refused):
@@ -161,9 +161,9 @@ class LeasedCall(Call, eq=False, kw_only=True):
 
     def _take_no_task(self) -> None:
         """Withhold the tasks capability: one request has one result, and no client could ask about a task."""
-        said = self.meta.get(META_CAPABILITIES)
-        if said is not None and declares_tasks(said):
-            self.meta = {**self.meta, META_CAPABILITIES: without_tasks(said)}
+        capabilities = self.meta.get(META_CAPABILITIES)
+        if capabilities is not None and declares_tasks(capabilities):
+            self.meta = {**self.meta, META_CAPABILITIES: without_tasks(capabilities)}
             self.params["_meta"] = self.meta
 
     def _set_deadline(self) -> None:
@@ -175,15 +175,17 @@ class LeasedCall(Call, eq=False, kw_only=True):
             self.deadline = self.since + self.timeout_s
 
     def log_failure(self, driver: str, error: DriverRefusal) -> str:
-        """Log the failure. Returns the ref under which the log says more than the client is told."""
+        """Log the failure and return its ref, under which the log has more details than the client receives."""
         ref = secrets.token_hex(6)
-        said = error.message[:MESSAGE_CHARS_MAX]
+        message = error.message[:MESSAGE_CHARS_MAX]
         level = logging.DEBUG if error.code == "input_invalid" else logging.WARNING  # that one the caller can mend
-        log.log(level, "%s by %s (ref %s): %s: %s %s", self.target, driver, ref, error.code, said, error.cause or "")
+        log.log(level, "%s by %s (ref %s): %s: %s %s", self.target, driver, ref, error.code, message, error.cause or "")
         return ref
 
     def answer_result(self, result: bytes, outcome: Outcome) -> None:
-        """End the call with a tool's result made by the node, of 2026-07-28, as its client's era has it."""
+        """End the call with a tool result that the node made in the 2026-07-28 form, converted to the era of the
+        client.
+        """
         if self.caller.era is not Era.MODERN:
             brought = result_to_legacy(Raw(result))
             result = result if isinstance(brought, Refusal) else brought

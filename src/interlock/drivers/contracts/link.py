@@ -93,7 +93,10 @@ class PassthroughCall(LeasedCall, eq=False, kw_only=True):
         super().on_response(response, era)
 
     def fail(self, error: DriverRefusal) -> None:
-        """A tool's result says so; a prompt or a resource has none that could: a JSON-RPC error."""
+        """End the call with the error, as the result of a tool or as a JSON-RPC error.
+
+        Results of prompts and resources cannot report an error.
+        """
         ref = self.log_failure(self.provider.driver.segment, error)
         if error.retryable and error.code in UNREACHABLE:
             self.on_failed(unreachable(ref), Outcome.LOST)
@@ -137,10 +140,12 @@ class ContractLink(Link):
         self.set_state(LinkState.READY, None)
 
     def offers(self, capability: str, has: bool) -> None:
-        """What clients are told of it when they are greeted."""
+        """Add or remove a capability that clients see when they initialize."""
         assert self.facts is not None  # noqa: S101  (greeted above)
-        known = {name: raw for name, raw in self.facts.capabilities.items() if name != capability}
-        self.facts = msgspec.structs.replace(self.facts, capabilities=known | ({capability: RAW_EMPTY} if has else {}))
+        capabilities = {name: raw for name, raw in self.facts.capabilities.items() if name != capability}
+        self.facts = msgspec.structs.replace(
+            self.facts, capabilities=capabilities | ({capability: RAW_EMPTY} if has else {})
+        )
 
     def begin(self, work: Coroutine[Any, Any, None]) -> None:
         self._work.begin(work)
@@ -160,7 +165,7 @@ class ContractLink(Link):
         return self._new_tool_call
 
     def _new_tool_call(self, *fields: Any) -> Call:
-        """`fields`: as of a plain call; the route is the last."""
+        """Create the call of a tool. `fields` are those of a plain call; the last one is the route."""
         route: Route = fields[-1]
         params: dict[str, Any] = fields[_PARAMS]
         approved = route.is_held
@@ -195,7 +200,7 @@ class ContractLink(Link):
         return call
 
     def _read(self, uri: str, *fields: Any) -> Call:
-        """Of a reference, of a resource that is listed, or of one that a listed template names."""
+        """Create the call that reads a reference, a listed resource, or a resource that a listed template matches."""
         sha256 = None
         if uri.startswith(REFERENCE_PREFIX):
             ref = parse_reference(uri, self.kinds)
@@ -206,7 +211,7 @@ class ContractLink(Link):
             uri, sha256 = ref.uri, ref.sha256
         else:
             shown = self.shown.resources.get(uri) or next(
-                (one for template, one in self.shown.templates.items() if matches_template(template, uri)), None
+                (item for template, item in self.shown.templates.items() if matches_template(template, uri)), None
             )
             provider = shown.provider if shown is not None else None
         if provider is None:
@@ -223,7 +228,7 @@ class ContractLink(Link):
 
 
 class _WithdrawnToolCall(Call, eq=False):
-    """A call of a tool that was listed and is offered no more."""
+    """Call of a tool that was listed and is no longer offered."""
 
     def argument_refusal(self) -> Refusal:
         return RELISTED

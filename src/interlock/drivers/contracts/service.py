@@ -47,7 +47,10 @@ class Contracts:
         recorder: Recorder,
         keep: Callable[[Iterable[str]], None],
     ) -> None:
-        """`taken`: the segments that servers and registrants have. `keep` is told those that may not be registered."""
+        """Create the service without any links.
+
+        `taken` holds the segments of servers and registrants. `keep` receives the segments that must not be registered.
+        """
         self._plan = plan
         self._catalog = catalog
         self._taken = taken
@@ -71,20 +74,20 @@ class Contracts:
         return self._links
 
     def skills(self) -> dict[str, tuple[SkillBlock, ...]]:
-        """Every skill that has blocks, and for each block its prompt as it is listed and who serves it."""
-        found: dict[str, list[SkillBlock]] = {}
+        """Return every skill that has blocks, with the listed prompt and the driver of each block."""
+        skills: dict[str, list[SkillBlock]] = {}
         for segment, link in sorted(self._links.items()):
             for block in link.shown.prompts.values():
                 if block.skill is not None:
-                    said = SkillBlock(
+                    view = SkillBlock(
                         block=block.name,
                         prompt=f"{segment}.{block.name}",
                         driver=block.provider.driver.key,
                         server_prompt=block.theirs,
                         description=_text(block.item.get("description")),
                     )
-                    found.setdefault(block.skill, []).append(said)
-        return {skill: tuple(blocks) for skill, blocks in sorted(found.items())}
+                    skills.setdefault(block.skill, []).append(view)
+        return {skill: tuple(blocks) for skill, blocks in sorted(skills.items())}
 
     async def take(self, table: ContractTable) -> None:
         async with self._taking:
@@ -92,32 +95,36 @@ class Contracts:
             await self._take(table)
 
     async def retake(self) -> None:
-        """Take the table again: servers got or gave back segments."""
+        """Apply the table again, because servers took or released segments."""
         async with self._taking:
             await self._take(self._table)
 
     def maybe_resolution(self, contract: str) -> DriverResolution | None:
-        """Who would serve a call of this contract, by its id, and why; None: it is not offered."""
-        known = self._serving.get(contract)
-        return None if known is None else known[1].decide({}, None, self._clock).resolution
+        """Return which driver would serve a call of the contract with this id, and why, or None if it is not
+        offered.
+        """
+        entry = self._serving.get(contract)
+        return None if entry is None else entry[1].decide({}, None, self._clock).resolution
 
     def replan(self, plan: Plan) -> None:
         self._plan = plan
 
     async def restock(self, segment: str) -> None:
-        """List the tools of a segment anew: an operator changed their rules."""
+        """List the tools of a segment again, because an operator changed their rules."""
         link = self._links.get(segment)
         if link is not None:
             self._catalog.reconsider(segment)
             await self._catalog.stock_again(link, self._listings[segment])
 
     async def restock_all(self) -> None:
-        """List every segment anew: the rules for tools changed."""
+        """List every segment again, because the rules for tools changed."""
         for segment, link in list(self._links.items()):
             await self._catalog.stock_again(link, self._listings[segment])
 
     def explained(self, name: str) -> ServedContract | None:
-        """Who serves a contract now, and why not the others; None: none of that id or name is offered."""
+        """Return which driver serves a contract now, and why not the others, or None if no contract of that id or
+        name is offered.
+        """
         for segment, link in self._links.items():
             for local, served in link.contracts.items():
                 if name in (served.contract.id, f"{segment}.{local}"):
@@ -125,15 +132,15 @@ class Contracts:
         return None
 
     async def _take(self, table: ContractTable) -> None:
-        offering = offer(contract for one, contract in table.contracts.items() if table.providers.get(one))
+        offering = offer(contract for key, contract in table.contracts.items() if table.providers.get(key))
         contracts: dict[str, list[Offered]] = {}
         for offered in offering.offered:
             contracts.setdefault(offered.segment, []).append(offered)
         names = {segment: frozenset(each.local for each in offers) for segment, offers in contracts.items()}
         exposure = expose(table.drivers, names)
         problems = [*offering.problems, *exposure.problems]
-        segments = {one: shown for one, shown in exposure.segments.items() if _is_any(shown)}
-        for segment in [one for one in (contracts.keys() | segments.keys()) if one in self._taken]:
+        segments = {key: shown for key, shown in exposure.segments.items() if _is_any(shown)}
+        for segment in [key for key in (contracts.keys() | segments.keys()) if key in self._taken]:
             problems += [_segment_problem(each) for each in contracts.pop(segment, ())]
             problems += [
                 _server_segment_problem(each, segment) for each in _drivers_of(segments.pop(segment, ExposedItems()))
@@ -143,7 +150,7 @@ class Contracts:
         for segment in self._links.keys() - contracts.keys() - segments.keys():
             self._catalog.drop(self._links.pop(segment))
             del self._listings[segment]
-        self._serving = {one: known for one, known in self._serving.items() if one in table.contracts}
+        self._serving = {key: entry for key, entry in self._serving.items() if key in table.contracts}
         before, self._items = self._items, {}
         for segment in sorted(contracts.keys() | segments.keys()):
             offers, shown = contracts.get(segment, []), segments.get(segment, ExposedItems())
@@ -182,36 +189,41 @@ class Contracts:
         link.contracts = served
 
     def _compiled_contract(self, offered: Offered, table: ContractTable) -> CompiledContract:
-        """The compiled contract, the same object while its inputs are the same: compiling schemas is slow."""
+        """Return the compiled contract, the same object while its inputs are unchanged, because compiling schemas is
+        slow.
+        """
         drivers, contract = self._plan.drivers, offered.contract
         policy = SelectionPolicy(allow=drivers.policy.allow, deny=drivers.policy.deny, region=drivers.region)
         made_of = (contract, table.providers[contract.id], policy, drivers.pins.get(contract.id), self._plan.workspace)
-        known = self._serving.get(contract.id)
-        if known is None or known[0] != made_of:
+        entry = self._serving.get(contract.id)
+        if entry is None or entry[0] != made_of:
             _, providers, _, pinned, workspace = made_of
             served = CompiledContract(offered, providers, policy=policy, pinned=pinned, workspace=str(workspace))
-            known = self._serving[contract.id] = (made_of, served)
-        return known[1]
+            entry = self._serving[contract.id] = (made_of, served)
+        return entry[1]
 
     def _build_items(
         self, things: list[tuple[str, dict[str, Any], bool]], before: Mapping[tuple[bool, bytes], Item]
     ) -> Items:
-        """Name, item, and whether a person is asked about each call, which a route depends on as on its item."""
+        """Build the items of a listing from tuples of name, item, and whether a person confirms each call.
+
+        The confirmation is part of the digest, because a route depends on it as on its item.
+        """
         digest = hashlib.sha256()
         items = []
         for name, item, asks in things:
             written = encode_value(item)
             key = (asks, written)
             raw = {member: Raw(encode_value(value)) for member, value in item.items()}
-            kept = self._items[key] = before.get(key) or raw
+            stored = self._items[key] = before.get(key) or raw
             digest.update(b"%d%d %b" % (asks, len(written), written))
-            items.append((name, kept))
+            items.append((name, stored))
         return Items(items=tuple(items), digest=digest.digest() if items else b"", private=False)
 
 
 def _text(value: Any) -> str:
-    said = decode_value(value) if isinstance(value, Raw) else value
-    return said if isinstance(said, str) else ""
+    text = decode_value(value) if isinstance(value, Raw) else value
+    return text if isinstance(text, str) else ""
 
 
 def _is_any(shown: ExposedItems) -> bool:

@@ -26,7 +26,7 @@ _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 
 
 class ExposedItem(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing under a driver's segment: `name` as it is offered, `theirs` as its server calls it."""
+    """Item under a driver's segment. `name` is the offered name and `theirs` the server's own name."""
 
     provider: Provider
     name: str
@@ -36,7 +36,7 @@ class ExposedItem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExposedItems(msgspec.Struct, kw_only=True):
-    """What stands under one segment, each kind by the name it is offered under."""
+    """Items under one segment, each kind by the offered name."""
 
     tools: dict[str, ExposedItem] = {}
     prompts: dict[str, ExposedItem] = {}
@@ -51,19 +51,22 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expose(providers: Iterable[Provider], contracts: Mapping[str, frozenset[str]]) -> Exposure:
-    """`contracts`: segment -> the local names that contracts have there; nothing else gets them."""
+    """Collect the unbound items that drivers expose.
+
+    `contracts` maps a segment to the local names that its contracts have; no other item can use those names.
+    """
     drivers = list(providers)
     registered = register_kinds(each.driver for each in drivers)
     problems = list(registered.problems)
     segments: dict[str, ExposedItems] = {}
     for provider in drivers:
         segment = exposed_segment(provider.driver.id)
-        made = _ExposureBuilder(provider, registered.kinds, contracts.get(segment, frozenset()))
+        builder = _ExposureBuilder(provider, registered.kinds, contracts.get(segment, frozenset()))
         shown = segments.setdefault(segment, ExposedItems())
         for kind in ExposedItems.__struct_fields__:
-            for each in made.of(kind):
+            for each in builder.of(kind):
                 getattr(shown, kind).setdefault(each.name, each)
-        problems += made.problems
+        problems += builder.problems
     return Exposure(segments=segments, kinds=registered.kinds, problems=tuple(problems))
 
 
@@ -102,9 +105,9 @@ class _ExposureBuilder:
         if _was_not_listed(self._listing.prompts):
             self._warn("/prompts", "prompts_unsupported", "its server has no prompts")  # AIP-prompts-1
             return
-        known = dict(self._listing.prompts.items)
+        listed = dict(self._listing.prompts.items)
         for index, prompt in enumerate(self._driver.prompts):
-            item = known.get(prompt.name)
+            item = listed.get(prompt.name)
             if item is None:
                 # AIP-prompts-1
                 self._warn(f"/prompts/{index}/name", "prompt_missing", "its server has no prompt of this name")
@@ -129,8 +132,8 @@ class _ExposureBuilder:
         for kind in self._kinds:
             template = f"{kind.name}:{{+uri}}"
             described = next((each.description for each in self._driver.resources if each.description), None)
-            said = {} if described is None else {"description": described}
-            yield self._exposed_item(template, template, {"uriTemplate": template, "name": kind.name, **said})
+            members = {} if described is None else {"description": described}
+            yield self._exposed_item(template, template, {"uriTemplate": template, "name": kind.name, **members})
 
     def _raw_templates(self) -> list[str]:
         return [each.uri_template for each in self._driver.resources if each.integrate_as == "raw"]
@@ -153,17 +156,17 @@ class _ExposureBuilder:
 
 
 def skill_of(prompt: Prompt) -> str:
-    """A skill is called as the folder of its SKILL.md."""
+    """Return the name of a skill, which is the folder of its SKILL.md."""
     return PurePosixPath(prompt.skill_ref or "").parent.name
 
 
 def block_name(prompt: Prompt) -> str:
-    """AIP-prompts-3."""
+    """Return the name of the skill block that a prompt becomes (AIP-prompts-3)."""
     return f"{skill_of(prompt)}_{prompt.name}"
 
 
 def _was_not_listed(items: Items) -> bool:
-    """A server that does not have them is not asked, and nothing of it has a digest."""
+    """Return whether the server lacks this kind of item. Such a list is never requested and has no digest."""
     return not items.digest
 
 

@@ -108,7 +108,7 @@ class DockerKind(ServerKind[Docker]):
 
 
 def with_another_port(installed: Installed) -> Installed:
-    """The same container, served on another free port of the loopback: every process needs its own."""
+    """Return the same container on another free loopback port, because every process needs its own."""
     if installed.url is None:
         return installed
     before = installed.url.partition("//")[2].partition("/")[0]
@@ -126,7 +126,7 @@ async def remove_leftover_containers(command: Sequence[str], reaper: OrphanReape
 
 
 def free_port() -> int:
-    """A port of the loopback that nothing listens on now."""
+    """Return a loopback port that nothing listens on now."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
         return port
@@ -142,7 +142,10 @@ def container_command(
     host_port: int | None = None,
     is_open: bool = False,
 ) -> tuple[str, ...]:
-    """The words before server.args. `is_open`: the operator lets this driver run without a sandbox."""
+    """Return the words of the command before server.args.
+
+    `is_open` means that the operator lets this driver run without a sandbox.
+    """
     server = driver.server
     if not isinstance(server, Docker):
         raise TypeError("only a server of kind docker runs in a container")
@@ -163,7 +166,10 @@ def container_command(
 
 
 def environment_names(driver: Driver) -> tuple[str, ...]:
-    """Every name the container is given, once. Raises ContainerRefused for one that the client would obey."""
+    """Return the names of all environment variables of the container, once each.
+
+    Raise ContainerRefused for a name that the engine's client itself would obey.
+    """
     names = dict.fromkeys(getattr(driver.server, "env", {}))
     if driver.sandbox is not None and driver.sandbox.env is not None:
         names |= dict.fromkeys((*driver.sandbox.env.passed, *driver.sandbox.env.set))
@@ -178,7 +184,7 @@ def environment_names(driver: Driver) -> tuple[str, ...]:
 
 
 def _network(driver: Driver, is_served: bool, is_open: bool) -> Sequence[str]:
-    """AIP-security-2, -3: what cannot be held to the list is refused."""
+    """Return the network options, or refuse a network that cannot be limited to the list (AIP-security-2, -3)."""
     egress = driver.network.egress if driver.network is not None else ()
     if is_open or "*" in egress:
         return ()
@@ -193,10 +199,10 @@ def _network(driver: Driver, is_served: bool, is_open: bool) -> Sequence[str]:
 
 
 def _volume(text: str, data: Path) -> str:
-    found = _VOLUME.fullmatch(text)
-    if found is None or not set((found["options"] or "").split(",")) <= {"", "ro", "rw", "z", "Z"}:
+    parts = _VOLUME.fullmatch(text)
+    if parts is None or not set((parts["options"] or "").split(",")) <= {"", "ro", "rw", "z", "Z"}:
         raise ContainerRefused("install_failed", "an entry of server.volumes is none; write /host/path:/path:ro")
-    source = found["source"]
+    source = parts["source"]
     if not source.startswith("/"):
         if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", source):
             return text  # a volume that the engine keeps

@@ -42,7 +42,7 @@ class DeclaredPath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerKind(Generic[ServerT]):
-    """What a node does with servers of one kind. The methods have no state and take the server block."""
+    """Operations of a node on servers of one kind. The methods have no state and take the server block."""
 
     # The code of a server that cannot be reached and gives no code itself.
     failure_code: ClassVar[str] = "tool_unavailable"

@@ -29,14 +29,14 @@ class PypiKind(ServerKind[Pypi]):
         if server.runner in {"uvx", "pipx"}:
             runners = PythonRunners(installation.packages)
             keep = runners.keep_with_uvx if server.runner == "uvx" else runners.keep_with_pipx
-            kept = await keep(pins, server.package, server.entry, brought.beside)
+            runnable = await keep(pins, server.package, server.entry, brought.beside)
             return Installed(
-                command=kept.command,
+                command=runnable.command,
                 version=pins.version,
                 lock=brought.lock,
-                reads=kept.reads,
-                writes=kept.writes,
-                env=kept.env,
+                reads=runnable.reads,
+                writes=runnable.writes,
+                env=runnable.env,
                 notes=brought.notes,
             )
         folder = await installation.packages.put(pins)

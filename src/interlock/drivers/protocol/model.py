@@ -266,12 +266,12 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """AIP-30: what caches, audit and registration call it."""
+        """Return the key of the driver in caches, audit and registration: id@major (AIP-30)."""
         return f"{self.id}@{self.version.partition('.')[0]}"
 
     @property
     def segment(self) -> str:
-        """The name of its server for people."""
+        """Return the name of the driver's server that people see."""
         return exposed_segment(self.id)
 
 

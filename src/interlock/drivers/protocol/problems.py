@@ -30,8 +30,11 @@ Severity = Literal["error", "warning", "note"]
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
-    """Where, what, and what to do. An error keeps the file from being used; a warning becomes an error with --strict;
-    a note never does. Values out of the file are not repeated, for any of them may be a secret."""
+    """Fault in a file: where it is, what is wrong, and what to do about it.
+
+    An error prevents the file from being used; a warning becomes an error with --strict; a note never does. Values from
+    the file are not repeated, because any of them may be a secret.
+    """
 
     file: str
     line: int | None = None
@@ -63,7 +66,7 @@ class Reading(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
         return tuple(each for each in self.problems if each.severity == "warning")
 
     def strict(self) -> "Reading[Value]":
-        """With every warning an error."""
+        """Return the reading with every warning turned into an error."""
         if not self.warnings:
             return self
         raised = [
@@ -78,13 +81,13 @@ class Reading(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """On which line each field of one file stands, for a fault that is found in it later."""
+    """Line numbers of the fields of one file, for faults that are noticed after reading."""
 
     file: str
     lines: Mapping[str, int] = {}  # JSON pointer -> line, counted from 1
 
     def line(self, pointer: str) -> int | None:
-        """The line of the field, or of the nearest one around it that is written."""
+        """Return the line of the field, or of the nearest enclosing field that is written, or None if there is none."""
         while pointer not in self.lines:
             if not pointer:
                 return None

@@ -27,15 +27,17 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[str, ...]
 
     def record(self, line: str) -> dict[str, str] | None:
-        """The named groups of a line; those that took no part are left out. None: the line is not like this."""
-        found = self.compiled.fullmatch(line)
-        if found is None:
+        """Return the named groups of a line without those that did not take part, or None if the line does not
+        match.
+        """
+        groups = self.compiled.fullmatch(line)
+        if groups is None:
             return None
-        return {name: found[name] for name in self.groups if found[name] is not None}
+        return {name: groups[name] for name in self.groups if groups[name] is not None}
 
 
 def read_pattern(text: str) -> Pattern | str:
-    """What is wrong with it, where something is."""
+    """Compile a pattern, or return what is wrong with it."""
     if len(text) > PATTERN_CHARS_MAX:
         return f"a pattern has at most {PATTERN_CHARS_MAX} characters"
     try:
@@ -46,13 +48,13 @@ def read_pattern(text: str) -> Pattern | str:
     options.log_errors = False
     options.max_mem = PROGRAM_BYTES_MAX
     try:
-        made = re2.compile(text, options=options)
+        compiled = re2.compile(text, options=options)
     except (re2.error, ValueError):
         return "this is no pattern of RE2: it has no lookaround and no references to groups"
-    if not made.groupindex:
+    if not compiled.groupindex:
         return "the pattern names no part: write (?P<name>...) around each"
-    named = sorted(made.groupindex, key=lambda name: int(made.groupindex[name]))
-    return Pattern(compiled=made, groups=tuple(named))
+    named = sorted(compiled.groupindex, key=lambda name: int(compiled.groupindex[name]))
+    return Pattern(compiled=compiled, groups=tuple(named))
 
 
 PATH_CHARS_MAX: Final = 1024  # AIP-extract-3
@@ -131,7 +133,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def only_name(self) -> str | None:
-        """The name, where the path is one name and nothing else."""
+        """Return the name if the path consists of a single name, else None."""
         if len(self.steps) == 1 and isinstance(self.steps[0], Name):
             return self.steps[0].key
         return None
@@ -140,7 +142,7 @@ class Path(msgspec.Struct, frozen=True, kw_only=True):
         return "$" + "".join(map(str, self.steps))
 
     def find(self, value: Any) -> Any:
-        """What the path leads to, or a Miss."""
+        """Return the value that the path leads to, or a Miss."""
         return _select(value, self.steps, 0)
 
 
@@ -152,13 +154,13 @@ def read_path(text: str) -> Path | PathFault:
     steps: list[Step] = []
     at = 1
     while at < len(text):
-        found = _STEP.match(text, at)
-        if found is None:  # AIP-extract-3
+        step_match = _STEP.match(text, at)
+        if step_match is None:  # AIP-extract-3
             return PathFault(
                 position=at + 1, reason="here stands none of .name, ['key'], [N], [*], [?(@.name=='text')]"
             )
-        steps.append(_step(found))
-        at = found.end()
+        steps.append(_step(step_match))
+        at = step_match.end()
     if len(steps) > STEPS_MAX:
         return PathFault(position=at, reason=f"a path has at most {STEPS_MAX} steps")
     return Path(steps=tuple(steps))
@@ -168,17 +170,17 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _step(found: re.Match[str]) -> Step:
-    match found.lastgroup:
+def _step(step_match: re.Match[str]) -> Step:
+    match step_match.lastgroup:
         case "index":
-            return Index(int(found["index"]))
+            return Index(int(step_match["index"]))
         case "each":
             return Each()
         case "text":
-            return Where(found["member"], _ESCAPED.sub(r"\1", found["text"]))
+            return Where(step_match["member"], _ESCAPED.sub(r"\1", step_match["text"]))
         case "single" | "double":
-            return Name(_ESCAPED.sub(r"\1", found[found.lastgroup]))
-    return Name(found["name"])
+            return Name(_ESCAPED.sub(r"\1", step_match[step_match.lastgroup]))
+    return Name(step_match["name"])
 
 
 def _select(value: Any, steps: tuple[Step, ...], at: int) -> Any:
@@ -196,13 +198,16 @@ def _select(value: Any, steps: tuple[Step, ...], at: int) -> Any:
             case Each() | Where():
                 if not _is_array(value):  # AIP-extract-2
                     return Miss(step=step, there=_describe(value))
-                kept = value if isinstance(step, Each) else [each for each in value if step.keeps(each)]
-                return _of_each(kept, steps, place + 1)
+                elements = value if isinstance(step, Each) else [each for each in value if step.keeps(each)]
+                return _of_each(elements, steps, place + 1)
     return value
 
 
 def _of_each(elements: Sequence[Any], steps: tuple[Step, ...], at: int) -> Any:
-    """The rest of the path in every element; those where it leads nowhere are left out, but not all of them."""
+    """Follow the rest of the path in every element and omit the elements where it leads nowhere.
+
+    Return the first Miss if it leads nowhere in all of them.
+    """
     results = [_select(each, steps, at) for each in elements]
     hits = [each for each in results if not isinstance(each, Miss)]  # AIP-extract-2: left out
     return results[0] if results and not hits else hits  # AIP-extract-2, AIP-extract-6

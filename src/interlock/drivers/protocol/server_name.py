@@ -12,13 +12,16 @@ _DRIVER_SUFFIX: Final = "-mcp"
 
 
 def exposed_segment(driver_id: str) -> str:
-    """Of filesystem-mcp: filesystem."""
+    """Return the server name of a driver id: filesystem for filesystem-mcp."""
     return normalise(driver_id.removesuffix(_DRIVER_SUFFIX) or driver_id)
 
 
 def server_name(segment: str) -> str:
-    """Of the segment of a driver's link, filesystem-mcp@1: filesystem. Any other segment is the name already, for no
-    other holds an '@'. What a caller has of their own keeps its suffix: filesystem-mcp@1+5f2a is filesystem+5f2a."""
+    """Return the server name of a link's segment: filesystem for filesystem-mcp@1.
+
+    A segment without '@' belongs to no driver and is the name already. The suffix of a caller's own server stays:
+    filesystem-mcp@1+5f2a gives filesystem+5f2a.
+    """
     driver_id, at, rest = segment.partition("@")
     if not at:
         return segment
@@ -27,5 +30,5 @@ def server_name(segment: str) -> str:
 
 
 def settings_place(segment: str) -> str:
-    """Where a person writes what holds for this server."""
+    """Return where a person writes the settings of this server."""
     return "its DRIVER.md" if "@" in segment else f"[servers.{segment}]"

@@ -43,32 +43,36 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def driver_upstream(data: Mapping[str, Any]) -> Upstream:
-    """`data`: the frontmatter of a DRIVER.md that this node reads, with its server block inline."""
+    """Convert the frontmatter of a DRIVER.md to the form that hosts without our extensions read.
+
+    `data` is the frontmatter as this node reads it, with its server block inline. The result lists what was lost or
+    changed.
+    """
     lost: list[str] = []
     changed: list[str] = []
-    found = {key: value for key, value in data.items() if key != "sandbox"}
-    found["server"] = SERVERS[data["server"]["kind"]].publish(data["server"], lost, changed)
+    published = {key: value for key, value in data.items() if key != "sandbox"}
+    published["server"] = SERVERS[data["server"]["kind"]].publish(data["server"], lost, changed)
     if "sandbox" in data:
         lost.append("sandbox")
-    found["implements"] = [
+    published["implements"] = [
         _without_own(entry, f"implements[{index}].", lost) for index, entry in enumerate(data["implements"])
     ]
     if "install" in data:
-        found["install"] = _installs(data["install"], lost)
-    return Upstream(data=_without_own(found, "", lost), lost=tuple(lost), changed=tuple(changed))
+        published["install"] = _installs(data["install"], lost)
+    return Upstream(data=_without_own(published, "", lost), lost=tuple(lost), changed=tuple(changed))
 
 
 def contract_upstream(data: Mapping[str, Any]) -> Upstream:
-    """`data`: the frontmatter of a TOOL.md."""
+    """Convert the frontmatter of a TOOL.md to the form that hosts without our extensions read."""
     lost: list[str] = []
     changed: list[str] = []
-    found = _without_own(data, "", lost)
+    published = _without_own(data, "", lost)
     approval = data.get("approval")
     if approval in (GATE, UNANNOTATED):
         irreversible = approval == UNANNOTATED or data.get("risk_level", 0) >= _RISK_IRREVERSIBLE
-        found["approval"] = "always" if irreversible else "on-mutate"
+        published["approval"] = "always" if irreversible else "on-mutate"
         changed.append("approval")
-    return Upstream(data=found, lost=tuple(lost), changed=tuple(changed))
+    return Upstream(data=published, lost=tuple(lost), changed=tuple(changed))
 
 
 def _installs(entries: list[Any], lost: list[str]) -> list[Any]:
@@ -107,7 +111,9 @@ class DraftedContract(msgspec.Struct, frozen=True, kw_only=True):
     text: str
 
     def binding(self, reference: str | None = None) -> dict[str, Any]:
-        """The entry of implements[] that binds it; `reference` is a path, else the contract's id."""
+        """Return the entry of implements[] that binds the contract by `reference`, a path, or by the contract's id
+        if it is None.
+        """
         return {
             "tool": reference or self.contract.id,
             "version": f"^{self.contract.version}",
@@ -133,20 +139,23 @@ def draft_contracts(
     contract_ids: Mapping[str, str] | None = None,
     classes: Mapping[str, ToolClass] | None = None,
 ) -> DraftedContracts:
-    """A contract for every tool. `contract_ids` and `classes` are by the names of tools. Tools whose contracts would
-    have one id are all refused: a number behind one of them would depend on the server's order."""
-    found: list[DraftedContract] = []
+    """Draft a contract for every tool. `contract_ids` and `classes` are keyed by tool name.
+
+    Tools whose contracts would have the same id are all refused, because numbering them would depend on the server's
+    order.
+    """
+    contracts: list[DraftedContract] = []
     problems: list[Problem] = []
     for tool in tools:
         name = str(tool.get("name")) if isinstance(tool, Mapping) else ""
-        given, said = (contract_ids or {}).get(name), (classes or {}).get(name)
-        drafted = draft_contract(tool, driver_id, contract_id=given, tool_class=said)
+        contract_id_override, tool_class = (contract_ids or {}).get(name), (classes or {}).get(name)
+        drafted = draft_contract(tool, driver_id, contract_id=contract_id_override, tool_class=tool_class)
         if isinstance(drafted, DraftedContract):
-            found.append(drafted)
+            contracts.append(drafted)
         else:
             problems += drafted
     claims: dict[str, list[DraftedContract]] = {}
-    for each in found:
+    for each in contracts:
         claims.setdefault(each.contract.id, []).append(each)
     for contract_id, several in claims.items():
         if len(several) > 1:
@@ -156,8 +165,8 @@ def draft_contracts(
                     "id_collision", f"the tools {names} would all have the contract {contract_id}", "name one each"
                 )
             )
-    kept = tuple(each for each in found if len(claims[each.contract.id]) == 1)
-    return DraftedContracts(drafted=kept, problems=tuple(problems))
+    unique = tuple(each for each in contracts if len(claims[each.contract.id]) == 1)
+    return DraftedContracts(drafted=unique, problems=tuple(problems))
 
 
 def draft_contract(
@@ -168,7 +177,10 @@ def draft_contract(
     tool_class: ToolClass | None = None,
     outputs: Mapping[str, Any] | None = None,
 ) -> DraftedContract | tuple[Problem, ...]:
-    """`tool_class`: what a person said it does. `outputs`: in place of what the server says of its results."""
+    """Draft the contract of one tool, or return the problems that prevent it.
+
+    `tool_class` is the effect class that a person chose. `outputs` replaces the output schema that the server declares.
+    """
     if not isinstance(tool, Mapping) or not isinstance(tool.get("name"), str) or not tool["name"]:
         return (_problem("tool_invalid", "a tool of the server's list has no name", "ask the server's author"),)
     name: str = tool["name"]
@@ -202,19 +214,25 @@ def draft_contract(
 
 
 def contract_id_of(driver_id: str, tool_name: str) -> str:
-    """filesystem-mcp and read_file: filesystem.read-file. A name without a letter or too long ends in its hash."""
+    """Return the id of a tool's contract: filesystem-mcp and read_file give filesystem.read-file.
+
+    An id that would be too long or invalid ends in a hash of the tool's name.
+    """
     head = driver_id.removesuffix("-mcp") or driver_id
     tail = _OUTSIDE_ID.sub("-", normalise(tool_name)).strip("-.")
-    found = f"{head}.{tail}"
-    if tail and len(found) <= ID_CHARS_MAX and _ID.fullmatch(found):
-        return found
+    contract_id = f"{head}.{tail}"
+    if tail and len(contract_id) <= ID_CHARS_MAX and _ID.fullmatch(contract_id):
+        return contract_id
     digest = hashlib.sha256(tool_name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_DIGITS]
-    room = ID_CHARS_MAX - _HASH_DIGITS - 1
-    return f"{found[:room].rstrip('-.')}-{digest}" if tail else f"{head[: room - 5]}.tool-{digest}"
+    chars_max = ID_CHARS_MAX - _HASH_DIGITS - 1
+    return f"{contract_id[:chars_max].rstrip('-.')}-{digest}" if tail else f"{head[: chars_max - 5]}.tool-{digest}"
 
 
 def draft_driver(data: Mapping[str, Any], body: str = "") -> DraftedDriver | tuple[Problem, ...]:
-    """`data` is the frontmatter; without kind and version it is an MCP driver of 1.0.0."""
+    """Draft a DRIVER.md from its frontmatter `data`, or return the problems that prevent it.
+
+    The kind defaults to mcp and the version to 1.0.0.
+    """
     whole = {
         key: value
         for key, value in {
@@ -238,22 +256,25 @@ def draft_driver(data: Mapping[str, Any], body: str = "") -> DraftedDriver | tup
 
 
 def proposed_renames(inputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """An argument_mapping for a person to review: inputs of a contract that the server does not know by name, each to
-    the one argument of the same type that is left, or that shares a word of its name."""
+    """Propose an argument_mapping for a person to review.
+
+    Each input of the contract that the server does not know by name is mapped to the only unused argument of the same
+    type, or to the only one of that type that shares a word of its name.
+    """
     ours, theirs = _properties(inputs), _properties(arguments)
     free = {name: each for name, each in theirs.items() if name not in ours}
-    found: dict[str, str] = {}
+    renames: dict[str, str] = {}
     for name, schema in ours.items():
         if name in theirs:
             continue
         fitting = [other for other, each in free.items() if _type(each) == _type(schema) is not None]
         alike = [other for other in fitting if _words(other) & _words(name)]
         if len(alike) == 1:
-            found[name] = alike[0]
+            renames[name] = alike[0]
         elif len(fitting) == 1 and not alike:
-            found[name] = fitting[0]
-    targets: Sequence[str] = list(found.values())
-    return {name: target for name, target in found.items() if targets.count(target) == 1}
+            renames[name] = fitting[0]
+    targets: Sequence[str] = list(renames.values())
+    return {name: target for name, target in renames.items() if targets.count(target) == 1}
 
 
 def _properties(schema: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -270,7 +291,7 @@ def _words(name: str) -> set[str]:
 
 
 def _clean(text: Any) -> str:
-    """Without invisible characters: they could hide words from the person who reads the file."""
+    """Remove invisible characters, which could hide words from the person who reads the file."""
     return _NOT_SHOWN.sub("", text.replace("\r\n", "\n")).strip() if isinstance(text, str) else ""
 
 

@@ -69,30 +69,37 @@ def propose(
     known: Mapping[str, Known] | None = None,
     classes: Mapping[str, ToolClass] | None = None,
 ) -> tuple[Proposal, ...] | tuple[Problem, ...]:
-    """`wanted`: tools to wrap, with the ids of their contracts; None: all."""
+    """Propose a contract for each tool, or return the problems that prevent it.
+
+    `wanted` maps the tools to wrap to the ids of their contracts; None means all tools.
+    """
     listed = {str(tool.get("name")): tool for tool in tools}
     unknown = [name for name in (*(wanted or ()), *(classes or ())) if name not in listed]
     if unknown:
         there = ", ".join(map(quoted, list(listed)[:20])) or "none"
         return tuple(_problem("tool_unknown", f"the server has no tool {quoted(each)}", there) for each in unknown)
-    made = []
+    proposals = []
     for name, tool in listed.items():
         if wanted is not None and name not in wanted:
             continue
         contract_id = (wanted or {}).get(name) or contract_id_of(driver_id, name)
         standing = (known or {}).get(contract_id)
-        made.append(_proposal(name, tool, contract_id, standing, (classes or {}).get(name)))
-    return tuple(made)
+        proposals.append(_proposal(name, tool, contract_id, standing, (classes or {}).get(name)))
+    return tuple(proposals)
 
 
-def _proposal(name: str, tool: Tool, contract_id: str, standing: Known | None, said: ToolClass | None) -> Proposal:
+def _proposal(
+    name: str, tool: Tool, contract_id: str, standing: Known | None, chosen_class: ToolClass | None
+) -> Proposal:
     proposed = proposed_class(tool)
     if standing is not None:
-        found = _class_of(standing.contract)
-        return Proposal(tool_name=name, contract_id=contract_id, tool_class=found, by="contract", is_new=False)
-    if said is not None:
-        question = maybe_question(name, said)
-        return Proposal(tool_name=name, contract_id=contract_id, tool_class=said, by="person", question=question)
+        tool_class = _class_of(standing.contract)
+        return Proposal(tool_name=name, contract_id=contract_id, tool_class=tool_class, by="contract", is_new=False)
+    if chosen_class is not None:
+        question = maybe_question(name, chosen_class)
+        return Proposal(
+            tool_name=name, contract_id=contract_id, tool_class=chosen_class, by="person", question=question
+        )
     return Proposal(
         tool_name=name,
         contract_id=contract_id,
@@ -111,14 +118,18 @@ def compose(
     body: str = "",
     asks: bool | frozenset[str] = False,
 ) -> Composed | tuple[Problem, ...]:
-    """`data`: the frontmatter without implements. A class that only a name suggests is not written: the contract stays
-    open (AIP-author-5). `asks`: tools that are asked about before each call; True: all."""
+    """Compose the files of a driver from its proposals, or return the problems that prevent it.
+
+    `data` is the frontmatter without implements. A class that only a tool's name suggests is not written, so that the
+    contract stays open (AIP-author-5). `asks` names the tools that need a confirmation before each call; True means
+    all.
+    """
     known = known or {}
     listed = {str(tool.get("name")): tool for tool in tools}
     fresh = [each for each in proposals if each.contract_id not in known]
     # Where annotations and name contradict each other, the stricter class stands until a person says otherwise.
-    is_said = [each.by == "person" or (each.by == "name" and each.question is not None) for each in fresh]
-    classes = {each.tool_name: each.tool_class for each, said in zip(fresh, is_said, strict=True) if said}
+    is_written = [each.by == "person" or (each.by == "name" and each.question is not None) for each in fresh]
+    classes = {each.tool_name: each.tool_class for each, written in zip(fresh, is_written, strict=True) if written}
     ids = {each.tool_name: each.contract_id for each in fresh}
     drafted = draft_contracts(
         [listed[each.tool_name] for each in fresh], str(data.get("id")), contract_ids=ids, classes=classes
@@ -148,8 +159,8 @@ def compose(
             files[standing.path] = standing.text
     if problems:
         return tuple(problems)
-    said = f"{body.rstrip()}\n\n" + "\n".join(f"Review: {each}" for each in reviews) if reviews else body
-    driver = draft_driver({**data, "implements": [bindings[each.tool_name] for each in proposals]}, said)
+    reviewed_body = f"{body.rstrip()}\n\n" + "\n".join(f"Review: {each}" for each in reviews) if reviews else body
+    driver = draft_driver({**data, "implements": [bindings[each.tool_name] for each in proposals]}, reviewed_body)
     if not isinstance(driver, DraftedDriver):
         return driver
     return Composed(driver=driver, files={**files, DRIVER_FILE: driver.text}, reviews=tuple(reviews))
@@ -177,8 +188,8 @@ def _fit(
     if renames:
         renamed = {**plain, "metadata": {"mcp": {"tool_name": proposal.tool_name, "argument_mapping": renames}}}
         if _fault(data, renamed, contract, tool) is None:
-            said = ", ".join(f"{ours} to {theirs}" for ours, theirs in renames.items())
-            return renamed, [f"{contract.id} is bound to {proposal.tool_name} with {said}; the types match, no more."]
+            pairs = ", ".join(f"{ours} to {theirs}" for ours, theirs in renames.items())
+            return renamed, [f"{contract.id} is bound to {proposal.tool_name} with {pairs}; the types match, no more."]
     return _problem(
         "contract_mismatch",
         f"the tool {quoted(proposal.tool_name)} does not keep the contract {contract.id} that is there: "

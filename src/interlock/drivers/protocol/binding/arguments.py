@@ -29,7 +29,9 @@ _END: Final = " "  # in no driver's key
 
 
 def seal_state(result: Raw, driver: str) -> Raw:
-    """An input_required whose state, if only for us, says who asked."""
+    """Return an input_required result whose requestState names the driver that asked, in front of the driver's own
+    state.
+    """
     members: dict[str, Any] = decode_object(result) or {}
     state = find_string(members.get("requestState"))
     members["requestState"] = f"{PREFIX}{driver}{_END}{'' if state is None else '=' + state}"
@@ -37,16 +39,16 @@ def seal_state(result: Raw, driver: str) -> Raw:
 
 
 def pin(driver: str) -> str:
-    """A state without a question before it: the call goes to this driver or to none."""
+    """Return a request state that sends a call to this driver or to none, without a question before it."""
     return f"{PREFIX}{driver}{_END}"
 
 
 def open_state_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
-    """The driver that asked, and its state; None: this is no state of ours."""
-    said = find_string(raw)
-    if said is None or not said.startswith(PREFIX):
+    """Return the driver that asked and its state, or None if `raw` is not a state that this node sealed."""
+    text = find_string(raw)
+    if text is None or not text.startswith(PREFIX):
         return None
-    driver, end, state = said.removeprefix(PREFIX).partition(_END)
+    driver, end, state = text.removeprefix(PREFIX).partition(_END)
     if not driver or not end or (state and not state.startswith("=")):
         return None
     return driver, Raw(encode_value(state[1:])) if state else None
@@ -70,7 +72,7 @@ class Fed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Feeding(msgspec.Struct, frozen=True, kw_only=True):
-    """How the arguments of one binding are made."""
+    """Rules that turn the contract's inputs into the arguments of one binding."""
 
     inputs: Mapping[str, Fed]  # by the contract's name, those dropped left out
     defaults: Mapping[str, Any] = {}
@@ -84,38 +86,42 @@ class Feeding(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(each.argument for each in self.inputs.values()) | set(self.defaults) | set(self.context)
 
     def arguments(
-        self, given: Mapping[str, Any], context: Mapping[str, Any], transformed: Mapping[str, Any]
+        self, inputs: Mapping[str, Any], context: Mapping[str, Any], transformed: Mapping[str, Any]
     ) -> dict[str, Any] | DriverRefusal:
-        """`transformed`: by argument_mapping's input name, the values a driver.py made of those with a transform."""
-        used = [name for name in given if name in self.dropped]
+        """Return the arguments for the server, or why the driver cannot take these inputs.
+
+        `transformed` holds the values that driver.py returned for inputs with a transform, by the input name of
+        argument_mapping.
+        """
+        used = [name for name in inputs if name in self.dropped]
         if used:  # AIP-30.implements-4
             return _refusal("input_unsupported", f"this driver takes no {_join_names(used)}", driver_lacks=used)
-        made: dict[str, Any] = {}
-        for name, value in given.items():
+        arguments: dict[str, Any] = {}
+        for name, value in inputs.items():
             feeds = self.inputs.get(name)
             if feeds is None:
                 continue
             if feeds.transform is not None and name not in transformed:
                 return _refusal("internal", f"the transform of {quoted(name)} was not run")
             # AIP-map-1, AIP-map-2, AIP-map-4, AIP-tools-12
-            made[feeds.argument] = value if feeds.transform is None else transformed[name]
-        stray = [name for name in given if name not in self.inputs]
+            arguments[feeds.argument] = value if feeds.transform is None else transformed[name]
+        stray = [name for name in inputs if name not in self.inputs]
         wrong = stray if not self.takes_more else [name for name in stray if name in self.fed]
         if wrong:
             return _refusal("input_invalid", f"the contract has no input {_join_names(wrong)}", inputs=wrong)
-        made.update({name: given[name] for name in stray})  # AIP-map-2
+        arguments.update({name: inputs[name] for name in stray})  # AIP-map-2
         for name, value in self.defaults.items():
-            made.setdefault(name, value)  # AIP-map-5
+            arguments.setdefault(name, value)  # AIP-map-5
         for feeds in self.inputs.values():
             if feeds.argument in self.required and feeds.default is not msgspec.UNSET:
-                made.setdefault(feeds.argument, feeds.default)
+                arguments.setdefault(feeds.argument, feeds.default)
         for name, steps in self.context.items():
             value = _inside(context, steps)
             if value is None:  # AIP-map-5: an absent context
                 missing = CONTEXT + ".".join(steps)
                 return _refusal("input_invalid", f"the call has no {missing}", context=missing)
-            made[name] = value  # AIP-map-5, AIP-security-7: over what the input has
-        return made
+            arguments[name] = value  # AIP-map-5, AIP-security-7: over what the input has
+        return arguments
 
 
 def _refusal(code: str, message: str, **cause: Any) -> DriverRefusal:
@@ -127,7 +133,10 @@ def _join_names(names: Collection[str]) -> str:
 
 
 def _inside(context: Mapping[str, Any], steps: tuple[str, ...]) -> Any:
-    """None: it is not there. A null would be sent as if it were somebody, so it counts as absent."""
+    """Return the value that `steps` lead to, or None if it is absent.
+
+    A null counts as absent, because the server could take it for a user.
+    """
     value: Any = context
     for step in steps:
         if not isinstance(value, Mapping) or step not in value:
@@ -137,7 +146,7 @@ def _inside(context: Mapping[str, Any], steps: tuple[str, ...]) -> Any:
 
 
 def argument_feeds(binding: Binding, contract: Contract, required: Collection[str] = ()) -> Feeding:
-    """Of a binding that `check_mapping` found nothing wrong with."""
+    """Return the argument rules of a binding that passed `check_mapping`."""
     side = Side(contract.inputs)
     shape = side.shape(contract.inputs)
     declared = declared_names(side, shape)
@@ -165,22 +174,25 @@ def argument_feeds(binding: Binding, contract: Contract, required: Collection[st
 
 
 def _first(binding: Binding) -> dict[str, tuple[str, str | None]]:
-    """`mapping` by the contract's input: the new name and the transform. In its string form the key is the input."""
-    found: dict[str, tuple[str, str | None]] = {}
+    """Return `mapping` by the contract's input, as the new name and the transform.
+
+    In the string form of `mapping` the key is the input.
+    """
+    renames: dict[str, tuple[str, str | None]] = {}
     for key, value in binding.mapping.items():
         if isinstance(value, Mapped):
-            found[value.source] = (key, value.transform)
+            renames[value.source] = (key, value.transform)
         else:
-            found[key] = (value, None)
-    return found
+            renames[key] = (value, None)
+    return renames
 
 
 def declared_names(side: Side, shape: Shape, depth: int = 0) -> tuple[str, ...]:
-    """Every property of an object that is named, in whatever alternative."""
-    found = dict.fromkeys([*shape.names(), *shape.required()])
+    """Return the names of all properties that an object schema declares, in any of its alternatives."""
+    names = dict.fromkeys([*shape.names(), *shape.required()])
     for branch in _branches(shape) if depth < BRANCHES_DEPTH_MAX else ():
-        found.update(dict.fromkeys(declared_names(side, side.shape(branch), depth + 1)))
-    return tuple(found)
+        names.update(dict.fromkeys(declared_names(side, side.shape(branch), depth + 1)))
+    return tuple(names)
 
 
 def _branches(shape: Shape) -> Iterator[Mapping[str, Any]]:
@@ -195,17 +207,23 @@ def _branches(shape: Shape) -> Iterator[Mapping[str, Any]]:
 
 
 def _takes_more(shape: Shape) -> bool:
-    """It says so: a missing additionalProperties counts as closed (AIP-tools-4)."""
+    """Return whether the schema allows further properties explicitly.
+
+    A missing additionalProperties counts as closed (AIP-tools-4).
+    """
     if not shape.is_followed:
         return True
-    said = [*shape.all_of("additionalProperties"), *shape.all_of("unevaluatedProperties")]
-    return bool(shape.all_of("patternProperties") or any(each is not False for each in said)) and False not in said
+    limits = [*shape.all_of("additionalProperties"), *shape.all_of("unevaluatedProperties")]
+    return bool(shape.all_of("patternProperties") or any(each is not False for each in limits)) and False not in limits
 
 
 def check_mapping(
     driver: Driver, binding: Binding, contract: Contract, transforms: Collection[str] | None
 ) -> tuple[Problem, ...]:
-    """AIP-map-3 and -4. `transforms`: those that driver.py has; None: there is no driver.py."""
+    """Check the mappings of a binding (AIP-map-3 and -4).
+
+    `transforms` are those of driver.py, or None if there is no driver.py.
+    """
     return tuple(_Check(driver, binding, contract).problems(transforms))
 
 

@@ -29,8 +29,11 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def effects_of(annotations: object, driver_id: str, tool_class: ToolClass | None = None) -> Effects:
-    """`annotations` as decoded from tools/list; whatever is no object says nothing. `tool_class` is what a person said,
-    and goes before them."""
+    """Return the effects of a tool with these annotations.
+
+    `annotations` come from tools/list; a value that is not an object is ignored. `tool_class` is the class that a
+    person chose, and takes precedence over the annotations.
+    """
     hints = _Hints.read(annotations)
     tool_class = tool_class or hints.tool_class
     mutates = (f"external:{driver_id}",)
@@ -53,16 +56,19 @@ class ProposedClass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def proposed_class(tool: Mapping[str, object]) -> ProposedClass:
-    """What to propose for a tool of tools/list: what its annotations say, unless its name says that it changes more;
-    else what the verbs of its name promise, unless its arguments say otherwise."""
-    given = tool.get("name")
-    name = given if isinstance(given, str) else ""
+    """Propose a class for a tool of tools/list.
+
+    The annotations decide, unless the tool's name suggests a stronger effect. Without annotations the verbs of the name
+    decide, unless the arguments contradict them.
+    """
+    listed_name = tool.get("name")
+    name = listed_name if isinstance(listed_name, str) else ""
     by_name = maybe_class(name)
-    said = _Hints.read(tool.get("annotations")).tool_class
-    if said is not None:
-        question = maybe_question(name, said)
+    annotated = _Hints.read(tool.get("annotations")).tool_class
+    if annotated is not None:
+        question = maybe_question(name, annotated)
         if question is None:
-            return ProposedClass(tool_class=said, by="annotations")
+            return ProposedClass(tool_class=annotated, by="annotations")
         return contradicted(name, question)
     if by_name == "read_only":
         schema = tool.get("inputSchema")
@@ -75,12 +81,12 @@ def proposed_class(tool: Mapping[str, object]) -> ProposedClass:
 
 
 def contradicted(name: str, question: str) -> ProposedClass:
-    """The stricter one, of a tool that is said to only read and whose name says otherwise."""
+    """Propose the stricter class for a tool that is declared read-only although its name suggests a change."""
     return ProposedClass(tool_class=maybe_class(name) or "irreversible", by="name", question=question)
 
 
 def maybe_question(name: str, tool_class: ToolClass) -> str | None:
-    """What is asked where a tool is to be read-only whose name says otherwise."""
+    """Return the question to ask if a tool is to be read-only and its name suggests a change, or None."""
     verb = maybe_changing_verb(name) if tool_class == "read_only" else None
     return None if verb is None else f"it is said to only read, and its name says {verb!r}"
 
@@ -93,15 +99,18 @@ class _Hints(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def read(cls, annotations: object) -> "_Hints":
-        given = annotations if isinstance(annotations, Mapping) else {}
+        hints = annotations if isinstance(annotations, Mapping) else {}
         read_only, destructive, idempotent, open_world = (
-            each if isinstance(each, bool) else None for each in map(given.get, ANNOTATION_HINTS)
+            each if isinstance(each, bool) else None for each in map(hints.get, ANNOTATION_HINTS)
         )
         return cls(read_only=read_only, destructive=destructive, idempotent=idempotent, open_world=open_world)
 
     @property
     def tool_class(self) -> ToolClass | None:
-        """None: nothing is said of what it changes. MCP's default for a tool that is not read-only is destructive."""
+        """Return the class that the hints declare, or None if they do not say what the tool changes.
+
+        MCP's default for a tool that is not read-only is destructive.
+        """
         if self.destructive is True or (self.read_only is False and self.destructive is None):  # AIP-author-5
             return "irreversible"
         if self.read_only is True:

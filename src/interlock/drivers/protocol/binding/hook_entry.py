@@ -37,14 +37,17 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HookInvalid(Exception):
-    """What a hook returned has not its form; the message completes "parse_tool_result ..."."""
+    """Error for a hook that returned a value of the wrong form. The message completes "parse_tool_result ..."."""
 
 
 def check_entry(
     driver: Driver, entry: Entry, written: Mapping[str, Any], contracts: Collection[str]
 ) -> tuple[Problem, ...]:
-    """`written`: the frontmatter as it stands in the file. `contracts`: the ids of those it binds."""
-    found = [
+    """Check driver.py against the driver file.
+
+    `written` is the frontmatter as written in the file, and `contracts` are the ids of the contracts that it binds.
+    """
+    problems = [
         driver.places.problem(
             f"/{field}",
             "entry_conflict",  # AIP-define-4
@@ -60,7 +63,7 @@ def check_entry(
     bound = set(contracts)
     named = {each.tool for each in driver.implements}
     if entry.execute is not None and set(entry.execute) not in (bound, named):  # AIP-define-1
-        found.append(
+        problems.append(
             driver.places.problem(
                 "/implements",
                 "execute_binding_mismatch",
@@ -68,11 +71,14 @@ def check_entry(
                 "name the same contracts in both",
             )
         )
-    return tuple(found)
+    return tuple(problems)
 
 
 def read_driver_result(driver: Driver, returned: Mapping[str, Any]) -> Any:
-    """The value of {ok: true, value}, or the DriverRefusal of {ok: false, error} (AIP-define-3). Raises HookInvalid."""
+    """Return the value of {ok: true, value}, or the DriverRefusal of {ok: false, error} (AIP-define-3).
+
+    Raise HookInvalid for anything else.
+    """
     if returned.get("ok") is True:  # AIP-define-3
         if "value" not in returned:
             raise HookInvalid("returns ok without a value")

@@ -83,7 +83,10 @@ def _not_droppable(name: str, schema: JsonObject) -> str | None:
 
 
 def _timeout(driver: Driver, binding: Binding, contract: Contract) -> Iterator[Problem]:
-    """The binding's own goes before the driver's."""
+    """Yield a problem if the timeout override is longer than the contract's time.
+
+    The override of the binding takes precedence over the driver's.
+    """
     own = binding.timeout_ms is not None
     wanted = binding.timeout_ms if own else driver.timeout_ms
     if wanted is not None and wanted > contract.timeout_ms:  # AIP-30.implements-5
@@ -103,7 +106,7 @@ def _timeout(driver: Driver, binding: Binding, contract: Contract) -> Iterator[P
 def check_binding(
     driver: Driver, binding: Binding, contract: Contract, *, transforms: Collection[str] | None = None
 ) -> tuple[Problem, ...]:
-    """`transforms`: those that driver.py has; None: there is no driver.py."""
+    """Return the problems of a binding. `transforms` are those of driver.py, or None if there is no driver.py."""
     return (*check_reading(driver.places, binding), *check_mapping(driver, binding, contract, transforms))
 
 
@@ -152,8 +155,10 @@ class Offering(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def offer(contracts: Iterable[Contract]) -> Offering:
-    """Every contract under its name. Where two would have one name neither is offered: which of them is meant must not
-    depend on the order of files."""
+    """Return every contract under its qualified name.
+
+    If two contracts have the same name, neither is offered: the choice must not depend on the order of files.
+    """
     problems: list[Problem] = []
     claims: dict[tuple[str, str], list[Contract]] = {}
     for contract in contracts:
@@ -192,8 +197,10 @@ def qualified_name(contract: Contract) -> tuple[str, str] | Problem:
 
 
 def tool_item(contract: Contract) -> dict[str, Any]:
-    """The definition as an item of tools/list, under the local name; outputs whose root is no object stay in it, for
-    the list leaves them out where the client's version forbids them."""
+    """Return the contract as an item of tools/list, under its local name.
+
+    Outputs whose root is not an object are included: the list omits them for clients whose version forbids them.
+    """
     name = qualified_name(contract)
     return {
         "name": contract.id if isinstance(name, Problem) else name[1],
@@ -206,22 +213,25 @@ def tool_item(contract: Contract) -> dict[str, Any]:
 
 
 def capability_of(contract: Contract) -> dict[str, Any]:
-    """The capability keys a contract settles (AIP-14.rules-1). One that leaves its effect open has neither `mutable`
-    nor `reversible`: it counts as irreversible until a person classifies it, once."""
-    said: dict[str, Any] = {"latency_class": latency_class(contract.timeout_ms).value}
+    """Return the capability keys that a contract defines (AIP-14.rules-1).
+
+    A contract that leaves its effect open has neither `mutable` nor `reversible`: it counts as irreversible until a
+    person classifies it.
+    """
+    capability: dict[str, Any] = {"latency_class": latency_class(contract.timeout_ms).value}
     if contract.approval != UNANNOTATED:
         irreversible = contract.risk_level >= RISK_IRREVERSIBLE
-        said["mutable"] = bool(contract.mutates) or irreversible
-        said["reversible"] = not irreversible
-    said["idempotent"] = contract.idempotent
-    said["cost_class"] = _COSTS[contract.cost_class]
+        capability["mutable"] = bool(contract.mutates) or irreversible
+        capability["reversible"] = not irreversible
+    capability["idempotent"] = contract.idempotent
+    capability["cost_class"] = _COSTS[contract.cost_class]
     if is_semver(contract.version):
-        said["schema_version"] = contract.version
-    return said
+        capability["schema_version"] = contract.version
+    return capability
 
 
 def latency_class(timeout_ms: int) -> LatencyClass:
-    """The fastest class whose time holds the contract's."""
+    """Return the fastest class whose time limit covers `timeout_ms`."""
     for each, limit_s in TIMEOUT_S.items():
         if limit_s is None or timeout_ms <= limit_s * 1000:
             return each
@@ -229,27 +239,30 @@ def latency_class(timeout_ms: int) -> LatencyClass:
 
 
 def asks(contract: Contract) -> bool:
-    """Whether a person confirms each call, whatever driver is chosen and whatever gate.mode says."""
+    """Return whether a person confirms each call, regardless of the chosen driver and of gate.mode."""
     if contract.approval == "on-mutate":  # AIP-14.rules-1
         return bool(contract.mutates)
     return contract.approval not in _DECIDED_BY_CLASS  # AIP-14.rules-1
 
 
 def exposed_item(tool: Mapping[str, Any], driver_id: str) -> dict[str, Any]:
-    """An unbound tool of a server (AIP-tools-16): its definition as listed, marked, and with the class its annotations
-    give it in the cautious direction. What it says under our own keys is dropped."""
+    """Return the item of a server's tool that no contract binds (AIP-tools-16).
+
+    It is the definition as listed, marked as unbound, with the class that a cautious reading of its annotations gives.
+    Metadata under our own keys is dropped.
+    """
     effects = effects_of(tool.get("annotations"), driver_id)
-    given = tool.get("_meta")
+    listed_meta = tool.get("_meta")
     meta = {
         key: value
-        for key, value in (given.items() if isinstance(given, Mapping) else ())
+        for key, value in (listed_meta.items() if isinstance(listed_meta, Mapping) else ())
         if not key.lower().startswith(_OWN_PREFIXES)
     }
-    said: dict[str, Any] = {}
+    capability: dict[str, Any] = {}
     if effects.approval != UNANNOTATED:
-        said = {"mutable": bool(effects.mutates), "reversible": effects.risk_level < RISK_IRREVERSIBLE}
-        said["idempotent"] = effects.idempotent
-    return {**tool, "_meta": {**meta, CAPABILITY: said, CONTRACT_KEY: NO_CONTRACT}}
+        capability = {"mutable": bool(effects.mutates), "reversible": effects.risk_level < RISK_IRREVERSIBLE}
+        capability["idempotent"] = effects.idempotent
+    return {**tool, "_meta": {**meta, CAPABILITY: capability, CONTRACT_KEY: NO_CONTRACT}}
 
 
 def _collisions(qualified: str, claimants: list[Contract]) -> list[Problem]:
@@ -302,15 +315,17 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     accepted: Compiled  # the server's inputSchema
 
     def arguments(
-        self, given: Mapping[str, Any], context: Mapping[str, Any], transformed: Mapping[str, Any] | None = None
+        self, inputs: Mapping[str, Any], context: Mapping[str, Any], transformed: Mapping[str, Any] | None = None
     ) -> dict[str, Any] | DriverRefusal:
-        """What the server is sent for an input that satisfies the contract. `transformed`: by the contract's input,
-        what driver.py made of those with a transform."""
-        made = self.feeding.arguments(given, context, transformed or {})
-        return made if isinstance(made, DriverRefusal) else self.check_arguments(made)
+        """Return the arguments for the server, for an input that satisfies the contract, or a refusal.
+
+        `transformed` holds the values that driver.py returned for inputs with a transform, by the contract's input.
+        """
+        arguments = self.feeding.arguments(inputs, context, transformed or {})
+        return arguments if isinstance(arguments, DriverRefusal) else self.check_arguments(arguments)
 
     def check_arguments(self, arguments: dict[str, Any]) -> dict[str, Any] | DriverRefusal:
-        """The arguments themselves where the server's inputSchema takes them (AIP-tools-8)."""
+        """Return the arguments unchanged if the server's inputSchema accepts them, else a refusal (AIP-tools-8)."""
         fault = self.accepted.maybe_fault(arguments)
         if fault is None:  # AIP-tools-8
             return arguments
@@ -318,11 +333,11 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
         return DriverRefusal(code=MISMATCH, message=message, cause={"pointer": fault.pointer})
 
     def value(self, result: Mapping[str, Any]) -> Any:
-        """The contract's value of a decoded CallToolResult, or a DriverRefusal."""
+        """Return the contract's value from a decoded CallToolResult, or a DriverRefusal."""
         return self.reader.value(result)
 
     def satisfying(self, value: Any) -> Any:
-        """The value itself where it satisfies the contract's outputs, else a DriverRefusal."""
+        """Return the value unchanged if it satisfies the contract's outputs, else a DriverRefusal."""
         return self.reader.satisfying(value)
 
 
@@ -335,13 +350,16 @@ def match(
     entry: Entry | None = None,
     strict: bool = False,
 ) -> Bound | tuple[Problem, ...]:
-    """`tool`: the decoded item of tools/list. `entry`: its driver.py; what a hook makes is not compared ahead.
-    `strict`: what would be read as text for want of the member named is refused."""
+    """Match a binding with its contract and the server's tool, or return the problems that prevent it.
+
+    `tool` is the decoded item of tools/list. `entry` is the driver's driver.py; values that a hook returns are not
+    compared in advance. `strict` refuses results that would be read as text because the named member is missing.
+    """
     transforms = None if entry is None else entry.transforms
-    found = (*check_binding(driver, binding, contract, transforms=transforms), *unfit(driver, binding, contract))
-    if any(each.severity == "error" for each in found):
-        return found
-    return _Matching(driver, binding, contract, tool, strict, entry or _NO_ENTRY).outcome(found)
+    problems = (*check_binding(driver, binding, contract, transforms=transforms), *unfit(driver, binding, contract))
+    if any(each.severity == "error" for each in problems):
+        return problems
+    return _Matching(driver, binding, contract, tool, strict, entry or _NO_ENTRY).outcome(problems)
 
 
 def digest_of(tool: Mapping[str, Any]) -> str:
@@ -394,34 +412,34 @@ class _Matching:
         return any(each.severity == "error" for each in self._found)
 
     def _input(self, schema: Any) -> Feeding:
-        """AIP-tools-4 and -5."""
+        """Compare the contract's inputs with the server's inputSchema (AIP-tools-4 and -5)."""
         ours, theirs = Side(self._contract.inputs), Side(schema)
         inputs, accepted = ours.shape(self._contract.inputs), theirs.shape(schema)
         required = accepted.required()
         fed = argument_feeds(self._binding, self._contract, required)
         mine, always = inputs.names(), set(inputs.required())
-        found = [self._check_supply(name, fed, always) for name in required]
+        outcomes = [self._check_supply(name, fed, always) for name in required]
         for each in fed.inputs.values():
             if each.argument not in fed.context:
-                found.append(_goes(each, mine.get(each.input, ()), ours, theirs, accepted))
+                outcomes.append(_goes(each, mine.get(each.input, ()), ours, theirs, accepted))
         for name, value in fed.defaults.items():
-            found.append(_constant(name, value, theirs, accepted))
-        found += [_place(name, "a context argument", accepted) for name in fed.context]
+            outcomes.append(_constant(name, value, theirs, accepted))
+        outcomes += [_place(name, "a context argument", accepted) for name in fed.context]
         if "object" not in accepted.types:
-            found.append(differs(InclusionVerdict.REJECTS, "", "an object", "no object"))
+            outcomes.append(differs(InclusionVerdict.REJECTS, "", "an object", "no object"))
         for key in _ROOT_DOUBTS:
             if accepted.all_of(key) or (inputs.all_of(key) and key in _ALTERNATIVES):
-                found.append(differs(InclusionVerdict.UNDECIDED, "", "the input as a whole", key))
+                outcomes.append(differs(InclusionVerdict.UNDECIDED, "", "the input as a whole", key))
         if not (inputs.is_followed and accepted.is_followed):
-            found.append(
+            outcomes.append(
                 differs(InclusionVerdict.UNDECIDED, "", "the input as a whole", "a reference that is not followed")
             )
-        self._tell("input", together(found))
+        self._tell("input", together(outcomes))
         return fed
 
     @staticmethod
     def _check_supply(name: str, fed: Feeding, always: set[str]) -> InclusionOutcome:
-        """A required argument is fed by something that is always there."""
+        """Check that a required argument always receives a value."""
         if name in fed.defaults or name in fed.context:  # AIP-tools-4: filled by argument_defaults
             return InclusionOutcome()
         place = f"/{pointer_step(name)}"
@@ -435,7 +453,9 @@ class _Matching:
         )
 
     def _effect(self) -> None:
-        """AIP-tools-7: hints count only where they restrict, and only where they are written."""
+        """Compare the effects with the tool's hints, which count only if they are written and restrict
+        (AIP-tools-7).
+        """
         hints = self._tool.get("annotations")
         if not isinstance(hints, Mapping) or self._contract.mutates:
             return
@@ -445,7 +465,7 @@ class _Matching:
             self._mismatch("effect", "", "mutates nothing", "destructiveHint true")
 
     def _output(self, offered: Any, outputs: Compiled) -> Reader | None:
-        """AIP-tools-6."""
+        """Compare the server's outputSchema with the contract's outputs (AIP-tools-6)."""
         binding = self._binding
         path = read_path(binding.result_extract)
         pattern = maybe_pattern(binding)
@@ -479,13 +499,13 @@ class _Matching:
         )
 
     def _compile(self, schema: Any, side: str) -> Compiled | None:
-        made = compile_schema(schema)
-        if made is None:
+        compiled = compile_schema(schema)
+        if compiled is None:
             contract = "a schema" if side == "input" else "outputs"
             self._mismatch(side, "", contract, "a schema that does not compile")
-        elif not made.is_whole:  # AIP-tools-11
+        elif not compiled.is_whole:  # AIP-tools-11
             self._note_unverified(side, "", "its schema", "a reference to another place, which is not fetched")
-        return made
+        return compiled
 
     def _tell(self, side: str, outcome: InclusionOutcome) -> None:
         for each in outcome.differences:
@@ -516,7 +536,7 @@ class _Matching:
 
 
 def _goes(each: Fed, schemas: tuple[Any, ...], ours: Side, theirs: Side, accepted: Shape) -> InclusionOutcome:
-    """An input has an argument to go to, and its values are taken there."""
+    """Check that the server has an argument for an input and accepts the input's values there."""
     wide = accepted.names().get(each.argument)
     place = _place(each.argument, f"the input {quoted(each.input)}", accepted)
     if place.verdict is not InclusionVerdict.ACCEPTS:
@@ -541,15 +561,18 @@ def _constant(name: str, value: Any, theirs: Side, accepted: Shape) -> Inclusion
     return place
 
 
-def _place(name: str, told: str, accepted: Shape) -> InclusionOutcome:
-    """There is an argument of this name. A missing additionalProperties counts as closed: most servers leave it out and
-    ignore what they do not know, so that an input would be lost without notice (AIP-tools-4)."""
+def _place(name: str, source: str, accepted: Shape) -> InclusionOutcome:
+    """Check that the server has an argument called `name`. `source` describes what would fill it.
+
+    A missing additionalProperties counts as closed: most servers omit it and ignore unknown arguments, so that an input
+    would be lost without notice (AIP-tools-4).
+    """
     if name in accepted.names():
         return InclusionOutcome()
     path = f"/{pointer_step(name)}"
     if accepted.all_of("patternProperties"):
-        return differs(InclusionVerdict.UNDECIDED, path, told, "patternProperties")
+        return differs(InclusionVerdict.UNDECIDED, path, source, "patternProperties")
     more = accepted.all_of("additionalProperties")
     if more and all(each is True or isinstance(each, Mapping) for each in more):  # AIP-tools-4
         return InclusionOutcome()
-    return differs(InclusionVerdict.REJECTS, path, told, "no argument of this name")
+    return differs(InclusionVerdict.REJECTS, path, source, "no argument of this name")

@@ -53,13 +53,13 @@ def _path_type(
         return Nowhere(step=step)
     for branches in alternatives(shape):
         ends = [_path_type(side, branch, steps, depth + 1, effort) for branch in branches]
-        found = [{"allOf": list(end)} for end in ends if isinstance(end, tuple)]
+        reached = [{"allOf": list(end)} for end in ends if isinstance(end, tuple)]
         unknown = next((end for end in ends if isinstance(end, Unknown)), None)
         if unknown is not None:
             return unknown
         return (
-            ({"anyOf": found},)
-            if found
+            ({"anyOf": reached},)
+            if reached
             else next((end for end in ends if isinstance(end, Nowhere)), Nowhere(step=step))
         )
     if isinstance(step, Name):
@@ -88,7 +88,7 @@ def _additional(
 
 
 def _element(shape: Any, step: Step) -> Found | None:
-    """The schemas of an element; None: they are not all told in one word."""
+    """Return the schemas of an array's element, or None if they cannot be determined."""
     listed = [*shape.all_of("prefixItems"), *(each for each in shape.all_of("items") if isinstance(each, list))]
     every: Found = tuple(each for each in shape.all_of("items") if not isinstance(each, list))
     if not listed:
@@ -117,7 +117,10 @@ class Settled(msgspec.Struct, frozen=True, kw_only=True):
 def settle(
     binding: Binding, path: Path, contract: Contract, offered: Any, pattern: Pattern | None, *, strict: bool
 ) -> Settled:
-    """`offered`: the tool's outputSchema, or None."""
+    """Decide how results are read, and compare them with the contract's outputs.
+
+    `offered` is the tool's outputSchema, or None.
+    """
     outputs = Side(contract.outputs)
     parse = binding.result_parse
     if parse is not None:
@@ -134,7 +137,10 @@ def settle(
 
 
 def _settle_unlisted(binding: Binding, path: Path, outputs: Side, strict: bool) -> Settled:
-    """A tool without outputSchema. Its text is read as JSON only where a text could not satisfy the contract."""
+    """Decide how to read the results of a tool without outputSchema.
+
+    Its text is read as JSON only if plain text could not satisfy the contract.
+    """
     doubt = SchemaDifference(path="", narrow=UNLISTED, wide="outputs")
     first = path.steps[0] if path.steps else None
     textual = _object_of(CONTENT, TEXT) if first is None else TEXT
@@ -149,7 +155,7 @@ def _settle_unlisted(binding: Binding, path: Path, outputs: Side, strict: bool) 
 
 
 def _fallback(mode: Mode, name: str, side: Side, binding: Binding, outputs: Side, strict: bool) -> Settled:
-    """AIP-extract-7: a single name that a text-shaped result does not have means the text."""
+    """Read the text if a text-shaped result has no member of this single name (AIP-extract-7)."""
     if strict or not binding.text_fallback:  # AIP-extract-7
         missing = SchemaDifference(path=f"/{name}", narrow="nothing of this name", wide="outputs")
         return Settled(mode=mode, refusals=(missing,))
@@ -167,13 +173,13 @@ def _settle_path(mode: Mode, side: Side, base: Any, binding: Binding, path: Path
     return _settle_comparison(mode, side, {"allOf": list(end)}, binding, outputs)
 
 
-def _settle_comparison(mode: Mode, side: Side, found: Any, binding: Binding, outputs: Side) -> Settled:
-    given = _without(side, _wrap(found, binding), binding.schema_narrowing.drop_outputs)
-    apart = exclusions(side, given, outputs, outputs.root)
+def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: Binding, outputs: Side) -> Settled:
+    offered = _without(side, _wrap(schema, binding), binding.schema_narrowing.drop_outputs)
+    apart = exclusions(side, offered, outputs, outputs.root)
     if apart:  # AIP-tools-6
-        text = side.shape(found).types == {"string"} and binding.result_parse is None
+        text = side.shape(schema).types == {"string"} and binding.result_parse is None
         return Settled(mode=mode, refusals=apart, hint=PARSE_HINT if text else "")
-    outcome = includes(outputs, outputs.root, side, given, unnamed=InclusionVerdict.ACCEPTS)
+    outcome = includes(outputs, outputs.root, side, offered, unnamed=InclusionVerdict.ACCEPTS)
     if outcome.verdict is InclusionVerdict.ACCEPTS:
         return Settled(mode=mode)
     return Settled(mode=mode, doubts=outcome.differences)
@@ -210,20 +216,22 @@ def _wrap(schema: Any, binding: Binding) -> Any:
 
 
 def _without(side: Side, schema: Any, dropped: tuple[str, ...]) -> Any:
-    """The schema of the value without the outputs that are dropped."""
+    """Return the schema of the value without the dropped outputs."""
     if not dropped:
         return schema
     parts = []
     for part in side.shape(schema).parts:
-        kept = {key: value for key, value in part.items() if key not in {"$ref", "allOf"}}
-        if isinstance(kept.get("properties"), Mapping):
-            kept["properties"] = {name: each for name, each in kept["properties"].items() if name not in dropped}
-        parts.append(kept)
+        remaining = {key: value for key, value in part.items() if key not in {"$ref", "allOf"}}
+        if isinstance(remaining.get("properties"), Mapping):
+            remaining["properties"] = {
+                name: each for name, each in remaining["properties"].items() if name not in dropped
+            }
+        parts.append(remaining)
     return {"allOf": parts}
 
 
 def _is_text_shaped(side: Side, offered: Any) -> bool:
-    """An object that is nothing but a text."""
+    """Return whether the schema describes an object whose only member is a text."""
     shape = side.shape(offered)
     names = shape.names()
     only = next(iter(names.values())) if len(names) == 1 else None

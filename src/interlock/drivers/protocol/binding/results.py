@@ -27,7 +27,7 @@ _HEAD: Final = b'{"resultType":"complete",'
 
 
 def value_result(value: Any) -> bytes:
-    """The value as structured content, and as text for those who read only that."""
+    """Return a result with the value as structured content, and as text for clients that read only text."""
     structured = encode_value(value)
     text = value if isinstance(value, str) else structured.decode()
     content = encode_value([{"type": "text", "text": text}])
@@ -35,7 +35,7 @@ def value_result(value: Any) -> bytes:
 
 
 def with_structured(result: Raw, value: Any) -> bytes:
-    """The server's result with the value as its structured content; every other member keeps its bytes."""
+    """Return the server's result with the value as its structured content; all other members keep their bytes."""
     written = bytes(result)
     if written.startswith(b'{"'):
         return b'{"structuredContent":%b,%b' % (encode_value(value), written[1:])
@@ -43,16 +43,18 @@ def with_structured(result: Raw, value: Any) -> bytes:
 
 
 def error_result(error: DriverRefusal, ref: str, content: Sequence[Raw] = ()) -> bytes:
-    """AIP-tools-13: the text begins with the code. `content` are the blocks of a server that reports the error itself:
-    they are kept, the first that has a text in front and with the code before it, so that nothing is said twice. The
-    cause stays here."""
+    """Return the result of a failed call; its text begins with the error's code (AIP-tools-13).
+
+    `content` are the blocks of a server that reports the error itself. They are passed on, but the first text block
+    moves to the front and receives the code, so that nothing is repeated. The error's cause is not sent.
+    """
     first = next((block for block in content if _maybe_text(block) is not None), None)
     members = decode_object(first) if first is not None else None
     text = _maybe_text(first) if first is not None else error.message
     head = {"type": "text", **(members or {}), "text": f"{error.code}: {text}"}  # AIP-tools-13
-    said = [head, *(block for block in content if block is not first)]
+    blocks = [head, *(block for block in content if block is not first)]
     meta: Mapping[str, Any] = {ERROR_KEY: {"code": error.code, "retryable": error.retryable, "ref": ref}}
-    return _HEAD + b'"content":%b,"isError":true,"_meta":%b}' % (encode_value(said), encode_value(meta))
+    return _HEAD + b'"content":%b,"isError":true,"_meta":%b}' % (encode_value(blocks), encode_value(meta))
 
 
 def _maybe_text(block: Raw) -> str | None:
@@ -89,7 +91,7 @@ class NotPlain(ValueError):
 
 
 def read_literal(text: str) -> Any:
-    """Raises NotPlain."""
+    """Return the value of a literal text. Raise NotPlain if the text is anything else."""
     value, at = _value(text, _after_space(text, 0), 0)
     if _after_space(text, at) != len(text):
         raise NotPlain
@@ -97,8 +99,8 @@ def read_literal(text: str) -> Any:
 
 
 def _after_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found is not None else at
+    space = _SPACE.match(text, at)
+    return space.end() if space is not None else at
 
 
 def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
@@ -106,22 +108,22 @@ def _value(text: str, at: int, depth: int) -> tuple[Any, int]:
         raise NotPlain
     if text[at] in _CLOSING:
         return _container(text, at, depth)
-    found = _ATOM.match(text, at)
-    if found is None:
+    atom = _ATOM.match(text, at)
+    if atom is None:
         raise NotPlain
-    match found.lastgroup:
+    match atom.lastgroup:
         case "word":
-            return _WORDS[found["word"]], found.end()
+            return _WORDS[atom["word"]], atom.end()
         case "float":
-            number = float(found["float"])
+            number = float(atom["float"])
             if number in (float("inf"), float("-inf")):
                 raise NotPlain
-            return number, found.end()
+            return number, atom.end()
         case "int":
-            if len(found["int"]) > DIGITS_MAX:
+            if len(atom["int"]) > DIGITS_MAX:
                 raise NotPlain
-            return int(found["int"]), found.end()
-    return _unescape(found[found.lastgroup or ""]), found.end()
+            return int(atom["int"]), atom.end()
+    return _unescape(atom[atom.lastgroup or ""]), atom.end()
 
 
 def _container(text: str, at: int, depth: int) -> tuple[Any, int]:
@@ -159,14 +161,14 @@ def _unescape(text: str) -> str:
     return _ESCAPE.sub(_letter, text)
 
 
-def _letter(found: re.Match[str]) -> str:
-    number = found[1] or found[2] or found[3]
+def _letter(escape: re.Match[str]) -> str:
+    number = escape[1] or escape[2] or escape[3]
     if number is not None:
         code = int(number, 16)
         if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
             raise NotPlain
         return chr(code)
-    letter = _LETTERS.get(found[4])
+    letter = _LETTERS.get(escape[4])
     if letter is None:
         raise NotPlain
     return letter
@@ -179,7 +181,7 @@ LINES_MAX: Final = 100_000
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
-    """How the results of one binding are read."""
+    """Rules for reading the results of one binding."""
 
     mode: Mode
     path: Path
@@ -191,26 +193,26 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
     outputs: Compiled
 
     def value(self, result: Mapping[str, Any]) -> Any:
-        """The contract's value, or a DriverRefusal."""
+        """Return the contract's value from a result, or a DriverRefusal."""
         if result.get("isError") is True:  # AIP-tools-13
             return upstream_error(result)
         base = self._base(result)
         if isinstance(base, DriverRefusal):
             return base
-        found = self.path.find(base)
-        if isinstance(found, Miss):  # AIP-extract-6
+        extracted = self.path.find(base)
+        if isinstance(extracted, Miss):  # AIP-extract-6
             text = _only_text(result) if self.falls_back else None
             if text is None:
-                return _failure(f"result_extract {self.path}: {found}", step=str(found.step))
-            found = text
+                return _failure(f"result_extract {self.path}: {extracted}", step=str(extracted.step))
+            extracted = text
         if self.wrap is not None:
-            found = {self.wrap: found}  # AIP-extract-8
-        if self.dropped and isinstance(found, Mapping):
-            found = {name: value for name, value in found.items() if name not in self.dropped}  # AIP-tools-14
-        return self.satisfying(found)
+            extracted = {self.wrap: extracted}  # AIP-extract-8
+        if self.dropped and isinstance(extracted, Mapping):
+            extracted = {name: value for name, value in extracted.items() if name not in self.dropped}  # AIP-tools-14
+        return self.satisfying(extracted)
 
     def satisfying(self, value: Any) -> Any:
-        """The value itself where it is what the contract promises, else a DriverRefusal."""
+        """Return the value unchanged if it satisfies the contract's outputs, else a DriverRefusal."""
         fault = self.outputs.maybe_fault(value)  # AIP-tools-14
         if fault is None:
             return value
@@ -261,17 +263,17 @@ class Reader(msgspec.Struct, frozen=True, kw_only=True):
 
     def _records(self, lines: list[str]) -> Any:
         assert self.pattern is not None, "records are not registered without their pattern"  # noqa: S101
-        made = []
+        records = []
         for number, line in enumerate(lines, 1):
             record = self.pattern.record(line)
             if record is None:  # AIP-extract-8
                 return _failure(f"line {number} of the text is not like the pattern of result_parse", line=number)
-            made.append(record)
-        return made
+            records.append(record)
+        return records
 
 
 def upstream_error(result: Mapping[str, Any]) -> DriverRefusal:
-    """AIP-tools-13."""
+    """Return the refusal for a result that the server marked as an error (AIP-tools-13)."""
     texts = [text for block in _blocks(result) if (text := _text(block)) is not None]
     return DriverRefusal(code="upstream_error", message="\n".join(texts) or UNKNOWN)  # AIP-tools-13
 
@@ -312,7 +314,7 @@ def _source(result: Mapping[str, Any], parse: ResultParse) -> Any:
 
 
 def _member_text(value: Any) -> str | None:
-    """The text of an object that is nothing but one: {"content": "..."}."""
+    """Return the text of an object whose only member is a text, such as {"content": "..."}, or None."""
     if isinstance(value, Mapping) and len(value) == 1:
         only = next(iter(value.values()))
         return only if isinstance(only, str) else None
@@ -320,7 +322,7 @@ def _member_text(value: Any) -> str | None:
 
 
 def _only_text(result: Mapping[str, Any]) -> str | None:
-    """AIP-extract-7: the text of a result that is text-shaped."""
+    """Return the text of a text-shaped result, or None for any other result (AIP-extract-7)."""
     blocks = _blocks(result)
     text = _text(blocks[0]) if len(blocks) == 1 else None
     if text is None or "structuredContent" not in result:

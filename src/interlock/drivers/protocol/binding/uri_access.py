@@ -66,7 +66,7 @@ def kind_name(ref_kind_id: str) -> str:
 
 
 def register_kinds(drivers: Iterable[Driver]) -> Kinds:
-    """The kinds of these drivers; where two want one, the driver that comes first has it."""
+    """Register the reference kinds of these drivers. If two drivers want the same kind, the first one gets it."""
     kinds: dict[str, ResourceKind] = {}
     problems: list[Problem] = []
     for driver in drivers:
@@ -89,18 +89,18 @@ def register_kinds(drivers: Iterable[Driver]) -> Kinds:
                 )
                 continue
             wanted.setdefault(name, []).append(resource.uri_template)
-        for name, found in wanted.items():
-            kinds[name] = ResourceKind(name=name, driver=driver.key, templates=tuple(found))
+        for name, templates in wanted.items():
+            kinds[name] = ResourceKind(name=name, driver=driver.key, templates=tuple(templates))
     return Kinds(kinds=kinds, problems=tuple(problems))
 
 
 def parse_reference(text_untrusted: str, kinds: Mapping[str, ResourceKind]) -> ResourceRef | DriverRefusal:
     if len(text_untrusted) > REF_CHARS_MAX:
         return _invalid(f"the reference has more than {REF_CHARS_MAX} characters")
-    found = _REF.fullmatch(text_untrusted)
-    if found is None:
+    parts = _REF.fullmatch(text_untrusted)
+    if parts is None:
         return _invalid("the reference is not KIND:URI")
-    name, body = found[1], found[2]
+    name, body = parts[1], parts[2]
     kind = kinds.get(name)
     if kind is None:  # AIP-resources-2
         return _invalid("no driver has this kind of reference")
@@ -115,15 +115,18 @@ def parse_reference(text_untrusted: str, kinds: Mapping[str, ResourceKind]) -> R
 
 
 def uri_text(ref: ResourceRef) -> str:
-    """The URI as it stands, unless its end would be read as a check."""
+    """Return the reference as text. The URI is escaped only if its end would be read as a checksum."""
     body = ref.uri
     if _CHECK.search(body):
-        body = re.sub(r"[%:@#]", lambda found: f"%{ord(found[0]):02X}", body)
+        body = re.sub(r"[%:@#]", lambda character: f"%{ord(character[0]):02X}", body)
     return f"{ref.kind}:{body}" + (f"#sha256={ref.sha256}" if ref.sha256 is not None else "")
 
 
 def matches_template(uri_template: str, uri: str) -> bool:
-    """AIP-resources-4: {path} at the end of a template takes slashes too, elsewhere one segment."""
+    """Return whether the template matches the URI (AIP-resources-4).
+
+    A {path} at the end of a template matches slashes too; elsewhere it matches one segment.
+    """
     return templates.matches(_LAST_SIMPLE.sub(r"{+\1}", uri_template), uri)
 
 
@@ -146,7 +149,7 @@ _BRANCHES: Final = ("if", "then", "else")
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server's sandbox lets it have. Paths are absolute and without symlinks."""
+    """Access that a server's sandbox allows. Paths are absolute and without symlinks."""
 
     roots: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()  # below the roots, and stronger
@@ -155,12 +158,15 @@ class Reach(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def schemes_of(templates: Iterable[str]) -> frozenset[str]:
-    found = (_SCHEME.match(each) for each in templates)
-    return frozenset(each[1].lower() for each in found if each is not None)
+    matches = (_SCHEME.match(each) for each in templates)
+    return frozenset(each[1].lower() for each in matches if each is not None)
 
 
 def denial(uri_untrusted: str, reach: Reach, resolve: Resolve) -> DriverRefusal | None:
-    """None: it may be forwarded as it is. The reason goes to the operator; the URI itself is not shown."""
+    """Return why the URI must not be forwarded, or None if it may be forwarded unchanged.
+
+    The reason is for the operator and does not contain the URI itself.
+    """
     reason = _reason(uri_untrusted, reach, resolve)
     if reason is None:
         return None
@@ -185,15 +191,15 @@ class Watch:
         todo: list[tuple[Any, tuple[Any, ...]]] = [(value, self._start)]
         while todo:
             value, schemas = todo.pop()
-            said = tuple(_spread(schemas, self._schema)) if schemas else ()
+            spread = tuple(_spread(schemas, self._schema)) if schemas else ()
             if isinstance(value, str):
-                if _begins_with_file(value) or any(each.get("format") in _URI_FORMATS for each in said):
+                if _begins_with_file(value) or any(each.get("format") in _URI_FORMATS for each in spread):
                     yield value
             elif isinstance(value, Mapping):
-                members = [(each, tuple(_of_member(said, key)) if said else ()) for key, each in value.items()]
+                members = [(each, tuple(_of_member(spread, key)) if spread else ()) for key, each in value.items()]
                 todo += reversed(members)
             elif isinstance(value, list | tuple):
-                elements = [(each, tuple(_of_element(said, at)) if said else ()) for at, each in enumerate(value)]
+                elements = [(each, tuple(_of_element(spread, at)) if spread else ()) for at, each in enumerate(value)]
                 todo += reversed(elements)
 
 
@@ -214,16 +220,16 @@ def _reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
     if len(uri) > URI_CHARS_MAX:
         return f"it has more than {URI_CHARS_MAX} characters"
     seen = _generous_reading(uri)
-    found = _SCHEME.match(seen)
-    if found is None and not seen.startswith("//"):
+    scheme_match = _SCHEME.match(seen)
+    if scheme_match is None and not seen.startswith("//"):
         return None
     if seen != uri:  # AIP-security-6
         return "it holds a backslash, a space or a control character"
-    if found is None:
+    if scheme_match is None:
         return _host_reason(uri, reach)
-    scheme = found[1].lower()
+    scheme = scheme_match[1].lower()
     if scheme == "file":
-        return _file_reason(uri[found.end() :], reach, resolve)
+        return _file_reason(uri[scheme_match.end() :], reach, resolve)
     if scheme in _WEB:
         return _host_reason(uri, reach)
     return None if scheme in reach.schemes else "no declared resource has its scheme"  # AIP-security-6
@@ -262,7 +268,9 @@ def _host_reason(uri: str, reach: Reach) -> str | None:
 
 
 def _is_private(host: str) -> bool:
-    """As far as the name itself shows it; what it resolves to is the egress proxy's question."""
+    """Return whether the host is private as far as its name shows. The egress proxy checks the addresses it resolves
+    to.
+    """
     scope = maybe_scope(host)
     if scope is not None:
         return scope > Scope.PUBLIC
@@ -274,7 +282,7 @@ def _begins_with_file(text: str) -> bool:
 
 
 def _generous_reading(text: str) -> str:
-    """As the most generous reader sees it, who drops white space and takes a backslash for a slash."""
+    """Return the text as the most lenient reader sees it, without white space and with a slash for each backslash."""
     return _DROPPED.sub("", text).replace("\\", "/")
 
 
@@ -297,19 +305,19 @@ def _spread(schemas: Iterable[Any], root: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _reference_target(root: Any, reference: str) -> Any:
-    """What a local pointer leads to; anything else says nothing here."""
+    """Return the schema that a local pointer refers to, or None for any other reference."""
     if not reference.startswith("#"):
         return None
-    found = root
+    target = root
     for step in unquote(reference[1:]).split("/")[1:]:
         step = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping):
-            found = found.get(step)
-        elif isinstance(found, list) and step.isdigit() and int(step) < len(found):
-            found = found[int(step)]
+        if isinstance(target, Mapping):
+            target = target.get(step)
+        elif isinstance(target, list) and step.isdigit() and int(step) < len(target):
+            target = target[int(step)]
         else:
             return None
-    return found
+    return target
 
 
 def _of_member(schemas: Iterable[Mapping[str, Any]], key: str) -> Iterator[Any]:

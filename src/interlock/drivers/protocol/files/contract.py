@@ -106,20 +106,22 @@ def read_contract(data_untrusted: bytes, file: str) -> Reading[Contract]:
     refused = tuple(_with_better_hint(each, front.data) for each in schema_problems.check(front, "AIP-14"))
     if refused:
         return Reading(problems=refused)
-    found = FileFindings(front.places)
-    _check(front, found)
-    if found.refused:
-        return Reading(problems=tuple(found.problems))
+    findings = FileFindings(front.places)
+    _check(front, findings)
+    if findings.refused:
+        return Reading(problems=tuple(findings.problems))
     try:
-        return Reading(value=_contract(front), problems=tuple(found.problems))
+        return Reading(value=_contract(front), problems=tuple(findings.problems))
     except (msgspec.ValidationError, ValueError):
         # The schema is closed over everything converted; a gap between the two is refused, not raised.
-        found.say("", schema_problems.INVALID, "a value has the wrong form", "compare the file with the documentation")
-        return Reading(problems=tuple(found.problems))
+        findings.say(
+            "", schema_problems.INVALID, "a value has the wrong form", "compare the file with the documentation"
+        )
+        return Reading(problems=tuple(findings.problems))
 
 
 def _with_references(front: Frontmatter) -> Frontmatter:
-    """The contract with a definition of AIP-27's REF where its schemas refer to that; nothing is fetched for it."""
+    """Add a definition of AIP-27's REF to the schemas that refer to it, so that nothing has to be fetched."""
     data = {key: _with_reference(value) if key in ("inputs", "outputs") else value for key, value in front.data.items()}
     return msgspec.structs.replace(front, data=data)
 
@@ -134,11 +136,11 @@ def _with_reference(schema: Any) -> Any:
         is_used = True
         return {**each, "$ref": f"#/$defs/{REFERENCE_NAME}"}
 
-    made = rewritten(schema, point_inside)
-    defined = made.get("$defs", {}) if is_used else None
+    local = rewritten(schema, point_inside)
+    defined = local.get("$defs", {}) if is_used else None
     if not isinstance(defined, Mapping) or REFERENCE_NAME in defined:
         return schema
-    return {**made, "$defs": {**defined, REFERENCE_NAME: REFERENCE}}
+    return {**local, "$defs": {**defined, REFERENCE_NAME: REFERENCE}}
 
 
 def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
@@ -158,17 +160,17 @@ def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
     return problem
 
 
-def _check(front: Frontmatter, found: FileFindings) -> None:
+def _check(front: Frontmatter, findings: FileFindings) -> None:
     data = front.data
     if data.get("mutates") and data.get("approval", "auto") == "auto":  # AIP-14.front-2
-        found.say(
+        findings.say(
             "/approval" if "approval" in data else "/mutates",
             schema_problems.INVALID,
             "a tool that changes something cannot have approval auto",
             "set approval to always, on-mutate or policy:<ref>",
         )
     if any(data.get("requires", {}).values()):
-        found.say(
+        findings.say(
             "/requires",
             NOT_ENFORCED,
             "requires is read and not enforced",
@@ -176,14 +178,16 @@ def _check(front: Frontmatter, found: FileFindings) -> None:
             "note",
         )
     for field in ("inputs", "outputs"):
-        _json_schema(f"/{field}", data[field], found)
+        _json_schema(f"/{field}", data[field], findings)
     if "type" in data["inputs"] and data["inputs"]["type"] != "object":
-        found.say("/inputs/type", schema_problems.INVALID, "the inputs of a tool are an object", "write type: object")
+        findings.say(
+            "/inputs/type", schema_problems.INVALID, "the inputs of a tool are an object", "write type: object"
+        )
     ours = data.get("metadata", {}).get("interlock", {})
     if "context_schema" in ours:
-        _json_schema("/metadata/interlock/context_schema", ours["context_schema"], found)
+        _json_schema("/metadata/interlock/context_schema", ours["context_schema"], findings)
     if "name" in ours and not ("." in ours["name"] and is_qualified(ours["name"])):
-        found.say(
+        findings.say(
             "/metadata/interlock/name",
             schema_problems.INVALID,
             f"{quoted(ours['name'])} is no qualified name",
@@ -191,18 +195,18 @@ def _check(front: Frontmatter, found: FileFindings) -> None:
         )
 
 
-def _json_schema(pointer: str, schema: Any, found: FileFindings) -> None:
+def _json_schema(pointer: str, schema: Any, findings: FileFindings) -> None:
     fault = schema_problems.fault_in_json_schema(schema)
     if fault is not None:  # AIP-14.front-1
         place = pointer + fault.pointer
-        found.say(place, schema_problems.INVALID, f"this is no JSON Schema: {fault.message}", fault.hint)
+        findings.say(place, schema_problems.INVALID, f"this is no JSON Schema: {fault.message}", fault.hint)
         return
     for key, value in schema.items():
         # A property beside `properties` is an unknown keyword: valid, and without any effect.
         if key not in _KEYWORDS and not key.startswith(("$", "x-")) and _is_like_a_schema(value):
             place = f"{pointer}/{pointer_step(key)}"
             message = f"{quoted(key)} is no keyword of JSON Schema, and describes nothing here"
-            found.say(place, "unknown_key", message, f"write it below properties of {pointer[1:]}", "warning")
+            findings.say(place, "unknown_key", message, f"write it below properties of {pointer[1:]}", "warning")
 
 
 def _is_like_a_schema(value: Any) -> bool:

@@ -63,33 +63,37 @@ def read_driver(
     server_json: bytes | None = None,
     insecure_hosts: Collection[str] = (),
 ) -> Reading[Driver]:
-    """`folder`: the name of the driver's folder; `beside`: the files in it; `server_json`: the one among them."""
+    """Read a DRIVER.md.
+
+    `folder` is the name of the driver's folder, `beside` the names of the files in it, and `server_json` the content of
+    its server.json.
+    """
     reading = read_frontmatter(data_untrusted, file)
     if reading.value is None:
         return Reading(problems=reading.problems)
     front = reading.value
-    found = FileFindings(front.places)
-    front = _with_server_json(front, server_json, found)
+    findings = FileFindings(front.places)
+    front = _with_server_json(front, server_json, findings)
     refused = _schema_problems(front)
-    if found.refused or refused:
-        return _reading(None, (*found.problems, *refused))
+    if findings.refused or refused:
+        return _reading(None, (*findings.problems, *refused))
     if front.data["kind"] != "mcp":  # AIP-30.front-2
-        found.say(
+        findings.say(
             "/kind",
             "kind_unsupported",
             f"drivers of kind {front.data['kind']} are not run here",
             "use a driver of kind mcp, or another host for this one",
         )
-        return _reading(None, found.problems)
-    _around(front, folder, beside, found)
-    driver = _driver(front, found, insecure_hosts)
+        return _reading(None, findings.problems)
+    _around(front, folder, beside, findings)
+    driver = _driver(front, findings, insecure_hosts)
     if driver is not None:
-        check_driver(driver, found)
-    return _reading(None if found.refused else driver, found.problems)
+        check_driver(driver, findings)
+    return _reading(None if findings.refused else driver, findings.problems)
 
 
 def check_published(data_untrusted: bytes, file: str) -> tuple[Problem, ...]:
-    """What a host without our extensions would refuse: the two published schemas alone (AIP-compat-1)."""
+    """Return what a host without our extensions would refuse, by the two published schemas alone (AIP-compat-1)."""
     reading = read_frontmatter(data_untrusted, file)
     if reading.value is None:
         return reading.problems
@@ -101,11 +105,11 @@ def _reading(driver: Driver | None, problems: Collection[Problem]) -> Reading[Dr
     return Reading(value=driver, problems=tuple(sorted(problems, key=lambda each: _ORDER[each.severity])))
 
 
-def _with_server_json(front: Frontmatter, server_json: bytes | None, found: FileFindings) -> Frontmatter:
+def _with_server_json(front: Frontmatter, server_json: bytes | None, findings: FileFindings) -> Frontmatter:
     if server_json is None:
         return front
     if "server" in front.data:  # AIP-file-5: both are there
-        found.say(
+        findings.say(
             "/server",
             "server_json_ignored",
             "the server block of this file is used and server.json is not",
@@ -113,7 +117,7 @@ def _with_server_json(front: Frontmatter, server_json: bytes | None, found: File
             "warning",
         )
         return front
-    server = server_from_json(server_json, front.data.get("transport"), found)
+    server = server_from_json(server_json, front.data.get("transport"), findings)
     if server is None:
         return front
     return Frontmatter(data={**front.data, "server": server}, places=front.places)
@@ -129,7 +133,7 @@ def _schema_problems(front: Frontmatter) -> tuple[Problem, ...]:
 
 
 def _without_repeats(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
-    """A field that both schemas refuse is told once, by the first."""
+    """Keep only the first problem of each field, because both schemas may refuse the same field."""
     first: dict[str, Problem] = {}
     for each in problems:
         first.setdefault(each.field, each)  # AIP-compat-1
@@ -137,7 +141,7 @@ def _without_repeats(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
 
 
 def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
-    """What people write instead, and the way back: AIP-front-3, -9 and -10, AIP-server-9, AIP-compat-1."""
+    """Replace the hint for common mistakes: AIP-front-3, -9 and -10, AIP-server-9, AIP-compat-1."""
     field = problem.field
     hint = message = None
     if field == "/version" and isinstance(data.get("version"), int | float):  # AIP-front-10: three parts
@@ -166,11 +170,11 @@ def _with_better_hint(problem: Problem, data: Mapping[str, Any]) -> Problem:
     return msgspec.structs.replace(problem, message=message or problem.message, hint=hint or problem.hint)
 
 
-def _around(front: Frontmatter, folder: str | None, beside: Collection[str], found: FileFindings) -> None:
-    """AIP-file-2 to -4, and keys without a reader."""
+def _around(front: Frontmatter, folder: str | None, beside: Collection[str], findings: FileFindings) -> None:
+    """Check the file's surroundings (AIP-file-2 to -4) and report keys that are not read."""
     identifier = front.data["id"]
     if folder is not None and folder != identifier:  # AIP-file-2
-        found.say(
+        findings.say(
             "/id",
             "folder_name",
             f"the folder is {quoted(folder)} and the id {quoted(identifier)}",
@@ -178,13 +182,13 @@ def _around(front: Frontmatter, folder: str | None, beside: Collection[str], fou
             "warning",
         )
     if not identifier.endswith("-mcp"):  # AIP-file-3
-        found.say("/id", "id_suffix", "the id does not end with -mcp", f"write {identifier}-mcp", "warning")
+        findings.say("/id", "id_suffix", "the id does not end with -mcp", f"write {identifier}-mcp", "warning")
     foreign = next((name for name in FOREIGN_ENTRIES if name in beside), None)
     if foreign is not None and ENTRY not in beside:  # AIP-file-4
-        found.say("", "entry_not_run", f"{foreign} is not run here", f"write the hooks in {ENTRY}", "warning")
+        findings.say("", "entry_not_run", f"{foreign} is not run here", f"write the hooks in {ENTRY}", "warning")
     for key in front.data:
         if key not in _KNOWN_TOP:  # AIP-30.front-4: an unknown key
-            found.say(
+            findings.say(
                 f"/{pointer_step(key)}",
                 "unknown_key",
                 f"the key {quoted(key)} is not read here",
@@ -193,22 +197,22 @@ def _around(front: Frontmatter, folder: str | None, beside: Collection[str], fou
             )
 
 
-def _driver(front: Frontmatter, found: FileFindings, insecure_hosts: Collection[str]) -> Driver | None:
+def _driver(front: Frontmatter, findings: FileFindings, insecure_hosts: Collection[str]) -> Driver | None:
     data = front.data
     metadata = data.get("metadata", {})
     try:
         extensions = msgspec.convert(metadata.get("interlock", {}), Extensions)
-        server = read_server(data["server"], data["transport"], extensions, found, insecure_hosts)
+        server = read_server(data["server"], data["transport"], extensions, findings, insecure_hosts)
         if server is None:
             return None
-        return _make_driver(front, server, extensions, found)
+        return _make_driver(front, server, extensions, findings)
     except (msgspec.ValidationError, ValueError):
         # The schemas are closed over everything converted here; a gap between the two is refused, not raised.
-        found.say("", "schema_invalid", "a value has the wrong form", "compare the file with the documentation")
+        findings.say("", "schema_invalid", "a value has the wrong form", "compare the file with the documentation")
         return None
 
 
-def _make_driver(front: Frontmatter, server: Server, extensions: Extensions, found: FileFindings) -> Driver:
+def _make_driver(front: Frontmatter, server: Server, extensions: Extensions, findings: FileFindings) -> Driver:
     data = front.data
     return Driver(
         name=data["name"],
@@ -216,18 +220,18 @@ def _make_driver(front: Frontmatter, server: Server, extensions: Extensions, fou
         description=data["description"],
         version=data["version"],
         server=server,
-        transport=_transport(data["transport"], found),
+        transport=_transport(data["transport"], findings),
         implements=tuple(_binding(index, entry) for index, entry in enumerate(data["implements"])),
-        protocol_version=_target_version(data.get("protocol_version"), found),
+        protocol_version=_target_version(data.get("protocol_version"), findings),
         prompts=msgspec.convert(data.get("prompts", []), tuple[Prompt, ...]),
         resources=msgspec.convert(data.get("resources", []), tuple[Resource, ...]),
         connection=msgspec.convert(data.get("connection_options", {}), ServerConnection),
         network=msgspec.convert(data.get("network"), Network | None),
         sandbox=msgspec.convert(data.get("sandbox"), Sandbox | None),
-        auth=_auth(data.get("auth"), found),
+        auth=_auth(data.get("auth"), findings),
         install=tuple(_install(entry) for entry in data.get("install", [])),
         version_check=msgspec.convert(data.get("version_check"), VersionCheck | None),
-        health_check=_health_check(data.get("health_check"), found),
+        health_check=_health_check(data.get("health_check"), findings),
         runner=data.get("runner"),
         region=tuple(data.get("region", ("global",))),
         policy_tags=tuple(data.get("policy_tags", ())),
@@ -270,9 +274,9 @@ def _binding(index: int, entry: Mapping[str, Any]) -> Binding:
     )
 
 
-def _transport(written: Any, found: FileFindings) -> Any:
+def _transport(written: Any, findings: FileFindings) -> Any:
     if written == "sse":  # AIP-transport-9
-        found.say(
+        findings.say(
             "/transport",
             "transport_deprecated",
             "MCP has given up HTTP+SSE; Streamable HTTP carries both directions",
@@ -282,12 +286,12 @@ def _transport(written: Any, found: FileFindings) -> Any:
     return written
 
 
-def _target_version(written: str | None, found: FileFindings) -> str | None:
+def _target_version(written: str | None, findings: FileFindings) -> str | None:
     if written is None:
         return None
     meant = protocol_version(written)
     if meant is None:  # AIP-proto-2
-        found.say(
+        findings.say(
             "/protocol_version",
             "protocol_version_unknown",
             f"{quoted(written)} is no MCP version, so the latest is targeted",
@@ -295,7 +299,7 @@ def _target_version(written: str | None, found: FileFindings) -> str | None:
             "warning",
         )
     elif meant != written:  # AIP-proto-2
-        found.say(
+        findings.say(
             "/protocol_version",
             "protocol_version_partial",
             f"{quoted(written)} is read as {meant}",
@@ -309,28 +313,28 @@ def _install(entry: Mapping[str, Any]) -> Install:
     return Install(method=entry["method"], options={key: value for key, value in entry.items() if key != "method"})
 
 
-def _auth(block: Mapping[str, Any] | None, found: FileFindings) -> Auth | None:
+def _auth(block: Mapping[str, Any] | None, findings: FileFindings) -> Auth | None:
     if block is None:
         return None
     if "expiry" in block and "detect" not in block["expiry"]:
         block = {key: value for key, value in block.items() if key != "expiry"}
-    return msgspec.convert(_with_seconds(block, "refresh", "/auth/refresh", found), Auth)
+    return msgspec.convert(_with_seconds(block, "refresh", "/auth/refresh", findings), Auth)
 
 
-def _health_check(block: Mapping[str, Any] | None, found: FileFindings) -> HealthCheck | None:
+def _health_check(block: Mapping[str, Any] | None, findings: FileFindings) -> HealthCheck | None:
     if block is None:
         return None
-    return msgspec.convert(_with_seconds({"it": block}, "it", "/health_check", found)["it"], HealthCheck)
+    return msgspec.convert(_with_seconds({"it": block}, "it", "/health_check", findings)["it"], HealthCheck)
 
 
-def _with_seconds(around: Mapping[str, Any], key: str, pointer: str, found: FileFindings) -> dict[str, Any]:
-    """The block under `key` with `every` counted in seconds."""
+def _with_seconds(around: Mapping[str, Any], key: str, pointer: str, findings: FileFindings) -> dict[str, Any]:
+    """Return `around` with the duration `every` of the block under `key` converted to seconds."""
     block = around.get(key)
     if not isinstance(block, Mapping) or "every" not in block:
         return dict(around)
     seconds = duration_s(block["every"])
     if seconds is None:  # AIP-30.health-1
-        found.say(f"{pointer}/every", "schema_invalid", "this is no ISO 8601 duration", "write one like PT5M or P1D")
+        findings.say(f"{pointer}/every", "schema_invalid", "this is no ISO 8601 duration", "write one like PT5M or P1D")
     rest = {name: value for name, value in block.items() if name != "every"}
     return {**around, key: {**rest, "every_s": seconds}}
 

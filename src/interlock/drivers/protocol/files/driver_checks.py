@@ -28,11 +28,11 @@ _SECONDS = {"weeks": 604800.0, "days": 86400.0, "hours": 3600.0, "minutes": 60.0
 
 
 def duration_s(text: str) -> float | None:
-    """Seconds, more than none and at most a year; None when the text says no such duration."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    """Return a duration in seconds, or None if the text is no duration of more than zero and at most a year."""
+    parts = _DURATION.fullmatch(text)
+    if parts is None:
         return None
-    total = sum(float(found[unit]) * seconds for unit, seconds in _SECONDS.items() if found[unit])
+    total = sum(float(parts[unit]) * seconds for unit, seconds in _SECONDS.items() if parts[unit])
     return total if 0 < total <= DURATION_S_MAX else None
 
 
@@ -42,14 +42,14 @@ LIMITS: Final = ("memory_mb", "cpu_ms")
 
 
 class RunnerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Of all the server's processes together; None is no limit."""
+    """Limits of all processes of a server together; None means no limit."""
 
     memory_mb: int | None = None
     cpu_ms: int | None = None
 
 
 def runner_faults(block: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """AIP-30.front-6: where below the block, what is wrong, what to write instead."""
+    """Yield the faults of a runner block: the pointer below it, what is wrong, and what to write (AIP-30.front-6)."""
     if block.get("engine") == "in-process":  # AIP-30.front-6
         yield "/engine", "an MCP server is a process of its own", "write subprocess"
     limits = block.get("limits", {})
@@ -62,7 +62,7 @@ def runner_faults(block: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def runner_limits(block: object) -> RunnerLimits:
-    """What of it can be kept to. A name of a file says nothing here."""
+    """Return the limits of a runner block that this node can enforce. The name of a file has no limits here."""
     limits = block.get("limits") if isinstance(block, dict) else None
     if not isinstance(limits, dict):
         return RunnerLimits()
@@ -77,11 +77,11 @@ def _is_limit(value: object) -> bool:
 
 
 def check_reading(places: Places, binding: Binding) -> tuple[Problem, ...]:
-    """How results are read, which no contract is needed for."""
-    found = []
+    """Check how results are read, as far as this is possible without a contract."""
+    problems = []
     path = read_path(binding.result_extract)
     if isinstance(path, PathFault):  # AIP-extract-3
-        found.append(
+        problems.append(
             places.problem(
                 f"{binding.pointer}/metadata/mcp/result_extract",
                 "extract_path_invalid",
@@ -99,7 +99,7 @@ def check_reading(places: Places, binding: Binding) -> tuple[Problem, ...]:
             read = read_pattern(parse.pattern)
             reason = read if isinstance(read, str) else ""
         if reason:
-            found.append(
+            problems.append(
                 places.problem(
                     f"{binding.pointer}/metadata/interlock/result_parse",
                     "pattern_invalid",
@@ -107,7 +107,7 @@ def check_reading(places: Places, binding: Binding) -> tuple[Problem, ...]:
                     "write as: records with a pattern like ^(?P<name>.*)$",
                 )
             )
-    return tuple(found)
+    return tuple(problems)
 
 
 INSTALL_NEEDS: Final[dict[str, tuple[str, ...]]] = {  # AIP-29, and our docker
@@ -122,33 +122,35 @@ DETECTS: Final = ("http_status:", "exit_code:", "exception:", "header:")
 _SHELL = re.compile(r"[;&|<>`$\n\r(){}*?!#~\\]")
 
 
-def check_driver(driver: Driver, found: FileFindings) -> None:
-    _bindings(driver, found)
-    _integration(driver, found)
-    _extensions(driver, found)
-    _check_installation(driver, found)
-    _version_check(driver, found)
-    _health_check(driver, found)
-    _auth(driver, found)
-    _runner(driver, found)
-    _egress(driver, found)
+def check_driver(driver: Driver, findings: FileFindings) -> None:
+    _bindings(driver, findings)
+    _integration(driver, findings)
+    _extensions(driver, findings)
+    _check_installation(driver, findings)
+    _version_check(driver, findings)
+    _health_check(driver, findings)
+    _auth(driver, findings)
+    _runner(driver, findings)
+    _egress(driver, findings)
 
 
-def _bindings(driver: Driver, found: FileFindings) -> None:
-    """AIP-30.implements-2 and -3, and how results are read, as far as the file itself shows them."""
+def _bindings(driver: Driver, findings: FileFindings) -> None:
+    """Check the bindings (AIP-30.implements-2 and -3) and how results are read, as far as the file itself shows
+    them.
+    """
     seen: dict[str, int] = {}
     for binding in driver.implements:
-        found.problems.extend(check_reading(driver.places, binding))
+        findings.problems.extend(check_reading(driver.places, binding))
         place = f"{binding.pointer}/tool"
         if escapes(binding.tool):  # AIP-30.implements-2
-            found.say(
+            findings.say(
                 place, "path_escape", "the contract's path leaves the workspace", "write a path below the workspace"
             )
         elif not binding.tool:
-            found.say(place, "schema_invalid", "this is empty", "name a TOOL.md or a contract's id")
+            findings.say(place, "schema_invalid", "this is empty", "name a TOOL.md or a contract's id")
         contract = "/".join(part for part in binding.tool.split("/") if part not in {"", "."})
         if contract in seen:  # AIP-30.implements-2
-            found.say(
+            findings.say(
                 place,
                 "duplicate_binding",
                 f"entries {seen[contract]} and {binding.index} bind the same contract",
@@ -156,29 +158,31 @@ def _bindings(driver: Driver, found: FileFindings) -> None:
             )
         seen.setdefault(contract, binding.index)
         if not is_range(binding.version):  # AIP-30.implements-3
-            found.say(
+            findings.say(
                 f"{binding.pointer}/version",
                 "range_invalid",
                 f"{quoted(binding.version)} is not a range of versions",
                 "write one like ^1.0.0",
             )
         if not binding.tool_name:
-            found.say(
+            findings.say(
                 f"{binding.pointer}/metadata/mcp/tool_name", "schema_invalid", "this is empty", "name the server's tool"
             )
 
 
 def escapes(path: str) -> bool:
-    """A path that starts elsewhere than in the workspace. How far `..` leads is the registry's question: it has the
-    folders, and their symlinks."""
+    """Return whether a path starts outside the workspace.
+
+    The registry checks how far `..` leads, because it knows the folders and their symlinks.
+    """
     return path.startswith(("/", "~")) or "\\" in path or re.match(r"[A-Za-z]:", path) is not None
 
 
-def _integration(driver: Driver, found: FileFindings) -> None:
+def _integration(driver: Driver, findings: FileFindings) -> None:
     for index, prompt in enumerate(driver.prompts):
         # AIP-prompts-3
         if prompt.integrate_as == "skill_block" and (not prompt.skill_ref or escapes(prompt.skill_ref)):
-            found.say(
+            findings.say(
                 f"/prompts/{index}/skill_ref",
                 "skill_ref_invalid",
                 "a skill_block names the SKILL.md it belongs to",
@@ -186,7 +190,7 @@ def _integration(driver: Driver, found: FileFindings) -> None:
             )
     for index, resource in enumerate(driver.resources):
         if resource.integrate_as == "ref_kind" and resource.ref_kind_id is None:  # AIP-resources-2
-            found.say(
+            findings.say(
                 f"/resources/{index}/ref_kind_id",
                 "schema_invalid",
                 "ref_kind_id is missing",
@@ -194,17 +198,17 @@ def _integration(driver: Driver, found: FileFindings) -> None:
             )
 
 
-def _extensions(driver: Driver, found: FileFindings) -> None:
+def _extensions(driver: Driver, findings: FileFindings) -> None:
     for index, version in enumerate(driver.interlock.protocol_versions):
         if version not in PROTOCOL_VERSIONS:  # AIP-proto-5
-            found.say(
+            findings.say(
                 f"/metadata/interlock/protocol_versions/{index}",
                 "schema_invalid",
                 f"{quoted(version)} is no MCP version",
                 f"write one of {', '.join(PROTOCOL_VERSIONS)}",
             )
     if "roots" in driver.interlock.client_capabilities and driver.interlock.isolation != "user":
-        found.say(
+        findings.say(
             "/metadata/interlock/client_capabilities",
             "schema_invalid",
             "roots are one user's, and this server is shared",
@@ -212,19 +216,19 @@ def _extensions(driver: Driver, found: FileFindings) -> None:
         )
 
 
-def _check_installation(driver: Driver, found: FileFindings) -> None:
+def _check_installation(driver: Driver, findings: FileFindings) -> None:
     if driver.install and driver.server.address is not None:  # AIP-server-7
-        found.say("/install", "install_ignored", "a remote server is not installed", "remove install", "warning")
+        findings.say("/install", "install_ignored", "a remote server is not installed", "remove install", "warning")
         return
     for index, entry in enumerate(driver.install):
-        _install(f"/install/{index}", entry, found)
+        _install(f"/install/{index}", entry, findings)
 
 
-def _install(pointer: str, entry: Install, found: FileFindings) -> None:
+def _install(pointer: str, entry: Install, findings: FileFindings) -> None:
     needed = INSTALL_NEEDS.get(entry.method)
     if needed is None:
         skipped = entry.options.get("experimental") is True  # AIP-30.install-2
-        found.say(
+        findings.say(
             f"{pointer}/method",
             "install_method_unknown" if skipped else "schema_invalid",
             f"{quoted(entry.method)} is no method of installing known here",
@@ -234,21 +238,21 @@ def _install(pointer: str, entry: Install, found: FileFindings) -> None:
         return
     for key in needed:
         if not isinstance(entry.options.get(key), str):
-            found.say(f"{pointer}/{key}", "schema_invalid", f"{key} is missing", f"add {key}")
+            findings.say(f"{pointer}/{key}", "schema_invalid", f"{key} is missing", f"add {key}")
 
 
-def _version_check(driver: Driver, found: FileFindings) -> None:
-    """AIP-30.version-1."""
+def _version_check(driver: Driver, findings: FileFindings) -> None:
+    """Check the version_check block (AIP-30.version-1)."""
     check = driver.version_check
     if check is None:
         return
-    _command("/version_check/cmd", check.cmd, found)
+    _command("/version_check/cmd", check.cmd, findings)
     if not is_range(check.range):  # AIP-30.version-1
-        found.say(
+        findings.say(
             "/version_check/range", "range_invalid", "this is not a range of versions", "write one like >=2.40 <3"
         )
     if not has_group(check.parse):  # AIP-30.version-1
-        found.say(
+        findings.say(
             "/version_check/parse",
             "pattern_invalid",
             "this is no pattern with a group",
@@ -265,9 +269,9 @@ def has_group(pattern: str) -> bool:
         return False
 
 
-def _command(pointer: str, command: str, found: FileFindings) -> None:
+def _command(pointer: str, command: str, findings: FileFindings) -> None:
     if not command.strip() or _SHELL.search(command):  # AIP-30.version-1
-        found.say(
+        findings.say(
             pointer,
             "command_invalid",
             "commands are run without a shell",
@@ -275,29 +279,29 @@ def _command(pointer: str, command: str, found: FileFindings) -> None:
         )
 
 
-def _health_check(driver: Driver, found: FileFindings) -> None:
+def _health_check(driver: Driver, findings: FileFindings) -> None:
     check = driver.health_check
     if check is None:
         return
     if check.method == "exec" and check.cmd is None:
-        found.say("/health_check/cmd", "schema_invalid", "cmd is missing", "add the command to run")
+        findings.say("/health_check/cmd", "schema_invalid", "cmd is missing", "add the command to run")
     if check.cmd is not None and check.method == "exec":
-        _command("/health_check/cmd", check.cmd, found)
+        _command("/health_check/cmd", check.cmd, findings)
     if check.method == "http" and check.http is None:
-        found.say("/health_check/http", "schema_invalid", "http is missing", "add http: {method: GET, url: …}")
+        findings.say("/health_check/http", "schema_invalid", "http is missing", "add http: {method: GET, url: …}")
 
 
-def _auth(driver: Driver, found: FileFindings) -> None:
+def _auth(driver: Driver, findings: FileFindings) -> None:
     auth = driver.auth
     if auth is None:
         return
     if auth.ref is not None and escapes(auth.ref):
-        found.say("/auth/ref", "path_escape", "the inventory's path leaves the folder", "write ./SECRETS.md")
+        findings.say("/auth/ref", "path_escape", "the inventory's path leaves the folder", "write ./SECRETS.md")
     for index, name in enumerate(auth.state.env):
         if name not in driver.secret_names:
-            _say_unsent(driver, found, f"/auth/state/env/{index}", name)
+            _say_unsent(driver, findings, f"/auth/state/env/{index}", name)
     if auth.expiry is not None and not auth.expiry.detect.startswith(DETECTS):
-        found.say(
+        findings.say(
             "/auth/expiry/detect",
             "detect_unknown",
             "this way of noticing an expiry is not known here, so none is noticed",
@@ -306,55 +310,59 @@ def _auth(driver: Driver, found: FileFindings) -> None:
         )
 
 
-def _say_unsent(driver: Driver, found: FileFindings, place: str, name: str) -> None:
-    """A name of the login's state says that a secret is needed, and not where it goes."""
+def _say_unsent(driver: Driver, findings: FileFindings, place: str, name: str) -> None:
+    """Report a name in the login's state that nothing passes to the server: the state says only that a secret is
+    needed.
+    """
     if driver.server.address is not None:
         message = f"{quoted(name)} is not sent to the server: nothing says in which header"
         hint = f"write server.auth: {{type: bearer, secret: {name}}}, or ${{secrets.{name}}} in server.headers"
-        found.say(place, "state_env_unused", message, hint, "warning")
+        findings.say(place, "state_env_unused", message, hint, "warning")
     else:
         hint = f'write {name}: "${{secrets.{name}}}" below server.env if the server reads it'
-        found.say(place, "state_env_unused", f"{quoted(name)} is not given to the server", hint, "note")
+        findings.say(place, "state_env_unused", f"{quoted(name)} is not given to the server", hint, "note")
 
 
-def _runner(driver: Driver, found: FileFindings) -> None:
+def _runner(driver: Driver, findings: FileFindings) -> None:
     runner = driver.runner
     if isinstance(runner, str):
         if escapes(runner):
-            found.say("/runner", "path_escape", "the runner's path leaves the folder", "write ./RUNNER.md")
+            findings.say("/runner", "path_escape", "the runner's path leaves the folder", "write ./RUNNER.md")
     elif runner is not None:
         for pointer, message, hint in runner_faults(runner):
-            found.say(f"/runner{pointer}", "schema_invalid", message, hint)
+            findings.say(f"/runner{pointer}", "schema_invalid", message, hint)
 
 
-def _egress(driver: Driver, found: FileFindings) -> None:
-    """AIP-security-3 and -4, as far as the file shows them."""
+def _egress(driver: Driver, findings: FileFindings) -> None:
+    """Check the egress list (AIP-security-3 and -4), as far as the file shows it."""
     listed = driver.network.egress if driver.network is not None else ()
     for index, host in enumerate(listed):
         if not is_egress(host):  # AIP-security-3
-            found.say(
+            findings.say(
                 f"/network/egress/{index}",
                 "schema_invalid",
                 "this is not the name of a host",
                 "write api.example.com, api.example.com:443 or *.example.com, without path or network mask",
             )
         elif host.partition(":")[0] == "*":  # AIP-security-3
-            found.say(
+            findings.say(
                 f"/network/egress/{index}", "egress_open", "any public host can be reached", "name the hosts", "warning"
             )
     if driver.server.address is None:
         return
     host, port = _place(driver.server.address)
     if "/network/egress" not in driver.places.lines:  # AIP-security-4
-        found.say(
+        findings.say(
             "/server/url", "egress_implied", f"{host} is reached because the url says so", "nothing to do", "note"
         )
     elif permits(host, port, listed) is None:  # AIP-security-4
-        found.say("/server/url", "egress_denied", f"{host} is not in network.egress", "add it there")
+        findings.say("/server/url", "egress_denied", f"{host} is not in network.egress", "add it there")
 
 
 def is_egress(entry: str) -> bool:
-    """A host, *.suffix or *, each with a port or without; no path or network mask."""
+    """Return whether the entry is a host, *.suffix or *, with or without a port. Paths and network masks are not
+    allowed.
+    """
     return ENTRY.fullmatch(entry) is not None
 
 

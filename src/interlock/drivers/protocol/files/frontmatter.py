@@ -76,7 +76,7 @@ def read_frontmatter(data_untrusted: bytes, file: str) -> Reading[Frontmatter]:
 
 
 def read_yaml(data_untrusted: bytes, file: str, *, values_max: int) -> Reading[Any]:
-    """A whole file of the same YAML, without fences. How many bytes it may have is the caller's to say."""
+    """Read a whole file of the same YAML subset, without fences. The caller limits the number of bytes."""
     try:
         return Reading(value=_Builder(_decode(data_untrusted), {}, values_max).document())
     except _Fault as fault:
@@ -86,23 +86,23 @@ def read_yaml(data_untrusted: bytes, file: str, *, values_max: int) -> Reading[A
 
 
 def _between_fences(data: bytes) -> str:
-    """What stands between the fences, after an empty line in place of the first, so that lines keep their numbers."""
+    """Return the text between the fences. An empty line replaces the first fence, so that lines keep their numbers."""
     if len(data) > FILE_BYTES_MAX:
         raise _Fault(
             1, f"the file is larger than {FILE_BYTES_MAX // 1024} KiB", "keep the body short, link to the rest"
         )
     data = data.removeprefix(BYTE_ORDER_MARK)
-    found: list[bytes] = []
+    content: list[bytes] = []
     size = 0
     for number, line in enumerate(_lines(data or b"\n"), start=1):
         stripped = line.rstrip()
         if number == 1:
             if stripped != FENCE.encode():
                 raise _Fault(1, "the file does not begin with ---", "put the frontmatter between two lines of ---")
-            found.append(b"")
+            content.append(b"")
             continue
         if stripped == FENCE.encode():  # AIP-30.front-3: what follows is the body
-            return _decode(b"\n".join(found) + b"\n")
+            return _decode(b"\n".join(content) + b"\n")
         size += len(line) + 1
         if size > FRONTMATTER_BYTES_MAX:  # AIP-front-10
             raise _Fault(
@@ -110,9 +110,9 @@ def _between_fences(data: bytes) -> str:
                 f"the frontmatter is larger than {FRONTMATTER_BYTES_MAX // 1024} KiB",
                 "move text to the body, after the closing ---",
             )
-        found.append(line)
+        content.append(line)
     # AIP-front-10
-    raise _Fault(max(len(found), 1), "the closing --- is missing", "end the frontmatter with a line of ---")
+    raise _Fault(max(len(content), 1), "the closing --- is missing", "end the frontmatter with a line of ---")
 
 
 def _lines(data: bytes) -> Iterator[bytes]:
@@ -177,13 +177,16 @@ class _Builder:
         return self._root
 
     def _refuse_depth(self) -> None:
-        """The scanner's time grows with the square of what is open, and it reads ahead of its events. Brackets within
-        text are counted too: no one leaves so many open there."""
+        """Refuse text with too many open brackets before it is scanned.
+
+        The scanner's time grows with the square of the open brackets, and it reads ahead of its events. Brackets within
+        text count too, because ordinary text does not leave that many open.
+        """
         depth = 0
-        for found in _BRACKET.finditer(self._text):
-            depth = depth + 1 if found[0] in "[{" else max(depth - 1, 0)
+        for bracket in _BRACKET.finditer(self._text):
+            depth = depth + 1 if bracket[0] in "[{" else max(depth - 1, 0)
             if depth > OPEN_MAX:
-                self._line = self._text.count("\n", 0, found.start()) + 1
+                self._line = self._text.count("\n", 0, bracket.start()) + 1
                 raise self._fault(f"values are nested deeper than {DEPTH_MAX}", "flatten them")
 
     def _take(self, event: Any) -> None:
@@ -349,9 +352,11 @@ _ADVICE: Final = (
 )
 
 
-def _advice(said: str) -> str:
-    """The parser's own words may repeat a value: only what they begin with is looked at, and answered in ours."""
-    return next((advice for sign, advice in _ADVICE if sign in said), "check indentation, quotes and brackets")
+def _advice(message: str) -> str:
+    """Return our advice for a message of the YAML parser. The message itself is not shown, because it may repeat a
+    value.
+    """
+    return next((advice for sign, advice in _ADVICE if sign in message), "check indentation, quotes and brackets")
 
 
 # Frontmatter written out: plain data in, the text of a DRIVER.md, TOOL.md or SECRETS.md out.
@@ -425,7 +430,7 @@ def _scalar(value: Any) -> str:
 
 
 def _is_literal(text: str) -> bool:
-    """Whether the text can stand as it is, line by line."""
+    """Return whether the text can be written unchanged, line by line."""
     lines = text.removesuffix("\n").split("\n")
     return (
         "\n" in text

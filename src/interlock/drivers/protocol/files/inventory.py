@@ -26,10 +26,10 @@ def read_secrets(data_untrusted: bytes, file: str) -> Reading[Secrets]:
     if reading.value is None:
         return Reading(problems=reading.problems)
     front = reading.value
-    found = FileFindings(front.places)
-    _no_values(front, found)
-    if found.refused:
-        return Reading(problems=tuple(found.problems))
+    findings = FileFindings(front.places)
+    _no_values(front, findings)
+    if findings.refused:
+        return Reading(problems=tuple(findings.problems))
     refused = schema_problems.check(front, "AIP-19")
     if refused:
         return Reading(problems=refused)
@@ -37,24 +37,28 @@ def read_secrets(data_untrusted: bytes, file: str) -> Reading[Secrets]:
     _, problems = merge_inventories((Secrets(entries=entries, places=front.places),))
     if problems:
         return Reading(problems=problems)
-    _say_unused(front, found)
-    return Reading(value=Secrets(entries=entries, places=front.places), problems=tuple(found.problems))
+    _say_unused(front, findings)
+    return Reading(value=Secrets(entries=entries, places=front.places), problems=tuple(findings.problems))
 
 
-def _say_unused(front: Frontmatter, found: FileFindings) -> None:
+def _say_unused(front: Frontmatter, findings: FileFindings) -> None:
     for index, entry in enumerate(front.data["secrets"]):
         place = f"/secrets/{index}"
         if entry.get("exposures"):
             hint = "nothing is exposed by it: name the secret in DRIVER.md, as ${secrets.NAME}"
-            found.say(f"{place}/exposures", NOT_ENFORCED, "exposures is read and not used", hint, "note")
+            findings.say(f"{place}/exposures", NOT_ENFORCED, "exposures is read and not used", hint, "note")
         for key in entry.get("audit", {}):
             hint = "every reveal is recorded, and kept for store.audit_days of the configuration"
-            found.say(f"{place}/audit/{pointer_step(key)}", NOT_ENFORCED, f"{key} is read and not used", hint, "note")
+            findings.say(
+                f"{place}/audit/{pointer_step(key)}", NOT_ENFORCED, f"{key} is read and not used", hint, "note"
+            )
 
 
 def merge_inventories(inventories: Iterable[Secrets]) -> tuple[tuple[Secret, ...], tuple[Problem, ...]]:
-    """One inventory of all files (AIP-19.file-3): equal entries count once, different ones with one slug are refused
-    and neither counts."""
+    """Merge the inventories of all files (AIP-19.file-3).
+
+    Equal entries count once. Different entries with the same slug are refused, and none of them counts.
+    """
     entries: dict[str, tuple[Secret, Places]] = {}
     problems: list[Problem] = []
     refused: set[str] = set()
@@ -75,18 +79,24 @@ def merge_inventories(inventories: Iterable[Secrets]) -> tuple[tuple[Secret, ...
 
 
 def entry_text(secret: Secret) -> str:
-    """What decides which value is given to whom, in one line: what is trusted of an entry outside a driver's folder."""
+    """Return, in one line, the parts of an entry that decide who receives which value.
+
+    An operator trusts this text for an entry outside a driver's folder.
+    """
     return msgspec.json.encode({"slug": secret.slug, "backend": secret.backend, "access": secret.access}).decode()
 
 
 def default_slug(name: str) -> str:
-    """AIP-19.bind-1: STRIPE_API_KEY is stripe-api-key."""
+    """Return the slug of a name: stripe-api-key for STRIPE_API_KEY (AIP-19.bind-1)."""
     return name.lower().replace("_", "-")
 
 
 def secret_for(name: str, driver_id: str, own: Secrets | None, workspace: tuple[Secret, ...]) -> Secret | None:
-    """The secret a driver means by ${secrets.NAME}: in its own SECRETS.md by binding, then by slug without namespace;
-    then in the workspace, where <driver id>/slug goes before slug."""
+    """Return the secret that a driver means by ${secrets.NAME}, or None if there is none.
+
+    The driver's own SECRETS.md comes first, by binding and then by slug without namespace. In the workspace, <driver
+    id>/slug takes precedence over slug.
+    """
     slug = default_slug(name)
     for entries in ((own.entries if own is not None else ()), workspace):
         bound = [entry for entry in entries if name in entry.env]  # AIP-19.bind-1
@@ -102,20 +112,20 @@ def secret_for(name: str, driver_id: str, own: Secrets | None, workspace: tuple[
     return None
 
 
-def _no_values(front: Frontmatter, found: FileFindings) -> None:
+def _no_values(front: Frontmatter, findings: FileFindings) -> None:
     entries = front.data.get("secrets")
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         if not isinstance(entry, Mapping):
             continue
         for key in VALUE_KEYS:
             if key in entry:  # AIP-19.file-2
-                _refuse(found, f"/secrets/{index}/{key}", f"the key {key} would hold a value")
+                _refuse(findings, f"/secrets/{index}/{key}", f"the key {key} would hold a value")
         if _any_token(entry):  # AIP-19.file-2
-            _refuse(found, f"/secrets/{index}", "a text of this entry looks like a secret's value")
+            _refuse(findings, f"/secrets/{index}", "a text of this entry looks like a secret's value")
 
 
-def _refuse(found: FileFindings, pointer: str, message: str) -> None:
-    found.say(
+def _refuse(findings: FileFindings, pointer: str, message: str) -> None:
+    findings.say(
         pointer,
         IN_MANIFEST,
         message,

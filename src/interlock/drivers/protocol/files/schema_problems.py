@@ -23,16 +23,18 @@ _NOT_FETCHED: Final = "fix it; nothing is fetched from elsewhere"
 
 
 def check(front: Frontmatter, schema: str, *, published: bool = False) -> tuple[Problem, ...]:
-    """What the schema of that name (AIP-30, AIP-32, AIP-14, AIP-19) refuses, once per field, in the order of the lines.
-    `published`: AIP-32 without our extensions, as other hosts read it."""
-    found: dict[str, Problem] = {}
+    """Return what a schema (AIP-30, AIP-32, AIP-14, AIP-19) refuses, once per field, in the order of the lines.
+
+    `published` selects AIP-32 without our extensions, as other hosts read it.
+    """
+    problems: dict[str, Problem] = {}
     for error in _validator(schema, published).iter_errors(front.data):
         base = "".join(f"/{pointer_step(str(step))}" for step in error.instance_path)
         for pointer, message, hint in _findings(base, error.kind):
-            found.setdefault(pointer, front.places.problem(pointer, INVALID, message, hint, schema=schema))
-        if len(found) >= PROBLEMS_MAX:
+            problems.setdefault(pointer, front.places.problem(pointer, INVALID, message, hint, schema=schema))
+        if len(problems) >= PROBLEMS_MAX:
             break
-    return tuple(sorted([*found.values()][:PROBLEMS_MAX], key=lambda each: each.line or 0))
+    return tuple(sorted([*problems.values()][:PROBLEMS_MAX], key=lambda each: each.line or 0))
 
 
 class SchemaFault(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +44,7 @@ class SchemaFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fault_in_json_schema(schema: Any) -> SchemaFault | None:
-    """Why this is no JSON Schema of 2020-12 that stands by itself; None when it is."""
+    """Return why this is not a self-contained JSON Schema of 2020-12, or None if it is."""
     import jsonschema_rs
 
     if not is_bounded(schema):

@@ -37,7 +37,7 @@ def secret_names(text: str) -> tuple[str, ...]:
 
 
 def fault(text: str) -> str | None:
-    """The code of what is wrong with the placeholders of a text; None when nothing is."""
+    """Return the code of the fault in a text's placeholders, or None if there is none."""
     rest = SECRET.sub("", text)
     if any(each in rest for each in _CALLERS):  # AIP-security-8
         return USER_CONTEXT
@@ -45,7 +45,7 @@ def fault(text: str) -> str | None:
 
 
 def without_secrets(text: str) -> str:
-    """What is written besides the placeholders."""
+    """Return the text without its placeholders."""
     return SECRET.sub("", text)
 
 
@@ -119,12 +119,12 @@ _PATH: Final = re.compile(r"(?:~|\.{1,2})?/(?:[\w.@-]{1,40}/){0,20}[\w.@-]{1,40}
 
 
 def holds_token(text: str) -> bool:
-    """A recognisable credential stands in the text, whatever its name."""
+    """Return whether the text contains a recognisable credential, whatever its name."""
     rest = without_secrets(text)
     if _TOKENS.search(rest) or _PASSWORD_FIELD.search(rest):
         return True
     # In the text as written, so that a placeholder in the place of the password is seen as one.
-    return any(not SECRET.fullmatch(found[1]) for found in _USERINFO.finditer(text))
+    return any(not SECRET.fullmatch(userinfo[1]) for userinfo in _USERINFO.finditer(text))
 
 
 def names_secret(name: str) -> bool:
@@ -136,13 +136,13 @@ def names_secret(name: str) -> bool:
 
 
 def names_password(name: str) -> bool:
-    """A name under which a short number is a secret too: DB_PASS, PIN."""
+    """Return whether even a short number under this name is a secret, as for DB_PASS or PIN."""
     words = _name_words(name)
     return names_secret(name) and (words[-1] in _PASSWORDS or _ends(words[-1], _PASSWORD_ENDS))
 
 
 def _name_words(name: str) -> list[str]:
-    """In lower case, without the number at the end."""
+    """Return the words of a name in lower case, without the number at the end."""
     words = [each.lower() for each in _WORDS.findall(name[:200])]
     while len(words) > 1 and words[-1].isdigit():
         words.pop()
@@ -154,7 +154,7 @@ def _ends(word: str, ends: tuple[str, ...]) -> bool:
 
 
 def is_plaintext(name: str, text: str) -> bool:
-    """The text, standing under this name, is a credential in clear."""
+    """Return whether the text under this name is a credential in clear text."""
     if holds_token(text):
         return True
     if not names_secret(name) or SECRET.search(text):
@@ -164,8 +164,11 @@ def is_plaintext(name: str, text: str) -> bool:
 
 
 def may_be_secret(name: str, text: str) -> bool:
-    """For moving secrets out of a foreign file, where doubt counts as secret (AIP-import-6): also a name that
-    speaks of one anywhere, and a long text without sense. Plain settings, paths and addresses are none."""
+    """Return whether a text of a foreign file may be a secret; in doubt it is (AIP-import-6).
+
+    This includes any name that contains a word for a secret, and long random text. Plain settings, paths and addresses
+    are not secrets.
+    """
     if is_plaintext(name, text):
         return True
     if SECRET.search(text) or _HARMLESS.fullmatch(text) or _PATH.fullmatch(text):
@@ -174,22 +177,26 @@ def may_be_secret(name: str, text: str) -> bool:
 
 
 def short_flag_may_be_secret(flag: str, text: str) -> bool:
-    """`-p X`, `-P X`, `-k X`, where the letter alone decides nothing: a port, a path, an address, a version, a package
-    or a file's name is none."""
+    """Return whether the value of `-p X`, `-P X` or `-k X` may be a secret.
+
+    The letter alone does not decide: a port, path, address, version, package or file name is not a secret.
+    """
     if flag not in _SHORT_FLAGS or SECRET.search(text) or _HARMLESS.fullmatch(text):
         return False
     return not (_PATH.fullmatch(text) or _ADDRESS.fullmatch(text) or _PLAIN_VALUE.fullmatch(text))
 
 
 def attached_value(argument: str) -> str | None:
-    """X of `-pX`, where it may be a password."""
-    found = _ATTACHED.fullmatch(argument)
-    return found["value"] if found is not None and short_flag_may_be_secret("p", found["value"]) else None
+    """Return X of `-pX` if it may be a password, else None."""
+    parts = _ATTACHED.fullmatch(argument)
+    return parts["value"] if parts is not None and short_flag_may_be_secret("p", parts["value"]) else None
 
 
 def looks_random(text: str) -> bool:
-    """20 or more characters in one piece, letters mixed with digits, spread as in a key. Words joined by dashes, as in
-    the names of models and packages, are not."""
+    """Return whether the text holds 20 or more characters in one piece, letters mixed with digits, spread as in a key.
+
+    Words joined by dashes, as in the names of models and packages, do not count.
+    """
     return any(
         sum(len(part) for part in re.split("[-_]", piece) if _is_mixed(part)) >= _MIXED_CHARS_MIN
         and _bits_per_character(piece) >= _BITS_MIN
@@ -200,7 +207,7 @@ def looks_random(text: str) -> bool:
 def _is_mixed(part: str) -> bool:
     if any(each.isdigit() for each in part):
         return any(each.isalpha() for each in part)
-    changes = sum(one.isupper() != other.isupper() for one, other in itertools.pairwise(part))
+    changes = sum(character.isupper() != following.isupper() for character, following in itertools.pairwise(part))
     return changes > _CASE_CHANGES_MIN * len(part)
 
 
@@ -217,8 +224,11 @@ def _speaks_of_secrets(name: str) -> bool:
 
 
 def plaintext_arguments(args: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
-    """Index and name of every argument that holds one: `--api-key X`, `--api-key=X`, `-H "Authorization: X"`, a DSN."""
-    found: list[tuple[int, str]] = []
+    """Return index and name of every argument that holds a credential in clear text.
+
+    Examples are `--api-key X`, `--api-key=X`, `-H "Authorization: X"` and a DSN.
+    """
+    arguments: list[tuple[int, str]] = []
     flag = ""
     for index, text in enumerate(args):
         name = flag
@@ -235,9 +245,9 @@ def plaintext_arguments(args: tuple[str, ...]) -> tuple[tuple[int, str], ...]:
         else:
             secret = is_plaintext(flag, text)
         if secret:
-            found.append((index, name))
+            arguments.append((index, name))
         flag = text.lstrip("-") if text.startswith("-") and "=" not in text else ""
-    return tuple(found)
+    return tuple(arguments)
 
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -258,30 +268,32 @@ def read_server(
     block: Mapping[str, Any],
     transport: str,
     extensions: Extensions,
-    found: FileFindings,
+    findings: FileFindings,
     insecure_hosts: Collection[str] = (),
 ) -> Server | None:
     server = SERVERS[block["kind"]]
-    _unknown_keys(server, block, found)
-    _placeholders(block, extensions, found)
-    _plaintext(block, extensions.not_secret, found)
-    _environment(block, found)
+    _unknown_keys(server, block, findings)
+    _placeholders(block, extensions, findings)
+    _plaintext(block, extensions.not_secret, findings)
+    _environment(block, findings)
     if transport not in server.transports:  # AIP-server-12
-        found.say(
+        findings.say(
             "/transport",
             "transport_server_mismatch",
             f"a server of kind {server.kind} does not speak {transport}",
             f"write {' or '.join(server.transports)}; a local program that serves HTTP is kind remote",
         )
     try:
-        return server.read(block, transport, found, insecure_hosts)
+        return server.read(block, transport, findings, insecure_hosts)
     except msgspec.ValidationError:
-        found.say("/server", "schema_invalid", "the server block cannot be read", "compare it with the documentation")
+        findings.say(
+            "/server", "schema_invalid", "the server block cannot be read", "compare it with the documentation"
+        )
         return None
 
 
 def secrets_taken(block: Mapping[str, Any]) -> tuple[str, ...]:
-    """Every NAME the block asks for, once, in the order written."""
+    """Return the NAME of every secret that the block uses, once each, in the order written."""
     names = [name for _, text in _texts(block) for name in secret_names(text)]
     auth = block.get("auth")
     if isinstance(auth, Mapping) and isinstance(auth.get("secret"), str):
@@ -290,19 +302,19 @@ def secrets_taken(block: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _texts(block: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Pointer and text of everything in the block that may hold a placeholder."""
-    found = [(f"/server/{key}", block[key]) for key in _FIXED if isinstance(block.get(key), str)]
+    """Return pointer and text of everything in the block that may hold a placeholder."""
+    texts = [(f"/server/{key}", block[key]) for key in _FIXED if isinstance(block.get(key), str)]
     for key in ("args", "volumes"):
-        found += [(f"/server/{key}/{index}", text) for index, text in enumerate(block.get(key, ()))]
+        texts += [(f"/server/{key}/{index}", text) for index, text in enumerate(block.get(key, ()))]
     for key in ("env", "headers", "query"):
-        found += [(f"/server/{key}/{pointer_step(name)}", text) for name, text in block.get(key, {}).items()]
-    return found
+        texts += [(f"/server/{key}/{pointer_step(name)}", text) for name, text in block.get(key, {}).items()]
+    return texts
 
 
-def _unknown_keys(server: type[Server], block: Mapping[str, Any], found: FileFindings) -> None:
+def _unknown_keys(server: type[Server], block: Mapping[str, Any], findings: FileFindings) -> None:
     for key in block:
         if key != "kind" and key not in server.keys:
-            found.say(
+            findings.say(
                 f"/server/{pointer_step(key)}",
                 "unknown_key",
                 f"a server of kind {server.kind} has no key {quoted(key)}, so it is ignored",
@@ -311,26 +323,26 @@ def _unknown_keys(server: type[Server], block: Mapping[str, Any], found: FileFin
             )
 
 
-def _placeholders(block: Mapping[str, Any], extensions: Extensions, found: FileFindings) -> None:
+def _placeholders(block: Mapping[str, Any], extensions: Extensions, findings: FileFindings) -> None:
     for pointer, text in _texts(block):
         code = fault(text)
         fixed = pointer.removeprefix("/server/").partition("/")[0] in {*_FIXED, "volumes"}
         if code == USER_CONTEXT and extensions.isolation == "driver":  # AIP-security-8
-            found.say(
+            findings.say(
                 pointer,
                 USER_CONTEXT,
                 "a value of the caller cannot be bound when a shared server is started",
                 "pass it per call with implements[].metadata.interlock.context_arguments",
             )
         elif code is not None or (fixed and "${" in text):  # AIP-server-13
-            found.say(
+            findings.say(
                 pointer,
                 INVALID,
                 "a placeholder stands here that cannot be filled",
                 "write ${secrets.NAME}, in capitals, and only in env, headers, query or args",
             )
         elif pointer.startswith("/server/args/") and secret_names(text):
-            found.say(
+            findings.say(
                 pointer,
                 "secret_in_argv",
                 "every local user can read the arguments of a running program",
@@ -339,29 +351,29 @@ def _placeholders(block: Mapping[str, Any], extensions: Extensions, found: FileF
             )
     auth = block.get("auth")
     if isinstance(auth, Mapping) and "secret" in auth and not NAME.fullmatch(auth["secret"]):
-        found.say(
+        findings.say(
             "/server/auth/secret", INVALID, "this is not the name of a secret", "write the name alone: ACME_API_KEY"
         )
 
 
-def _plaintext(block: Mapping[str, Any], not_secret: Collection[str], found: FileFindings) -> None:
-    """AIP-19.plain-2: the key is named, the value is not."""
+def _plaintext(block: Mapping[str, Any], not_secret: Collection[str], findings: FileFindings) -> None:
+    """Refuse credentials in clear text. The message names the key, never the value (AIP-19.plain-2)."""
     for key in ("env", "headers", "query"):
         for name, text in block.get(key, {}).items():
             if name not in not_secret and is_plaintext(name, text):  # AIP-19.plain-2
-                refuse_plaintext(found, f"/server/{key}/{pointer_step(name)}", name)
+                refuse_plaintext(findings, f"/server/{key}/{pointer_step(name)}", name)
     for index, name in plaintext_arguments(tuple(block.get("args", ()))):
         if name not in not_secret and f"--{name}" not in not_secret:  # AIP-19.plain-2
-            refuse_plaintext(found, f"/server/args/{index}", name or "an argument")
+            refuse_plaintext(findings, f"/server/args/{index}", name or "an argument")
     for key in _FIXED:
         if key not in not_secret and is_plaintext("", block.get(key) or ""):
-            refuse_plaintext(found, f"/server/{key}", key)
+            refuse_plaintext(findings, f"/server/{key}", key)
 
 
-def _environment(block: Mapping[str, Any], found: FileFindings) -> None:
+def _environment(block: Mapping[str, Any], findings: FileFindings) -> None:
     for name in block.get("env", {}):
         if not _ENVIRONMENT_NAME.fullmatch(name):
-            found.say(
+            findings.say(
                 f"/server/env/{pointer_step(name)}",
                 "schema_invalid",
                 f"{quoted(name)} is no name of an environment variable",
@@ -369,7 +381,7 @@ def _environment(block: Mapping[str, Any], found: FileFindings) -> None:
             )
     for name, text in block.get("headers", {}).items():
         if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(text):
-            found.say(
+            findings.say(
                 f"/server/headers/{pointer_step(name)}",
                 "schema_invalid",
                 f"{quoted(name)} is no HTTP header",

@@ -20,14 +20,14 @@ _KINDS: Final = {each.registry_type: each for each in SERVERS.values() if each.r
 _REMOTES: Final = {"streamable-http": "http", "sse": "sse"}
 
 
-def server_from_json(data_untrusted: bytes, transport: Any, found: FileFindings) -> dict[str, Any] | None:
-    """None: refused, and said so."""
+def server_from_json(data_untrusted: bytes, transport: Any, findings: FileFindings) -> dict[str, Any] | None:
+    """Return the server block that a server.json describes, or None if it is refused; `findings` then says why."""
     try:
         data = msgspec.json.decode(data_untrusted) if len(data_untrusted) <= BYTES_MAX else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         data = None
     if not isinstance(data, dict):
-        _refuse(found, "server.json holds no JSON object", "write the keys of the server block as JSON")
+        _refuse(findings, "server.json holds no JSON object", "write the keys of the server block as JSON")
         return None
     if "kind" in data:  # AIP-file-5
         return data
@@ -36,18 +36,18 @@ def server_from_json(data_untrusted: bytes, transport: Any, found: FileFindings)
             if not isinstance(transport, str) or transport in SERVERS[server["kind"]].transports:
                 return server
         _refuse(
-            found,
+            findings,
             "server.json describes no package or remote that this host can run with the transport of DRIVER.md",
             "write the server block into DRIVER.md",
         )
         return None
     # AIP-file-5
-    _refuse(found, "server.json is neither a server block nor a registry's description", "begin it with kind")
+    _refuse(findings, "server.json is neither a server block nor a registry's description", "begin it with kind")
     return None
 
 
-def _refuse(found: FileFindings, message: str, hint: str) -> None:
-    found.say("/server", _CODE, message, hint)
+def _refuse(findings: FileFindings, message: str, hint: str) -> None:
+    findings.say("/server", _CODE, message, hint)
 
 
 def _runnable(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -85,7 +85,7 @@ def _objects(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _settings(value: Any) -> dict[str, str] | None:
-    """Names and values; a secret becomes its placeholder. None: something required has no value."""
+    """Return names and values, with a placeholder for each secret, or None if a required setting has no value."""
     settings: dict[str, str] = {}
     for each in _objects(value):
         name = each.get("name")
@@ -116,7 +116,7 @@ def _arguments(value: Any) -> list[str] | None:
 
 
 def _text(setting: Mapping[str, Any]) -> str | None:
-    """The fixed or default value; one with {curly} parts to fill in is none."""
+    """Return the fixed or default value, or None if there is none or it has {curly} parts to fill in."""
     for key in ("value", "default"):
         text = setting.get(key)
         if isinstance(text, str) and not ("{" in text and setting.get("variables")):

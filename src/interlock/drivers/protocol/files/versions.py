@@ -64,19 +64,19 @@ _NOTHING = _Bound("<", Version((0, 0, 0), _LOWEST))
 
 
 def parse_version(text: str) -> Version | None:
-    found = _VERSION.fullmatch(text.strip()) if len(text) <= TEXT_CHARS_MAX else None
-    if found is None:
+    parts = _VERSION.fullmatch(text.strip()) if len(text) <= TEXT_CHARS_MAX else None
+    if parts is None:
         return None
-    return Version((int(found["major"]), int(found["minor"]), int(found["patch"])), _pre(found["pre"]))
+    return Version((int(parts["major"]), int(parts["minor"]), int(parts["patch"])), _pre(parts["pre"]))
 
 
 def semantic(version: str) -> str:
-    """A version of PyPI as npm would write it: 6.1 -> 6.1.0, 2.0rc1 -> 2.0.0-rc1. Others are left as they are."""
-    found = _PYPI.fullmatch(version) if len(version) <= TEXT_CHARS_MAX and parse_version(version) is None else None
-    if found is None:
+    """Return a version of PyPI as npm would write it: 6.1 -> 6.1.0, 2.0rc1 -> 2.0.0-rc1. Other texts stay unchanged."""
+    parts = _PYPI.fullmatch(version) if len(version) <= TEXT_CHARS_MAX and parse_version(version) is None else None
+    if parts is None:
         return version
-    numbers = (*(str(int(number)) for number in re.findall(r"[0-9]+", found["numbers"])), "0", "0")
-    return ".".join(numbers[:3]) + (f"-{found['pre']}" if found["pre"] else "")
+    numbers = (*(str(int(number)) for number in re.findall(r"[0-9]+", parts["numbers"])), "0", "0")
+    return ".".join(numbers[:3]) + (f"-{parts['pre']}" if parts["pre"] else "")
 
 
 def is_range(text: str) -> bool:
@@ -84,7 +84,9 @@ def is_range(text: str) -> bool:
 
 
 def satisfies(version: str, range_text: str) -> bool | None:
-    """None: the range cannot be read. A text that is no version is in no range."""
+    """Return whether a version is in a range, or None if the range is invalid. A text that is no version is in no
+    range.
+    """
     alternatives = _alternatives(range_text)
     if alternatives is None:
         return None
@@ -93,7 +95,9 @@ def satisfies(version: str, range_text: str) -> bool | None:
 
 
 def protocol_version(written: str) -> str | None:
-    """The MCP version meant: one of the known, or the only one that a YYYY-MM stands for (AIP-proto-2)."""
+    """Return the supported MCP version that `written` names, or the only one of a month YYYY-MM (AIP-proto-2), or
+    None.
+    """
     if written in PROTOCOL_VERSIONS:
         return written
     # AIP-proto-2
@@ -114,41 +118,41 @@ def _inside(version: Version, bounds: tuple[_Bound, ...]) -> bool:
 def _alternatives(text: str) -> tuple[tuple[_Bound, ...], ...] | None:
     if len(text) > TEXT_CHARS_MAX:
         return None
-    found = []
+    alternatives = []
     for part in text.split("||"):
         bounds = _bounds(part)
         if bounds is None:
             return None
-        found.append(bounds)
-    return tuple(found)
+        alternatives.append(bounds)
+    return tuple(alternatives)
 
 
 def _bounds(part: str) -> tuple[_Bound, ...] | None:
     if hyphen := _HYPHEN.fullmatch(part):
         return _between(hyphen["low"], hyphen["high"])
-    found: list[_Bound] = []
+    bounds: list[_Bound] = []
     for word in _GAP_AFTER_OPERATOR.sub(r"\1", part).split():
         comparator = _COMPARATOR.fullmatch(word)
         partial = _PARTIAL.fullmatch(comparator["rest"]) if comparator is not None else None
         if comparator is None or partial is None:
             return None
-        found += _range_bounds(comparator["operator"], partial)
-    return tuple(found)
+        bounds += _range_bounds(comparator["operator"], partial)
+    return tuple(bounds)
 
 
 def _between(low: str, high: str) -> tuple[_Bound, ...] | None:
     first, last = _PARTIAL.fullmatch(low), _PARTIAL.fullmatch(high)
     if first is None or last is None:
         return None
-    found: list[_Bound] = []
+    bounds: list[_Bound] = []
     lows, highs = _numbers(first), _numbers(last)
     if lows:
-        found.append(_Bound(">=", Version(_pad(lows), _pre(first["pre"]) if len(lows) == 3 else ())))
+        bounds.append(_Bound(">=", Version(_pad(lows), _pre(first["pre"]) if len(lows) == 3 else ())))
     if len(highs) == 3:
-        found.append(_Bound("<=", Version(_pad(highs), _pre(last["pre"]))))
+        bounds.append(_Bound("<=", Version(_pad(highs), _pre(last["pre"]))))
     elif highs:
-        found.append(_below_next(highs))
-    return tuple(found)
+        bounds.append(_below_next(highs))
+    return tuple(bounds)
 
 
 def _range_bounds(operator: str, partial: re.Match[str]) -> list[_Bound]:
@@ -161,8 +165,8 @@ def _range_bounds(operator: str, partial: re.Match[str]) -> list[_Bound]:
     low = _Bound(">=", Version(numbers, pre))
     match operator:
         case "^":
-            kept = next((place for place in range(len(written)) if written[place]), len(written) - 1)
-            return [low, _below_next(written[: kept + 1])]
+            fixed = next((place for place in range(len(written)) if written[place]), len(written) - 1)
+            return [low, _below_next(written[: fixed + 1])]
         case "~" | "~>":
             return [low, _below_next(written[:2])]
         case "" | "=" if not whole:
@@ -185,14 +189,14 @@ def _range_bounds(operator: str, partial: re.Match[str]) -> list[_Bound]:
 
 
 def _numbers(partial: re.Match[str]) -> list[int]:
-    """The numbers before the first x, or end."""
-    found: list[int] = []
+    """Return the numbers before the first x, or before the end."""
+    numbers: list[int] = []
     for name in ("major", "minor", "patch"):
         text = partial[name]
         if text is None or text in "xX*":
             break
-        found.append(int(text))
-    return found
+        numbers.append(int(text))
+    return numbers
 
 
 def _pad(written: list[int]) -> Numbers:

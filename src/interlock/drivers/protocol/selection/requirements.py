@@ -26,7 +26,7 @@ _MAJOR = re.compile(r"[^0-9]*([0-9]{1,9})(?![0-9])")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes a driver the one it is."""
+    """Properties that define a driver's identity."""
 
     key: str  # id@major
     version: str
@@ -53,16 +53,16 @@ def manifest_of(driver: Driver) -> Manifest:
 
 
 def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> tuple[Problem, ...]:
-    """Nothing for drivers of another id or major: those are distinct."""
+    """Return the changes that need a new major version. Drivers of another id or major are distinct and have none."""
     before = manifest_of(registered) if isinstance(registered, Driver) else registered
     now = manifest_of(changed)
     if before.key != now.key:  # AIP-identity-1
         return ()
-    found: list[Problem] = []
+    problems: list[Problem] = []
 
     def refuse(pointer: str, what: str, severity: Severity = "error") -> None:
         major = int(changed.version.partition(".")[0]) + 1
-        found.append(
+        problems.append(
             changed.places.problem(
                 pointer, CODE, f"{what} changed since {before.version}", f"make this {major}.0.0", severity=severity
             )
@@ -84,7 +84,7 @@ def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> tuple
         was = before.narrowing.get(_reference(binding.tool))
         if was is not None and was != binding.schema_narrowing:  # AIP-30.implements-4
             refuse(f"{binding.pointer}/schema_narrowing", "schema_narrowing")
-    return tuple(found)
+    return tuple(problems)
 
 
 def _reference(tool: str) -> str:
@@ -92,11 +92,11 @@ def _reference(tool: str) -> str:
 
 
 def _pinned_majors(before: Manifest, now: Manifest) -> tuple[int, int] | None:
-    """None where one of the two is not pinned."""
-    found = [_MAJOR.match(each.pinned or "") for each in (before, now)]
-    if found[0] is None or found[1] is None:
+    """Return the major versions that the two manifests pin, or None if one of them is not pinned."""
+    majors = [_MAJOR.match(each.pinned or "") for each in (before, now)]
+    if majors[0] is None or majors[1] is None:
         return None
-    return int(found[0][1]), int(found[1][1])
+    return int(majors[0][1]), int(majors[1][1])
 
 
 # What was registered last under id@major, as bytes that outlive the process, and the verdict on its successor
@@ -110,7 +110,7 @@ def keep(driver: Driver) -> bytes:
 
 
 def recall(data_untrusted: bytes) -> Manifest | None:
-    """None: these bytes are nothing that `keep` wrote."""
+    """Decode a manifest that `keep` wrote, or return None for any other bytes."""
     try:
         return _DECODER.decode(data_untrusted)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -118,11 +118,13 @@ def recall(data_untrusted: bytes) -> Manifest | None:
 
 
 def successor_problems(registered: Manifest | None, changed: Driver, *, dev: bool = False) -> tuple[Problem, ...]:
-    """What speaks against registering `changed` after `registered`. `dev` (drivers.dev) lets it pass, with a warning
-    for each."""
-    found = () if registered is None else changes_of_identity(registered, changed)
+    """Return the reasons against registering `changed` after `registered`.
+
+    With `dev` (drivers.dev) each of them is only a warning.
+    """
+    problems = () if registered is None else changes_of_identity(registered, changed)
     # AIP-identity-4
-    return tuple(msgspec.structs.replace(each, severity="warning") for each in found) if dev else found
+    return tuple(msgspec.structs.replace(each, severity="warning") for each in problems) if dev else problems
 
 
 UNMET: Final = "requirement_unmet"  # AIP-30.front-5
@@ -133,7 +135,7 @@ _NEAR: Final = (".local", ".localhost", ".lan", ".internal", ".home.arpa")  # na
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """In the words of AIP-30; None is not known, and then nothing that asks for it is met."""
+    """Properties of this machine in the words of AIP-30. None means unknown, and then no requirement on it is met."""
 
     os: str | None
     arch: str | None
@@ -142,7 +144,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unmet(driver: Driver, machine: Machine) -> tuple[Problem, ...]:
-    """AIP-30.front-5."""
+    """Return the requirements that the machine does not meet (AIP-30.front-5)."""
     return tuple(_unmet(driver, machine))
 
 
@@ -151,12 +153,12 @@ def _unmet(driver: Driver, machine: Machine) -> Iterator[Problem]:
     for key, wanted, have in (("os", requires.os, machine.os), ("arch", requires.arch, machine.arch)):
         if wanted and have not in wanted:  # AIP-30.front-5
             yield _problem(driver, key, f"this machine has {have or 'an unknown one'}, not {' or '.join(wanted)}")
-    for key, least, found in (
+    for key, least, available_mb in (
         ("min_disk_mb", requires.min_disk_mb, machine.disk_mb),
         ("min_memory_mb", requires.min_memory_mb, machine.memory_mb),
     ):
-        if least is not None and (found is None or found < least):
-            has = "an unknown amount" if found is None else f"{found:.0f} MB"
+        if least is not None and (available_mb is None or available_mb < least):
+            has = "an unknown amount" if available_mb is None else f"{available_mb:.0f} MB"
             yield _problem(driver, key, f"this machine has {has}, and {least:.0f} MB are needed")
 
 
@@ -165,7 +167,7 @@ def _problem(driver: Driver, key: str, message: str) -> Problem:
 
 
 def unverified_tags(driver: Driver) -> tuple[Problem, ...]:
-    """AIP-security-12: a server on somebody else's host is not self-hosted, whatever its file says."""
+    """Report a self-hosted tag of a server on a foreign host, which is not self-hosted (AIP-security-12)."""
     address = driver.server.address
     if address is None or SELF_HOSTED not in driver.policy_tags:  # AIP-security-12
         return ()

@@ -131,7 +131,7 @@ def resolve(request: SelectionRequest, candidates: Sequence[Candidate], policy: 
 
 
 def resolved_row(request: SelectionRequest, resolution: DriverResolution) -> dict[str, Any]:
-    """What the audit row driver.resolved holds besides user, workspace and time: names and reasons, never a value."""
+    """Return the audit row driver.resolved without user, workspace and time: names and reasons, never a value."""
     chosen = resolution.ranked[0] if resolution.ranked else None
     return {
         "tool_id": request.contract.id,
@@ -152,7 +152,7 @@ def resolved_row(request: SelectionRequest, resolution: DriverResolution) -> dic
 
 
 def cost_units(contract: Contract, candidate: Candidate) -> float:
-    """Millicents of one call: the binding's number, else the driver's, else that of the contract's class."""
+    """Return the millicents of one call, from the binding, else from the driver, else from the contract's class."""
     for cost in (candidate.binding.cost, candidate.driver.cost):
         if cost is not None and cost.cost_units_per_call is not None:
             return cost.cost_units_per_call
@@ -165,15 +165,15 @@ def _keep(
     phase: int,
     find_refusal: Callable[[Candidate], Refusal | None],
 ) -> list[Candidate]:
-    kept, dropped = [], []
+    remaining, dropped = [], []
     for each in candidates:
         refusal = find_refusal(each)
         if refusal is None:
-            kept.append(each)
+            remaining.append(each)
         else:
             dropped.append(RejectedDriver(each.key, phase, refusal.code, refusal.message))
     rejected += sorted(dropped)
-    return kept
+    return remaining
 
 
 def _check_fit(request: SelectionRequest, candidate: Candidate) -> Refusal | None:
@@ -294,7 +294,7 @@ def _pin_lost(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[R
 def _no_candidate_error(
     request: SelectionRequest, candidates: Sequence[Candidate], rejected: Sequence[RejectedDriver]
 ) -> DriverRefusal:
-    """The error of phase 6 where no candidate is left."""
+    """Return the error of phase 6 for a request that no candidate can serve."""
     cause = {"candidates": _rows(rejected)}  # AIP-30.resolve-6
     codes = {each.code for each in rejected}
     code = codes.pop() if len(codes) == 1 else "no_route"

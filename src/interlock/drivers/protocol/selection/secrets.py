@@ -22,10 +22,11 @@ _KNOWN: Final = frozenset((USER, "role", "cap", "tool", "workflow"))
 def maybe_granted_by(
     secret: Secret, driver: Driver, contracts: Collection[str], *, is_own: bool, user: str | None = None
 ) -> str | None:
-    """Which entry lets the driver have it; None: none does.
+    """Return the access entry that grants the secret to the driver, or None if no entry does.
 
-    `contracts`: ids of what it implements; `is_own`: the entry stands in the SECRETS.md that its auth.ref names;
-    `user`: whose own process it is for. Roles, capabilities and workflows are a caller's, and a process has no caller.
+    `contracts` are the ids of the contracts that it implements. `is_own` means that the entry is in the SECRETS.md that
+    the driver's auth.ref names. `user` is the user of a process that only one user has. Roles, capabilities and
+    workflows belong to a caller, and a process has no caller.
     """
     if secret.access is None:  # AIP-19.access-1
         return OWN_INVENTORY if is_own else None
@@ -38,7 +39,10 @@ def maybe_granted_by(
 
 
 def is_for_users_alone(secret: Secret) -> bool:
-    """Every entry that could grant it names a user: on a shared process it would be everybody's (AIP-security-8)."""
+    """Return whether every entry that could grant the secret names a user.
+
+    On a shared process such a secret would be available to all users (AIP-security-8).
+    """
     kinds = {grant.kind for grant in secret.access.bind} & _KNOWN if secret.access is not None else set()
     return kinds == {USER}  # AIP-security-8
 
@@ -53,12 +57,15 @@ UNGRANTED: Final = "access_denied"
 
 def lines_to_describe(driver: Driver, name: str, slug: str) -> str:
     entry = f"- {{slug: {slug}, name: {name}, description: What it is for}}"
-    said = f"add `{entry}` below `secrets:` of SECRETS.md beside DRIVER.md"
-    return said if _has_ref(driver) else f"{said}, and {_line_of_ref(driver)}"
+    advice = f"add `{entry}` below `secrets:` of SECRETS.md beside DRIVER.md"
+    return advice if _has_ref(driver) else f"{advice}, and {_line_of_ref(driver)}"
 
 
 def lines_to_grant(driver: Driver, *, is_beside: bool | None, has_access: bool) -> str:
-    """`is_beside`: the entry stands in the SECRETS.md beside DRIVER.md; None: that is not known."""
+    """Return what to write in which file so that the driver receives the secret.
+
+    `is_beside` says whether the entry is in the SECRETS.md beside DRIVER.md; None means unknown.
+    """
     by_access = f"`access: {{bind: [{{tool: {driver.id}}}]}}` to its entry in SECRETS.md"
     if has_access or _has_ref(driver) or is_beside is False:
         return f"add {by_access}"
@@ -82,7 +89,7 @@ _STATUS, _EXIT, _EXCEPTION, _HEADER = "http_status", "exit_code", "exception", "
 
 
 class Detected(msgspec.Struct, frozen=True, kw_only=True):
-    """How one exchange with the server failed. `exception`: the code of our own error."""
+    """Failure of one exchange with the server. `exception` is the code of our own error."""
 
     status: int = 0
     exit_code: int | None = None
@@ -106,13 +113,13 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
             case _:
                 name, _, value = self.wanted.partition(":")
                 return any(
-                    key.decode("latin-1").lower() == name.strip().lower() and said.decode("latin-1") == value.strip()
-                    for key, said in seen.headers
+                    key.decode("latin-1").lower() == name.strip().lower() and content.decode("latin-1") == value.strip()
+                    for key, content in seen.headers
                 )
 
 
 def maybe_detector(driver: Driver) -> Detector | None:
-    """None where nothing is written, or nothing that is understood."""
+    """Return the driver's detector of expired logins, or None if it has none or an unknown one."""
     expiry = driver.auth.expiry if driver.auth is not None else None
     return None if expiry is None else _read(expiry.detect)
 
@@ -120,12 +127,12 @@ def maybe_detector(driver: Driver) -> Detector | None:
 def _read(written: str) -> Detector | None:
     kind, _, wanted = written.partition(":")
     if kind in (_STATUS, _EXIT):
-        known = wanted.removeprefix("-").isdecimal() and wanted.isascii()
+        is_valid = wanted.removeprefix("-").isdecimal() and wanted.isascii()
     elif kind == _HEADER:
-        known = all(part.strip() for part in wanted.split(":", 1)) and ":" in wanted
+        is_valid = all(part.strip() for part in wanted.split(":", 1)) and ":" in wanted
     else:
-        known = kind == _EXCEPTION and bool(wanted)
-    return Detector(written=written, kind=kind, wanted=wanted) if known else None
+        is_valid = kind == _EXCEPTION and bool(wanted)
+    return Detector(written=written, kind=kind, wanted=wanted) if is_valid else None
 
 
 CHARS_MIN: Final = 8  # AIP-19.plain-1: shorter ones would be found everywhere
@@ -135,14 +142,16 @@ class Redactor:
     __slots__ = ("_needles",)
 
     def __init__(self, values: Mapping[str, str]) -> None:
-        """`values`: by slug."""
-        found: dict[bytes, bytes] = {}
+        """Prepare to redact `values`, which are keyed by slug."""
+        needles: dict[bytes, bytes] = {}
         for slug, value in values.items():
             mark = f"[secret:{slug}]".encode()
             for text in (value, *value.splitlines()):
                 if len(text.strip()) >= CHARS_MIN:  # AIP-19.plain-1
-                    found |= dict.fromkeys(_spellings(text.strip() if text != value else text), mark)
-        self._needles = sorted(found.items(), key=lambda each: -len(each[0]))  # the longest first: one may hold another
+                    needles |= dict.fromkeys(_spellings(text.strip() if text != value else text), mark)
+        self._needles = sorted(
+            needles.items(), key=lambda each: -len(each[0])
+        )  # the longest first: one may hold another
 
     def __bool__(self) -> bool:
         return bool(self._needles)
@@ -156,7 +165,7 @@ class Redactor:
         return data
 
     def cut(self, data: bytes) -> bytes:
-        """The same of a text that may end in the midst of a value: its beginning goes as well."""
+        """Redact a text that may end in the middle of a value, including the beginning of that value."""
         data = self.redacted(data)
         for needle, mark in self._needles:
             for length in range(min(len(needle) - 1, len(data)), CHARS_MIN - 1, -1):
