@@ -175,8 +175,9 @@ class ServerAdder:
     """Adds servers to the workspace of a plan. Trials run only inside `async with`."""
 
     def __init__(self, plan: Plan, say: Say, *, environment: Mapping[str, str], allows_commands: bool = True) -> None:
-        """`say` gets every step and every note. `environment` holds the variables that a request may refer to.
+        """Prepare to add servers to the workspace of `plan`.
 
+        `say` gets every step and every note. `environment` holds the variables that a request may refer to.
         `allows_commands` is False for callers that are not on this machine: they name packages and addresses only.
         """
         self.plan = plan
@@ -291,14 +292,14 @@ class ServerAdder:
             raise _not_up_error(trial, request.data)
         if not trial.tools:
             raise NotAdded("no_tools", "the server has no tools", "there is nothing to make contracts of")
-        known = known_contracts(self.plan, request.id)
+        contracts = known_contracts(self.plan, request.id)
         tools = _choose_contracts(request, trial.tools)
-        proposed = propose(trial.tools, request.id, wanted=tools, known=known, classes=request.classes)
+        proposed = propose(trial.tools, request.id, wanted=tools, known=contracts, classes=request.classes)
         problems = [each for each in proposed if isinstance(each, Problem)]
         if problems:
             raise NotAdded(problems[0].code, problems[0].message, f"it has {problems[0].hint}", problems)
         proposals = tuple(each for each in proposed if isinstance(each, Proposal))
-        return TriedServer(request=request, trial=trial, known_contracts=known, proposals=proposals)
+        return TriedServer(request=request, trial=trial, known_contracts=contracts, proposals=proposals)
 
     # Write
 
@@ -416,8 +417,8 @@ def known_contracts(plan: Plan, identifier: str) -> dict[str, Known]:
     """Return the contracts of the workspace by id: the driver's own, then those in .tools, then other drivers'."""
     own = plan.workspace / DRIVERS / identifier
     seen = scan_workspace(plan)
-    known: dict[str, Known] = {}
-    others = (path for found in seen.folders if found.path != own for path in sorted(found.path.rglob(TOOL_FILE)))
+    contracts: dict[str, Known] = {}
+    others = (path for folder in seen.folders if folder.path != own for path in sorted(folder.path.rglob(TOOL_FILE)))
     for path in (
         *(sorted(own.rglob(TOOL_FILE)) if own.is_dir() else ()),
         *(each for each, _ in seen.contracts),
@@ -428,14 +429,14 @@ def known_contracts(plan: Plan, identifier: str) -> dict[str, Known]:
         except OSError:
             continue
         contract = read_contract(data, str(path)).value
-        if contract is None or contract.id in known:
+        if contract is None or contract.id in contracts:
             continue
         if path.is_relative_to(own):
             place = path.relative_to(own).as_posix()
-            known[contract.id] = Known(contract=contract, path=place, text=data.decode("utf-8", "replace"))
+            contracts[contract.id] = Known(contract=contract, path=place, text=data.decode("utf-8", "replace"))
         else:
-            known[contract.id] = Known(contract=contract)
-    return known
+            contracts[contract.id] = Known(contract=contract)
+    return contracts
 
 
 def describe_sandbox(plan: Plan, declared: Declared, trial: TrialResult) -> dict[str, Any]:

@@ -56,18 +56,22 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
 async def discover(
     name: str, resolvers: Sequence[str] = (), *, private_hosts: Collection[str] | None = (), tries: bool = True
 ) -> Discovery:
-    """`private_hosts`: those that may be at a private address; None: all. Raises DnsFailed."""
+    """Look up the servers that the DNS records at `name` announce, and judge each of them.
+
+    `private_hosts`: hosts that may have a private address; None allows all. `tries`: also connect to the servers.
+    Raises DnsFailed.
+    """
     answer = await look_up_txt(name, resolvers)
     if answer.dnssec == "bogus":
         return _found(name, answer, [_not_believed(each) for each in read_records_untrusted(answer.records)])
     fetcher = Fetcher(within=Scope.MACHINE if private_hosts is None else Scope.PUBLIC)
     near = Fetcher(within=Scope.MACHINE)
     try:
-        found = []
+        servers = []
         for record in read_records_untrusted(answer.records):
             is_near = private_hosts is None or urlsplit(record.url or "").hostname in private_hosts
-            found.append(await _judged(record, near if is_near else fetcher, may_be_near=is_near, tries=tries))
-        return _found(name, answer, found)
+            servers.append(await _judged(record, near if is_near else fetcher, may_be_near=is_near, tries=tries))
+        return _found(name, answer, servers)
     finally:
         await fetcher.close()
         await near.close()
@@ -105,10 +109,10 @@ def _judged_answer(answered: Answered) -> tuple[State, str]:
     message = decode_object(answered.body) or {}
     result = decode_object(message.get("result", b"")) or {}
     info = decode_object(result.get("serverInfo", b"")) or {}
-    told = [bytes(info[key]).decode("utf-8", "replace").strip('"') for key in ("name", "version") if key in info]
+    words = [bytes(info[key]).decode("utf-8", "replace").strip('"') for key in ("name", "version") if key in info]
     if "protocolVersion" not in result:
         return "fails", "what it answers is not MCP"
-    return "answers", " ".join(told)[:SHOWN_CHARS_MAX]
+    return "answers", " ".join(words)[:SHOWN_CHARS_MAX]
 
 
 def _server(record: ServerRecord, state: State, detail: str = "") -> FoundServer:

@@ -19,7 +19,7 @@ UNHEALTHY: Final = "health_check_failed"  # the code of a driver that is unavail
 
 
 class DriverState(Enum):
-    """How a driver stands, as `interlock drivers list` says it."""
+    """State of a driver, as `interlock drivers list` shows it."""
 
     UNTRUSTED = "untrusted"  # the folder as it is now is not accepted: nothing of it is installed or started
     REJECTED = "rejected"  # the file, or what the server offers, does not fit
@@ -45,17 +45,17 @@ class Hooks(Protocol):
     """The functions of a driver.py, run in a process of their own, without network."""
 
     def makes_arguments(self, bound: Bound) -> bool:
-        """Whether any of them has a part in the arguments of this binding: build_arguments, a transform."""
+        """Check whether a hook (build_arguments or a transform) contributes to the arguments of this binding."""
 
     async def arguments(
-        self, bound: Bound, given: Mapping[str, Any], context: Mapping[str, Any]
+        self, bound: Bound, values: Mapping[str, Any], context: Mapping[str, Any]
     ) -> dict[str, Any] | DriverRefusal:
-        """What the server is sent; `bound.check_arguments` has taken it."""
+        """Return the arguments for the server, which `bound.check_arguments` has accepted."""
 
     def reads_results(self, bound: Bound) -> bool: ...
 
     async def value(self, bound: Bound, result: Mapping[str, Any]) -> Any:
-        """The contract's value, which `bound.satisfying` has taken, or a DriverRefusal."""
+        """Return the contract's value, which `bound.satisfying` has accepted, or a DriverRefusal."""
 
 
 class Provider(Protocol):
@@ -73,7 +73,7 @@ class Provider(Protocol):
 
     @property
     def passed_at(self) -> float | None:
-        """When its health check last passed, in the time of the clock."""
+        """Return when the health check last passed, in the time of the clock, or None if it never did."""
 
     @property
     def failed_at(self) -> float | None: ...
@@ -82,10 +82,10 @@ class Provider(Protocol):
         """Make its health check now: what is wrong, or None."""
 
     def maybe_ready(self, caller: Caller) -> Lease | None:
-        """The link of this caller's process where it can be used at once; None: `acquire` it."""
+        """Return the link of this caller's process if it can be used at once, or None if it has to be acquired."""
 
     async def acquire(self, caller: Caller, timeout_s: float = 30.0) -> Lease | DriverRefusal:
-        """The link of this caller's process, started where it sleeps. Nothing has been sent when it fails.
+        """Return the link of this caller's process, and start the process if it sleeps.
 
-        `timeout_s`: how long to wait where all processes are taken by others.
+        Nothing has been sent when this fails. `timeout_s`: how long to wait while other callers use all processes.
         """

@@ -24,8 +24,10 @@ _TEMPLATE: Final = "/workspace"
 
 
 class ShippedTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """What a shipped driver adds. `data`: the frontmatter with what was added; `what`: its parts in words, none where
-    nothing was lacking."""
+    """Additions from a shipped driver.
+
+    `data`: the completed frontmatter. `what`: the added parts in words, empty if nothing was missing.
+    """
 
     data: Mapping[str, Any]
     shipped: str
@@ -33,17 +35,19 @@ class ShippedTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | None:
-    """Complete `data` from the shipped driver; None where none ships for the package. Present in `data` is what the
-    person said: install, sandbox.exec, and hosts in network.egress are left as they are."""
-    asked = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), DRIVER_FILE).value
-    shipped = _for(asked) if asked is not None else None
-    if asked is None or shipped is None:
+    """Complete `data` from the shipped driver of its package, or return None if there is none.
+
+    Values that the person wrote (install, sandbox.exec, hosts in network.egress) stay as they are.
+    """
+    requested = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), DRIVER_FILE).value
+    shipped = _for(requested) if requested is not None else None
+    if requested is None or shipped is None:
         return None
-    server_asked, server_shipped = asked.server, shipped.server
+    server_asked, server_shipped = requested.server, shipped.server
     if not isinstance(server_asked, LocalServer) or not isinstance(server_shipped, LocalServer):
         return None
-    home = node_data.absolute() / HOMES / asked.id
-    server, made = dict(data["server"]), dict(data)
+    home = node_data.absolute() / HOMES / requested.id
+    server, completed = dict(data["server"]), dict(data)
     what: list[str] = []
     env = {name: _at(home, value) for name, value in server_shipped.env.items() if name not in server_asked.env}
     if env:
@@ -52,36 +56,39 @@ def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | 
     if server_shipped.args and not server_asked.args and _TEMPLATE not in server_shipped.args:
         server["args"] = [_at(home, each) for each in server_shipped.args]
         what.append(" ".join(server["args"]))
-    made["server"] = server
+    completed["server"] = server
     beside = [each for entry in shipped.install for each in entry.options.get("with", ())]
     if beside and "install" not in data:
-        made["install"] = [{"method": "pip", "package": server["package"], "with": beside}]
+        completed["install"] = [{"method": "pip", "package": server["package"], "with": beside}]
         what.append(f"--with {' '.join(beside)}")
     programs = shipped.sandbox.exec if shipped.sandbox is not None else None
     if programs is not None and "exec" not in data.get("sandbox", {}):
-        made["sandbox"] = {**data.get("sandbox", {}), "exec": {"allow": programs.allow, "spawn": list(programs.spawn)}}
+        completed["sandbox"] = {
+            **data.get("sandbox", {}),
+            "exec": {"allow": programs.allow, "spawn": list(programs.spawn)},
+        }
         what.append(f"it may start {', '.join(programs.spawn)}")
     hosts = shipped.network.egress if shipped.network is not None else ()
     if hosts and not data.get("network", {}).get("egress"):
-        made["network"] = {**data.get("network", {}), "egress": list(hosts)}
+        completed["network"] = {**data.get("network", {}), "egress": list(hosts)}
         what.append(f"it may reach {', '.join('any host' if host == '*' else host for host in hosts)}")
-    return ShippedTemplate(data=made, shipped=shipped.id, what=tuple(what))
+    return ShippedTemplate(data=completed, shipped=shipped.id, what=tuple(what))
 
 
 def known_hosts(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """The hosts that a server of this package needs, as its shipped driver has them; none where none ships."""
-    asked = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), DRIVER_FILE).value
-    shipped = _for(asked) if asked is not None else None
+    """Return the hosts that the shipped driver of this package needs; empty if there is no shipped driver."""
+    requested = read_driver(frontmatter_text({**data, "implements": [PENDING]}).encode(), DRIVER_FILE).value
+    shipped = _for(requested) if requested is not None else None
     return tuple(shipped.network.egress) if shipped is not None and shipped.network is not None else ()
 
 
-def _for(asked: Driver) -> Driver | None:
-    if _package(asked) is None:
+def _for(requested: Driver) -> Driver | None:
+    if _package(requested) is None:
         return None
     for folder in sorted((files("interlock") / "shipped" / "drivers").iterdir(), key=lambda each: each.name):
         file = folder / DRIVER_FILE
         shipped = read_driver(file.read_bytes(), DRIVER_FILE).value if file.is_file() else None
-        if shipped is not None and _package(shipped) == _package(asked):
+        if shipped is not None and _package(shipped) == _package(requested):
             return shipped
     return None
 

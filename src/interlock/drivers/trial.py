@@ -67,7 +67,7 @@ class TrialRunner:
     """Runs trials of drivers; used with `async with`. What their servers say goes to no client."""
 
     def __init__(self, plan: Plan, *, anew: bool = False) -> None:
-        """`anew`: what is installed is the newest, whatever is on record, and nothing is recorded of it."""
+        """Prepare to try servers out. `anew`: install the newest release whatever is on record, and record nothing."""
         self.plan = plan
         self._anew = anew
         self.clock = SystemClock()
@@ -82,7 +82,7 @@ class TrialRunner:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Raises StoreError."""
+        """Open the stores and start what a trial needs. Raises StoreError."""
         plan = self.plan
         await self.store.open()
         self._stack.push_async_callback(self.store.close)
@@ -131,17 +131,17 @@ class TrialRunner:
         await self._stack.aclose()
 
     async def stand(self, declared: Declared, say: Say) -> TrialResult:
-        """Run a trial, with one attempt. `say` is told of each step of installing and starting."""
+        """Start the server of a driver once and return the result. `say` gets each step of installing and starting."""
         driver = declared.driver
         assert driver is not None  # noqa: S101  (only a driver that was read is stood up)
         once = msgspec.structs.replace(driver, connection=msgspec.structs.replace(driver.connection, max_retries=0))
-        told: list[str] = []
+        steps: list[str] = []
         self._denied.clear()
 
         def on_step(state: DriverState, reason: str | None) -> None:
             text = _step(state, reason)
-            if text is not None and told[-1:] != [text]:
-                told.append(text)
+            if text is not None and steps[-1:] != [text]:
+                steps.append(text)
                 say(text)
 
         provider = self._make(msgspec.structs.replace(declared, driver=once), on_step=on_step)
@@ -226,8 +226,10 @@ _READ_ONLY: Final = re.compile(
 
 
 def advice(stood: TrialResult, server: Mapping[str, Any], beside: Sequence[str] = ()) -> str:
-    """The advice for a failure. `server`: the block of the driver that did not come up; `beside`: what was installed
-    with it."""
+    """Return what to do about a failed start.
+
+    `server`: the server block of the driver. `beside`: packages that were installed with it.
+    """
     if stood.installed is None:
         return f"{_of_install(stood.reason or '', str(server.get('kind')))}; {NOTHING}"
     if stood.denied:
@@ -260,8 +262,8 @@ def _of_start(words: str, server: Mapping[str, Any], beside: Sequence[str]) -> s
     kind = SERVERS.get(str(server.get("kind")))
     if kind is not None and (advice := kind.advise_on_start(words, has_extra_packages=bool(beside))) is not None:
         return advice
-    if (found := _STARTED.search(words)) is not None:
-        name = found["node"] or found["python"] or found["shell"]
+    if (match := _STARTED.search(words)) is not None:
+        name = match["node"] or match["python"] or match["shell"]
         return f"it may not start {name}: --program {name} allows it"
     if _READ_ONLY.search(words):
         return "it may not write there: --write FOLDER opens a folder to it"

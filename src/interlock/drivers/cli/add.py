@@ -249,23 +249,23 @@ def _ask_about_tools(
 def _tools(text: str | None) -> dict[str, str | None] | None:
     if text is None:
         return None
-    found: dict[str, str | None] = {}
+    contracts: dict[str, str | None] = {}
     for each in filter(None, (part.strip() for part in text.split(","))):
         tool, _, contract = each.partition(":")
-        found[tool] = contract or None
-    if not found:
+        contracts[tool] = contract or None
+    if not contracts:
         raise BadUsage("usage", "--tools names no tool", hint="--tools read_file:fs-read,write_file:fs-write")
-    return found
+    return contracts
 
 
 def _parse_assignments(texts: Sequence[str], option: str) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+    values: dict[str, str | None] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not name or (not equals and option != "--env"):
             raise BadUsage("usage", f"{option} is NAME=VALUE", hint="interlock add --help")
-        found[name] = value if equals else None
-    return found
+        values[name] = value if equals else None
+    return values
 
 
 def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
@@ -273,21 +273,21 @@ def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
     from interlock.drivers.api import DriverDetail, DriverSummary
     from interlock.drivers.cli.drivers import accept_files, get_driver
 
-    one = get_driver(invocation, key).as_(DriverDetail)
-    if one.trusted:
-        return one
+    driver = get_driver(invocation, key).as_(DriverDetail)
+    if driver.trusted:
+        return driver
     try:
-        done = accept_files(invocation, key, one.digest)
+        done = accept_files(invocation, key, driver.digest)
     except Refused as refused:
         if refused.code == "proof_required" and "approval" not in refused.details:
-            return one
+            return driver
         raise refused.with_hint(
             f"its files are written; interlock drivers trust {server_name(key)} accepts them"
         ) from None
     return wait_until_started(invocation, key, done.as_(DriverSummary))
 
 
-def wait_until_started(invocation: Invocation, key: str, one: "DriverSummary") -> "DriverSummary":
+def wait_until_started(invocation: Invocation, key: str, driver: "DriverSummary") -> "DriverSummary":
     """Wait a short time until a running node has started the driver, and return its state then."""
     import time
 
@@ -295,10 +295,10 @@ def wait_until_started(invocation: Invocation, key: str, one: "DriverSummary") -
     from interlock.drivers.cli.drivers import get_driver
 
     end = time.monotonic() + SETTLE_S
-    while one.state in ("installing", "checking") and time.monotonic() < end:
+    while driver.state in ("installing", "checking") and time.monotonic() < end:
         time.sleep(SETTLE_LOOK_S)
-        one = get_driver(invocation, key).as_(DriverSummary)
-    return one
+        driver = get_driver(invocation, key).as_(DriverSummary)
+    return driver
 
 
 def as_command(reference: str, args: tuple[str, ...]) -> tuple[str | None, tuple[str, ...]]:

@@ -34,7 +34,7 @@ def show_proposals(out: Output, proposals: Sequence[Proposal]) -> None:
 
 
 def proposal_lines(proposals: Sequence[Proposal]) -> list[str]:
-    """For stderr, where stdout is JSON."""
+    """Return one line per proposal for stderr, to use when stdout is JSON."""
     return [f"{one_line(each.tool_name)}: {each.tool_class}, {reason(each.by, each.question)}" for each in proposals]
 
 
@@ -55,8 +55,8 @@ def show_added(out: Output, added: AddedServer, *, state: DriverSummary | None) 
         out.line(line)
     open_ = [each for each in proposals if each.by in SUGGESTED and each.question is None]
     if open_:
-        said = f"{count(len(open_), 'tool')} without a class: the first call of each waits for your decision"
-        out.advice(f"open: {said} (interlock approvals)")
+        remark = f"{count(len(open_), 'tool')} without a class: the first call of each waits for your decision"
+        out.advice(f"open: {remark} (interlock approvals)")
     if state is None:
         out.advice(f"not trusted yet: interlock drivers trust {driver.segment}")
     elif not state.trusted:
@@ -72,7 +72,7 @@ def show_added(out: Output, added: AddedServer, *, state: DriverSummary | None) 
 
 
 def _problem_lines(problems: Sequence[Problem]) -> list[str]:
-    """The same of every tool is said once."""
+    """Return one line per kind of problem; further problems of the same kind are only counted."""
     by_code: dict[tuple[str, str], list[Problem]] = {}
     for each in problems:
         by_code.setdefault((each.severity, each.code), []).append(each)

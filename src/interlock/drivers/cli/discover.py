@@ -58,27 +58,32 @@ def discover(
     """
     if invocation.remote_url is not None:
         raise BadUsage("usage", "discover looks from this machine and takes no --url")
-    found = find_servers(invocation, domain, tuple(resolver or ()), allow_private=allow_private, tries=not no_connect)
+    discovery = find_servers(
+        invocation, domain, tuple(resolver or ()), allow_private=allow_private, tries=not no_connect
+    )
     if not add:
-        _show(invocation, domain, found)
-        if not found.servers:
+        _show(invocation, domain, discovery)
+        if not discovery.servers:
             raise Refused("not_found", f"{domain} names no MCP server in DNS", hint="interlock add https://…")
         return
-    url = chosen_server(domain, found)
+    url = chosen_server(domain, discovery)
     if not yes and not can_ask():
         hint = f"run it on a terminal, with --yes, or look at it first: interlock discover {domain}"
         raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
     from interlock.drivers.add import AddRequest
     from interlock.drivers.cli.add import add_server
 
-    invocation.out.remark(f"{url}, found at {found.name}; DNSSEC: {_DNSSEC[found.dnssec]}")
+    invocation.out.remark(f"{url}, found at {discovery.name}; DNSSEC: {_DNSSEC[discovery.dnssec]}")
     add_server(invocation, AddRequest(reference=url, identifier=as_id), yes=yes)
 
 
 def find_servers(
     invocation: Invocation, domain: str, resolvers: tuple[str, ...] = (), *, allow_private: bool = False, tries: bool
 ) -> "Discovery":
-    """Raises Refused."""
+    """Look up the MCP servers that the DNS records of `domain` name.
+
+    `tries`: also connect to each server. Raises Refused.
+    """
     from interlock.drivers.discovery import discover as look
     from interlock.names.protocol.dns_discovery import record_name
     from interlock.net.dns_lookup import DnsFailed
@@ -95,45 +100,50 @@ def find_servers(
         raise kind(f"dns_{failed.code}", f"{name}: {failed}", hint=hint) from None
 
 
-def chosen_server(domain: str, found: "Discovery") -> str:
-    """The address of the one server that can be used. Raises Refused."""
-    usable = [one for one in found.servers if one.is_usable and one.url is not None]
+def chosen_server(domain: str, discovery: "Discovery") -> str:
+    """Return the address of the only usable server. Raises Refused if there is none or more than one."""
+    usable = [server for server in discovery.servers if server.is_usable and server.url is not None]
     if not usable:
-        why = "; ".join(f"{one.url or one.dialect}: {one.detail}" for one in found.servers) or "it has no records"
+        why = (
+            "; ".join(f"{server.url or server.dialect}: {server.detail}" for server in discovery.servers)
+            or "it has no records"
+        )
         raise Refused("not_found", f"{domain} names no server that can be added: {why}")
     if len(usable) > 1:
-        urls = ", ".join(str(one.url) for one in usable)
+        urls = ", ".join(str(server.url) for server in usable)
         hint = f"interlock add {usable[0].url}"
         raise Refused("ambiguous", f"{domain} names {len(usable)} servers: {urls}", hint=hint)
     return str(usable[0].url)
 
 
-def _show(invocation: Invocation, domain: str, found: "Discovery") -> None:
+def _show(invocation: Invocation, domain: str, discovery: "Discovery") -> None:
     import msgspec
 
     from interlock.cli.terminal.text import one_line
 
     out = invocation.out
     if out.as_json:
-        out.raw_json(msgspec.json.encode(found))
+        out.raw_json(msgspec.json.encode(discovery))
         return
-    if not found.servers:
+    if not discovery.servers:
         return
     from rich.text import Text
 
     from interlock.cli.terminal.columns import in_columns
 
-    out.line(f"{found.name}, asked of {found.resolver}")
-    out.line(f"DNSSEC: {found.dnssec}, {_DNSSEC[found.dnssec]}")
+    out.line(f"{discovery.name}, asked of {discovery.resolver}")
+    out.line(f"DNSSEC: {discovery.dnssec}, {_DNSSEC[discovery.dnssec]}")
     rows = [[Text(head, style="dim") for head in ("STATE", "SERVER", "DIALECT", "DETAIL")]]
     rows += [
-        [Text(one.state), Text(one_line(one.url or "-")), Text(one.dialect), Text(one_line(_detail(one)))]
-        for one in found.servers
+        [Text(server.state), Text(one_line(server.url or "-")), Text(server.dialect), Text(one_line(_detail(server)))]
+        for server in discovery.servers
     ]
     out.draw(*in_columns(rows, width=out.console.width, shrink={1: 24, 3: 24}))
-    if any(one.is_usable for one in found.servers):
+    if any(server.is_usable for server in discovery.servers):
         out.remark(f"nothing is trusted by this: interlock discover {domain} --add makes a driver of it")
 
 
-def _detail(one: "FoundServer") -> str:
-    return one.detail or ", ".join(f"{key}={value}" for key, value in one.fields.items() if key in ("auth", "cap"))
+def _detail(server: "FoundServer") -> str:
+    return server.detail or ", ".join(
+        f"{key}={value}" for key, value in server.fields.items() if key in ("auth", "cap")
+    )

@@ -54,24 +54,26 @@ def draw_update(out: "Output", newer: DriverUpdate) -> None:
         out.console.print(Text(printable(line, keep="\t"), style=_DIFFERENCE.get(line[:1], "")), soft_wrap=True)
 
 
-def draw_contract(out: "Output", one: ServedContract) -> None:
-    """Who serves it, why, and why not the others."""
+def draw_contract(out: "Output", served: ServedContract) -> None:
+    """Print which driver serves a contract and why, and why the other drivers do not."""
     width = out.console.width
-    head = Text.assemble((one_line(one.name), "bold"), "  ", (f"{one_line(one.contract)}@{one.version}", "dim"))
-    lines = [head, *labelled_lines("file", one_line(one.file), width)]
-    if one.ranked:
-        first, *others = one.ranked
+    head = Text.assemble(
+        (one_line(served.name), "bold"), "  ", (f"{one_line(served.contract)}@{served.version}", "dim")
+    )
+    lines = [head, *labelled_lines("file", one_line(served.file), width)]
+    if served.ranked:
+        first, *others = served.ranked
         lines += labelled_lines("served by", one_line(server_name(first.driver)), width, style="green")
-        lines += labelled_lines("because", _BECAUSE.get(one.decided_by, one_line(one.decided_by)), width)
+        lines += labelled_lines("because", _BECAUSE.get(served.decided_by, one_line(served.decided_by)), width)
         for number, each in enumerate(others):
             lines += labelled_lines(
                 "else" if number == 0 else "", f"{one_line(server_name(each.driver))}, {each.cost_units:g} units", width
             )
     else:
-        lines += labelled_lines("served by", f"no driver: {one_line(one.error or 'no_route')}", width, style="red")
-    for other in one.rejected:
-        said = one_line(f"{server_name(other.driver)} in phase {other.phase}: {other.reason} [{other.code}]")
-        lines += labelled_lines("not", said, width, style="yellow")
+        lines += labelled_lines("served by", f"no driver: {one_line(served.error or 'no_route')}", width, style="red")
+    for other in served.rejected:
+        rejection = one_line(f"{server_name(other.driver)} in phase {other.phase}: {other.reason} [{other.code}]")
+        lines += labelled_lines("not", rejection, width, style="yellow")
     out.draw(*lines)
 
 
@@ -91,16 +93,16 @@ def draw_examples(out: "Output", run: DriverExamples) -> None:
     if not run.examples:
         out.remark(f"the contracts of {one_line(server_name(run.key))} have no examples")
         return
-    for one in run.examples:
-        style = _OUTCOMES.get(one.outcome, "")
-        name = one_line(f"{one.contract}: {one.example}")
+    for example in run.examples:
+        style = _OUTCOMES.get(example.outcome, "")
+        name = one_line(f"{example.contract}: {example.example}")
         out.console.print(
-            Text.assemble((f"{one.outcome:<8}", style), name, (f"  by {server_name(one.driver)}", "dim")),
+            Text.assemble((f"{example.outcome:<8}", style), name, (f"  by {server_name(example.driver)}", "dim")),
             soft_wrap=True,
         )
-        for line in one.difference:
+        for line in example.difference:
             out.console.print(Text(f"         {one_line(line)}"), soft_wrap=True)
-    passed = sum(one.outcome == "passed" for one in run.examples)
+    passed = sum(example.outcome == "passed" for example in run.examples)
     out.line(f"{passed} of {count(len(run.examples), 'example')} passed")
 
 
@@ -111,18 +113,18 @@ def draw_list(out: "Output", listed: Drivers) -> None:
         out.remark("no drivers; a folder .drivers/ID with a DRIVER.md declares one")
         return
     rows = [[Text(head, style="dim") for head in ("NAME", "STATE", "SERVER", "CONTRACTS", "DRIVER", "WHY")]]
-    for one in listed.drivers:
-        server = " ".join(part for part in (one.server_kind, one.transport) if part)
-        if not one.sandboxed:
+    for driver in listed.drivers:
+        server = " ".join(part for part in (driver.server_kind, driver.transport) if part)
+        if not driver.sandboxed:
             server += ", no sandbox"
-        why = one.reason or (count(one.warnings, "warning") if one.warnings else "")
+        why = driver.reason or (count(driver.warnings, "warning") if driver.warnings else "")
         rows.append(
             [
-                Text(one_line(one.segment), style="bold"),
-                Text(one.state, style=_STYLES.get(one.state, "")),
+                Text(one_line(driver.segment), style="bold"),
+                Text(driver.state, style=_STYLES.get(driver.state, "")),
                 Text(server or "-"),
-                Text(str(len(one.contracts))),
-                Text(_driver_text(one), style="dim"),
+                Text(str(len(driver.contracts))),
+                Text(_driver_text(driver), style="dim"),
                 Text(one_line(why)),
             ]
         )
@@ -133,99 +135,103 @@ def draw_list(out: "Output", listed: Drivers) -> None:
     out.draw(*in_columns(rows, width=out.console.width, shrink={5: 24, 4: 12, 0: 12}, right=frozenset((3,))))
 
 
-def _driver_text(one: DriverSummary) -> str:
-    return one_line(f"{one.id} {one.version or ''}".rstrip())
+def _driver_text(driver: DriverSummary) -> str:
+    return one_line(f"{driver.id} {driver.version or ''}".rstrip())
 
 
-def draw(out: "Output", one: DriverDetail) -> None:
+def draw(out: "Output", driver: DriverDetail) -> None:
     width = out.console.width
-    lines = [Text.assemble((one_line(one.segment), "bold"), "  ", (one.state, _STYLES.get(one.state, "")))]
-    lines += labelled_lines("driver", _driver_text(one), width)
-    if one.reason:
-        lines += labelled_lines("because", one_line(one.reason), width)
-    if one.description:
-        lines += labelled_lines("is", one_line(one.description), width)
-    if one.server:
-        lines += _server(one, width)
-    lines += labelled_lines("folder", f"{one_line(one.folder)}, {count(len(one.files), 'file')}", width)
-    if one.accepted is not None:
-        said = f"by {one_line(one.accepted.by)}, {local_time(one.accepted.at)}"
-        lines += labelled_lines("trusted", said if one.trusted else f"{said}, and changed since", width)
+    lines = [Text.assemble((one_line(driver.segment), "bold"), "  ", (driver.state, _STYLES.get(driver.state, "")))]
+    lines += labelled_lines("driver", _driver_text(driver), width)
+    if driver.reason:
+        lines += labelled_lines("because", one_line(driver.reason), width)
+    if driver.description:
+        lines += labelled_lines("is", one_line(driver.description), width)
+    if driver.server:
+        lines += _server(driver, width)
+    lines += labelled_lines("folder", f"{one_line(driver.folder)}, {count(len(driver.files), 'file')}", width)
+    if driver.accepted is not None:
+        acceptance = f"by {one_line(driver.accepted.by)}, {local_time(driver.accepted.at)}"
+        lines += labelled_lines("trusted", acceptance if driver.trusted else f"{acceptance}, and changed since", width)
     else:
-        lines += labelled_lines("trusted", "by the configuration" if one.trusted else "not yet", width)
-    if one.changed:
-        lines += labelled_lines("changed", one_line(", ".join(one.changed)), width, style="yellow")
-    for problem in one.problems:
+        lines += labelled_lines("trusted", "by the configuration" if driver.trusted else "not yet", width)
+    if driver.changed:
+        lines += labelled_lines("changed", one_line(", ".join(driver.changed)), width, style="yellow")
+    for problem in driver.problems:
         lines += labelled_lines(problem.severity, _line(problem), width, style=_SEVERITY.get(problem.severity, ""))
     out.draw(*lines)
-    for line in one.difference:
+    for line in driver.difference:
         out.console.print(Text(printable(line, keep="\t"), style=_DIFFERENCE.get(line[:1], "")), soft_wrap=True)
 
 
-def _server(one: DriverDetail, width: int) -> list[Text]:
-    """What is started, and what it may touch."""
-    server = one.server
+def _server(driver: DriverDetail, width: int) -> list[Text]:
+    """Return the lines about the driver's server: how it is started, and what it may access."""
+    server = driver.server
     command = [str(server[key]) for key in ("path", "package", "image", "url") if key in server]
     if server.get("version"):
         command[0] += f"@{server['version']}"
     command += [str(each) for each in server.get("args", ())]
-    lines = labelled_lines("server", one_line(f"{one.server_kind} over {one.transport}: {' '.join(command)}"), width)
+    lines = labelled_lines(
+        "server", one_line(f"{driver.server_kind} over {driver.transport}: {' '.join(command)}"), width
+    )
     for key in ("env", "headers", "query"):
         if server.get(key):
             written = ", ".join(f"{name}={value}" for name, value in server[key].items())
             lines += labelled_lines(key, one_line(written), width)
-    if one.install:
-        lines += labelled_lines("install", one_line(", ".join(one.install)), width)
-    lines += labelled_lines("sandbox", _sandbox(one), width, style="" if one.sandboxed else "red")
-    if "driver.py" in one.files:
+    if driver.install:
+        lines += labelled_lines("install", one_line(", ".join(driver.install)), width)
+    lines += labelled_lines("sandbox", _sandbox(driver), width, style="" if driver.sandboxed else "red")
+    if "driver.py" in driver.files:
         lines += labelled_lines("hooks", "driver.py is run, in a sandbox of its own without network", width)
-    lines += labelled_lines("network", one_line(", ".join(one.egress)) or _no_network(one), width)
-    if one.secrets:
-        said = (f"{name} = {slug}" if slug else f"{name} (described nowhere)" for name, slug in one.secrets.items())
-        lines += labelled_lines("secrets", one_line(", ".join(said)), width)
-    if one.policy_tags:
-        lines += labelled_lines("tags", one_line(", ".join(one.policy_tags)), width)
-    version = one.running.protocol_version if one.running is not None else None
+    lines += labelled_lines("network", one_line(", ".join(driver.egress)) or _no_network(driver), width)
+    if driver.secrets:
+        secrets = (
+            f"{name} = {slug}" if slug else f"{name} (described nowhere)" for name, slug in driver.secrets.items()
+        )
+        lines += labelled_lines("secrets", one_line(", ".join(secrets)), width)
+    if driver.policy_tags:
+        lines += labelled_lines("tags", one_line(", ".join(driver.policy_tags)), width)
+    version = driver.running.protocol_version if driver.running is not None else None
     spoken = f", and {one_line(version)} is spoken" if version else ""
-    lines += labelled_lines("speaks", f"MCP {one.protocol_version}{spoken}", width)
-    ended = one.running.ended if one.running is not None else None
+    lines += labelled_lines("speaks", f"MCP {driver.protocol_version}{spoken}", width)
+    ended = driver.running.ended if driver.running is not None else None
     if ended:
         lines += labelled_lines("ended", one_line(ended), width, style="yellow")
-    if ended or one.state not in ("ready", "partial"):
-        for number, words in enumerate(one.running.last_words if one.running is not None else ()):
+    if ended or driver.state not in ("ready", "partial"):
+        for number, words in enumerate(driver.running.last_words if driver.running is not None else ()):
             lines += labelled_lines("last words" if number == 0 else "", one_line(words), width, style="dim")
-    if one.extension_keys:
-        lines += labelled_lines("extensions", one_line(", ".join(one.extension_keys)), width)
-    for number, binding in enumerate(one.bindings):
+    if driver.extension_keys:
+        lines += labelled_lines("extensions", one_line(", ".join(driver.extension_keys)), width)
+    for number, binding in enumerate(driver.bindings):
         version = f"@{binding.version}" if binding.version else ""
-        mode = one.running.modes.get(binding.contract) if one.running is not None else None
+        mode = driver.running.modes.get(binding.contract) if driver.running is not None else None
         read = f", results read as {mode}" if mode else ""
         text = one_line(f"{binding.contract}{version} by {binding.tool_name}{read}")
         lines += labelled_lines("contracts" if number == 0 else "", text, width)
     return lines
 
 
-def _sandbox(one: DriverDetail) -> str:
-    if not one.sandboxed:
+def _sandbox(driver: DriverDetail) -> str:
+    if not driver.sandboxed:
         return "off, by drivers.sandbox of the configuration"
-    if one.server_kind == "remote":
+    if driver.server_kind == "remote":
         return "none: it runs elsewhere"
-    block = one.sandbox or {}
-    said = [
+    block = driver.sandbox or {}
+    permissions = [
         f"{use} {', '.join(block['fs'][use])}" for use in ("read", "write", "deny") if (block.get("fs") or {}).get(use)
     ]
     programs = block.get("exec") or {}
     if programs.get("allow"):
-        said.append("starts any program")
+        permissions.append("starts any program")
     elif programs.get("spawn"):
-        said.append(f"starts {', '.join(programs['spawn'])}")
+        permissions.append(f"starts {', '.join(programs['spawn'])}")
     if (block.get("env") or {}).get("pass"):
-        said.append(f"sees {', '.join(block['env']['pass'])}")
-    return one_line("; ".join(said)) or "its own files and the paths among its arguments"
+        permissions.append(f"sees {', '.join(block['env']['pass'])}")
+    return one_line("; ".join(permissions)) or "its own files and the paths among its arguments"
 
 
-def _no_network(one: DriverDetail) -> str:
-    return "the host of its address" if one.server_kind == "remote" else "none"
+def _no_network(driver: DriverDetail) -> str:
+    return "the host of its address" if driver.server_kind == "remote" else "none"
 
 
 def _line(problem: Problem) -> str:

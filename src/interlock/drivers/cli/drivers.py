@@ -106,19 +106,19 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
     from interlock.drivers.cli.driver_lines import draw
 
     answer = get_driver(invocation, name)
-    one = answer.as_(DriverDetail)
+    driver = answer.as_(DriverDetail)
     out = invocation.out
-    if one.trusted:
+    if driver.trusted:
         if out.as_json:
             out.raw_json(answer.raw)
         else:
-            out.line(f"{one.segment} is trusted as it is")
+            out.line(f"{driver.segment} is trusted as it is")
         return
     if not out.as_json:
-        draw(out, one)
+        draw(out, driver)
     if not yes:
-        _ask(f"Trust {one.segment}?", f"interlock drivers show {one.segment}")
-    done = accept_files(invocation, one.key, one.digest)
+        _ask(f"Trust {driver.segment}?", f"interlock drivers show {driver.segment}")
+    done = accept_files(invocation, driver.key, driver.digest)
     if out.as_json:
         out.raw_json(done.raw)
         return
@@ -130,7 +130,10 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
 
 
 def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
-    """Accepts a driver's files at the node, or in its folder; where somebody may approve, with the person's key."""
+    """Accept a driver's files at the node, or in its data folder if no node is running.
+
+    If approvers are configured, the acceptance is signed with the person's key.
+    """
     from interlock.drivers.api import TRUST_DRIVER, TrustDriver
 
     try:
@@ -146,14 +149,14 @@ def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
 
 
 def _sign(invocation: Invocation, name: str, approval: str) -> "Answer":
-    """Approves the driver in the inbox, with the person's key."""
+    """Approve the driver in the inbox with the person's key."""
     from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, DecideApproval
     from interlock.approvals.cli.signing import prove
     from interlock.approvals.protocol.digests import ACCEPT
     from interlock.drivers.api import GET_DRIVER
 
-    asked = invocation.node.call(GET_APPROVAL, id=approval)
-    signed = DecideApproval(decision="approve", proof=prove(asked, said=ACCEPT, key=None, passphrase_fd=None))
+    request = invocation.node.call(GET_APPROVAL, id=approval)
+    signed = DecideApproval(decision="approve", proof=prove(request, said=ACCEPT, key=None, passphrase_fd=None))
     invocation.node.call(DECIDE_APPROVAL, id=approval, body=signed, timeout=CHANGE_TIMEOUT_S)
     return invocation.node.call(GET_DRIVER, name=name)
 
@@ -285,8 +288,8 @@ def remove(
         from interlock.drivers.api import DriverDetail
 
         try:
-            one = get_driver(invocation, name).as_(DriverDetail)
-            _ask(f"Delete {one.folder}?", f"interlock drivers show {one.segment}")
+            driver = get_driver(invocation, name).as_(DriverDetail)
+            _ask(f"Delete {driver.folder}?", f"interlock drivers show {driver.segment}")
         except Refused as refused:
             if not (forget and refused.code == "not_found"):
                 raise
@@ -324,7 +327,10 @@ def _ask(question: str, otherwise: str) -> None:
 
 
 def from_files(invocation: Invocation, away: Unreachable) -> "StoredDrivers":
-    """The files and the store themselves, when no node runs here; another node's are out of reach."""
+    """Return access to the files and the store if no node is running here.
+
+    Raises `away` again for a remote node, because its files are out of reach.
+    """
     if invocation.remote_url is not None or away.code != "not_running":
         raise away
     from interlock.cli.client.offline_drivers import StoredDrivers

@@ -38,88 +38,105 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstream: bool) -> Checked:
-    """`named`: only this folder or file. `against`: an older one of the same driver. `upstream`: also as a host
-    without our extensions would read it."""
+    """Check the drivers of the workspace and return their problems.
+
+    `named`: check only this folder or file. `against`: an older version of the same driver to compare with. `upstream`:
+    also check as a host without our extensions would.
+    """
     if named is not None and Path(named).name in (TOOL_FILE, SECRETS_FILE):
         return _result(0, _one_file(Path(named).absolute()))
     only = _folder(named) if named is not None else None
     sight = scan_workspace(plan)
-    if only is not None and only not in {found.path for found in sight.folders}:
+    if only is not None and only not in {folder.path for folder in sight.folders}:
         root = Root(kind="configured", rank=len(plan.drivers.paths) + 2, path=only.parent)
         sight = msgspec.structs.replace(
             sight, folders=(*sight.folders, Folder(root=root, path=only, mark=mark_of(only)))
         )
     declaration = Surveyor(plan, this_machine(plan.data)).survey(sight, Remembered())
-    drivers = [one for one in declaration.drivers if only is None or one.folder == only]
-    problems = [problem for one in drivers for problem in _raised_problems(one, declaration)]
+    drivers = [declared for declared in declaration.drivers if only is None or declared.folder == only]
+    problems = [problem for declared in drivers for problem in _raised_problems(declared, declaration)]
     problems += declaration.problems if only is None else ()
-    contracts = dict.fromkeys(one.folder / file for one in drivers for file in one.files if file.endswith(TOOL_FILE))
+    contracts = dict.fromkeys(
+        declared.folder / file for declared in drivers for file in declared.files if file.endswith(TOOL_FILE)
+    )
     contracts |= dict.fromkeys(path for path, _ in sight.contracts) if only is None else {}
     for path in contracts:  # also those that no driver binds
         problems += _one_file(path)
     entries = StoredNames(plan, plan.data).entries() if drivers else {}
-    for one in drivers:
-        problems += _deprecated_names(one, entries)
+    for declared in drivers:
+        problems += _deprecated_names(declared, entries)
         if upstream:
-            problems += _refused_elsewhere(one, problems)
-        if against is not None and one.driver is not None:
-            problems += changes_of_identity(manifest_of(_older(Path(against))), one.driver)
+            problems += _refused_elsewhere(declared, problems)
+        if against is not None and declared.driver is not None:
+            problems += changes_of_identity(manifest_of(_older(Path(against))), declared.driver)
     return _result(len(drivers), dict.fromkeys(problems))
 
 
 def ungranted_problems(plan: Plan, slug: str) -> tuple[Problem, ...]:
-    """Why drivers that name this secret would not be given it, although the store has it."""
+    """Return why drivers that name this secret would not get it although it is in the store."""
     declaration = Surveyor(plan, this_machine(plan.data)).survey(scan_workspace(plan), Remembered())
-    found = (
+    problems = (
         each.problem
-        for one in declaration.drivers
-        for each in ungranted_secrets(one)
-        if slug in (each.slug, f"{one.id}/{each.slug}") and not _is_described_elsewhere(each.slug, one, declaration)
+        for declared in declaration.drivers
+        for each in ungranted_secrets(declared)
+        if slug in (each.slug, f"{declared.id}/{each.slug}")
+        and not _is_described_elsewhere(each.slug, declared, declaration)
     )
-    return tuple(_as_shown(found, "warning"))
+    return tuple(_as_shown(problems, "warning"))
 
 
-def _raised_problems(one: Declared, declaration: Declaration) -> Iterator[Found]:
-    """A server that would never be started is a mistake in its files; the node only waits."""
+def _raised_problems(declared: Declared, declaration: Declaration) -> Iterator[Found]:
+    """Yield the problems of a driver, with missing grants of secrets as errors.
+
+    The node only waits for a grant, but in a check a server that would never start is a mistake in its files.
+    """
     fatal = {
-        each.problem for each in ungranted_secrets(one) if not _is_described_elsewhere(each.slug, one, declaration)
+        each.problem
+        for each in ungranted_secrets(declared)
+        if not _is_described_elsewhere(each.slug, declared, declaration)
     }
-    for problem in one.problems:
+    for problem in declared.problems:
         yield msgspec.structs.replace(problem, severity="error") if problem in fatal else problem
 
 
-def _deprecated_names(one: Declared, entries: Mapping[str, Entry]) -> Iterator[Found]:
-    """A driver is a new implementation of the names that its server's tools have and that they are listed under."""
-    for binding in one.driver.implements if one.driver is not None else ():
-        contract = one.contracts.get(binding.index)
+def _deprecated_names(declared: Declared, entries: Mapping[str, Entry]) -> Iterator[Found]:
+    """Yield a warning for each deprecated name that a tool of the driver's server has or is listed under
+    (REG-7.3-2).
+    """
+    for binding in declared.driver.implements if declared.driver is not None else ():
+        contract = declared.contracts.get(binding.index)
         listed = qualified_name(contract) if contract is not None else None
         names = (binding.tool_name, *(() if listed is None or isinstance(listed, Found) else listed[1:]))
         for entry in filter(None, map(entries.get, dict.fromkeys(names))):
-            if one.driver is not None and entry.deprecation is not None:  # REG-7.3-2
+            if declared.driver is not None and entry.deprecation is not None:  # REG-7.3-2
                 hint = f"offer {entry.successor}" if entry.successor else "offer a tool of another name"
-                yield one.driver.places.problem(
+                yield declared.driver.places.problem(
                     binding.pointer, "deprecated", entry.deprecation, hint, severity="warning"
                 )
 
 
-def _refused_elsewhere(one: Declared, known: list[Found]) -> Iterator[Found]:
-    """What uses our extensions serves here all the same; hosts that go by the published schemas refuse it."""
-    said = {each.field for each in known if each.file == str(one.folder / DRIVER_FILE)}
-    for each in check_published(_bytes(one.folder / DRIVER_FILE), str(one.folder / DRIVER_FILE)):
-        if each.field in said:
+def _refused_elsewhere(declared: Declared, problems: list[Found]) -> Iterator[Found]:
+    """Yield a warning for each extension in DRIVER.md that hosts with the published schemas refuse.
+
+    `problems`: those already reported, which stay errors.
+    """
+    fields = {each.field for each in problems if each.file == str(declared.folder / DRIVER_FILE)}
+    for each in check_published(_bytes(declared.folder / DRIVER_FILE), str(declared.folder / DRIVER_FILE)):
+        if each.field in fields:
             yield each
         else:
-            hint = (
-                f"it is an extension of Interlock: interlock export driver {one.segment} --upstream writes it without"
-            )
-            told = f"other hosts refuse this: {each.message}"
-            yield msgspec.structs.replace(each, severity="warning", message=told, hint=hint)
+            hint = f"it is an extension of Interlock: interlock export driver {declared.segment} --upstream writes it without"
+            message = f"other hosts refuse this: {each.message}"
+            yield msgspec.structs.replace(each, severity="warning", message=message, hint=hint)
 
 
-def _is_described_elsewhere(slug: str, one: Declared, declaration: Declaration) -> bool:
-    """By another driver's inventory, which counts once that driver is trusted; who is, is not known here."""
-    others = (each.own_secrets for each in declaration.drivers if each.folder != one.folder)
-    return slug not in {each.slug for each in one.secrets.values()} and any(
+def _is_described_elsewhere(slug: str, declared: Declared, declaration: Declaration) -> bool:
+    """Check whether only another driver's inventory describes the secret.
+
+    That inventory counts once the other driver is trusted, which a check of files cannot determine.
+    """
+    others = (each.own_secrets for each in declaration.drivers if each.folder != declared.folder)
+    return slug not in {each.slug for each in declared.secrets.values()} and any(
         entry.slug == slug for own in others if own is not None for entry in own.entries
     )
 
@@ -159,8 +176,8 @@ def _bytes(path: Path) -> bytes:
 
 
 def _result(drivers: int, problems: Iterable[Found]) -> Checked:
-    found = {severity: tuple(_as_shown(problems, severity)) for severity in ("error", "warning", "note")}
-    return Checked(drivers=drivers, errors=found["error"], warnings=found["warning"], notes=found["note"])
+    shown = {severity: tuple(_as_shown(problems, severity)) for severity in ("error", "warning", "note")}
+    return Checked(drivers=drivers, errors=shown["error"], warnings=shown["warning"], notes=shown["note"])
 
 
 def _as_shown(problems: Iterable[Found], severity: str) -> Iterator[Problem]:

@@ -45,7 +45,7 @@ def list_skills(invocation: Invocation) -> None:
     skills = answer.as_(Skills).skills
     if not skills:
         out.remark("no driver adds a prompt to a skill (integrate_as: skill_block)")
-    rows = [[Text(one_line(one.name), style="bold"), Text(count(len(one.blocks), "block"))] for one in skills]
+    rows = [[Text(one_line(skill.name), style="bold"), Text(count(len(skill.blocks), "block"))] for skill in skills]
     rows += [[Text(name, style="bold"), Text("comes with Interlock")] for name in sorted(shipped_skills())]
     out.draw(*in_columns(rows, width=out.console.width, shrink={0: 16}))
 
@@ -74,19 +74,19 @@ def show(
             invocation.out.line(text.rstrip("\n"))
         return
     answer = invocation.node.call(LIST_SKILLS)
-    known = {one["name"]: one for one in answer.value["skills"]}
-    if name not in known:
-        hint = "interlock skills list shows all" if known else "no driver adds a prompt to a skill"
+    skills = {skill["name"]: skill for skill in answer.value["skills"]}
+    if name not in skills:
+        hint = "interlock skills list shows all" if skills else "no driver adds a prompt to a skill"
         raise Refused("not_found", f"there is no skill {name} with blocks", hint=hint)
     out = invocation.out
     if out.as_json:
-        out.json(known[name])
+        out.json(skills[name])
         return
     _draw(invocation, answer, name)
 
 
 def shipped_skills() -> dict[str, str]:
-    """The skills that come with Interlock, by name, with their texts."""
+    """Return the texts of the skills that come with Interlock, by name."""
     from importlib.resources import files
 
     folders = (files("interlock") / "shipped" / "skills").iterdir()
@@ -104,13 +104,13 @@ def _draw(invocation: Invocation, answer: "Answer", name: str) -> None:
     out = invocation.out
     rows = [[Text(head, style="dim") for head in ("BLOCK", "DRIVER", "ITS PROMPT", "WHAT IT DOES")]]
     for skill in answer.as_(Skills).skills:
-        for one in skill.blocks if skill.name == name else ():
+        for block in skill.blocks if skill.name == name else ():
             rows.append(
                 [
-                    Text(one_line(one.block), style="bold"),
-                    Text(one_line(server_name(one.driver))),
-                    Text(one_line(one.server_prompt)),
-                    Text(one_line(one.description), style="dim"),
+                    Text(one_line(block.block), style="bold"),
+                    Text(one_line(server_name(block.driver))),
+                    Text(one_line(block.server_prompt)),
+                    Text(one_line(block.description), style="dim"),
                 ]
             )
     out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 0: 16, 2: 12}))

@@ -45,7 +45,7 @@ ParseToolResult = Callable[[ParseToolResultArgs], dict[str, Any]]
 
 
 class DriverRefused(ValueError):
-    """What define_driver was given does not fit together."""
+    """Error that reports arguments of define_driver that do not fit together."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -61,9 +61,9 @@ class DriverHandle:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """What was given of the frontmatter, in its own names. A copy each time."""
-        made: dict[str, Any] = json.loads(self._manifest)
-        return made
+        """Return a new copy of the frontmatter fields passed to define_driver, under the names of DRIVER.md."""
+        manifest: dict[str, Any] = json.loads(self._manifest)
+        return manifest
 
 
 made: Final[list[DriverHandle]] = []  # by this process, for the worker: the handle needs no name
@@ -88,9 +88,12 @@ def define_driver(
     execute: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> DriverHandle:
-    """Raises TypeError for a keyword that is none, a field that is no JSON or a hook that is no function, and
-    DriverRefused (execute_binding_mismatch) where `execute` names other contracts than `implements`."""
-    given: dict[str, Any] = {
+    """Declare the driver of this folder, with its hooks.
+
+    Raises TypeError for an unknown keyword, a field that is not JSON or a hook that is not a function, and
+    DriverRefused (execute_binding_mismatch) if `execute` and `implements` name different contracts.
+    """
+    fields: dict[str, Any] = {
         "kind": kind,
         "id": id,
         "name": name,
@@ -108,16 +111,16 @@ def define_driver(
     }
     for key, value in others.items():
         meant = ALIASES.get(key, key)
-        if meant not in given and meant not in UNIVERSAL:
+        if meant not in fields and meant not in UNIVERSAL:
             raise TypeError(f"define_driver() got an unexpected keyword argument {key!r}")
-        if given.get(meant) is not None:
+        if fields.get(meant) is not None:
             raise TypeError(f"define_driver() got {meant} twice: as {meant} and as {key}")
-        given[meant] = value
-    hooks = {hook: given.pop(hook) for hook in ("build_arguments", "parse_tool_result")}
+        fields[meant] = value
+    hooks = {hook: fields.pop(hook) for hook in ("build_arguments", "parse_tool_result")}
     for hook, function in hooks.items():
         if function is not None and not callable(function):
             raise TypeError(f"{hook} is a function")
-    manifest = {key: value for key, value in given.items() if value is not None}
+    manifest = {key: value for key, value in fields.items() if value is not None}
     _check_execute(execute, implements)
     handle = DriverHandle(
         **hooks,

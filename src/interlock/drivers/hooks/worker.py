@@ -35,7 +35,10 @@ _REFUSED: Final = (
 
 
 def main(package: str, folder: str) -> None:
-    """`package`: the folder of this file."""
+    """Load driver.py from `folder` and answer the node's requests to run its hooks.
+
+    `package`: the folder of this file.
+    """
     lines, answer = _wires()
     _limit()
     define = _importable(package)
@@ -50,24 +53,27 @@ def main(package: str, folder: str) -> None:
         answer({"id": 0, "error": _describe(failed), "code": code})
         return
     transforms = _transforms(module)
-    said = {
+    description = {
         "manifest": handle.manifest,
         "builds": handle.build_arguments is not None,
         "parses": handle.parse_tool_result is not None,
         "execute": handle.execute,
         "transforms": sorted(transforms),
     }
-    answer({"id": 0, "value": said})
+    answer({"id": 0, "value": description})
     for line in lines:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            answer({"id": asked["id"], "value": _run(asked, handle, transforms, define)})
+            answer({"id": request["id"], "value": _run(request, handle, transforms, define)})
         except BaseException as failed:
-            answer({"id": asked["id"], "error": _describe(failed)})
+            answer({"id": request["id"], "error": _describe(failed)})
 
 
 def _wires() -> tuple[Iterator[bytes], Callable[[dict[str, Any]], None]]:
-    """The two ends of the exchange, under numbers that no print uses."""
+    """Return the request lines and the function that writes an answer.
+
+    Both use new file descriptors, so that a `print` in driver.py cannot disturb the exchange.
+    """
     lines = os.fdopen(os.dup(0), "rb")
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -95,7 +101,7 @@ def _limit() -> None:
 
 
 def _importable(package: str) -> types.ModuleType:
-    """`from interlock import define_driver`, without the rest of the package."""
+    """Make `from interlock import define_driver` work without the rest of the package."""
     around = types.ModuleType("interlock")
     around.__path__ = []
     sys.modules["interlock"] = around
@@ -113,7 +119,7 @@ def _importable(package: str) -> types.ModuleType:
 
 
 def _library() -> tuple[str, ...]:
-    """Where Python's own modules lie."""
+    """Return the folders of Python's standard library."""
     stdlib = os.path.realpath(os.__file__).rpartition(os.sep)[0]
     return (stdlib, *(os.path.realpath(path) for path in sys.path if path.endswith("lib-dynload")))
 
@@ -162,18 +168,18 @@ def _transforms(module: types.ModuleType) -> dict[str, Callable[[Any], Any]]:
     }
 
 
-def _run(asked: dict[str, Any], handle: Any, transforms: dict[str, Any], define: types.ModuleType) -> Any:
-    match asked["do"]:
+def _run(request: dict[str, Any], handle: Any, transforms: dict[str, Any], define: types.ModuleType) -> Any:
+    match request["do"]:
         case "transform":
-            return {name: transforms[function](value) for name, (function, value) in asked["values"].items()}
+            return {name: transforms[function](value) for name, (function, value) in request["values"].items()}
         case "build_arguments":
-            value = handle.build_arguments(define.BuildArgumentsArgs(**asked["args"]))
+            value = handle.build_arguments(define.BuildArgumentsArgs(**request["args"]))
         case "parse_tool_result":
-            value = handle.parse_tool_result(define.ParseToolResultArgs(**asked["args"]))
+            value = handle.parse_tool_result(define.ParseToolResultArgs(**request["args"]))
         case _:
             raise ValueError("no such hook")
     if not isinstance(value, dict):
-        raise TypeError(f"{asked['do']} returns a dict, not {type(value).__name__}")
+        raise TypeError(f"{request['do']} returns a dict, not {type(value).__name__}")
     json.dumps(value, allow_nan=False)  # here, so that what is none is told as the hook's error
     return value
 

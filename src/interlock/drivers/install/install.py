@@ -194,13 +194,13 @@ class Methods:
         self._installation.progress(f"downloading {name}")
         fetched = self._root / "download" / f".{hashlib.sha256(url.encode()).hexdigest()[:16]}"
         try:
-            found = await download(url, sha256, fetched)
-            program = self._root / "download" / found / name
+            digest = await download(url, sha256, fetched)
+            program = self._root / "download" / digest / name
             program.parent.mkdir(parents=True, exist_ok=True)
             await asyncio.to_thread(take_program, fetched, str(options["extract_bin"]), program)
         finally:
             fetched.unlink(missing_ok=True)
-        return MethodResult(lock=self._file_lock("download", found), programs=(program,))
+        return MethodResult(lock=self._file_lock("download", digest), programs=(program,))
 
     async def _script(self, options: Mapping[str, Any], sha256: str | None) -> MethodResult:
         """Run a shell installer, with a home of its own and nothing of the node's environment but the PATH. In a
@@ -249,16 +249,18 @@ class Methods:
         )
 
     def _use_vendored(self, path: str) -> MethodResult:
-        found = resolve_inside(path, folder=self._installation.folder, workspace=self._installation.workspace)
-        if not found.exists():
+        program = resolve_inside(path, folder=self._installation.folder, workspace=self._installation.workspace)
+        if not program.exists():
             raise MethodFailed(f"{path} is not in the driver's folder; put it there or correct install")
         return MethodResult(
-            lock=Locked(asked=self._installation.digest, method="vendored"), programs=(found,), folder=found
+            lock=Locked(asked=self._installation.digest, method="vendored"), programs=(program,), folder=program
         )
 
 
 def _maybe_hash(options: Mapping[str, Any]) -> str | None:
-    """64 hexadecimal digits: the reader has seen to that."""
+    """Return the SHA-256 to verify, which the reader has checked to be 64 hexadecimal digits, or None if there is
+    none.
+    """
     written = options.get("verify_sha256")
     return None if written is None else str(written)
 

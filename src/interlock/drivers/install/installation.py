@@ -67,24 +67,26 @@ class Engine:
     def __init__(self, program: str, environment: Mapping[str, str], reaper: OrphanReaper | None) -> None:
         self.program = program
         self.env = {name: value for name, value in environment.items() if _PASSED_TO_CLIENT.fullmatch(name)}
-        kept = ("PATH", "HOME", "TMPDIR", "USER", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
-        self._whole = {name: environment[name] for name in kept if name in environment} | self.env
+        names = ("PATH", "HOME", "TMPDIR", "USER", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
+        self._whole = {name: environment[name] for name in names if name in environment} | self.env
         self._reaper = reaper
 
     async def pull(self, image: str, progress: Callable[[str], None]) -> Image:
-        """Pull the newest image of a tag, or exactly the named digest; one that is only local is taken as it is."""
+        """Pull the newest image of a tag, or exactly the named digest; an image that exists only locally is used as
+        it is.
+        """
         progress(f"pulling {image}")
         ran = await self._run(PULL_LIMIT_S, "pull", "--quiet", image)
-        found = await self.find(image)
-        if found is None or (ran.returncode != 0 and not _is_local(found)):
+        pulled = await self.find(image)
+        if pulled is None or (ran.returncode != 0 and not _is_local(pulled)):
             raise ContainerRefused(
                 "install_failed", f"{image} cannot be pulled: the engine's client {ran.reason}{ran.gist}", ran.output
             )
-        progress(f"pulled {found.digest}")
-        return found
+        progress(f"pulled {pulled.digest}")
+        return pulled
 
     async def find(self, image: str) -> Image | None:
-        """The image on this machine; None: there is none."""
+        """Return the image on this machine, or None if there is none."""
         ran = await self._run(ANSWER_LIMIT_S, "image", "inspect", image)
         if ran.returncode != 0:
             return None
@@ -107,10 +109,10 @@ class Engine:
     async def remove(self, label: str) -> int:
         """Remove every container with this label that a killed client left. Returns how many there were."""
         listed = await self._run(ANSWER_LIMIT_S, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}")
-        found = [word for word in listed.stdout.decode(errors="replace").split() if _CONTAINER.fullmatch(word)]
-        if found:
-            await self._run(ANSWER_LIMIT_S, "rm", "--force", *found)
-        return len(found)
+        containers = [word for word in listed.stdout.decode(errors="replace").split() if _CONTAINER.fullmatch(word)]
+        if containers:
+            await self._run(ANSWER_LIMIT_S, "rm", "--force", *containers)
+        return len(containers)
 
     async def _run(self, limit_s: float, *argv: str) -> Ran:
         try:
@@ -130,15 +132,18 @@ class _Inspected(msgspec.Struct, frozen=True, kw_only=True, rename={"id": "Id", 
 
 
 def _is_local(image: Image) -> bool:
-    """Whether it was made on this machine: docker knows no repository of such an image, podman calls it localhost."""
+    """Check whether an image was built on this machine.
+
+    Docker lists no repository for such an image; Podman names the repository localhost.
+    """
     return image.reference == image.digest or image.reference.startswith("localhost/")
 
 
 def find_engine(environment: Mapping[str, str], reaper: OrphanReaper | None) -> Engine:
     for name in ENGINES:
-        found = shutil.which(name, path=environment.get("PATH", os.defpath))
-        if found is not None:
-            return Engine(found, environment, reaper)
+        program = shutil.which(name, path=environment.get("PATH", os.defpath))
+        if program is not None:
+            return Engine(program, environment, reaper)
     raise ContainerRefused("install_failed", "neither docker nor podman is on the PATH; install one of them")
 
 
@@ -156,7 +161,7 @@ class CommandFailed(Exception):
 
 
 def plain_runner(reaper: OrphanReaper | None, cwd: Path | None = None) -> CommandRunner:
-    """A runner without sandbox, with the environment that every child of the node gets."""
+    """Return a runner without a sandbox that uses the environment of every child of the node."""
 
     async def running(words: tuple[str, ...]) -> Ran:
         return await run(words, child_environment({}, os.environ), cwd, reaper=reaper)
@@ -167,15 +172,15 @@ def plain_runner(reaper: OrphanReaper | None, cwd: Path | None = None) -> Comman
 def sandboxed_runner(
     sandboxes: Sandboxes | None, segment: str, plan: SandboxPlan, *, clock: Clock, reaper: OrphanReaper | None
 ) -> CommandRunner:
-    """A runner in the sandbox of the server."""
+    """Return a runner that uses the sandbox of the server."""
 
     async def running(words: tuple[str, ...]) -> Ran:
         if sandboxes is None:
             raise SandboxFailed("sandbox_unavailable", "no sandboxes are made here")
-        said = StderrRing(now=clock.wall)
-        sandbox = await sandboxes.make(segment, plan, Command(argv=words, env={}, cwd=plan.home), said)
+        stderr = StderrRing(now=clock.wall)
+        sandbox = await sandboxes.make(segment, plan, Command(argv=words, env={}, cwd=plan.home), stderr)
         try:
-            return await run(sandbox.argv, sandbox.env, sandbox.cwd, reaper=reaper, output=said, cell=sandbox)
+            return await run(sandbox.argv, sandbox.env, sandbox.cwd, reaper=reaper, output=stderr, cell=sandbox)
         finally:
             sandbox.close()
 
@@ -183,7 +188,7 @@ def sandboxed_runner(
 
 
 def words_of(command: str) -> tuple[str, ...]:
-    """The words of a command line. Raises CommandFailed for a quotation without an end."""
+    """Split a command line into its words. Raises CommandFailed for an unclosed quotation."""
     try:
         return tuple(shlex.split(command))
     except ValueError as error:
@@ -191,7 +196,7 @@ def words_of(command: str) -> tuple[str, ...]:
 
 
 async def run_command(words: tuple[str, ...], timeout_ms: int, running: CommandRunner) -> Ran:
-    """Raises CommandFailed."""
+    """Run a command and return its result. Raises CommandFailed if it is empty, does not start or takes too long."""
     if not words:
         raise CommandFailed("is empty")
     try:
@@ -212,7 +217,10 @@ Method = Literal["npm", "pip", "docker", "download", "curl", "vendored", "presen
 
 
 class Locked(msgspec.Struct, frozen=True, kw_only=True):
-    """What was installed, exactly (AIP-30.install-3). Kept under id@major; a restart runs this and nothing newer."""
+    """Exact record of what was installed (AIP-30.install-3).
+
+    It is stored under id@major. A restart runs exactly this, never something newer.
+    """
 
     asked: str  # what server and install said: when the file asks for something else, the lock counts no more
     method: Method
@@ -257,7 +265,7 @@ class InstallFailed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str:
-        """The reason for `interlock drivers show`: every method with what kept it from succeeding."""
+        """Return the reason for `interlock drivers show`: every method with the cause of its failure."""
         return "; ".join(f"{attempt.method}: {attempt.reason}" for attempt in self.attempts if attempt.reason)
 
 
@@ -295,10 +303,11 @@ class Installation:
         node: str = "default",
         caged: Caged | None = None,
     ) -> None:
-        """`folder` holds DRIVER.md; paths in it may lead anywhere below `workspace` (default: `folder`).
+        """Prepare to install the server of `driver`.
 
-        `packages` is the folder for the packages of all drivers. `caged` runs the author's installer in a sandbox; it
-        is None if the operator lets this driver run without one.
+        `folder` holds DRIVER.md; paths in it may lead anywhere below `workspace` (default: `folder`). `packages` is the
+        folder for the packages of all drivers. `caged` runs the author's installer in a sandbox; it is None if the
+        operator lets this driver run without one.
         """
         self.driver = driver
         self.data = packages.parent
@@ -327,7 +336,7 @@ class Installation:
 
 
 def request_digest(driver: Driver) -> str:
-    """A digest of everything in the file that decides what is installed."""
+    """Return a digest of everything in the file that decides what is installed."""
     server = msgspec.to_builtins(driver.server)
     keys = ("kind", "package", "version", "image", "path", "runner", driver.server.keys[0])
     deciding = {key: server.get(key) for key in keys}
@@ -336,7 +345,7 @@ def request_digest(driver: Driver) -> str:
 
 
 def packages_of(packages: Path, driver: Driver) -> Path:
-    """The folder where everything of this driver, and of no other, is installed."""
+    """Return the folder for everything that is installed for this driver only."""
     return packages / "drivers" / driver.key
 
 
@@ -345,17 +354,17 @@ async def remove_packages(packages: Path, driver: Driver) -> None:
 
 
 def difference(before: Locked, after: Locked) -> tuple[str, ...]:
-    """The difference that an update would make, in words; empty: the same bytes."""
-    said = []
+    """Describe in words what an update would change; an empty result means the same bytes."""
+    changes = []
     if before.version != after.version:  # AIP-30.install-3
-        said.append(f"version {before.version or 'unknown'} -> {after.version or 'unknown'}")
+        changes.append(f"version {before.version or 'unknown'} -> {after.version or 'unknown'}")
     if before.integrity != after.integrity:
-        said.append(f"integrity {before.integrity or 'none'} -> {after.integrity or 'none'}")
-    if not said and before.pins != after.pins:
-        said.append("packages below it have changed")
+        changes.append(f"integrity {before.integrity or 'none'} -> {after.integrity or 'none'}")
+    if not changes and before.pins != after.pins:
+        changes.append("packages below it have changed")
     if before.method != after.method:
-        said.append(f"installed with {after.method} instead of {before.method}")
-    return tuple(said)
+        changes.append(f"installed with {after.method} instead of {before.method}")
+    return tuple(changes)
 
 
 class Locks:
@@ -364,7 +373,10 @@ class Locks:
         self._clock = clock
 
     async def get(self, key: str) -> Locked | None:
-        """Raises StoreError; a record that cannot be read is not taken for none, or something newer would be run."""
+        """Return the record of an installation, or None if there is none.
+
+        Raises StoreError, also for an unreadable record: treating it as missing would install something newer.
+        """
         entry = await self._kv.get(LOCKS, key, self._clock.wall())
         if entry is None:
             return None

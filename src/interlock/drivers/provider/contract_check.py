@@ -36,7 +36,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def about(folder: str, installed: Installed | None, contracts: Iterable[Contract]) -> str:
-    """`folder`: the digest of its files."""
+    """Return a digest of the inputs of a check. `folder`: the digest of the driver's files."""
     package = "" if installed is None else f"{installed.version} {installed.lock.integrity}"
     return sha256(msgspec.json.encode([folder, package, list(contracts)])).hexdigest()
 
@@ -51,14 +51,14 @@ class Snapshots:
         self._last: Snapshot | None = None
 
     async def maybe(self, wanted: str) -> Snapshot | None:
-        """The last snapshot, if it is about these inputs. Raises StoreError."""
+        """Return the last snapshot, or None if it was taken of other inputs than `wanted`. Raises StoreError."""
         entry = await self._kv.get(BUCKET, self._key, self._clock.wall())
         try:
-            found = None if entry is None else msgspec.json.decode(entry.value, type=Snapshot)
+            snapshot = None if entry is None else msgspec.json.decode(entry.value, type=Snapshot)
         except msgspec.DecodeError:
             return None
-        self._last = found
-        return found if found is not None and found.about == wanted else None
+        self._last = snapshot
+        return snapshot if snapshot is not None and snapshot.about == wanted else None
 
     async def keep(self, snapshot: Snapshot) -> None:
         if snapshot == self._last:
@@ -95,11 +95,14 @@ def check(
     contracts: Mapping[int, Contract],
     listing: Listing,
     on_mismatch: OnMismatch,
-    known: Mapping[str, Bound],
+    earlier: Mapping[str, Bound],
     entry: Entry | None = None,
 ) -> Verdict:
-    """`contracts`: by the place of the binding. `known`: what was bound before; a definition that changed since and
-    still fits is only noted (AIP-tools-10). `entry`: its driver.py."""
+    """Compare what a server lists with the contracts that its driver binds.
+
+    `contracts`: by the index of the binding. `earlier`: what was bound before; a definition that changed since and
+    still fits is only noted (AIP-tools-10). `entry`: the driver's driver.py.
+    """
     raws = {name: raw for (name, _), raw in zip(listing.tools.items, listing.tools.raws, strict=True)}
     bound: dict[str, Bound] = {}
     problems: list[Problem] = []
@@ -115,7 +118,7 @@ def check(
             continue
         bound[contract.id] = outcome
         problems.extend(outcome.warnings)
-        before = known.get(contract.id)
+        before = earlier.get(contract.id)
         if before is not None and before.tool_digest != outcome.tool_digest:
             problems.append(_changed_tool(driver, binding))
     problems.sort(key=lambda problem: ("error", "warning", "note").index(problem.severity))
@@ -127,11 +130,11 @@ def check(
 
 
 def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tuple[Problem, ...]:
-    """Warnings about harmless differences between the greeting and the file."""
-    found: list[Problem] = []
+    """Return warnings about harmless differences between the server's greeting and the file."""
+    problems: list[Problem] = []
     target = driver.protocol_version
     if target is not None and facts.version < target:  # AIP-proto-3
-        found.append(
+        problems.append(
             driver.places.problem(
                 "/protocol_version",
                 "protocol_below_target",
@@ -141,7 +144,7 @@ def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tup
             )
         )
     if transport != driver.transport:  # AIP-transport-10
-        found.append(
+        problems.append(
             driver.places.problem(
                 "/transport",
                 "transport_mismatch",
@@ -150,7 +153,7 @@ def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> tup
                 severity="warning",
             )
         )
-    return tuple(found)
+    return tuple(problems)
 
 
 def _missing_tool(driver: Driver, binding: Binding, tools: Mapping[str, bytes]) -> Problem:

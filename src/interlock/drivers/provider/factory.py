@@ -51,7 +51,10 @@ class ProviderFactory:
         plan: Callable[[], Plan],
         anew: bool = False,
     ) -> None:
-        """`plan`: as it is whenever a provider is made. `anew`: without what is on record, and nothing is recorded."""
+        """Prepare to create providers.
+
+        `plan` is read each time a provider is created. `anew`: ignore what is on record, and record nothing.
+        """
         self._plan = plan
         self._anew = anew
         self._locks = Locks(kv, clock)
@@ -103,7 +106,10 @@ class ProviderFactory:
     async def _install(
         self, real_paths: Mapping[Path, Path], driver: Driver, folder: Path, say: Callable[[str], None]
     ) -> Installed | InstallFailed:
-        """Raises StoreError: what was installed before is not known, and something newer is not taken for it."""
+        """Install the server of a driver as recorded, or the newest release if nothing is recorded.
+
+        Raises StoreError if the record cannot be read, because a newer release must not replace the recorded one.
+        """
         plan = self._plan()
         lock = None if self._anew else await self._locks.get(driver.key)
 
@@ -141,17 +147,17 @@ class ProviderFactory:
     def _command_runner(
         self, driver: Driver, installed: Installed, folder: Path, real_paths: Mapping[Path, Path]
     ) -> CommandRunner:
-        """The runner of a driver's commands: in the same sandbox as its server."""
+        """Return the runner of a driver's commands, which uses the same sandbox as its server."""
         plan, connector_parts = self._plan(), self._connector_parts
         is_sandboxed = plan.drivers.sandbox.get(driver.id) != "off"
-        made = kind_of(driver.server).compile_plan(
+        compiled = kind_of(driver.server).compile_plan(
             driver, installed, folder=folder, data=plan.data, is_sandboxed=is_sandboxed, real_paths=real_paths
         )
-        if isinstance(made.reach, Spawn) and made.reach.sandbox is not None:
-            sandbox = made.reach.sandbox
+        if isinstance(compiled.reach, Spawn) and compiled.reach.sandbox is not None:
+            sandbox = compiled.reach.sandbox
             return sandboxed_runner(
                 connector_parts.sandboxes,
-                made.segment,
+                compiled.segment,
                 sandbox,
                 clock=connector_parts.clock,
                 reaper=connector_parts.reaper,

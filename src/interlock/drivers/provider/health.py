@@ -84,13 +84,13 @@ async def _probe(driver: Driver, probe: HttpProbe, insecure_hosts: Collection[st
         permit = permits(host, port, driver.network.egress if driver.network is not None else ())
         if permit is None:
             return f"{host} is not in network.egress, so the health check may not ask it"
-        found = [str(where[0]) for *_, where in await asyncio.get_running_loop().getaddrinfo(host, port)]
-        nearest = max(map(scope_of, found))  # as the egress proxy judges it (AIP-security-3)
+        addresses = [str(where[0]) for *_, where in await asyncio.get_running_loop().getaddrinfo(host, port)]
+        nearest = max(map(scope_of, addresses))  # as the egress proxy judges it (AIP-security-3)
         if permit is not Permit.NAMED and nearest > Scope.PUBLIC:
             return f"{host} leads into a private network; name it in network.egress if it may be reached"
         if nearest is Scope.MACHINE and not names_this_machine(host):
             return f"{host} leads to this machine, which network.egress names as localhost or by address"
-        address = found[0]
+        address = addresses[0]
     tls = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
     client = HttpClient(
         f"{parts.scheme}://{parts.netloc}", max_body_bytes=BODY_BYTES_MAX, tls=tls, address=address, max_connections=1
@@ -109,7 +109,9 @@ async def _probe(driver: Driver, probe: HttpProbe, insecure_hosts: Collection[st
 
 
 def _is_own_address(driver: Driver, host: str) -> bool:
-    """The server's own address needs no entry where there is no list (AIP-security-4)."""
+    """Check whether `host` is the server's address, which needs no entry if there is no egress list
+    (AIP-security-4).
+    """
     address = driver.server.address
     return driver.network is None and address is not None and urlsplit(address).hostname == host
 
@@ -207,7 +209,10 @@ class HealthSchedule:
                 return None
 
     async def _ping(self, link: ServerLink, check: HealthCheck) -> str | None:
-        """2026-07-28 has no ping."""
+        """Ping the server and return why that failed, or None if it answered.
+
+        MCP 2026-07-28 has no ping, so a modern server gets a discover request instead.
+        """
         if link.modern:
             inquiry = link.ask(DISCOVER, {"_meta": MODERN_META}, modern_head(DISCOVER))
         else:
@@ -224,7 +229,7 @@ class HealthSchedule:
         return None
 
     def running(self) -> CommandRunner:
-        """The runner of the driver's own programs."""
+        """Return the runner of the driver's programs."""
         reach, connector_parts = self._keeper.link.plan.reach, self._connector_parts
         if isinstance(reach, Spawn) and reach.sandbox is not None:
             segment = self._keeper.link.segment

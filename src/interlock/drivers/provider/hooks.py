@@ -84,11 +84,11 @@ class HookProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id while it runs."""
+        """Return the process id, or None while no process runs."""
         return None if self._run is None else self._run.child.pid
 
     async def load(self) -> Entry:
-        """Raises HookFailed, SandboxFailed, ChildStartFailed."""
+        """Start the process and return what driver.py declares. Raises HookFailed, SandboxFailed, ChildStartFailed."""
         async with self._turn:
             await self._awake()
             self._rest_later()
@@ -194,9 +194,9 @@ class _HookRun:
     """One run of the process; receives its lines."""
 
     def __init__(
-        self, made: tuple[Sandbox | None, tuple[str, ...], StderrRing], connector_parts: ConnectorParts
+        self, prepared: tuple[Sandbox | None, tuple[str, ...], StderrRing], connector_parts: ConnectorParts
     ) -> None:
-        cell, argv, self.stderr = made
+        cell, argv, self.stderr = prepared
         self._cell = cell
         self.reason: str | None = None  # why it is gone
         self._expected: tuple[int, asyncio.Future[dict[str, Any]]] | None = None
@@ -242,17 +242,17 @@ class _HookRun:
         if not future.done():
             future.set_result(message)
 
-    def on_oversized(self, found: Oversized) -> None:
+    def on_oversized(self, oversized: Oversized) -> None:
         if self._expected is not None and not self._expected[1].done():
-            self._expected[1].set_exception(HookFailed(f"its answer is larger than {found.limit} bytes"))
+            self._expected[1].set_exception(HookFailed(f"its answer is larger than {oversized.limit} bytes"))
         self._expected = None
 
     def on_gone(self, reason: str) -> None:
         self.reason = reason
         if self._expected is not None and not self._expected[1].done():
             last = self.stderr.tail(1)
-            said = f" ({last[0].text})" if last else ""
-            self._expected[1].set_exception(HookFailed(f"its process {reason}{said}"))
+            output = f" ({last[0].text})" if last else ""
+            self._expected[1].set_exception(HookFailed(f"its process {reason}{output}"))
 
     def on_stalled(self) -> None:
         self.child.end("does not read and was ended")
@@ -278,7 +278,7 @@ def _words(message: dict[str, Any]) -> str:
 
 
 def _changed_module(plan: HookPlan) -> str | None:
-    """The first module of the folder that is not as it was accepted. Blocking."""
+    """Return the first module of the folder that differs from the accepted one, or None. Blocking."""
     for name, digest in plan.digests.items():
         if name.endswith(".py"):
             try:
@@ -309,13 +309,13 @@ class DriverHooks:
         return self.entry.builds or any(each.transform is not None for each in bound.feeding.inputs.values())
 
     async def arguments(
-        self, bound: Bound, given: Mapping[str, Any], context: Mapping[str, Any]
+        self, bound: Bound, values: Mapping[str, Any], context: Mapping[str, Any]
     ) -> dict[str, Any] | DriverRefusal:
         try:
-            transformed = await self._transform(bound, given)
-            mapped = bound.feeding.arguments(given, context, transformed)
+            transformed = await self._transform(bound, values)
+            mapped = bound.feeding.arguments(values, context, transformed)
             if self.entry.builds and not isinstance(mapped, DriverRefusal):
-                mapped = await self._build_arguments(bound, given, mapped, context)
+                mapped = await self._build_arguments(bound, values, mapped, context)
         except HookFailed as failed:
             return self._internal(bound, BUILD, str(failed))
         return mapped if isinstance(mapped, DriverRefusal) else bound.check_arguments(mapped)
@@ -327,45 +327,45 @@ class DriverHooks:
         args = {"result": result, "tool_id": bound.contract.id, "tool_name": bound.tool_name}  # AIP-define-3
         is_error = result.get("isError") is True
         try:
-            made = read_driver_result(self._driver, await self.process.ask(PARSE, args=args))
+            value = read_driver_result(self._driver, await self.process.ask(PARSE, args=args))
         except (HookFailed, HookInvalid) as failed:
             error = self._internal(bound, PARSE, str(failed))
             return upstream_error(result) if is_error else error
-        if isinstance(made, DriverRefusal):
-            return made
+        if isinstance(value, DriverRefusal):
+            return value
         # AIP-tools-13: a hook may name the failure of a server, and not make a success of it.
-        return upstream_error(result) if is_error else bound.satisfying(made)
+        return upstream_error(result) if is_error else bound.satisfying(value)
 
     async def stop(self) -> None:
         await self.process.stop()
 
-    async def _transform(self, bound: Bound, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _transform(self, bound: Bound, values: Mapping[str, Any]) -> Mapping[str, Any]:
         wanted = {
-            name: (each.transform, given[name])
+            name: (each.transform, values[name])
             for name, each in bound.feeding.inputs.items()
-            if each.transform is not None and name in given
+            if each.transform is not None and name in values
         }
         if not wanted:
             return {}
-        made = await self.process.ask(TRANSFORM, values=wanted)
-        if not isinstance(made, dict) or made.keys() != wanted.keys():
+        transformed = await self.process.ask(TRANSFORM, values=wanted)
+        if not isinstance(transformed, dict) or transformed.keys() != wanted.keys():
             raise HookFailed("its transforms gave other values than were asked for")
-        return made
+        return transformed
 
     async def _build_arguments(
-        self, bound: Bound, given: Mapping[str, Any], mapped: Mapping[str, Any], context: Mapping[str, Any]
+        self, bound: Bound, values: Mapping[str, Any], mapped: Mapping[str, Any], context: Mapping[str, Any]
     ) -> dict[str, Any]:
         args = {
-            "input": given,  # AIP-define-2
+            "input": values,  # AIP-define-2
             "mapped": mapped,
             "context": context,
             "tool_id": bound.contract.id,
             "tool_name": bound.tool_name,
         }
-        made = await self.process.ask(BUILD, args=args)
-        if not isinstance(made, dict):  # AIP-define-2
+        arguments = await self.process.ask(BUILD, args=args)
+        if not isinstance(arguments, dict):  # AIP-define-2
             raise HookFailed("it returns no dict")
-        return made
+        return arguments
 
     def _internal(self, bound: Bound, hook: str, why: str) -> DriverRefusal:
         log.warning("driver %s: %s for %s: %s", self._driver.segment, hook, bound.contract.id, why)
@@ -375,7 +375,10 @@ class DriverHooks:
 
 
 async def load_hooks(driver: Driver, contracts: Collection[str], folder: Path, process: HookProcess) -> DriverHooks:
-    """`contracts`: the ids of those the driver binds. Raises HookFailed, SandboxFailed, ChildStartFailed."""
+    """Load driver.py and check it against the driver's file.
+
+    `contracts`: the ids of the contracts that the driver binds. Raises HookFailed, SandboxFailed, ChildStartFailed.
+    """
     entry = await process.load()
     written = await asyncio.to_thread(_as_mapping, folder / DRIVER_FILE)
     if "server" not in written and "server" in entry.manifest:  # it stands in server.json
@@ -415,7 +418,7 @@ class HookLoader:
         folder: Path,
         files: Mapping[str, str],
     ) -> None:
-        """`files`: the digest of each file of the trusted folder."""
+        """Prepare to load the hooks of a driver. `files`: the digest of each file of the trusted folder."""
         self._driver = driver
         self._bindings = bindings
         self._folder = folder

@@ -57,7 +57,7 @@ def tenant_of(caller: Caller) -> str:
 
 
 def context_of(caller: Caller, workspace: str) -> Mapping[str, str]:
-    """The values that context_arguments and a contract's context_schema are read from."""
+    """Return the values for context_arguments and a contract's context_schema."""
     name = caller.principal.name
     return {"tenant_id": name, "user_id": name, "workspace_id": workspace}
 
@@ -108,7 +108,7 @@ class DriverLink(ServerLink):
         if self._detector is not None and not (
             self.failed.can_renew_credential and what.trouble is Trouble.UNAUTHORISED
         ):
-            headers = (*what.headers, *((b"www-authenticate", said) for said in what.challenges))
+            headers = (*what.headers, *((b"www-authenticate", challenge) for challenge in what.challenges))
             self._look(Detected(status=what.status, headers=headers, exception=_NAMES[what.trouble]))
         super().on_undelivered(origin, what)
 
@@ -168,9 +168,12 @@ class DriverKeeper(ServerKeeper):
         seal: TamperCheck | None = None,
         redact: Redact | None = None,
     ) -> None:
-        """`on_up`: it is there, and its lists were looked at. `on_fallen`: a series of attempts was in vain.
-        `on_restarted`: somebody wants it started anew. `serves`: how many contracts. `redact`: takes the secrets out of
-        what the server writes to stderr."""
+        """Prepare to keep a driver's server running.
+
+        `on_up`: called when the server is connected and its lists were checked. `on_fallen`: called when a series of
+        attempts failed. `on_restarted`: called when a restart is requested. `serves`: returns how many contracts the
+        driver serves. `redact`: removes secrets from what the server writes to stderr.
+        """
         stderr = StderrRing(now=connector_parts.clock.wall, redact=redact)
         super().__init__(make_link, connector_parts, stock, events, holder, stderr)
         self._may_ask = bool(driver.interlock.client_capabilities)  # the server was offered to ask the client of a call
@@ -203,7 +206,7 @@ class DriverKeeper(ServerKeeper):
 
     @property
     def is_current(self) -> bool:
-        """Whether what its server lists was read, as far as anybody knows, as it is now (AIP-tools-10)."""
+        """Check whether the lists of the server were read and are still up to date (AIP-tools-10)."""
         reading = self._relists.get("tools")
         if self.listing is None or (reading is not None and not reading.done()):
             return False
@@ -257,7 +260,7 @@ class DriverKeeper(ServerKeeper):
             super().on_elicitation_complete(link, params)
 
     def on_vendor_notification(self, link: ConnectedLink, notification: Notification) -> None:
-        """Its clients know contracts, not this server."""
+        """Ignore the notification, because clients use contracts and do not see this server."""
 
     def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
         self.refused(what)
@@ -358,24 +361,24 @@ class DriverEnvironment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerEvents(Protocol):
-    """What a driver is told of its servers; `who` is the tenant or user of one, None for the driver's own."""
+    """Events of a driver's servers. `who` is the tenant or user of a server, or None for the shared one."""
 
     async def on_listing(self, link: Link, who: str | None, listing: Listing | None) -> None: ...
 
     def on_up(self) -> None:
-        """A server is connected, and its lists were checked."""
+        """Handle that a server is connected and its lists were checked."""
 
     def on_fallen(self, who: str | None) -> None:
-        """A series of attempts failed."""
+        """Handle that a series of attempts failed."""
 
     def on_restarted(self, who: str | None) -> None:
-        """A restart was requested."""
+        """Handle that a restart was requested."""
 
     def on_expired(self, who: str | None, reason: str) -> None:
-        """The server says that its login has expired."""
+        """Handle that the server reports an expired login."""
 
     def serves(self) -> int:
-        """How many contracts the driver serves now."""
+        """Return how many contracts the driver serves now."""
 
 
 class KeeperFactory:

@@ -73,11 +73,14 @@ class DriverProvider:
         on_changed: "OnChanged | None" = None,
         on_step: OnStep | None = None,
     ) -> None:
-        """`contracts`: of each binding, by its place in implements[]. `digest`: of the folder as it is trusted, and
-        `files`: of each file in it. `inventory`: its secrets by the NAME it uses; `own_secrets`: slugs that its own
-        SECRETS.md lets it have. `seal`: says whether the folder is still the trusted one; `real_paths`: what the paths
-        it opens were then. `on_changed`: what it offers; not how it stands. `on_step`: how it stands, with the
-        reason."""
+        """Prepare to run the server of a trusted driver.
+
+        `contracts`: the contract of each binding, by its index in implements[]. `digest`: of the folder as it is
+        trusted. `files`: the digest of each file in it. `inventory`: the driver's secrets by the NAME it uses.
+        `own_secrets`: slugs that its own SECRETS.md grants. `seal`: checks whether the folder is still the trusted one.
+        `real_paths`: what the paths that it opens led to when it was trusted. `on_changed`: called when what it offers
+        changes, but not for its state. `on_step`: called with each state and its reason.
+        """
         self.driver = driver
         self.state = DriverState.INSTALLING
         self.code: str | None = None
@@ -271,7 +274,7 @@ class DriverProvider:
         return len(self.contract_ids)
 
     async def on_listing(self, link: Link, who: str | None, listing: Listing | None) -> None:
-        """One of its processes listed its tools, for the first time or again."""
+        """Check the tools that one of the driver's processes listed, for the first time or again."""
         instances = self._instances
         instance = instances.maybe(who) if instances is not None else None
         if listing is None or instances is None or instance is None or instance.keeper.link is not link:
@@ -293,8 +296,11 @@ class DriverProvider:
             asyncio.get_running_loop().call_soon(instances.rest, instance)
 
     async def _verdict_on(self, listing: Listing) -> Verdict:
-        """The same list is not looked at twice, whichever process brings it; and not in the loop, for a server decides
-        how much work its schemas are."""
+        """Check a listing against the contracts.
+
+        The same list is checked only once, whichever process sends it. The check runs in a thread, because the server
+        decides how much work its schemas are.
+        """
         digest = listing.tools.digest
         if self._checked is not None and self._checked[0] == digest:
             return self._checked[1]
@@ -328,7 +334,7 @@ class DriverProvider:
             self._stand(*self._judged)
 
     def _notes(self) -> tuple[Problem, ...]:
-        """Problems made of the notes of its installation."""
+        """Return the notes of the installation as problems."""
         notes = self.installed.notes if self.installed is not None else ()
         places = self.driver.places
         return tuple(
@@ -337,7 +343,10 @@ class DriverProvider:
         )
 
     def on_fallen(self, who: str | None) -> None:
-        """A series of attempts failed. A failure of one tenant's process does not change the driver's state."""
+        """Update the state after a series of failed attempts.
+
+        A failure of one tenant's process does not change the driver's state.
+        """
         instance = self._instances.maybe(who) if self._instances is not None else None
         if instance is None or who is not None:
             return
@@ -394,20 +403,22 @@ class DriverProvider:
             self._begin_task(self._logins.keep(who))
 
     def on_secret(self, slug: str) -> tuple[str, ...]:
-        """A secret was set: restart what runs with it or waits for it, once its open calls have ended. Returns the
-        segments of these."""
+        """Restart the processes that use or wait for a secret that was set, once their open calls have ended.
+
+        Returns the segments of these processes.
+        """
         instances = self._instances
         names = [name for name, entry in self._inventory.items() if entry.slug == slug]
         if instances is None or not set(names) & {*self.driver.secret_names}:
             return ()
         for who in self._logins.expired:
             self.on_restarted(who)
-        concerned = [one for one in instances.all if one.keeper.link.standing.state is not LinkState.ASLEEP]
+        concerned = [process for process in instances.all if process.keeper.link.standing.state is not LinkState.ASLEEP]
         if self.state is DriverState.UNAUTHED and (primary := instances.maybe(None)) and primary not in concerned:
             concerned.append(primary)
         for instance in concerned:
             self._begin_task(self._restart_when_free(instances, instance))
-        return tuple(one.keeper.link.segment for one in concerned)
+        return tuple(process.keeper.link.segment for process in concerned)
 
     async def _restart_when_free(self, instances: Instances, instance: Instance) -> None:
         async with instances.hold_unleased(instance, self._longest_s):
@@ -553,7 +564,7 @@ class DriverProvider:
     # For people
 
     def running(self) -> RunningServer:
-        """The state of its server, beside what its file says."""
+        """Return the state of the server that runs, in addition to what the file declares."""
         instance = self._instances.maybe(None) if self._instances is not None else None
         modes: dict[str, str] = {contract: bound.mode for contract, bound in self.bound.items()}  # AIP-extract-5
         if instance is None:
@@ -572,6 +583,6 @@ class DriverProvider:
 
 
 def _offer_digest(listing: Listing | None, bound: Mapping[str, Bound]) -> object:
-    """A digest that changes with what the provider offers."""
+    """Return a value that changes when the provider's offer changes."""
     lists = () if listing is None else (listing.tools, listing.prompts, listing.resources, listing.templates)
     return tuple(items.digest for items in lists), {contract: id(each) for contract, each in bound.items()}

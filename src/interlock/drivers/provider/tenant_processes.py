@@ -33,10 +33,10 @@ HOMES: Final = "homes"
 
 
 def manner_of(driver: Driver) -> Manner:
-    asked = driver.interlock.client_capabilities
+    names = driver.interlock.client_capabilities
     return Manner(
         # AIP-proto-6: on a shared process a server's question cannot be tied to one caller.
-        capabilities={name: LEGACY_CAPABILITIES[name] for name in asked},
+        capabilities={name: LEGACY_CAPABILITIES[name] for name in names},
         versions=driver.interlock.protocol_versions,
         patience_s=driver.connection.timeout_ms / 1000,
         either_transport=driver.server.address is not None,
@@ -59,7 +59,7 @@ class DeclaredEras:
 
 
 async def with_own_authority(connector_parts: ConnectorParts, driver: Driver, ca_file: Path | None) -> ConnectorParts:
-    """The parts with drivers.ca_file as an authority for a remote server. Raises OSError."""
+    """Return the parts with drivers.ca_file as an authority for a remote server. Raises OSError."""
     if ca_file is None or driver.server.address is None:
         return connector_parts
     return msgspec.structs.replace(connector_parts, tls=await asyncio.to_thread(trusting_context, ca_file))
@@ -117,10 +117,13 @@ class Instances:
         idle_s: float | None,
         one_by_one: bool = False,
     ) -> None:
-        """`make` gives a keeper that is not started. `keepers`: where the node finds them. `room`: of the node, for the
-        processes of all. `most`: how many tenants or users at one time. `idle_s` None: it never ends for being idle.
-        `one_by_one`: a process serves one call at a time, so that what its server asks can only be asked of that call's
-        client (AIP-proto-6)."""
+        """Prepare to manage the processes of a driver.
+
+        `make` returns a keeper that is not started. `keepers`: where the node looks them up. `room`: the node's limit
+        for the processes of all drivers. `most`: how many tenants or users may have a process at one time. `idle_s`:
+        after how long an idle process ends; None means never. `one_by_one`: a process serves one call at a time, so
+        that a question of its server can only be for the client of that call (AIP-proto-6).
+        """
         self._make_keeper = make
         self._keepers = keepers
         self._clock = clock
@@ -134,11 +137,11 @@ class Instances:
         self._room.join(self)
 
     def __len__(self) -> int:
-        """Of tenants' processes."""
+        """Return the number of tenants' processes."""
         return len(self._tenants())
 
     def _tenants(self) -> list[Instance]:
-        return [one for one in self._of.values() if one.who is not None]
+        return [instance for instance in self._of.values() if instance.who is not None]
 
     def make(self, who: str | None) -> Instance:
         keeper = self._make_keeper(who)
@@ -202,10 +205,10 @@ class Instances:
                 return None
 
     def _end_idle(self, among: Iterable[Instance]) -> None:
-        """The one that is idle longest, if any is."""
-        idle = [one for one in among if one.is_idle]
+        """End the process that has been idle longest, if any is idle."""
+        idle = [instance for instance in among if instance.is_idle]
         if idle:
-            self._end(min(idle, key=lambda one: one.used_at))
+            self._end(min(idle, key=lambda instance: instance.used_at))
 
     # The room that all servers share
 
@@ -217,14 +220,14 @@ class Instances:
         return True
 
     def find_idle_since(self) -> float | None:
-        return min((one.used_at for one in self._settled() if one.is_idle), default=None)
+        return min((instance.used_at for instance in self._settled() if instance.is_idle), default=None)
 
     def end_longest_idle(self) -> None:
         self._end_idle(self._settled())
 
     def _settled(self) -> list[Instance]:
         before = self._clock.now() - SETTLED_S
-        return [one for one in self._tenants() if one.used_at <= before]
+        return [instance for instance in self._tenants() if instance.used_at <= before]
 
     async def _wait_for_release(self, seconds: float) -> bool:
         """Wait until a lease or a place may be free. Returns False after `seconds`."""
@@ -288,14 +291,14 @@ class Instances:
     async def wait_until_free(self, seconds: float) -> None:
         """Wait until no process is leased, at most `seconds`."""
         deadline = self._clock.now() + seconds
-        while any(one.leases for one in self._of.values()):
+        while any(instance.leases for instance in self._of.values()):
             if not await self._wait_for_release(deadline - self._clock.now()):
                 return
 
     async def stop(self) -> None:
         self._room.leave(self)
         instances, self._of = list(self._of.values()), {}
-        await asyncio.gather(*(self._stop(one) for one in instances), self._ending.finish())
+        await asyncio.gather(*(self._stop(instance) for instance in instances), self._ending.finish())
 
     async def _stop(self, instance: Instance) -> None:
         if instance.watch is not None:

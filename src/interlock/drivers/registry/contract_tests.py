@@ -57,7 +57,7 @@ class _Answer:
 
 
 class ExampleVerdict(msgspec.Struct, frozen=True):
-    """How an example went: passed, failed, held or skipped; and what differs, or why."""
+    """Outcome of an example: passed, failed, held or skipped, with the differences or the reason."""
 
     outcome: str
     difference: tuple[str, ...] = ()
@@ -108,15 +108,15 @@ class ExampleRunner:
         self._dispatch.call_tool(ClientRequest(caller, client_id, TOOLS_CALL, params, meta, answer))
         try:
             async with asyncio.timeout(contract.timeout_ms / 1000 + START_S):
-                said = decode_value(await answer.message)
+                message = decode_value(await answer.message)
         except (TimeoutError, asyncio.CancelledError):
             if not answer.message.cancelled():
                 return _failure("no answer in time")
             return _failure("the call was ended")
-        return _verdict(said, example)
+        return _verdict(message, example)
 
     def _listed_name(self, contract: Contract) -> str | None:
-        """The name of the contract as it is listed here, below whatever the node's own segment is."""
+        """Return the qualified name under which the contract is listed here, or None if it is not listed."""
         named = qualified_name(contract)
         if not isinstance(named, tuple):
             return None
@@ -128,8 +128,8 @@ class ExampleRunner:
         return None
 
 
-def _verdict(said: JsonObject, example: ContractExample) -> ExampleVerdict:
-    error, result = said.get("error"), said.get("result")
+def _verdict(message: JsonObject, example: ContractExample) -> ExampleVerdict:
+    error, result = message.get("error"), message.get("result")
     if isinstance(error, dict):
         data = error.get("data") or {}
         if data.get("reason") == "confirmation_required" or error.get("message") == "confirmation_required":
@@ -145,8 +145,8 @@ def _verdict(said: JsonObject, example: ContractExample) -> ExampleVerdict:
         return _failure(texts[0] if texts else code or "the tool reports an error")
     if example.output is msgspec.UNSET:  # AIP-14.rules-3: only whether it is valid
         return ExampleVerdict("passed")
-    found = tuple(itertools.islice(differences(example.output, result.get("structuredContent")), DIFFERENCES_MAX))
-    return ExampleVerdict("failed" if found else "passed", found)  # AIP-14.rules-3
+    mismatches = tuple(itertools.islice(differences(example.output, result.get("structuredContent")), DIFFERENCES_MAX))
+    return ExampleVerdict("failed" if mismatches else "passed", mismatches)  # AIP-14.rules-3
 
 
 def _failure(why: str) -> ExampleVerdict:
@@ -154,7 +154,10 @@ def _failure(why: str) -> ExampleVerdict:
 
 
 def differences(wanted: Any, got: Any, pointer: str = "") -> Iterator[str]:
-    """Where two JSON values differ. 1 and 1.0 are one number; true is none."""
+    """Yield a line for each place where two JSON values differ.
+
+    1 and 1.0 are the same number; true is not a number.
+    """
     if isinstance(wanted, dict) and isinstance(got, dict):
         for key in dict.fromkeys((*wanted, *got)):
             place = f"{pointer}/{pointer_step(key)}"
@@ -167,8 +170,8 @@ def differences(wanted: Any, got: Any, pointer: str = "") -> Iterator[str]:
     elif isinstance(wanted, list) and isinstance(got, list):
         if len(wanted) != len(got):
             yield f"{pointer or '/'}: wanted {len(wanted)} entries, got {len(got)}"
-        for index, (one, other) in enumerate(zip(wanted, got, strict=False)):
-            yield from differences(one, other, f"{pointer}/{index}")
+        for index, (wanted_item, got_item) in enumerate(zip(wanted, got, strict=False)):
+            yield from differences(wanted_item, got_item, f"{pointer}/{index}")
     elif isinstance(wanted, bool) != isinstance(got, bool) or wanted != got:  # AIP-14.rules-3: the difference
         yield f"{pointer or '/'}: wanted {_display(wanted)}, got {_display(got)}"
 

@@ -69,20 +69,21 @@ def server_kind(driver: Driver) -> str:
     return driver.server.kind
 
 
-def declared_facts(one: Declared, driver: Driver) -> JsonObject:
-    """What a person looks at before trusting it: command, sandbox, egress, secrets, tags (AIP-security-13). With the
-    environment as it is written: it decides what a program does, and holds placeholders where it would hold secrets.
+def declared_facts(declared: Declared, driver: Driver) -> JsonObject:
+    """Return what a person reviews before trusting a driver: command, sandbox, egress, secrets, tags (AIP-security-13).
 
-    These are fields of `DriverDetail`, and a part of what is stored of a trusted driver."""
+    The environment is included as written: it decides what a program does, and has placeholders instead of secrets.
+    These are fields of `DriverDetail`, and are stored with a trusted driver.
+    """
     return {
         "description": driver.description,
         "server": msgspec.to_builtins(driver.server),
-        "sandbox": _sandbox(one, driver),
+        "sandbox": _sandbox(declared, driver),
         "egress": list(driver.network.egress) if driver.network is not None else [],
         "install": [" ".join((each.method, *_what(each.options))) for each in driver.install],
         "secrets": {
-            name: _place(one.secrets[name]) if name in one.secrets else None
-            for name in dict.fromkeys((*driver.secret_names, *one.secrets))
+            name: _place(declared.secrets[name]) if name in declared.secrets else None
+            for name in dict.fromkeys((*driver.secret_names, *declared.secrets))
         },
         "policy_tags": list(driver.policy_tags),
         "region": list(driver.region),
@@ -90,16 +91,16 @@ def declared_facts(one: Declared, driver: Driver) -> JsonObject:
         "extension_keys": list(driver.extension_keys),
         "expose": driver.interlock.expose,
         "isolation": driver.interlock.isolation,
-        "bindings": [_binding(binding, one.contracts.get(binding.index)) for binding in driver.implements],
+        "bindings": [_binding(binding, declared.contracts.get(binding.index)) for binding in driver.implements],
     }
 
 
-def _sandbox(one: Declared, driver: Driver) -> JsonObject | None:
-    """The block with the real paths in it, and those that the file opens elsewhere: a login's state, arguments."""
+def _sandbox(declared: Declared, driver: Driver) -> JsonObject | None:
+    """Return the sandbox block with real paths, including paths that a login's state or arguments open."""
     block: JsonObject = msgspec.to_builtins(driver.sandbox) if driver.sandbox is not None else {}
     fs: dict[str, list[str]] = {}
-    for each in kind_of(driver.server).declared_paths(driver, one.folder):
-        fs.setdefault(each.use, []).append(str(one.real_paths.get(each.path, each.real)))
+    for each in kind_of(driver.server).declared_paths(driver, declared.folder):
+        fs.setdefault(each.use, []).append(str(declared.real_paths.get(each.path, each.real)))
     return ({**block, "fs": fs} if fs else block) or None
 
 
@@ -110,10 +111,10 @@ def _binding(binding: DriverBinding, contract: Contract | None) -> Binding:
     return Binding(tool_name=binding.tool_name, contract=contract.id, version=contract.version, file=file)
 
 
-def summary(one: Declared) -> JsonObject:
-    """What the digest is made of, and what it means."""
-    declared = declared_facts(one, one.driver) if one.driver is not None else {}
-    return {DRIVER: one.key, "folder": str(one.folder), **declared, "files": one.covered}
+def summary(entry: Declared) -> JsonObject:
+    """Return what the digest of a driver covers, and what it means."""
+    facts = declared_facts(entry, entry.driver) if entry.driver is not None else {}
+    return {DRIVER: entry.key, "folder": str(entry.folder), **facts, "files": entry.covered}
 
 
 def accepted_view(trusted: Trusted | None) -> Acceptance | None:
@@ -122,14 +123,16 @@ def accepted_view(trusted: Trusted | None) -> Acceptance | None:
     return Acceptance(digest=trusted.digest, by=trusted.by, at=rfc3339(trusted.at), policy_tags=trusted.tags)
 
 
-def texts_of(one: Declared) -> dict[str, str]:
-    """The short files of a folder, the contracts elsewhere and what its names lead to, as they are now. Raises Refused
-    when they are others than those that were declared. Blocking."""
-    folder = read_folder(FoundFolder(root=one.root, path=one.folder, mark=mark_of(one.folder)))
-    outside = {name: digest for name, digest in one.files.items() if Path(name).is_absolute()}
-    if folder_digest({**folder.digests, **outside, **one.resolved}) != one.digest:
-        raise Refused("changed", f"the files of {one.segment} are changing", {"driver": one.key})
-    texts = {name: data.decode("utf-8", "replace") for name, data in folder.texts.items()} | dict(one.resolved)
+def texts_of(declared: Declared) -> dict[str, str]:
+    """Return the current texts of a driver: its short files, contracts elsewhere and what its names resolve to.
+
+    Raises Refused if they differ from those that were declared. Blocking.
+    """
+    folder = read_folder(FoundFolder(root=declared.root, path=declared.folder, mark=mark_of(declared.folder)))
+    outside = {name: digest for name, digest in declared.files.items() if Path(name).is_absolute()}
+    if folder_digest({**folder.digests, **outside, **declared.resolved}) != declared.digest:
+        raise Refused("changed", f"the files of {declared.segment} are changing", {"driver": declared.key})
+    texts = {name: data.decode("utf-8", "replace") for name, data in folder.texts.items()} | dict(declared.resolved)
     for name in outside:
         try:
             texts[name] = Path(name).read_text("utf-8", "replace")
@@ -155,17 +158,20 @@ def difference(before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[st
 
 
 def _what(options: Mapping[str, Any]) -> Iterator[str]:
-    """What is installed by it."""
+    """Yield what an entry of install installs."""
     return (str(options[key]) for key in ("package", "url", "path", "image") if key in options)
 
 
 def _place(secret: Secret) -> str:
-    """With where it is, which may be a file or a variable that has nothing to do with the driver."""
+    """Return the slug of a secret and its backend, which may be a file or a variable unrelated to the driver."""
     return secret.slug if secret.backend is None else f"{secret.slug} from {secret.backend}"
 
 
 def unserved_contract(contract: Contract, name: str | None) -> ServedContract:
-    """The view of a contract that no driver serves now, in the form of a served one (`CompiledContract.explained`)."""
+    """Return the view of a contract that no driver serves now.
+
+    It has the form of a served contract (`CompiledContract.explained`).
+    """
     return ServedContract(
         contract=contract.id,
         version=contract.version,
@@ -193,9 +199,9 @@ class Tester(Protocol):
 
 
 class Updater(Protocol):
-    async def look(self, one: Declared) -> DriverUpdate: ...
+    async def look(self, declared: Declared) -> DriverUpdate: ...
 
-    async def switch(self, one: Declared, candidate: str) -> SwitchedDriver: ...
+    async def switch(self, declared: Declared, candidate: str) -> SwitchedDriver: ...
 
 
 class DriverService:
@@ -209,7 +215,7 @@ class DriverService:
         tester: Tester | None = None,
         updater: Updater | None = None,
     ) -> None:
-        """The last three: of a node that runs."""
+        """Prepare the operations on drivers. `explain`, `tester` and `updater` need a running node."""
         self.registry = registry
         self._explain = explain
         self._tester = tester
@@ -221,36 +227,36 @@ class DriverService:
     async def list_all(self) -> Drivers:
         declaration = await self.registry.current()
         return Drivers(
-            drivers=tuple(self._summary(one) for one in declaration.drivers),
+            drivers=tuple(self._summary(each) for each in declaration.drivers),
             drafts=tuple(Draft(id=path.name, folder=str(path)) for path in self.registry.sight.drafts),
-            problems=tuple(problem_view(one) for one in declaration.problems if one.severity != "note"),
+            problems=tuple(problem_view(each) for each in declaration.problems if each.severity != "note"),
         )
 
     async def get(self, name: str) -> DriverDetail | ServedContract:
-        """A driver, by its server's name, its id, id@major or folder, and what changed since it was accepted.
+        """Return a driver or a contract, and what changed in the driver since it was accepted.
 
-        Raises NotFound, Refused.
+        `name`: a driver's server name, id, id@major or folder, or a contract. Raises NotFound, Refused.
         """
         await self.registry.current()
         served = self._maybe_contract(name)
         if served is not None:
             return served
-        one = self._find(name)
-        accepted = self.registry.memory.maybe_trusted(one.folder)
-        is_changed = accepted is not None and not one.trusted
-        now = await asyncio.to_thread(texts_of, one) if is_changed else {}
-        make = UnreadableDriver if one.driver is None else DriverDetail
-        declared = {} if one.driver is None else declared_facts(one, one.driver)
+        entry = self._find(name)
+        accepted = self.registry.memory.maybe_trusted(entry.folder)
+        is_changed = accepted is not None and not entry.trusted
+        now = await asyncio.to_thread(texts_of, entry) if is_changed else {}
+        make = UnreadableDriver if entry.driver is None else DriverDetail
+        declared = {} if entry.driver is None else declared_facts(entry, entry.driver)
         return make(
-            **asdict(self._summary(one)),
+            **asdict(self._summary(entry)),
             **declared,
-            digest=one.digest,
+            digest=entry.digest,
             accepted=accepted_view(accepted),
-            changed=tuple(sorted(changed_keys(one.covered, accepted.files))) if accepted is not None else (),
+            changed=tuple(sorted(changed_keys(entry.covered, accepted.files))) if accepted is not None else (),
             difference=tuple(difference(accepted.texts, now)) if accepted is not None and is_changed else (),
-            files=tuple(sorted(one.files)),
-            problems=tuple(problem_view(each) for each in self._problems(one)),
-            running=self._server(one),
+            files=tuple(sorted(entry.files)),
+            problems=tuple(problem_view(each) for each in self._problems(entry)),
+            running=self._server(entry),
         )
 
     async def add(self, adder: ServerAdder, request: DriverRequest, by: str, *, accept: bool) -> AddedDriver:
@@ -271,87 +277,94 @@ class DriverService:
         return added.describe(self._summary(self._find(added.key)))
 
     async def trust(self, name: str, digest: str, by: str) -> DriverSummary:
-        """Trust a driver. `digest`: of the folder that was looked at. Raises NotFound, Refused, StoreError."""
+        """Trust a driver. `digest`: that of the folder that was reviewed. Raises NotFound, Refused, StoreError."""
         await self.registry.refresh()
-        one = self._trustable(name, digest)
+        declared = self._trustable(name, digest)
         more = {
-            "digest": one.digest,
-            "policy_tags": list(one.driver.policy_tags if one.driver is not None else ()),
-            "unsandboxed": self._is_unsandboxed(one),
+            "digest": declared.digest,
+            "policy_tags": list(declared.driver.policy_tags if declared.driver is not None else ()),
+            "unsandboxed": self._is_unsandboxed(declared),
         }
-        await self._record(self._line("trust", one.key, by, more))
-        return await self._trust(one, by)
+        await self._record(self._line("trust", declared.key, by, more))
+        return await self._trust(declared, by)
 
     async def accept(self, key: str, digest: str, by: str) -> DriverSummary:
         """Trust a driver where the decision is on record already. Raises NotFound, Refused, StoreError."""
         return await self._trust(self._trustable(key, digest), by)
 
     def _trustable(self, name: str, digest: str) -> Declared:
-        one = self._find(name)
-        if one.driver is None or one.state is DriverState.REJECTED:
-            raise Refused("rejected", f"{one.segment} cannot be used: {one.reason}", {"driver": one.key})
-        if one.digest != digest:
-            raise Refused("changed", f"the files of {one.segment} changed since they were shown", {"driver": one.key})
-        return one
+        declared = self._find(name)
+        if declared.driver is None or declared.state is DriverState.REJECTED:
+            raise Refused("rejected", f"{declared.segment} cannot be used: {declared.reason}", {"driver": declared.key})
+        if declared.digest != digest:
+            raise Refused(
+                "changed", f"the files of {declared.segment} changed since they were shown", {"driver": declared.key}
+            )
+        return declared
 
-    async def _trust(self, one: Declared, by: str) -> DriverSummary:
-        texts = await asyncio.to_thread(texts_of, one)
+    async def _trust(self, declared: Declared, by: str) -> DriverSummary:
+        texts = await asyncio.to_thread(texts_of, declared)
         await self.registry.memory.trust(
             Trusted(
-                folder=str(one.folder),
-                key=one.key,
-                digest=one.digest,
-                files=one.covered,
+                folder=str(declared.folder),
+                key=declared.key,
+                digest=declared.digest,
+                files=declared.covered,
                 texts=texts,
-                tags=one.driver.policy_tags if one.driver is not None else (),
-                summary=summary(one),
+                tags=declared.driver.policy_tags if declared.driver is not None else (),
+                summary=summary(declared),
                 by=by,
                 at=self._clock.wall(),
             )
         )
         await self.registry.refresh()
-        return self._summary(self._find(one.key))
+        return self._summary(self._find(declared.key))
 
-    async def comparison(self, one: Declared) -> JsonObject:
-        """What a person is shown in the inbox: the driver, or what it was and what it has become."""
-        now = await asyncio.to_thread(texts_of, one)
-        accepted = self.registry.memory.maybe_trusted(one.folder)
+    async def comparison(self, declared: Declared) -> JsonObject:
+        """Return what the inbox shows: a new driver, or the accepted and the current state of a changed driver."""
+        now = await asyncio.to_thread(texts_of, declared)
+        accepted = self.registry.memory.maybe_trusted(declared.folder)
         if accepted is None:
-            return {"definition": folder_view(summary(one), now, {"DRIVER.md"})}
-        names = changed_keys(one.covered, accepted.files)
+            return {"definition": folder_view(summary(declared), now, {"DRIVER.md"})}
+        names = changed_keys(declared.covered, accepted.files)
         return {
             "before": folder_view(accepted.summary, dict(accepted.texts), names),
-            "after": folder_view(summary(one), now, names),
+            "after": folder_view(summary(declared), now, names),
         }
 
     async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> AllowedHosts:
         """Allow a host that the server may reach besides those of its file. Raises NotFound, Refused, StoreError."""
         await self.registry.refresh()
-        one = self._find(name)
-        if one.driver is None:
-            raise Refused("rejected", f"{one.segment} cannot be used: {one.reason}", {"driver": one.key})
+        declared = self._find(name)
+        if declared.driver is None:
+            raise Refused("rejected", f"{declared.segment} cannot be used: {declared.reason}", {"driver": declared.key})
         host = host.lower()
         if not is_egress(host):
             raise Refused(
                 "bad_host", "write api.example.com, api.example.com:443 or *.example.com, without path", {"host": host}
             )
-        before = self.registry.memory.all.allowed.get(one.id, ())
+        before = self.registry.memory.all.allowed.get(declared.id, ())
         if revoke and host not in before:
             raise NotFound("host", host, before, few=True)
         after = tuple(each for each in before if each != host) + (() if revoke else (host,))
         if len(after) > HOSTS_MAX:
-            raise Refused("too_many_hosts", f"{one.segment} has {HOSTS_MAX} hosts; allow * or a wider suffix instead")
-        await self._record(self._line("revoke" if revoke else "allow", one.key, by, {"host": host}))
-        await self.registry.memory.allow(one.id, after)
+            raise Refused(
+                "too_many_hosts", f"{declared.segment} has {HOSTS_MAX} hosts; allow * or a wider suffix instead"
+            )
+        await self._record(self._line("revoke" if revoke else "allow", declared.key, by, {"host": host}))
+        await self.registry.memory.allow(declared.id, after)
         await self.registry.refresh()
-        return AllowedHosts(id=one.id, allowed=after)
+        return AllowedHosts(id=declared.id, allowed=after)
 
     async def remove(self, name: str, by: str, *, forget: bool) -> RemovedDriver:
-        """Remove the folder, and what was accepted of it. `forget`: also what was registered, which the next one of its
-        major version is compared with (AIP-identity-4). Raises NotFound, StoreError."""
+        """Remove the folder of a driver and the record of its acceptance.
+
+        `forget`: also remove what was registered, which the next driver with this major version would be compared with
+        (AIP-identity-4). Raises NotFound, StoreError.
+        """
         await self.registry.refresh()
         try:
-            one = self._find(name)
+            declared = self._find(name)
         except NotFound:
             if forget and (gone := self._forgettable(name)):
                 await self._record(self._line("forget", name, by, {}))
@@ -359,128 +372,139 @@ class DriverService:
                     await self.registry.memory.forget(key)
                 return RemovedDriver(removed=None, forgotten=gone)
             raise
-        await self._record(self._line("remove", one.key, by, {"digest": one.digest, "forget": forget}))
-        removed = await asyncio.to_thread(_delete, one)
-        await self.registry.memory.distrust(str(one.folder))
+        await self._record(self._line("remove", declared.key, by, {"digest": declared.digest, "forget": forget}))
+        removed = await asyncio.to_thread(_delete, declared)
+        await self.registry.memory.distrust(str(declared.folder))
         forgotten: tuple[str, ...] = ()
         if forget:
-            await self.registry.memory.allow(one.id, ())
-            forgotten = (one.key,) if await self.registry.memory.forget(one.key) else ()
+            await self.registry.memory.allow(declared.id, ())
+            forgotten = (declared.key,) if await self.registry.memory.forget(declared.key) else ()
         await self.registry.refresh()
-        if forget and one.driver is not None:
+        if forget and declared.driver is not None:
             await self.registry.wait_until_stopped()  # what runs is not taken from under it
-            await remove_packages(self.registry.plan.data / PACKAGES, one.driver)
+            await remove_packages(self.registry.plan.data / PACKAGES, declared.driver)
         return RemovedDriver(removed=removed, forgotten=forgotten)
 
     async def test(self, name: str, by: str, *, allow_mutation: bool) -> DriverExamples:
         """Run the examples of its contracts through this driver. Raises NotFound, Refused."""
-        one = await self._running_driver(name)
+        declared = await self._running_driver(name)
         if self._tester is None:
             raise _not_here()
-        return await self._tester.run(one, by, allow_mutation=allow_mutation)
+        return await self._tester.run(declared, by, allow_mutation=allow_mutation)
 
     async def update(self, name: str, by: str, candidate: str | None) -> DriverUpdate | SwitchedDriver:
-        """What the newest release of its server would change; with `candidate`, which that named, it is switched to.
-        Raises NotFound, Refused, StoreError."""
-        one = await self._running_driver(name)
+        """Return what the newest release of the server would change, or switch to `candidate` if it is passed.
+
+        `candidate` comes from an earlier call without it. Raises NotFound, Refused, StoreError.
+        """
+        declared = await self._running_driver(name)
         if self._updater is None:
             raise _not_here()
         if candidate is None:
-            return await self._updater.look(one)
-        await self._record(self._line("update", one.key, by, {"candidate": candidate}))
-        return await self._updater.switch(one, candidate)
+            return await self._updater.look(declared)
+        await self._record(self._line("update", declared.key, by, {"candidate": candidate}))
+        return await self._updater.switch(declared, candidate)
 
     async def _running_driver(self, name: str) -> Declared:
         await self.registry.refresh()
-        one = self._find(name)
-        if one.key not in self.registry.providers:
-            state, reason = self.registry.state_of(one)
-            said = f"{one.segment} is {state}" + (f": {reason}" if reason else "")
-            raise Refused("not_running", said, {"driver": one.key})
-        return one
+        declared = self._find(name)
+        if declared.key not in self.registry.providers:
+            state, reason = self.registry.state_of(declared)
+            message = f"{declared.segment} is {state}" + (f": {reason}" if reason else "")
+            raise Refused("not_running", message, {"driver": declared.key})
+        return declared
 
     def _maybe_contract(self, name: str) -> ServedContract | None:
-        """The contract of that name, where no driver has it."""
-        if any(name in (one.key, one.id, one.folder.name, one.segment) for one in self.registry.declaration.drivers):
+        """Return the contract called `name`, or None if a driver has that name or there is no such contract."""
+        if any(
+            name in (declared.key, declared.id, declared.folder.name, declared.segment)
+            for declared in self.registry.declaration.drivers
+        ):
             return None
         served = self._explain(name) if self._explain is not None else None
         bound = [
-            (one, contract)
-            for one in self.registry.declaration.drivers
-            for contract in one.contracts.values()
+            (declared, contract)
+            for declared in self.registry.declaration.drivers
+            for contract in declared.contracts.values()
             if name in (contract.id, _qualified_name(contract))
         ]
         if served is None:
             if not bound:
                 return None
             served = unserved_contract(bound[0][1], _qualified_name(bound[0][1]))
-        known = {each.driver for each in served.ranked} | {each.driver for each in served.rejected}
+        considered = {each.driver for each in served.ranked} | {each.driver for each in served.rejected}
         rejected = [*served.rejected]
-        for one, _ in bound:  # those that are not even asked
-            if one.key not in known:
-                state, reason = self.registry.state_of(one)
-                rejected.append(RejectedDriver(driver=one.key, phase=2, code=state, reason=reason or state))
+        for declared, _ in bound:  # those that are not even asked
+            if declared.key not in considered:
+                state, reason = self.registry.state_of(declared)
+                rejected.append(RejectedDriver(driver=declared.key, phase=2, code=state, reason=reason or state))
         return msgspec.structs.replace(served, rejected=tuple(rejected))
 
     def _forgettable(self, name: str) -> tuple[str, ...]:
-        kept = self.registry.memory.all.manifests
-        return tuple(key for key in kept if name in (key, key.partition("@")[0]))
+        manifests = self.registry.memory.all.manifests
+        return tuple(key for key in manifests if name in (key, key.partition("@")[0]))
 
     def _find(self, name: str) -> Declared:
         drivers = self.registry.declaration.drivers
-        called = [(one.key, one.id, one.folder.name, one.segment) for one in drivers]
+        called = [(declared.key, declared.id, declared.folder.name, declared.segment) for declared in drivers]
         for way in range(4):
-            found = [one for one, names in zip(drivers, called, strict=True) if names[way] == name]
-            if len(found) == 1:
-                return found[0]
-            if found:
-                keys = [str(one.folder) if one.state is DriverState.REJECTED else one.key for one in found]
+            matches = [declared for declared, names in zip(drivers, called, strict=True) if names[way] == name]
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                keys = [
+                    str(declared.folder) if declared.state is DriverState.REJECTED else declared.key
+                    for declared in matches
+                ]
                 raise Refused("ambiguous", f"{name} is {' and '.join(keys)}", {"drivers": keys})
-        raise NotFound("driver", name, [one.segment for one in drivers], few=True)
+        raise NotFound("driver", name, [declared.segment for declared in drivers], few=True)
 
-    def _summary(self, one: Declared) -> DriverSummary:
-        state, reason = self.registry.state_of(one)
-        driver = one.driver
+    def _summary(self, declared: Declared) -> DriverSummary:
+        state, reason = self.registry.state_of(declared)
+        driver = declared.driver
         return DriverSummary(
-            segment=one.segment,
-            id=one.id,
-            key=one.key,
+            segment=declared.segment,
+            id=declared.id,
+            key=declared.key,
             version=driver.version if driver is not None else None,
             name=driver.name if driver is not None else None,
             state=state,
             reason=reason,
-            trusted=one.trusted,
+            trusted=declared.trusted,
             server_kind=server_kind(driver) if driver is not None else None,
             transport=driver.transport if driver is not None else None,
-            sandboxed=not self._is_unsandboxed(one),
-            contracts=tuple(contract.id for contract in one.contracts.values()),
-            root=one.root.kind,
-            folder=str(one.folder),
-            found=tuple(problem_view(each) for each in self._findings(one)),
-            warnings=sum(each.severity == "warning" for each in self._problems(one)),
+            sandboxed=not self._is_unsandboxed(declared),
+            contracts=tuple(contract.id for contract in declared.contracts.values()),
+            root=declared.root.kind,
+            folder=str(declared.folder),
+            found=tuple(problem_view(each) for each in self._findings(declared)),
+            warnings=sum(each.severity == "warning" for each in self._problems(declared)),
         )
 
-    def _server(self, one: Declared) -> RunningServer | None:
-        provider = self.registry.providers.get(one.key)
+    def _server(self, declared: Declared) -> RunningServer | None:
+        provider = self.registry.providers.get(declared.key)
         return None if provider is None else provider.running()
 
-    def _problems(self, one: Declared) -> tuple[Problem, ...]:
-        return tuple(dict.fromkeys((*one.problems, *self._findings(one))))
+    def _problems(self, declared: Declared) -> tuple[Problem, ...]:
+        return tuple(dict.fromkeys((*declared.problems, *self._findings(declared))))
 
-    def _findings(self, one: Declared) -> tuple[Problem, ...]:
-        """Problems that only its server shows, and collisions with what others offer."""
-        provider = self.registry.providers.get(one.key)
+    def _findings(self, declared: Declared) -> tuple[Problem, ...]:
+        """Return problems that only the running server shows, and collisions with what other drivers offer."""
+        provider = self.registry.providers.get(declared.key)
         if provider is None:
             return ()
-        files = {str(one.folder / DRIVER_FILE), *(contract.places.file for contract in one.contracts.values())}
+        files = {
+            str(declared.folder / DRIVER_FILE),
+            *(contract.places.file for contract in declared.contracts.values()),
+        }
         offered = (each for each in self.registry.offered_problems() if each.file in files)
         return (*provider.problems, *offered)
 
-    def _is_unsandboxed(self, one: Declared) -> bool:
-        return self.registry.plan.drivers.sandbox.get(one.id) == "off"
+    def _is_unsandboxed(self, declared: Declared) -> bool:
+        return self.registry.plan.drivers.sandbox.get(declared.id) == "off"
 
     def _line(self, method: str, key: str, by: str, more: JsonObject) -> bytes:
-        """The row for the audit log."""
+        """Return the row for the audit log."""
         return msgspec.json.encode(
             {
                 "at": rfc3339(self._clock.wall()),
@@ -508,10 +532,13 @@ def _not_here() -> Refused:
     return Refused("not_running", "this takes a node that runs: interlock serve")
 
 
-def _delete(one: Declared) -> str:
-    """Delete the folder. Nothing behind a link is touched, nor a contract that a driver only stands beside."""
-    folder = one.folder
-    if one.root.below_tools:
+def _delete(declared: Declared) -> str:
+    """Delete the folder of a driver and return its path.
+
+    Targets of links stay, and so does a contract that the driver lies beside.
+    """
+    folder = declared.folder
+    if declared.root.below_tools:
         for name in OWN_FILES:
             (folder / name).unlink(missing_ok=True)
         return str(folder / OWN_FILES[0])

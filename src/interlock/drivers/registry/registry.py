@@ -40,15 +40,15 @@ class RunningProvider(Provider, Protocol):
     settled: asyncio.Event  # the first verdict is there
 
     def running(self) -> RunningServer:
-        """The state of its server, for people."""
+        """Return the state of the server, for people."""
 
     def start(self) -> None: ...
 
     def succeed(self, other: Provider) -> None:
-        """What the other served is listed on until its own server has been checked: their files are the same."""
+        """Keep listing what `other` served until this provider's server was checked; both have the same files."""
 
     def on_secret(self, slug: str) -> tuple[str, ...]:
-        """A secret was set. Returns the segments of the servers that are restarted with it."""
+        """Restart the servers that use a secret that was set, and return their segments."""
 
     async def stop(self, *, at_once: bool = False) -> None: ...
 
@@ -75,8 +75,11 @@ class Registry:
         offered_problems: Callable[[], Sequence[Problem]] = tuple,
         declared: AsyncFeed[Declaration] | None = None,
     ) -> None:
-        """Without a `factory` it only knows, and starts nothing. `offered_problems`: of what is offered of all drivers
-        together. `declared` is told after everything is taken up."""
+        """Prepare a registry of the drivers in the workspace of `plan`.
+
+        Without a `factory` it only reads drivers and starts nothing. `offered_problems`: returns the problems in what
+        all drivers offer together. `declared`: gets each declaration after it took effect.
+        """
         self.plan = plan
         self.memory = memory
         self.declaration = Declaration()
@@ -98,12 +101,16 @@ class Registry:
     # Looking
 
     async def refresh(self, sight: ScanResult | None = None, *, starting: bool = False) -> Declaration:
-        """Read the drivers on disk; start, replace or stop providers. `starting`: the node has not looked before.
-        Raises StoreError if a record cannot be kept."""
+        """Read the drivers on disk; start, replace or stop providers.
+
+        `starting`: this is the node's first scan. Raises StoreError if a record cannot be stored.
+        """
         async with self._refreshing:
             if sight is None:
-                known = self.declaration
-                sight = await asyncio.to_thread(scan_workspace, self.plan, known.others, opened=known.opened)
+                declaration = self.declaration
+                sight = await asyncio.to_thread(
+                    scan_workspace, self.plan, declaration.others, opened=declaration.opened
+                )
             basis = (sight, self.memory.revision, self._surveyor)
             if basis == self._basis:
                 return self.declaration
@@ -136,14 +143,14 @@ class Registry:
         self._surveyor = Surveyor(plan, self._machine)
 
     async def _put_into_effect(self, declaration: Declaration, factory: Factory) -> None:
-        wanted = {one.key: one for one in declaration.drivers if one.is_fit and one.trusted}
+        wanted = {declared.key: declared for declared in declaration.drivers if declared.is_fit and declared.trusted}
         for key in self._kept.keys() - wanted.keys():
             self._leave(key)
-        made_of = {key: _build_inputs(one, self.plan) for key, one in wanted.items()}
-        changed = [key for key, made in made_of.items() if key not in self._kept or self._kept[key].made_of != made]
+        made_of = {key: _build_inputs(declared, self.plan) for key, declared in wanted.items()}
+        changed = [key for key, inputs in made_of.items() if key not in self._kept or self._kept[key].made_of != inputs]
         # All at once: each waits for the disk.
         registered = await asyncio.gather(
-            *(self.memory.register(one.driver) for key in changed if (one := wanted[key]).driver is not None),
+            *(self.memory.register(declared.driver) for key in changed if (declared := wanted[key]).driver is not None),
             return_exceptions=True,
         )
         trouble: BaseException | None = None
@@ -183,8 +190,8 @@ class Registry:
     # What the contract side is told
 
     def _on_changed(self, provider: RunningProvider) -> None:
-        """Several changes that come together are told once; those of a provider that was replaced are not."""
-        if not any(kept.provider is provider for kept in self._kept.values()):
+        """Publish changes of a provider soon, several together; changes of a replaced provider are ignored."""
+        if not any(entry.provider is provider for entry in self._kept.values()):
             return
         self._stale = True
         if self._publishing is None or self._publishing.done():
@@ -203,7 +210,10 @@ class Registry:
             await asyncio.sleep(min(REST_MAX_S, took * REST_SHARE))
 
     async def publish(self, *, anyway: bool = True) -> None:
-        """`anyway`: what a provider offers, or how one is chosen, may differ although the table looks the same."""
+        """Pass the table of contracts on if it changed.
+
+        `anyway`: pass it on although it looks the same, because a provider's offer or the choice of one may differ.
+        """
         table = self.table()
         if self._take is not None and (anyway or table != self._published):
             self._published = table
@@ -212,7 +222,7 @@ class Registry:
     def table(self) -> ContractTable:
         contracts: dict[str, Contract] = {}
         providers: dict[str, tuple[Provider, ...]] = {}
-        declared = {one.key: one for one in self.declaration.drivers}
+        declared = {driver.key: driver for driver in self.declaration.drivers}
         for key in sorted(self._kept):
             provider = self._kept[key].provider
             for contract in declared[key].contracts.values():
@@ -226,22 +236,22 @@ class Registry:
 
     @property
     def providers(self) -> Mapping[str, RunningProvider]:
-        return {key: kept.provider for key, kept in self._kept.items()}
+        return {key: entry.provider for key, entry in self._kept.items()}
 
     def state_of(self, declared: Declared) -> tuple[str, str | None]:
-        """The state of a driver and the reason for it. A driver without a provider is stopped."""
+        """Return the state of a driver and the reason for it. A driver without a provider is stopped."""
         if declared.state is not None:
             return declared.state.value, declared.reason
         if not declared.trusted:
             return DriverState.UNTRUSTED.value, "the folder has not been accepted as it is now"
-        kept = self._kept.get(declared.key)
-        if kept is None:
+        entry = self._kept.get(declared.key)
+        if entry is None:
             return STOPPED, None
-        return kept.provider.state.value, kept.provider.reason
+        return entry.provider.state.value, entry.provider.reason
 
 
 def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
-    """The inputs of a provider: it is replaced when one of them changes."""
+    """Return the inputs of a provider, which is replaced when one of them changes."""
     drivers = plan.drivers
     return (
         declared.digest,
@@ -261,32 +271,42 @@ def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
 
 
 def _has_same_files(before: tuple[object, ...], now: tuple[object, ...]) -> bool:
-    """Whether the digest and the contracts are as they were, and another setting of the operator differs."""
+    """Check whether the digest and the contracts are unchanged, so that only an operator's setting differs."""
     return (before[0], before[2]) == (now[0], now[2])
 
 
 def _log_changes(old: Declaration, new: Declaration, *, starting: bool) -> None:
-    """Log what changed, before anything is done about it. A folder that is new to a running node waits in the inbox,
-    and who wrote it is about to trust it: `interlock add`."""
-    before = {(one.key, one.folder): one for one in old.drivers}
-    now = {(one.key, one.folder): one for one in new.drivers}
-    for (key, _), one in before.items():
-        if (key, one.folder) not in now:
-            log.info("driver %s is gone", one.segment)
-    for (key, folder), one in now.items():
+    """Log what changed, before it takes effect.
+
+    A folder that is new to a running node is logged at a lower level: it waits in the inbox, and its author is about to
+    trust it (`interlock add`).
+    """
+    before = {(declared.key, declared.folder): declared for declared in old.drivers}
+    now = {(declared.key, declared.folder): declared for declared in new.drivers}
+    for (key, _), declared in before.items():
+        if (key, declared.folder) not in now:
+            log.info("driver %s is gone", declared.segment)
+    for (key, folder), declared in now.items():
         was = before.get((key, folder))
-        if was is not None and (was.digest, was.trusted, was.state) == (one.digest, one.trusted, one.state):
+        if was is not None and (was.digest, was.trusted, was.state) == (
+            declared.digest,
+            declared.trusted,
+            declared.state,
+        ):
             continue
-        if was is not None and was.digest != one.digest:
-            names = sorted(changed_keys(one.covered, was.covered))
-            log.info("driver %s changed: %s", one.segment, ", ".join(names[:10]))
-        if one.reason is not None:
-            log.warning("driver %s cannot be used: %s", one.segment, one.reason)
-        elif not one.trusted:
+        if was is not None and was.digest != declared.digest:
+            names = sorted(changed_keys(declared.covered, was.covered))
+            log.info("driver %s changed: %s", declared.segment, ", ".join(names[:10]))
+        if declared.reason is not None:
+            log.warning("driver %s cannot be used: %s", declared.segment, declared.reason)
+        elif not declared.trusted:
             level = logging.INFO if was is None and not starting else logging.WARNING
             log.log(
-                level, "driver %s is not trusted yet: interlock drivers trust %s shows it", one.segment, one.segment
+                level,
+                "driver %s is not trusted yet: interlock drivers trust %s shows it",
+                declared.segment,
+                declared.segment,
             )
-        for problem in one.problems:
+        for problem in declared.problems:
             if problem.severity == "warning":
-                log.warning("driver %s: %s", one.segment, problem)
+                log.warning("driver %s: %s", declared.segment, problem)

@@ -34,7 +34,7 @@ Open = Callable[[Plan], "tuple[Registry, DriverService]"]
 
 class Drivers:
     def __init__(self, plan: Plan, open_: Open) -> None:
-        """`open_` imports what a registry needs, and makes one."""
+        """Prepare the node's drivers. `open_` imports what a registry needs and creates one."""
         self.plan = plan
         self.registry: Registry | None = None
         self.settled = asyncio.Event()  # what was there at the start is taken up
@@ -64,21 +64,21 @@ class Drivers:
         self._again.set()
 
     def idle(self) -> list[IdleDriver]:
-        """Drivers that wait for a person, or whose files cannot be used."""
+        """Return the drivers that wait for a person's decision or have unusable files."""
         if self.registry is None:
             return []
-        known, running = self.registry.declaration.drivers, self.registry.providers
-        stand = [(one.id, *self.registry.state_of(one)) for one in known if one.key not in running]
-        return [IdleDriver(id=id, state=state, reason=why) for id, state, why in stand if state in IDLE]
+        drivers, running = self.registry.declaration.drivers, self.registry.providers
+        states = [(driver.id, *self.registry.state_of(driver)) for driver in drivers if driver.key not in running]
+        return [IdleDriver(id=id, state=state, reason=why) for id, state, why in states if state in IDLE]
 
     def on_secret(self, slug: str) -> list[str]:
-        """A secret was set. Returns the segments of the servers that are restarted with it."""
+        """Restart the servers that use a secret that was set, and return their segments."""
         providers = self.registry.providers.values() if self.registry is not None else ()
         return [segment for provider in providers for segment in provider.on_secret(slug)]
 
     @property
     def is_settled(self) -> bool:
-        """Whether every driver that is there had its first attempt."""
+        """Check whether every driver has had its first attempt."""
         return self.settled.is_set() and all(provider.settled.is_set() for provider in self._providers())
 
     async def settle(self, seconds: float) -> None:
@@ -98,7 +98,7 @@ class Drivers:
         return list(self.registry.providers.values()) if self.registry is not None else []
 
     async def service(self) -> "DriverService":
-        """The operations for an operator. Raises StoreError."""
+        """Return the operations for an operator. Raises StoreError."""
         return (await self._open_parts())[1]
 
     async def _open_parts(self) -> "tuple[Registry, DriverService]":
@@ -126,11 +126,11 @@ class Drivers:
             self._again.clear()
 
     async def _scan(self) -> float:
-        """Scan once; returns the processor time in seconds. Raises StoreError; the next scan then tries again."""
+        """Scan once and return the processor time in seconds. Raises StoreError; the next scan then tries again."""
         if self.registry is None and not has_roots(roots_of(self.plan)):
             return 0.0
-        known = self.registry.declaration if self.registry is not None else None
-        others, opened = ((), ()) if known is None else (known.others, known.opened)
+        declaration = self.registry.declaration if self.registry is not None else None
+        others, opened = ((), ()) if declaration is None else (declaration.others, declaration.opened)
         seen, took = await asyncio.to_thread(_timed_scan, self.plan, others, opened)
         if seen == self._seen:
             return took

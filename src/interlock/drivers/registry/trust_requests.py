@@ -40,7 +40,11 @@ class TrustRequests:
 
     async def ask(self, declaration: Declaration) -> None:
         """Raise a request for every driver that only waits for a person's decision."""
-        open_ = {(_tool(one), one.digest): one for one in declaration.drivers if one.is_fit and not one.trusted}
+        open_ = {
+            (_tool(declared), declared.digest): declared
+            for declared in declaration.drivers
+            if declared.is_fit and not declared.trusted
+        }
 
         def settled(approval: Approval) -> bool:
             is_ours = approval.source is Source.DRIVERS and approval.status is Status.PENDING
@@ -54,24 +58,26 @@ class TrustRequests:
                     approval.id
                 ):  # the node stopped before it was taken up
                     await self.settle(approval)
-            waiting = sum(one.source is Source.DRIVERS for one in self._inbox.waiting(Kind.DEFINITION))
-            for (tool, digest), one in open_.items():
+            waiting = sum(declared.source is Source.DRIVERS for declared in self._inbox.waiting(Kind.DEFINITION))
+            for (tool, digest), declared in open_.items():
                 if waiting < WAITING_MAX and self._inbox.find_definition(tool, digest) is None:
                     try:
-                        await self._raise(tool, one)
+                        await self._raise(tool, declared)
                     except Refused as error:  # it changes at this moment: asked about when it is looked at next
-                        log.info("driver %s cannot be put into the inbox: %s", one.segment, error)
+                        log.info("driver %s cannot be put into the inbox: %s", declared.segment, error)
                         continue
                     waiting += 1
         except (StoreError, Refused) as error:
             log.error("untrusted drivers cannot be put into the inbox: %s", error)
 
-    async def _raise(self, tool: str, one: Declared) -> None:
-        compared = await self._service.comparison(one)
+    async def _raise(self, tool: str, declared: Declared) -> None:
+        compared = await self._service.comparison(declared)
         encoded = msgspec.json.encode(compared)
         if len(encoded) > SHOWN_BYTES_MAX:
             log.warning(
-                "driver %s is too long for the inbox: interlock drivers trust %s shows it", one.segment, one.segment
+                "driver %s is too long for the inbox: interlock drivers trust %s shows it",
+                declared.segment,
+                declared.segment,
             )
             return
         raised = await self._inbox.raise_(
@@ -80,23 +86,23 @@ class TrustRequests:
                 Source.DRIVERS,
                 requested_by=NODE,
                 tool=tool,
-                digest=one.digest,
-                tool_digest=one.digest,
+                digest=declared.digest,
+                tool_digest=declared.digest,
                 params=Raw(encoded),
                 reason=_CHANGED if "before" in compared else _NEW,
                 factors=(UNTRUSTED,),
             )
         )
         if isinstance(raised, Refusal):
-            log.error("driver %s cannot be put into the inbox: %s", one.segment, raised.message)
+            log.error("driver %s cannot be put into the inbox: %s", declared.segment, raised.message)
 
     async def look(self) -> None:
-        """Raises StoreError."""
+        """Read the drivers on disk again. Raises StoreError."""
         await self._service.registry.refresh()
 
     def is_current(self, approval: Approval) -> bool:
         drivers = self._service.registry.declaration.drivers
-        return any((_tool(one), one.digest) == (approval.tool, approval.digest) for one in drivers)
+        return any((_tool(declared), declared.digest) == (approval.tool, approval.digest) for declared in drivers)
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
         """Apply a decision: an accepted folder is trusted, and its server started."""
@@ -115,10 +121,12 @@ class TrustRequests:
         return await self._inbox.finish(approval.id, Move.SUCCEED)
 
 
-def _tool(one: Declared) -> str:
-    return f"{PREFIX}{one.key}"
+def _tool(declared: Declared) -> str:
+    return f"{PREFIX}{declared.key}"
 
 
 def folder_view(summary: dict[str, Any], texts: dict[str, str], names: set[str]) -> dict[str, Any]:
-    """The view of a folder, with the text of these files line by line, so that a difference shows where it is."""
+    """Return the view of a folder, with the named files split into lines so that a comparison shows where they
+    differ.
+    """
     return {**summary, "text": {name: texts[name].splitlines() for name in sorted(names) if name in texts}}

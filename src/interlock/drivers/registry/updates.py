@@ -34,34 +34,40 @@ class UpdateService:
         self._locks = locks
         self._candidates: dict[tuple[str, str], Locked] = {}  # by the driver's key and what was shown
 
-    async def look(self, one: Declared) -> DriverUpdate:
-        """Raises Refused, StoreError."""
+    async def look(self, declared: Declared) -> DriverUpdate:
+        """Install and start the newest release beside the running one, and return what differs. Raises Refused,
+        StoreError.
+        """
         plan = self._registry.plan
-        before = await self._lock(one.key)
-        new = await _stood(plan, one, anew=True)
+        before = await self._lock(declared.key)
+        new = await _stood(plan, declared, anew=True)
         if new.installed is None or not new.is_up:
             why = new.reason or new.state.value
             raise Refused(
-                "update_failed", f"the newest release of {one.segment} does not come up: {why}", {"driver": one.key}
+                "update_failed",
+                f"the newest release of {declared.segment} does not come up: {why}",
+                {"driver": declared.key},
             )
         after = new.installed.lock
         if after.method in _ELSEWHERE:
-            raise Refused("nothing_to_update", f"{one.segment} is not installed from anywhere", {"driver": one.key})
-        told = () if before is None else difference(before, after)
-        is_other = before is None or bool(told)
+            raise Refused(
+                "nothing_to_update", f"{declared.segment} is not installed from anywhere", {"driver": declared.key}
+            )
+        changes = () if before is None else difference(before, after)
+        is_other = before is None or bool(changes)
         candidate = hashlib.sha256(msgspec.json.encode(after)).hexdigest() if is_other else None
         if candidate is not None:
             if len(self._candidates) >= CANDIDATES_MAX:
                 self._candidates.clear()
-            self._candidates[one.key, candidate] = after
-        old = await self._tools(plan, one)
+            self._candidates[declared.key, candidate] = after
+        old = await self._tools(plan, declared)
         now = {str(tool.get("name")): tool for tool in new.tools}
         return DriverUpdate(
-            id=one.id,
-            key=one.key,
+            id=declared.id,
+            key=declared.key,
             before=before.version if before is not None else None,
             to=after.version,
-            changes=tuple(told),
+            changes=tuple(changes),
             state=new.state.value,
             reason=new.reason,
             added=tuple(sorted(now.keys() - old.keys())),
@@ -71,14 +77,16 @@ class UpdateService:
             candidate=candidate,
         )
 
-    async def switch(self, one: Declared, candidate: str) -> SwitchedDriver:
-        """Raises Refused, StoreError."""
-        lock = self._candidates.pop((one.key, candidate), None)
+    async def switch(self, declared: Declared, candidate: str) -> SwitchedDriver:
+        """Switch to a release that `look` has returned, and restart the server. Raises Refused, StoreError."""
+        lock = self._candidates.pop((declared.key, candidate), None)
         if lock is None:
-            raise Refused("not_looked_at", f"look at the newest release of {one.segment} first", {"driver": one.key})
-        await self._locks.put(one.key, lock)
-        await self._registry.renew(one.key)
-        return SwitchedDriver(id=one.id, key=one.key, to=lock.version)
+            raise Refused(
+                "not_looked_at", f"look at the newest release of {declared.segment} first", {"driver": declared.key}
+            )
+        await self._locks.put(declared.key, lock)
+        await self._registry.renew(declared.key)
+        return SwitchedDriver(id=declared.id, key=declared.key, to=lock.version)
 
     async def _lock(self, key: str) -> Locked | None:
         try:
@@ -86,20 +94,20 @@ class UpdateService:
         except Damaged:
             return None  # an update is how one gets past it
 
-    async def _tools(self, plan: Plan, one: Declared) -> dict[str, JsonObject]:
-        """The tools of the release in use: as its server listed them, or from one start where it sleeps."""
-        provider = self._registry.providers.get(one.key)
+    async def _tools(self, plan: Plan, declared: Declared) -> dict[str, JsonObject]:
+        """Return the tools of the release in use by name; the server is started once if it has not listed them."""
+        provider = self._registry.providers.get(declared.key)
         listing = provider.listing if provider is not None else None
         if listing is not None:
-            found = [decode_value(raw) for raw in listing.tools.raws]
+            tools = [decode_value(raw) for raw in listing.tools.raws]
         else:
-            found = list((await _stood(plan, one, anew=False)).tools)
-        return {str(tool.get("name")): tool for tool in found if isinstance(tool, dict)}
+            tools = list((await _stood(plan, declared, anew=False)).tools)
+        return {str(tool.get("name")): tool for tool in tools if isinstance(tool, dict)}
 
 
-async def _stood(plan: Plan, one: Declared, *, anew: bool) -> TrialResult:
+async def _stood(plan: Plan, declared: Declared, *, anew: bool) -> TrialResult:
     async with TrialRunner(plan, anew=anew) as bench:
-        return await bench.stand(one, lambda _: None)
+        return await bench.stand(declared, lambda _: None)
 
 
 def _difference(old: Mapping[str, JsonObject], now: Mapping[str, JsonObject]) -> Iterator[str]:

@@ -40,7 +40,7 @@ class LoginRefresh:
         clock: Clock,
         running: Callable[[], CommandRunner],
     ) -> None:
-        """`running`: where the driver's own programs run."""
+        """Prepare to refresh a driver's login. `running`: returns the runner of the driver's programs."""
         self._driver = driver
         self._refresh = refresh
         self._every_s = every_s
@@ -114,17 +114,17 @@ class Logins:
         return self._expired.get(who)
 
     async def load(self, who: str | None) -> str | None:
-        """Load why the login is expired; None: it is not, or nothing is stored. Raises StoreError."""
+        """Return why the login is expired, or None if it is not or nothing is stored. Raises StoreError."""
         if who in self._known:
             return self._expired.get(who)
         entry = await self._kv.get(BUCKET, self._key(who), self._vault.clock.wall())
         self._known.add(who)
         try:
-            kept = None if entry is None else msgspec.json.decode(entry.value, type=_LoginRecord)
+            record = None if entry is None else msgspec.json.decode(entry.value, type=_LoginRecord)
         except msgspec.DecodeError:
             return None
-        if kept is not None and kept.secrets == await self._revisions():
-            self._expired[who] = kept.reason
+        if record is not None and record.secrets == await self._revisions():
+            self._expired[who] = record.reason
         return self._expired.get(who)
 
     def expire(self, who: str | None, reason: str) -> None:
@@ -138,8 +138,8 @@ class Logins:
             if reason is None:
                 await self._kv.delete(BUCKET, self._key(who))
                 return
-            kept = msgspec.json.encode(_LoginRecord(reason=reason, secrets=await self._revisions()))
-            await self._kv.put(BUCKET, self._key(who), kept, self._vault.clock.wall())
+            record = msgspec.json.encode(_LoginRecord(reason=reason, secrets=await self._revisions()))
+            await self._kv.put(BUCKET, self._key(who), record, self._vault.clock.wall())
         except StoreError as error:
             log.warning("the login of %s could not be remembered: %s", self._driver.segment, error)
 

@@ -52,8 +52,10 @@ async def fetch(
     *,
     private: Iterable[Path] = (),
 ) -> str:
-    """The value of a secret; empty where there is none. `private`: what no file:// reads. Raises BackendFailed,
-    StoreError."""
+    """Return the value of a secret, or an empty string if there is none.
+
+    `private`: paths that file:// must not read. Raises BackendFailed, StoreError.
+    """
     if backend is None:
         value = await store.get("secret", slug, now)
         return "" if value is None else value.decode("utf-8", "replace")
@@ -91,7 +93,7 @@ def _from_file(written: str, private: tuple[Path, ...]) -> str:
 
 
 def _path_of(descriptor: int, otherwise: Path) -> Path:
-    """The path of what was really opened, where the system says it."""
+    """Return the path of the file that was opened, or `otherwise` if the system does not report it."""
     try:
         return Path(f"/proc/self/fd/{descriptor}").readlink()
     except OSError:
@@ -106,10 +108,10 @@ def _is_inside(path: Path, places: Iterable[Path]) -> bool:
 
 def _identity(path: Path) -> object:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return path
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _from_keyring(written: str) -> str:
@@ -172,7 +174,10 @@ class DriverRevealer(SecretResolver):
         contracts: Collection[str],
         who: str | None,
     ) -> None:
-        """`inventory`: by the NAME the driver uses; `own`: slugs of the SECRETS.md that its auth.ref names."""
+        """Prepare to reveal a driver's secrets.
+
+        `inventory`: by the NAME the driver uses. `own`: slugs of the SECRETS.md that its auth.ref names.
+        """
         super().__init__(vault.store, vault.clock)
         self.redactor: Redactor = NOTHING
         self.lacks: tuple[MissingSecret, ...] = ()  # found at the last begin
@@ -186,17 +191,19 @@ class DriverRevealer(SecretResolver):
         self._values: dict[str, str] = {}  # by NAME
 
     async def begin(self) -> None:
-        """A new run. Raises SecretsMissing naming all that it cannot have, StoreError."""
+        """Load the secrets for a new run. Raises SecretsMissing with all that are missing or not granted,
+        StoreError.
+        """
         self._run = secrets.token_hex(8)
         self._values = {}
         self.lacks = ()
         lacks: list[MissingSecret] = []
         for name in self._driver.secret_names:
-            found = await self._reveal(name)
-            if isinstance(found, MissingSecret):
-                lacks.append(found)
+            revealed = await self._reveal(name)
+            if isinstance(revealed, MissingSecret):
+                lacks.append(revealed)
             else:
-                self._values[name] = found
+                self._values[name] = revealed
         self.redactor = Redactor({self._slug(name): value for name, value in self._values.items()})
         self.lacks = tuple({lack.slug: lack for lack in lacks}.values())
         if self.lacks:
@@ -204,13 +211,13 @@ class DriverRevealer(SecretResolver):
             raise SecretsMissing(self.lacks)
 
     async def _secret(self, name: str) -> str:
-        known = self._values.get(name)
-        if known is not None:
-            return known
-        found = await self._reveal(name)
-        if isinstance(found, MissingSecret):
-            raise SecretsMissing((found,))
-        return found
+        value = self._values.get(name)
+        if value is not None:
+            return value
+        revealed = await self._reveal(name)
+        if isinstance(revealed, MissingSecret):
+            raise SecretsMissing((revealed,))
+        return revealed
 
     def _slug(self, name: str) -> str:
         entry = self._inventory.get(name)
@@ -276,7 +283,7 @@ _NEEDS: Final = "the server behind this tool needs a credential first"
 
 
 def missing_secrets(failure: ConnectFailed) -> tuple[MissingSecret, ...]:
-    """The missing secrets, where they are why the server was not reached."""
+    """Return the missing secrets if they are why the server was not reached, else an empty tuple."""
     return failure.__cause__.lacks if isinstance(failure.__cause__, SecretsMissing) else ()
 
 
@@ -285,11 +292,11 @@ def code_of(lacks: tuple[MissingSecret, ...]) -> str:
 
 
 def login_text(driver: Driver, reason: str | None) -> str:
-    """The text for the client and the operator alike: slugs, and where one logs in."""
-    said = f"{_NEEDS}: {reason}" if reason else _NEEDS
+    """Return the text for client and operator that says what is missing and how to log in."""
+    text = f"{_NEEDS}: {reason}" if reason else _NEEDS
     login = driver.auth.login if driver.auth is not None else None
     if login is not None and login.url is not None:
-        said += f"; log in at {login.url}"
+        text += f"; log in at {login.url}"
     if login is not None and login.cmd is not None:
-        said += f"; log in with {login.cmd}"
-    return said
+        text += f"; log in with {login.cmd}"
+    return text

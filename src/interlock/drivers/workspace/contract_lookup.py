@@ -48,15 +48,15 @@ class ContractLookup:
         self.asked: set[Path] = set()  # looked for elsewhere, found or not
 
     def take(self, contracts: Sequence[tuple[Path, Stat | None]]) -> None:
-        """Take what lies below .tools now. Forgets what is no longer there or asked for."""
-        kept = {path for path, _ in contracts} | self.asked
-        self._read = {path: one for path, one in self._read.items() if path in kept}
+        """Read the contracts below .tools, and forget files that are gone or no longer needed."""
+        paths = {path for path, _ in contracts} | self.asked
+        self._read = {path: reading for path, reading in self._read.items() if path in paths}
         self.asked = set()
-        found = (self.maybe(path) for path, _ in contracts if inside(path, self._workspace))
-        self._below = tuple(place for place in found if place is not None)
+        places = (self.maybe(path) for path, _ in contracts if inside(path, self._workspace))
+        self._below = tuple(place for place in places if place is not None)
 
     def maybe(self, path: Path) -> Place | None:
-        """The contract of a file; None: there is no such file."""
+        """Return the contract in a file, or None if there is no such file."""
         seen = maybe_stat(path)
         if seen is None:
             return None
@@ -79,17 +79,17 @@ class ContractLookup:
         # Which transforms a driver.py has is known when it is loaded.
         skipped = {"transform_missing"} if ENTRY in parsed.digests else set()
         for binding in driver.implements:
-            found = self._find(driver, binding, parsed, others)
-            if isinstance(found, Problem):
-                problems.append(found)
+            match = self._find(driver, binding, parsed, others)
+            if isinstance(match, Problem):
+                problems.append(match)
                 continue
-            if found.digest is not None:
-                outside[str(found.path)] = found.digest
-            contract = found.reading.value
-            problems += found.reading.problems
+            if match.digest is not None:
+                outside[str(match.path)] = match.digest
+            contract = match.reading.value
+            problems += match.reading.problems
             if contract is None:
                 continue
-            twin = next((index for index, one in contracts.items() if one.id == contract.id), None)
+            twin = next((index for index, bound in contracts.items() if bound.id == contract.id), None)
             if twin is not None:
                 message = f"entries {twin} and {binding.index} bind the same contract"
                 place = f"{binding.pointer}/tool"
@@ -105,15 +105,15 @@ class ContractLookup:
             return self._by_path(driver, binding, parsed)
         looked = [parsed.path, self._workspace / TOOLS, *(other.path for other in others if other is not parsed)]
         for level in self._by_id(named, parsed, others):
-            if level and any(not same(_value(level[0]), _value(one)) for one in level[1:]):
-                files = " and ".join(str(one.path) for one in level[:2])
+            if level and any(not same(_value(level[0]), _value(place)) for place in level[1:]):
+                files = " and ".join(str(place.path) for place in level[:2])
                 return _problem(driver, binding, CONFLICT, f"{quoted(named)} is described differently in {files}")
             if level:
                 return level[0]
         return _nowhere(driver, binding, looked)
 
     def _by_id(self, named: str, parsed: Parsed, others: Sequence[Parsed]) -> Iterator[list[Place]]:
-        """The contracts of that id, from the nearest place to the farthest."""
+        """Yield the contracts with that id, one list per place, from the nearest place to the farthest."""
         yield [place for place in _own(parsed) if _is(place, named)]
         yield [place for place in self._below if _is(place, named)]
         yield [

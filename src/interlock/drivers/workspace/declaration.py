@@ -58,13 +58,13 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     allowed: Mapping[str, tuple[str, ...]] = {}  # hosts, by id
 
     def trusts(self, folder: Path, digest: str) -> bool:
-        kept = self.trusted.get(str(folder))
-        return kept is not None and kept.digest == digest
+        record = self.trusted.get(str(folder))
+        return record is not None and record.digest == digest
 
     def trusts_files(self, folder: Path, files: Mapping[str, str]) -> bool:
-        """Whether the files were accepted, whatever the names in them lead to by now."""
-        kept = self.trusted.get(str(folder))
-        return kept is not None and {name: each for name, each in kept.files.items() if "://" not in name} == files
+        """Check whether the files were accepted, whatever the names in them resolve to now."""
+        record = self.trusted.get(str(folder))
+        return record is not None and {name: each for name, each in record.files.items() if "://" not in name} == files
 
 
 class Memory:
@@ -77,14 +77,14 @@ class Memory:
         self.revision = 0  # another whenever something else is remembered
 
     async def open(self) -> None:
-        """Raises StoreError."""
+        """Read all records from the store. Raises StoreError."""
         now = self._clock.wall()
         trusted = [_read(entry, Trusted) for entry in await self._kv.entries(TRUST, now)]
         manifests = [recall(entry.value) for entry in await self._kv.entries(MANIFESTS, now)]
         allowed = [_read(entry, Hosts) for entry in await self._kv.entries(ALLOWED, now)]
-        self._trusted = {one.folder: one for one in trusted if one is not None}
-        self._manifests = {one.key: one for one in manifests if one is not None}
-        self._allowed = {one.id: one.hosts for one in allowed if one is not None}
+        self._trusted = {record.folder: record for record in trusted if record is not None}
+        self._manifests = {record.key: record for record in manifests if record is not None}
+        self._allowed = {record.id: record.hosts for record in allowed if record is not None}
 
     @property
     def all(self) -> Remembered:
@@ -130,7 +130,7 @@ class Memory:
 
 
 def _hash_key(name: str) -> str:
-    """A key that every store takes: some refuse some characters."""
+    """Return a key that every store accepts; some stores reject certain characters."""
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -182,12 +182,15 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def covered(self) -> dict[str, str]:
-        """What trust covers. No path has the two slashes of a name in `resolved`."""
+        """Return the digests and resolved names that trust covers.
+
+        They cannot collide: names in `resolved` contain two slashes, and no path does.
+        """
         return {**self.files, **self.resolved}
 
     @property
     def bound_secrets(self) -> frozenset[str]:
-        """Slugs that it may have unless their entries say otherwise: those its auth.ref names (AIP-19.access-1)."""
+        """Return the slugs that auth.ref grants the driver unless their entries say otherwise (AIP-19.access-1)."""
         auth = self.driver.auth if self.driver is not None else None
         if auth is None or auth.ref is None or self.own_secrets is None:
             return frozenset()
@@ -199,7 +202,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def segment(self) -> str:
-        """The name of its server for people."""
+        """Return the name of the driver's server for people."""
         return exposed_segment(self.id)
 
     @property
@@ -208,7 +211,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reason(self) -> str | None:
-        """The first thing that keeps it from being used."""
+        """Return the first error that makes the driver unusable, or None."""
         first = next((each for each in self.problems if each.severity == "error"), None)
         return None if first is None else f"{first.code}: {first.message}"
 
@@ -221,14 +224,14 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def opened(self) -> tuple[Path, ...]:
-        return tuple(path for one in self.drivers for path in one.real_paths)
+        return tuple(path for driver in self.drivers for path in driver.real_paths)
 
 
 def changed_keys(now: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
-    """The names of what differs between two states of what trust covers."""
+    """Return the names that differ between two states of what trust covers."""
     return {name for name in {**before, **now} if before.get(name) != now.get(name)}
 
 
-def same(one: Contract, other: Contract) -> bool:
-    """Wherever they stand."""
-    return msgspec.structs.replace(one, places=NOWHERE) == msgspec.structs.replace(other, places=NOWHERE)
+def same(contract: Contract, other: Contract) -> bool:
+    """Check whether two contracts are equal, wherever their files are."""
+    return msgspec.structs.replace(contract, places=NOWHERE) == msgspec.structs.replace(other, places=NOWHERE)

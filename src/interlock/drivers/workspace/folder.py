@@ -50,14 +50,14 @@ class FolderUnreadable(Exception):
     """A folder cannot be read; the text gives a person the reason, without the path."""
 
 
-def read_folder(found: FoundFolder) -> Folder:
-    path = found.path
-    if found.mark is None:
+def read_folder(location: FoundFolder) -> Folder:
+    path = location.path
+    if location.mark is None:
         return Folder(path=path, problems=(_problem(path, "path_escape", "the folder is a link", "copy it here"),))
     texts: dict[str, bytes] = {}
     digests: dict[str, str] = {}
     problems: list[Problem] = []
-    room, kept = FOLDER_BYTES_MAX, TEXTS_BYTES_MAX
+    room, text_room = FOLDER_BYTES_MAX, TEXTS_BYTES_MAX
     for name, seen in walk(path):
         if len(digests) == FILES_MAX or seen.st_size > room:
             message = f"the folder has more than {FILES_MAX} files or {FOLDER_BYTES_MAX >> 20} MiB"
@@ -71,7 +71,7 @@ def read_folder(found: FoundFolder) -> Folder:
             if stat.S_ISLNK(seen.st_mode):
                 digests[name] = _link(path, name)
                 continue
-            limit = _limit(name, seen.st_size, kept)
+            limit = _limit(name, seen.st_size, text_room)
             data, digests[name] = _read(path / name, limit, room)
         except FolderUnreadable as fault:
             problems.append(_problem(path / name, "file_unreadable", str(fault), "mend or remove it"))
@@ -82,32 +82,34 @@ def read_folder(found: FoundFolder) -> Folder:
             problems.append(_problem(path / name, "frontmatter_invalid", message, "shorten it"))
         elif data is not None:
             texts[name] = data
-            kept -= 0 if is_declaration(name) else len(data)
+            text_room -= 0 if is_declaration(name) else len(data)
     return Folder(path=path, texts=texts, digests=digests, problems=tuple(problems))
 
 
 def is_declaration(name: str) -> bool:
-    """Whether a file is read for what it declares."""
+    """Check whether a file is read for what it declares."""
     base = name.rpartition("/")[2]
     return (base == TOOL_FILE and _NOT_OURS not in name) or name in (DRIVER_FILE, SECRETS_FILE, "server.json")
 
 
 def read_file(path: Path) -> tuple[bytes, str]:
-    """One declaration file outside the folder, with its digest. Raises FolderUnreadable."""
+    """Return the content and the digest of a declaration file outside the folder. Raises FolderUnreadable."""
     data, digest = _read(path, FILE_BYTES_MAX, FILE_BYTES_MAX)
     return data or b"", digest
 
 
 def digest_of(path: Path) -> str:
-    """The digest of one file, as in `Folder.digests`. Raises FolderUnreadable."""
+    """Return the digest of a file, as in `Folder.digests`. Raises FolderUnreadable."""
     return _read(path, 0, FOLDER_BYTES_MAX)[1]
 
 
-def _limit(name: str, size: int, kept: int) -> int:
-    """The number of bytes of a file that are kept; 0: none."""
+def _limit(name: str, size: int, remaining: int) -> int:
+    """Return how many bytes of a file to keep in memory, or 0 for none. `remaining`: the bytes left for further
+    texts.
+    """
     if is_declaration(name):
         return FILE_BYTES_MAX
-    return size if name.endswith(_TEXTS) and size <= min(TEXT_BYTES_MAX, kept) and _NOT_OURS not in name else 0
+    return size if name.endswith(_TEXTS) and size <= min(TEXT_BYTES_MAX, remaining) and _NOT_OURS not in name else 0
 
 
 def _link(folder: Path, name: str) -> str:
@@ -121,30 +123,33 @@ def _link(folder: Path, name: str) -> str:
 
 
 def _read(path: Path, limit: int, room: int) -> tuple[bytes | None, str]:
-    """The bytes, or None where they are more than `limit`, and the digest of all."""
+    """Return the bytes of a file, or None if there are more than `limit`, and the digest of all of them.
+
+    `room`: the size at which reading fails.
+    """
     try:
         # Without waiting for somebody to write into a pipe, and not through a link that came after the look.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise FolderUnreadable(_words(error)) from None
     with os.fdopen(descriptor, "rb", buffering=0) as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             raise FolderUnreadable("it is not a regular file")
-        made = hashlib.sha256(b"x" if found.st_mode & 0o111 else b"-")
-        kept: list[bytes] | None = []
+        digest = hashlib.sha256(b"x" if status.st_mode & 0o111 else b"-")
+        chunks: list[bytes] | None = []
         length = 0
         try:
             while chunk := file.read(_CHUNK):
-                made.update(chunk)
+                digest.update(chunk)
                 length += len(chunk)
                 if length > room:
                     raise FolderUnreadable("it grew beyond what a folder may hold")
-                if kept is not None:
-                    kept = [*kept, chunk] if length <= limit else None
+                if chunks is not None:
+                    chunks = [*chunks, chunk] if length <= limit else None
         except OSError as error:
             raise FolderUnreadable(_words(error)) from None
-    return None if kept is None else b"".join(kept), made.hexdigest()
+    return None if chunks is None else b"".join(chunks), digest.hexdigest()
 
 
 def _words(error: OSError) -> str:
@@ -166,18 +171,18 @@ WORDS: Final = "the files of the driver are not those that were trusted"
 
 class TamperCheck:
     def __init__(self, root: Root, folder: Path, files: Mapping[str, str]) -> None:
-        """`files`: what trust covers; of it, those in the folder are looked at."""
+        """Prepare to check a folder. `files`: what trust covers; only files in the folder are checked."""
         self._root = root
         self._folder = folder
         self._files = {name: digest for name, digest in files.items() if not Path(name).is_absolute()}
         self._good: bytes | None = None  # marks under which the files were found to be these
 
     async def mark(self) -> bytes | None:
-        """The marks of the files, if they are the trusted ones; None: they are others."""
+        """Return the mark of the files if they are the trusted ones, or None if they differ."""
         return await asyncio.to_thread(self._mark)
 
     async def is_same(self, mark: bytes) -> bool:
-        """Whether nothing has touched a file since."""
+        """Check whether no file has been touched since `mark` was taken."""
         return await asyncio.to_thread(mark_of, self._folder) == mark
 
     def _mark(self) -> bytes | None:

@@ -91,7 +91,7 @@ def record_text(record: Record) -> str:
 
 
 def write_files(workspace: Path, files: Sequence[tuple[Path, str]]) -> None:
-    """Every path is below the workspace. Each file replaces the one before it in one step."""
+    """Write files below the workspace; each replaces its predecessor atomically. Raises WorkspaceUnusable."""
     root = workspace.resolve()
     for path, text in files:
         if not path.parent.resolve().is_relative_to(root):
@@ -118,7 +118,7 @@ def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
 
 
 def _usual_mode(path: Path) -> int:
-    """That of the file it replaces, else what a new file would get."""
+    """Return the mode of the existing file, or the mode that a new file would get."""
     try:
         return path.stat().st_mode & 0o777
     except OSError:

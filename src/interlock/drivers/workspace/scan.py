@@ -60,27 +60,30 @@ class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def roots_of(plan: Plan) -> tuple[Root, ...]:
-    """The roots of a plan; a folder that is named twice is one root."""
+    """Return the roots of a plan; a folder that is named twice is one root."""
     own = (Root(kind="own", rank=1, path=plan.drivers.own),) if plan.drivers.own is not None else ()
-    found = (
+    roots = (
         Root(kind="workspace", rank=0, path=plan.workspace / DRIVERS),
         Root(kind="workspace", rank=0, path=plan.workspace / TOOLS, below_tools=True),
         *own,
         *(Root(kind="configured", rank=rank, path=path) for rank, path in enumerate(plan.drivers.paths, 2)),
     )
-    return tuple({root.path: root for root in reversed(found)}.values())[::-1]
+    return tuple({root.path: root for root in reversed(roots)}.values())[::-1]
 
 
 def has_roots(roots: Iterable[Root]) -> bool:
-    """Whether a scan is worthwhile: without one of the folders there is no driver."""
+    """Check whether any root exists; without one there is no driver and no need to scan."""
     return any(root.path.is_dir() for root in roots)
 
 
 def scan_workspace(
     plan: Plan, others: Iterable[Path] = (), staged: FoundFolder | None = None, opened: Iterable[Path] = ()
 ) -> ScanResult:
-    """Scan every root. `others`: files elsewhere in the workspace that matter. `staged`: a folder that is in no root
-    yet, and would take the place of the one of its name. `opened`: paths that drivers open to their servers."""
+    """Scan every root.
+
+    `others`: files elsewhere in the workspace that matter. `staged`: a folder outside the roots that would replace the
+    folder of the same name. `opened`: paths that drivers open to their servers.
+    """
     folders: list[FoundFolder] = []
     drafts: list[Path] = []
     problems: list[Problem] = []
@@ -96,7 +99,7 @@ def scan_workspace(
         else:
             folders += _in_root(root, drafts, problems)
     if staged is not None:
-        folders = [staged, *(found for found in folders if found.path.name != staged.path.name)]
+        folders = [staged, *(folder for folder in folders if folder.path.name != staged.path.name)]
     if not folders:
         return ScanResult(contracts=tuple(contracts), drafts=tuple(drafts), problems=tuple(problems))
     return ScanResult(
@@ -111,35 +114,39 @@ def scan_workspace(
 
 
 def inside(path: Path, folder: Path) -> bool:
-    """Whether a path is inside, with every link followed."""
+    """Check whether a path is inside a folder after all links are followed."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def is_text(name: str) -> bool:
-    """Whether a name can be written down and read: file systems take bytes that are no text, and ends of lines."""
+    """Check whether a file name is printable; file systems also accept line breaks and bytes that are not text."""
     return name.isprintable()
 
 
 def maybe_folder(workspace: Path, called: str | None, *files: str) -> Path | None:
-    """The folder of the workspace's driver that is called so, by its id or by the name of its server, with one of these
-    files. A name that two of them have is no answer."""
-    there = [one for one in (workspace / DRIVERS).glob("*") if any((one / name).is_file() for name in files)]
-    named = [one for one in there if exposed_segment(one.name) == called]
-    exact = [one for one in there if one.name == called]
+    """Return the folder of a driver in the workspace, or None if there is none or the name is ambiguous.
+
+    `called`: the driver's id or the name of its server. `files`: the folder must contain at least one of these.
+    """
+    there = [folder for folder in (workspace / DRIVERS).glob("*") if any((folder / name).is_file() for name in files)]
+    named = [folder for folder in there if exposed_segment(folder.name) == called]
+    exact = [folder for folder in there if folder.name == called]
     return exact[0] if exact else named[0] if len(named) == 1 else None
 
 
 def maybe_stat(path: Path) -> Stat | None:
     try:
-        found = os.stat(path)  # noqa: PTH116  (the same, without more Paths every second)
+        status = os.stat(path)  # noqa: PTH116  (the same, without more Paths every second)
     except (OSError, ValueError):
         return None
-    return _stat(found)
+    return _stat(status)
 
 
 def walk(top: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Everything below that is no folder, by its path with slashes, in one order. A link is not followed. May stop
-    beyond FILES_MAX, having given one more."""
+    """Yield everything below `top` that is not a folder, by its path with slashes, in a fixed order.
+
+    Links are not followed. The walk may stop after FILES_MAX + 1 entries.
+    """
     left = [("", 0)]
     count = 0
     while left:
@@ -155,25 +162,25 @@ def walk(top: Path) -> Iterator[tuple[str, os.stat_result]]:
                 if entry.is_dir(follow_symlinks=False) and depth < DEPTH_MAX:
                     left.append((f"{name}/", depth + 1))
                     continue
-                found = entry.stat(follow_symlinks=False)
+                status = entry.stat(follow_symlinks=False)
             except OSError:
                 continue
-            yield name, found
+            yield name, status
             count += 1
             if count > FILES_MAX:
                 return
 
 
 def mark_of(folder: Path) -> bytes:
-    made = hashlib.blake2b(digest_size=16)
-    for name, found in walk(folder):
-        made.update(f"{name}\0{_stat(found)}\n".encode("utf-8", "surrogateescape"))
-    return made.digest()
+    digest = hashlib.blake2b(digest_size=16)
+    for name, status in walk(folder):
+        digest.update(f"{name}\0{_stat(status)}\n".encode("utf-8", "surrogateescape"))
+    return digest.digest()
 
 
-def _stat(found: os.stat_result) -> Stat:
+def _stat(status: os.stat_result) -> Stat:
     # With the time of the last change of any kind: that of the content can be set back.
-    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_mode
 
 
 def _in_root(root: Root, drafts: list[Path], problems: list[Problem]) -> Iterator[FoundFolder]:
@@ -189,19 +196,19 @@ def _in_root(root: Root, drafts: list[Path], problems: list[Problem]) -> Iterato
 def _folders(path: Path, problems: list[Problem]) -> list[tuple[str, bool]]:
     try:
         with os.scandir(path) as entries:
-            found = sorted((entry.name, entry.is_symlink()) for entry in entries if entry.is_dir())
+            folders = sorted((entry.name, entry.is_symlink()) for entry in entries if entry.is_dir())
     except OSError:
         return []
-    for name, _ in found:
+    for name, _ in folders:
         if not is_text(name):
             message = f"the folder {name!r} is not looked at: its name is no plain text"
             problems.append(Problem(file=str(path), code="name_invalid", message=message, hint="rename it"))
-    found = [each for each in found if is_text(each[0])]
-    if len(found) > FOLDERS_MAX:
+    folders = [each for each in folders if is_text(each[0])]
+    if len(folders) > FOLDERS_MAX:
         hint = "move some of them into a folder of their own and name it in drivers.paths"
         message = f"there are more than {FOLDERS_MAX} folders here, and the rest is not looked at"
         problems.append(Problem(file=str(path), code="too_many_drivers", message=message, hint=hint))
-    return found[:FOLDERS_MAX]
+    return folders[:FOLDERS_MAX]
 
 
 def _names(folder: Path) -> frozenset[str]:
@@ -215,9 +222,11 @@ def _names(folder: Path) -> frozenset[str]:
 def _beside_tools(
     root: Root, contracts: list[tuple[Path, Stat | None]], problems: list[Problem]
 ) -> Iterator[FoundFolder]:
-    """AIP-14 allows a DRIVER.md beside a TOOL.md."""
+    """Yield the folders below .tools with a DRIVER.md beside a TOOL.md, which AIP-14 allows, and collect the
+    contracts.
+    """
     drivers: list[Path] = []
-    for count, (name, found) in enumerate(walk(root.path)):
+    for count, (name, status) in enumerate(walk(root.path)):
         path = root.path / name
         if count == FILES_MAX:
             message = f"there are more than {FILES_MAX} files here, and the rest is not looked at"
@@ -226,7 +235,7 @@ def _beside_tools(
         elif not is_text(name):
             continue
         elif path.name == TOOL_FILE:
-            contracts.append((path, _stat(found)))
+            contracts.append((path, _stat(status)))
         elif path.name == DRIVER_FILE:
             drivers.append(path.parent)
     beside = {path.parent for path, _ in contracts}

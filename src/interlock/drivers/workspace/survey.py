@@ -60,29 +60,32 @@ class UngrantedSecret(msgspec.Struct, frozen=True, kw_only=True):
     problem: Problem
 
 
-def ungranted_secrets(one: Declared) -> Iterator[UngrantedSecret]:
-    """The ungranted secrets of a driver whose inventory was looked up; the server is not started while there is any."""
-    driver = one.driver
+def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
+    """Yield the secrets that no inventory describes for the driver or grants it.
+
+    The inventory must have been looked up. The server is not started while there is such a secret.
+    """
+    driver = declared.driver
     for name in driver.secret_names if driver is not None else ():
         assert driver is not None  # noqa: S101  (without one there are no names)
-        entry = one.secrets.get(name)
+        entry = declared.secrets.get(name)
         if entry is None:
             slug = default_slug(name)
             message = f"no inventory describes the secret {name}, and the node does not start the server until one does"
             hint = lines_to_describe(driver, name, slug)
             yield UngrantedSecret(slug=slug, problem=_problem(driver, UNDECLARED, message, hint))
-        elif not _is_granted(one, driver, entry):
+        elif not _is_granted(declared, driver, entry):
             message = f"no inventory grants the driver the secret {entry.slug}, and the node does not start the server"
-            is_beside = one.own_secrets is not None and entry in one.own_secrets.entries
+            is_beside = declared.own_secrets is not None and entry in declared.own_secrets.entries
             hint = lines_to_grant(driver, is_beside=is_beside, has_access=entry.access is not None)
             yield UngrantedSecret(slug=entry.slug, problem=_problem(driver, UNGRANTED, message, hint))
 
 
-def _is_granted(one: Declared, driver: Driver, entry: Secret) -> bool:
+def _is_granted(declared: Declared, driver: Driver, entry: Secret) -> bool:
     if entry.access is not None and any(grant.kind == USER for grant in entry.access.bind):
         return True  # to somebody's own process, at the least
-    contracts = [contract.id for contract in one.contracts.values()]
-    return maybe_granted_by(entry, driver, contracts, is_own=entry.slug in one.bound_secrets) is not None
+    contracts = [contract.id for contract in declared.contracts.values()]
+    return maybe_granted_by(entry, driver, contracts, is_own=entry.slug in declared.bound_secrets) is not None
 
 
 def _problem(driver: Driver, code: str, message: str, hint: str) -> Problem:
@@ -107,7 +110,7 @@ _MB: Final = 1024 * 1024
 
 
 def this_machine(packages: Path) -> Machine:
-    """The facts of this machine. `packages`: where servers are installed."""
+    """Return the facts of this machine. `packages`: the folder where servers are installed."""
     return Machine(
         os=_OS.get(sys.platform),
         arch=_ARCH.get(platform.machine().lower()),
@@ -145,31 +148,31 @@ class Surveyor:
         self._inventories: dict[Path, tuple[Stat | None, Reading[Secrets]]] = {}
 
     def survey(self, sight: ScanResult, remembered: Remembered) -> Declaration:
-        parsed = [self._folder(found) for found in sight.folders]
-        self._parsed = {one.path: self._parsed[one.path] for one in parsed}
+        parsed = [self._folder(folder) for folder in sight.folders]
+        self._parsed = {each.path: self._parsed[each.path] for each in parsed}
         self._library.take(sight.contracts)
         shared, problems = self._workspace_inventories(sight)
-        drivers = [self._declaration(one, parsed, remembered) for one in _alone(parsed)]
+        drivers = [self._declaration(each, parsed, remembered) for each in _alone(parsed)]
         drivers = _agree_on_contracts(drivers, self._plan.workspace)
         drivers, inventory, more = _merge_inventories(drivers, shared)
-        drivers = [_with_trust(one, remembered, self._plan) for one in drivers]
+        drivers = [_with_trust(each, remembered, self._plan) for each in drivers]
         return Declaration(
-            drivers=tuple(sorted(drivers, key=lambda one: (one.key, str(one.folder)))),
+            drivers=tuple(sorted(drivers, key=lambda each: (each.key, str(each.folder)))),
             secrets=inventory,
             problems=(*sight.problems, *problems, *more),
             others=tuple(self._library.asked),
         )
 
-    def _folder(self, found: FoundFolder) -> Parsed:
-        before = self._parsed.get(found.path)
-        if before is not None and before[0] == found.mark and found.mark is not None:
+    def _folder(self, folder: FoundFolder) -> Parsed:
+        before = self._parsed.get(folder.path)
+        if before is not None and before[0] == folder.mark and folder.mark is not None:
             return before[1]
-        parsed = parse(found, read_folder(found), self._plan)
-        self._parsed[found.path] = (found.mark, parsed)
+        parsed = parse(folder, read_folder(folder), self._plan)
+        self._parsed[folder.path] = (folder.mark, parsed)
         return parsed
 
     def _workspace_inventories(self, sight: ScanResult) -> tuple[list[Secrets], list[Problem]]:
-        """The inventories of the workspace itself."""
+        """Return the inventories of the workspace itself, and their problems."""
         read: dict[Path, tuple[Stat | None, Reading[Secrets]]] = {}
         for path, seen in sight.inventories:
             before = self._inventories.get(path)
@@ -191,7 +194,7 @@ class Surveyor:
     def _declaration(self, parsed: Parsed, everything: Sequence[Parsed], remembered: Remembered) -> Declared:
         driver = parsed.reading.value
         problems = [*parsed.problems, *parsed.reading.problems]
-        made = Declared(
+        declared = Declared(
             key=driver.key if driver is not None else str(parsed.path),
             root=parsed.root,
             folder=parsed.path,
@@ -199,7 +202,7 @@ class Surveyor:
             files=parsed.digests,
         )
         if driver is None:
-            return _check_declaration(made, problems, remembered, self._plan)
+            return _check_declaration(declared, problems, remembered, self._plan)
         bindings = self._library.bind(driver, parsed, everything)
         problems += (*bindings.problems, *self._around(driver, parsed), *unverified_tags(driver))
         problems += unmet(driver, self._machine)
@@ -208,8 +211,8 @@ class Surveyor:
         opened = tuple(kind_of(driver.server).declared_paths(driver, parsed.path))
         if self._plan.drivers.sandbox.get(driver.id) != "off":
             problems += self._escapes(driver, opened)
-        made = msgspec.structs.replace(
-            made,
+        declared = msgspec.structs.replace(
+            declared,
             driver=_with_allowed_hosts(self._with_runner(driver, parsed), hosts),
             contracts=bindings.contracts,
             own_secrets=parsed.secrets.value if parsed.secrets is not None else None,
@@ -221,10 +224,10 @@ class Surveyor:
                 if each.real != self._roots.plain_path(each.path)
             },
         )
-        return _check_declaration(made, problems, remembered, self._plan)
+        return _check_declaration(declared, problems, remembered, self._plan)
 
     def _escapes(self, driver: Driver, opened: Sequence[DeclaredPath]) -> Iterator[Problem]:
-        """Links that lead out of the root of a declared path."""
+        """Yield a problem for each declared path that is a link out of its root."""
         for each in opened:
             if each.use != "deny" and not each.is_implied and self._roots.leaves(each.path):
                 message = f"{each.path} is a link to {each.real}"
@@ -232,7 +235,7 @@ class Surveyor:
                 yield driver.places.problem(each.place, "path_escape", message, hint)
 
     def _around(self, driver: Driver, parsed: Parsed) -> Iterator[Problem]:
-        """Files the driver names besides contracts."""
+        """Yield problems with the files that the driver names besides contracts."""
         auth = driver.auth
         if auth is not None and auth.ref is not None and not escapes(auth.ref):
             path = Path(os.path.normpath(parsed.path / auth.ref))
@@ -263,7 +266,7 @@ class Surveyor:
             yield driver.places.problem(place, code, message, "write it, or correct the path")
 
     def _with_runner(self, driver: Driver, parsed: Parsed) -> Driver:
-        """The driver with what its RUNNER.md says in place of its name."""
+        """Return the driver with the content of its RUNNER.md in place of the file's name."""
         if not isinstance(driver.runner, str):
             return driver
         return msgspec.structs.replace(driver, runner=self._runner(driver.runner, parsed))
@@ -284,7 +287,7 @@ class Surveyor:
         return None
 
     def _runner_outside(self, driver: Driver, parsed: Parsed) -> dict[str, str]:
-        """A RUNNER.md elsewhere sets limits: it is part of what is trusted."""
+        """Return the digest of a RUNNER.md outside the folder; it sets limits, so trust covers it."""
         path = self._runner_file(driver.runner, parsed) if isinstance(driver.runner, str) else None
         if path is None or path.is_relative_to(os.path.realpath(parsed.path)):
             return {}
@@ -302,7 +305,7 @@ class Surveyor:
         return successor_problems(remembered.manifests.get(driver.key), driver, dev=self._plan.drivers.dev)
 
 
-def parse(found: FoundFolder, folder: Folder, plan: Plan) -> Parsed:
+def parse(location: FoundFolder, folder: Folder, plan: Plan) -> Parsed:
     text = folder.texts.get(DRIVER_FILE, b"")
     server_json = folder.texts.get(SERVER_JSON)
     reading: Reading[Driver] = Reading()
@@ -310,23 +313,23 @@ def parse(found: FoundFolder, folder: Folder, plan: Plan) -> Parsed:
         hosts = frozenset(host.strip("[]").lower() for host in plan.drivers.insecure_hosts)
         reading = read_driver(
             text,
-            str(found.path / DRIVER_FILE),
-            folder=found.path.name,
+            str(location.path / DRIVER_FILE),
+            folder=location.path.name,
             beside=folder.digests.keys(),
             server_json=server_json,
             insecure_hosts=hosts,
         )
     contracts = {
-        name: read_contract(data, str(found.path / name))
+        name: read_contract(data, str(location.path / name))
         for name, data in folder.texts.items()
         if name.rpartition("/")[2] == TOOL_FILE
     }
     secrets = None
     if SECRETS_FILE in folder.texts:
-        secrets = read_secrets(folder.texts[SECRETS_FILE], str(found.path / SECRETS_FILE))
+        secrets = read_secrets(folder.texts[SECRETS_FILE], str(location.path / SECRETS_FILE))
     return Parsed(
-        root=found.root,
-        path=found.path,
+        root=location.root,
+        path=location.path,
         reading=reading,
         contracts=contracts,
         secrets=secrets,
@@ -336,23 +339,28 @@ def parse(found: FoundFolder, folder: Folder, plan: Plan) -> Parsed:
 
 
 def _alone(parsed: Sequence[Parsed]) -> Iterator[Parsed]:
-    """AIP-file-1: of one driver in two roots the earlier is taken; two in one root are both refused."""
+    """Yield each driver once (AIP-file-1).
+
+    If two roots have the same driver, the earlier root is used. If one root has it twice, both are refused.
+    """
     by_key: dict[str, list[Parsed]] = {}
-    for one in parsed:
-        driver = one.reading.value
+    for candidate in parsed:
+        driver = candidate.reading.value
         if driver is None:
-            yield one
+            yield candidate
         else:
-            by_key.setdefault(driver.key, []).append(one)
+            by_key.setdefault(driver.key, []).append(candidate)
     for key, all_of_it in by_key.items():
-        rank = min(one.root.rank for one in all_of_it)
-        first = [one for one in all_of_it if one.root.rank == rank]
+        rank = min(candidate.root.rank for candidate in all_of_it)
+        first = [candidate for candidate in all_of_it if candidate.root.rank == rank]
         if len(first) > 1:  # AIP-file-1
-            files = " and ".join(sorted(one.file for one in first))
-            for one in first:
-                yield _with(one, "/id", "duplicate_id", f"{key} is in {files}", "give one of them another id", "error")
+            files = " and ".join(sorted(candidate.file for candidate in first))
+            for candidate in first:
+                yield _with(
+                    candidate, "/id", "duplicate_id", f"{key} is in {files}", "give one of them another id", "error"
+                )
             continue
-        hidden = sorted(one.file for one in all_of_it if one.root.rank != rank)
+        hidden = sorted(candidate.file for candidate in all_of_it if candidate.root.rank != rank)
         if hidden:  # AIP-file-1
             message = f"{first[0].file} is used, and {' and '.join(hidden)} with the same id and major version is not"
             yield _with(first[0], "/id", "driver_shadowed", message, "remove one of them", "warning")
@@ -369,7 +377,7 @@ def _with(parsed: Parsed, place: str, code: str, message: str, hint: str, severi
 
 
 def _with_allowed_hosts(driver: Driver, hosts: tuple[str, ...]) -> Driver:
-    """The driver with the hosts an operator allowed besides (`interlock drivers allow`)."""
+    """Return the driver with the additional hosts that an operator allowed (`interlock drivers allow`)."""
     if not hosts:
         return driver
     network = driver.network or Network()
@@ -378,20 +386,23 @@ def _with_allowed_hosts(driver: Driver, hosts: tuple[str, ...]) -> Driver:
 
 
 def _check_declaration(declared: Declared, problems: Sequence[Problem], remembered: Remembered, plan: Plan) -> Declared:
-    """`trusted` is about its files alone at first: they decide whether its inventory counts for others."""
+    """Set the first state of a driver.
+
+    At this point `trusted` is about its files only, which decide whether its inventory counts for other drivers.
+    """
     trusted = remembered.trusts_files(declared.folder, declared.files) or _is_trusted_by_plan(declared, plan)
     return _with_state(msgspec.structs.replace(declared, trusted=trusted), problems)
 
 
-def _with_trust(one: Declared, remembered: Remembered, plan: Plan) -> Declared:
-    """The driver with the digest of all that trust covers, and whether exactly this was accepted."""
-    digest = folder_digest(one.covered)
-    trusted = remembered.trusts(one.folder, digest) or _is_trusted_by_plan(one, plan)
-    return msgspec.structs.replace(one, digest=digest, trusted=trusted)
+def _with_trust(declared: Declared, remembered: Remembered, plan: Plan) -> Declared:
+    """Return the driver with the digest of everything that trust covers, and whether exactly this was accepted."""
+    digest = folder_digest(declared.covered)
+    trusted = remembered.trusts(declared.folder, digest) or _is_trusted_by_plan(declared, plan)
+    return msgspec.structs.replace(declared, digest=digest, trusted=trusted)
 
 
-def _is_trusted_by_plan(one: Declared, plan: Plan) -> bool:
-    return plan.drivers.trust_workspace and one.root.kind == "workspace"
+def _is_trusted_by_plan(declared: Declared, plan: Plan) -> bool:
+    return plan.drivers.trust_workspace and declared.root.kind == "workspace"
 
 
 def _with_state(declared: Declared, problems: Sequence[Problem]) -> Declared:
@@ -409,34 +420,37 @@ def _with_state(declared: Declared, problems: Sequence[Problem]) -> Declared:
 
 
 def _agree_on_contracts(drivers: Sequence[Declared], workspace: Path) -> list[Declared]:
-    """One text per contract: that of .tools, else that of what is trusted. Who brings another is refused."""
+    """Choose one text per contract, and refuse drivers that bring a different text.
+
+    The text below .tools wins, then the text of a trusted driver.
+    """
     texts: dict[str, list[tuple[int, Contract]]] = {}
-    for one in drivers:
-        for contract in one.contracts.values() if one.is_fit else ():
-            rank = 2 if not one.trusted else (0 if _is_below_tools(contract, workspace) else 1)
+    for each in drivers:
+        for contract in each.contracts.values() if each.is_fit else ():
+            rank = 2 if not each.trusted else (0 if _is_below_tools(contract, workspace) else 1)
             texts.setdefault(contract.id, []).append((rank, contract))
     settled: dict[str, Contract | None] = {}
-    for name, found in texts.items():
-        best = [contract for rank, contract in found if rank == min(rank for rank, _ in found)]
-        settled[name] = best[0] if all(same(best[0], one) for one in best) else None
-    return [_agree_on_contract(one, settled) for one in drivers]
+    for name, candidates in texts.items():
+        best = [contract for rank, contract in candidates if rank == min(rank for rank, _ in candidates)]
+        settled[name] = best[0] if all(same(best[0], each) for each in best) else None
+    return [_agree_on_contract(each, settled) for each in drivers]
 
 
-def _agree_on_contract(one: Declared, settled: Mapping[str, Contract | None]) -> Declared:
+def _agree_on_contract(declared: Declared, settled: Mapping[str, Contract | None]) -> Declared:
     problems: list[Problem] = []
-    for index, contract in one.contracts.items() if one.is_fit else ():
+    for index, contract in declared.contracts.items() if declared.is_fit else ():
         used = settled[contract.id]
-        if (used is None or not same(used, contract)) and one.driver is not None:
+        if (used is None or not same(used, contract)) and declared.driver is not None:
             where = "other drivers bring another" if used is None else f"{used.places.file} is used"
             problems.append(
-                one.driver.places.problem(
+                declared.driver.places.problem(
                     f"/implements/{index}/tool",
                     CONFLICT,
                     f"{contract.places.file} describes {contract.id} differently: {where}",
                     "keep one text of it, best below .tools",
                 )
             )
-    return _with_state(one, (*one.problems, *problems)) if problems else one
+    return _with_state(declared, (*declared.problems, *problems)) if problems else declared
 
 
 def _is_below_tools(contract: Contract, workspace: Path) -> bool:
@@ -446,47 +460,53 @@ def _is_below_tools(contract: Contract, workspace: Path) -> bool:
 def _merge_inventories(
     drivers: Sequence[Declared], shared: Sequence[Secrets]
 ) -> tuple[list[Declared], tuple[Secret, ...], tuple[Problem, ...]]:
-    """AIP-19.file-3: one inventory; what has not been accepted yet cannot take a slug from what was accepted."""
-    counted = [*shared, *(one.own_secrets for one in drivers if one.trusted and one.own_secrets is not None)]
+    """Merge all inventories into one (AIP-19.file-3).
+
+    The inventory of a driver that is not trusted cannot take a slug from an accepted one.
+    """
+    counted = [
+        *shared,
+        *(declared.own_secrets for declared in drivers if declared.trusted and declared.own_secrets is not None),
+    ]
     inventory, problems = merge_inventories(counted)
     files = {problem.file for problem in problems}
-    said = {problem.message for problem in problems}
-    made: list[Declared] = []
-    for one in drivers:
-        own = one.own_secrets
+    messages = {problem.message for problem in problems}
+    merged: list[Declared] = []
+    for declared in drivers:
+        own = declared.own_secrets
         clashes: tuple[Problem, ...] = ()
-        if own is not None and one.trusted:
+        if own is not None and declared.trusted:
             clashes = tuple(each for each in problems if own.places.file in each.message)
         elif own is not None:
-            clashes = tuple(each for each in merge_inventories((*counted, own))[1] if each.message not in said)
-        one = _with_secrets(one, inventory)
-        made.append(_with_state(one, (*one.problems, *clashes)) if clashes else one)
-    owned = {one.own_secrets.places.file for one in made if one.own_secrets is not None}
-    return made, inventory, tuple(each for each in problems if each.file in files - owned)
+            clashes = tuple(each for each in merge_inventories((*counted, own))[1] if each.message not in messages)
+        declared = _with_secrets(declared, inventory)
+        merged.append(_with_state(declared, (*declared.problems, *clashes)) if clashes else declared)
+    owned = {declared.own_secrets.places.file for declared in merged if declared.own_secrets is not None}
+    return merged, inventory, tuple(each for each in problems if each.file in files - owned)
 
 
-def _with_secrets(one: Declared, inventory: tuple[Secret, ...]) -> Declared:
-    driver = one.driver
+def _with_secrets(declared: Declared, inventory: tuple[Secret, ...]) -> Declared:
+    driver = declared.driver
     if driver is None:
-        return one
+        return declared
     wanted = dict.fromkeys((*driver.secret_names, *(driver.auth.state.env if driver.auth is not None else ())))
-    found = {name: secret_for(name, driver.id, one.own_secrets, inventory) for name in wanted}
-    known = {name: secret for name, secret in found.items() if secret is not None}
-    own = one.own_secrets.entries if one.own_secrets is not None else ()
-    elsewhere = {f"secrets://{name}": entry_text(secret) for name, secret in known.items() if secret not in own}
-    one = msgspec.structs.replace(one, secrets=known, resolved={**one.resolved, **elsewhere})
-    problems = [*one.problems, *(each.problem for each in ungranted_secrets(one))]
+    secrets = {name: secret_for(name, driver.id, declared.own_secrets, inventory) for name in wanted}
+    described = {name: secret for name, secret in secrets.items() if secret is not None}
+    own = declared.own_secrets.entries if declared.own_secrets is not None else ()
+    elsewhere = {f"secrets://{name}": entry_text(secret) for name, secret in described.items() if secret not in own}
+    declared = msgspec.structs.replace(declared, secrets=described, resolved={**declared.resolved, **elsewhere})
+    problems = [*declared.problems, *(each.problem for each in ungranted_secrets(declared))]
     for name in wanted:
-        if found[name] is None and name not in driver.secret_names:
+        if secrets[name] is None and name not in driver.secret_names:
             message = f"no inventory describes the secret {name}"
             hint = f"add it to {SECRETS_FILE} beside {DRIVER_FILE}"
             problems.append(driver.places.problem("/auth/state/env", UNDECLARED, message, hint, severity="warning"))
-    problems += (_of_users(driver, name) for name in driver.secret_names if _is_misplaced(driver, known.get(name)))
-    return _with_state(one, problems)
+    problems += (_of_users(driver, name) for name in driver.secret_names if _is_misplaced(driver, described.get(name)))
+    return _with_state(declared, problems)
 
 
 def _is_misplaced(driver: Driver, secret: Secret | None) -> bool:
-    """Whether a user's own secret would reach every user (AIP-security-8)."""
+    """Check whether a user's own secret would reach every user (AIP-security-8)."""
     return secret is not None and driver.interlock.isolation == "driver" and is_for_users_alone(secret)
 
 
