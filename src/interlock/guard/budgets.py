@@ -32,7 +32,7 @@ def is_limited(plan: Plan) -> bool:
 
 class Budgets:
     def __init__(self, declared: Limits, clock: Clock, *, enforced: bool = True) -> None:
-        """`enforced`: whether anybody has a budget."""
+        """Create the budgets; `enforced` is whether any budget is configured."""
         self._declared = declared  # to every subserver that registers, as far as nothing else is said of it
         self.is_enforced = enforced
         self._clock = clock
@@ -41,7 +41,10 @@ class Budgets:
         self.tools: dict[str, Account] = {}  # by qualified name, likewise
 
     def limit(self, declared: Limits, *, enforced: bool) -> None:
-        """Other limits from now on. What was declared under one holds, also when nothing is limited any more."""
+        """Apply other limits from now on.
+
+        What was declared under earlier limits stays valid, even if nothing is limited any longer.
+        """
         self._declared = declared
         self.is_enforced = self.is_enforced or enforced
 
@@ -105,7 +108,7 @@ class Budgets:
     def _maybe_over(
         self, link: CallLink, tool: str, price: Price, principal: Principal, *, from_parent: bool
     ) -> tuple[Over, Scope] | None:
-        """What refuses a call now, made or only thought of. Nothing is begun by asking."""
+        """Return the budget that refuses a call now, or None; the check charges nothing and starts no window."""
         if not self.is_enforced:
             return None
         now = self._clock.now()
@@ -117,7 +120,10 @@ class Budgets:
         return _maybe_worst(accounts, price, now)
 
     def _of_tree(self, link: CallLink, from_parent: bool) -> list[Account]:
-        """Of the session a call goes to. What parents gave bounds all they ask, and all that goes to subservers."""
+        """Return the accounts of the session that a call goes to.
+
+        Budgets received from parents limit all that parents request, and all that goes to subservers.
+        """
         accounts = [] if link.account is None else [link.account]
         if self._received and (from_parent or link.offer.kind != "adopted"):
             accounts += self._received.values()
@@ -200,7 +206,7 @@ def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits:
 
 
 def _maybe_worst(accounts: list[Account], price: Price, now: float) -> tuple[Over, Scope] | None:
-    """Return the refusal that lasts longest, if any account refuses."""
+    """Return the refusal that lasts longest, or None if no account refuses."""
     worst: tuple[Over, Scope] | None = None
     for account in accounts:
         over = account.limits.exceeded(account.usage, price, now)

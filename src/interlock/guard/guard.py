@@ -51,7 +51,9 @@ class Guard(Generic[R]):
     __slots__ = ("_budgets", "_calls_max", "_commit", "_common", "_own", "_quick_max", "_send", "checks")
 
     def __init__(self, checks: GuardChecks[R], *, budgets: Budgets, calls_max: int) -> None:
-        """`calls_max`: under way at one link; a server that never answers must not starve others."""
+        """Create the guard; `calls_max` limits the calls under way per link, so that a silent server cannot starve
+        others.
+        """
         self.checks: tuple[Check[R], ...] = ()
         self._list(checks.admission())
         self._commit = checks.commit
