@@ -55,13 +55,13 @@ class Member(Protocol):
     def on_log(self, params: Raw) -> None: ...
 
     def tell_legacy(self, message: bytes) -> None:
-        """A notification that only the legacy era has."""
+        """Send a notification that exists only in the legacy era."""
 
     def on_vendor_notification(self, notification: Notification) -> None:
-        """A notification that no revision of MCP has, of a server of the member's era."""
+        """Send a notification that no revision of MCP defines, from a server of the member's era."""
 
     def on_notice(self, notice: Notice) -> None:
-        """A notification of the tree that plain MCP does not know."""
+        """Send a notification about the tree that plain MCP does not define."""
 
 
 Sees = Callable[[Caller, Link], bool]
@@ -94,21 +94,24 @@ class Audience:
     # Resources
 
     async def watch(
-        self, member: Member, link: Link, uri: str, asked: str, said: Raw | None = None
+        self, member: Member, link: Link, uri: str, requested_uri: str, declared: Raw | None = None
     ) -> Response | Refusal | None:
-        """None once the member will be told; otherwise why the server refuses. `said`: as of `Own.open`."""
+        """Subscribe a member to a resource and return None, or return why the server refuses.
+
+        `requested_uri` is the URI as the client wrote it, `declared` the client's capabilities as in `Own.open`.
+        """
         if member not in self.members:
             return Refusal(INVALID_REQUEST, "the client has gone")
         if link.own is not None and link.own.is_whole:
             try:
-                own = await link.own.open(member.caller, said)
+                own = await link.own.open(member.caller, declared)
             except LimitReached as full:
                 return own_links_full(full.most)
             link = own if isinstance(own, Link) else link
             if member not in self.members:
                 return Refusal(INVALID_REQUEST, "the client has gone")
         if link.tells_updates:
-            self._watching.setdefault((link.segment, uri), {})[member] = asked
+            self._watching.setdefault((link.segment, uri), {})[member] = requested_uri
             return None
         keeper = self._keepers.get(link.segment)
         if keeper is not None and not isinstance(keeper, ServerKeeper):  # a device
@@ -116,14 +119,14 @@ class Audience:
         if keeper is None:
             return Refusal(INVALID_REQUEST, "this resource cannot be subscribed to", {"reason": "not_subscribable"})
         # Noted before the server has answered: a member that leaves meanwhile takes its wish along.
-        self._watching.setdefault((link.segment, uri), {})[member] = asked
+        self._watching.setdefault((link.segment, uri), {})[member] = requested_uri
         refusal = await keeper.subscriptions.subscribe(uri)
         if refusal is not None:
             self._forget(member, link.segment, uri)
         return refusal
 
     def _forget(self, member: Member, segment: str, uri: str) -> bool:
-        """True when it was the last to watch this."""
+        """Remove a member's subscription and return whether it was the last one for this resource."""
         watchers = self._watching.get((segment, uri))
         if watchers is None or watchers.pop(member, None) is None or watchers:
             return False
@@ -131,10 +134,10 @@ class Audience:
         return True
 
     def unwatch(self, member: Member, link: Link, uri: str) -> None:
-        """At the shared link, and at one of its own."""
+        """End a subscription at the shared link and at the clients' own links."""
         own = link.own.links if link.own is not None else ()
-        for one in (link, *own):
-            self._unwatch(member, one.segment, uri)
+        for watched_link in (link, *own):
+            self._unwatch(member, watched_link.segment, uri)
 
     def _unwatch(self, member: Member, segment: str, uri: str) -> None:
         keeper = self._keepers.get(segment)
@@ -142,11 +145,11 @@ class Audience:
             keeper.subscriptions.unsubscribe(uri)
 
     def tell_updated(self, link: Link, uri: str) -> bool:
-        """Of a link that tells updates itself. Whether anyone was told."""
+        """Notify the subscribers of a link that reports updates itself, and return whether there are any."""
         watchers = list(self._watching.get((link.segment, uri), {}).items())
-        for member, asked in watchers:
+        for member, requested_uri in watchers:
             if link.members is None or link.members.admits(member.caller.principal.name):
-                member.on_resource_updated(encode_value({"uri": asked}))
+                member.on_resource_updated(encode_value({"uri": requested_uri}))
         return bool(watchers)
 
     def resource_updated(self, link: ConnectedLink, raw: Raw, show_uri: Callable[[Link, str], str]) -> None:
@@ -159,9 +162,9 @@ class Audience:
             # The updated resource may be a part of the one subscribed to.
             if segment != link.segment or (uri != watched and not uri.startswith(watched.rstrip("/") + "/")):
                 continue
-            for member, asked in list(watchers.items()):
+            for member, requested_uri in list(watchers.items()):
                 bare = bare_uri(uri) if link.offer.is_aggregator else uri
-                shown = show_uri(link.shared or link, uri) if asked.startswith(RESOURCE_SCHEME) else bare
+                shown = show_uri(link.shared or link, uri) if requested_uri.startswith(RESOURCE_SCHEME) else bare
                 member.on_resource_updated(encode_value({**params, "uri": shown}))
             link.noise.count_receivers(len(watchers))
 
@@ -171,7 +174,7 @@ class Audience:
         self._tell_soon(self._changed, kinds)
 
     def readmit(self, may_do: Callable[[Principal], Principal]) -> None:
-        """[[access]] changed: who may do something else from now on acts so, and reads the lists again."""
+        """Apply changed [[access]] rules: members whose rights changed get them now and read the lists again."""
         for member in list(self.members):
             caller = member.caller
             principal = may_do(caller.principal)
@@ -181,12 +184,17 @@ class Audience:
                     member.on_lists_changed(kind)
 
     def metadata_changed(self, kinds: frozenset[str]) -> None:
-        """Only parents read the lists again for it; clients would lose their prompt cache for nothing (6.3, ours)."""
+        """Notify parents only of changed metadata; clients would lose their prompt cache for nothing (6.3, our
+        rule).
+        """
         self._tell_soon(self._marked, kinds)
 
     def list_announced(self, link: Link, kind: str, since: float, sees: Sees) -> None:
-        """The server says that its list changed. Where that changes no list of ours, those who see the server are
-        told all the same, as at the server itself."""
+        """Pass on a server's announcement that its list changed.
+
+        Members that see the server are notified even if none of our lists changed, as they would be at the server
+        itself.
+        """
         if self.members and self._told_at.get(kind, -inf) < since:
             self._begin_telling()
             self._announced[kind, link] = sees
@@ -196,7 +204,7 @@ class Audience:
             member.on_lists_changed(kind)
 
     def _owners(self, link: Link) -> list[Member]:
-        """The clients whose own link it is."""
+        """Return the clients that own this link."""
         return [
             member
             for member in self.members
@@ -241,17 +249,19 @@ class Audience:
         return min(levels, key=lambda level: LOG_RANK[level]) if levels else None
 
     def log_levels_changed(self) -> list[Heard]:
-        """What is to be waited for until every server has taken its level."""
+        """Send the log levels to the servers and return what to wait for until all of them have accepted."""
         level = self.wanted_log_level()
         heard = [
             keeper.log_level.set(level if keeper.link.client is None else keeper.link.client.log_level)
             for keeper in self._keepers.values()
             if isinstance(keeper, ServerKeeper)
         ]
-        return [one for one in heard if one is not None]
+        return [pending for pending in heard if pending is not None]
 
     def log(self, link: Link, params: Raw, with_tasks: set[str]) -> None:
-        """Tells the members that asked for logs, unless it may belong to another principal's call or task."""
+        """Send a log message to the members that requested logs, unless it may belong to another principal's call or
+        task.
+        """
         if link.owner is not None:
             for member in self._owners(link):
                 member.on_log(params)
@@ -268,12 +278,14 @@ class Audience:
     def vendor_notification(
         self, link: ConnectedLink, notification: Notification, with_tasks: set[str], sees: Sees
     ) -> None:
-        """Tells the members that see the server and are of its era, unless it may belong to another principal's call
-        or task. That, and what is large, is only counted."""
+        """Send a vendor notification to the members of the server's era that see the server.
+
+        A notification that is large, or that may belong to another principal's call or task, is only counted.
+        """
         concerned = link.waiting.principals | with_tasks
         if link.owner is not None:
             concerned = {link.owner}
-        told = [
+        receivers = [
             member
             for member in self.members
             if member.caller.era is link.era
@@ -287,16 +299,18 @@ class Audience:
             if self.untold_notifications == 1:
                 log.info("link %s: its %.80s is not passed on; more are counted", link.name, notification.method)
             return
-        link.noise.count_receivers(len(told))
-        for member in told:
+        link.noise.count_receivers(len(receivers))
+        for member in receivers:
             member.on_vendor_notification(notification)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
     def orphan_request(self, link: ConnectedLink, request: Request) -> bool:
-        """A client's own server asks outside of a call: its session; or for roots, of the one client of its user that
-        has some."""
+        """Pass on a question that a client's own server asks outside a call, and return whether it was handled.
+
+        The question goes to the client's session. A question for roots goes to the user's only client that has roots.
+        """
         capability = ASKED_OF_CLIENT.get(request.method)
         if capability is None or (capability != "roots" and link.client is None):
             return False
@@ -312,14 +326,17 @@ class Audience:
         return len(able) == 1 or capability == "roots"
 
     def elicitation_complete(self, link: ConnectedLink, params: Raw) -> None:
-        """The id in it was made for one client; the others do not know it and ignore it, as MCP asks."""
+        """Send the completion of an elicitation to all legacy members.
+
+        The id in it was created for one client; the others do not recognise it and ignore it, as MCP requires.
+        """
         message = encode_notification(ELICITATION_COMPLETE.encode(), bytes(params))
         for member in list(self.members):
             member.tell_legacy(message)
         link.noise.count_receivers(len(self.members))
 
     def page_visited(self, principal: str, elicitation: str) -> None:
-        """A page that this node itself sent somebody to: their legacy sessions are told."""
+        """Notify a principal's legacy sessions that a page to which this node sent them was visited."""
         params = encode_value({"elicitationId": elicitation})
         message = encode_notification(ELICITATION_COMPLETE.encode(), params)
         for member in list(self.members):
@@ -327,7 +344,7 @@ class Audience:
                 member.tell_legacy(message)
 
     def roots_changed(self, caller: Caller) -> None:
-        """A client's roots changed: servers of its own will ask again; those that all share are not told."""
+        """Notify a client's own legacy servers that its roots changed; shared servers are not notified."""
         for keeper in self._keepers.values():
             link = keeper.link
             is_own = link.owner == caller.principal.name and link.client in (None, caller)

@@ -30,8 +30,11 @@ _NO_INITIALIZE: Final = Refusal(INVALID_REQUEST, "initialize is sent alone, not 
 def begin_batch_untrusted(
     front: LegacyFront, session: Session, data: bytes, unreadable: CodecError, out: Sink
 ) -> "Batch":
-    """Raises `unreadable` where it is no batch or the session's revision has none, and CodecError where it cannot be
-    taken apart."""
+    """Start serving `data` as a batch and return the batch.
+
+    Raises `unreadable` if the data is no batch or the session's revision has no batches, and CodecError if the batch
+    cannot be split.
+    """
     if session.version != BATCH_VERSION or not is_batch(data):
         raise unreadable
     batch = Batch(front, session, split_batch_untrusted(data), out)
@@ -40,7 +43,7 @@ def begin_batch_untrusted(
 
 
 def serve_batch(front: LegacyFront, session: Session, exchange: Exchange, unreadable: CodecError) -> None:
-    """The body of an HTTP request, which is no message, as a batch."""
+    """Serve the body of an HTTP request, which is not a single message, as a batch."""
     exchange.session = session
     try:
         batch = begin_batch_untrusted(front, session, exchange.body, unreadable, exchange)
@@ -80,7 +83,7 @@ class Batch:
         self._end_if_done()
 
     def cancel(self, reason: str) -> None:
-        """The client has gone."""
+        """Cancel all calls of the batch because the client disconnected."""
         self._left.clear()
         for call in list(self._calls.values()):
             call.cancel(reason)
@@ -118,7 +121,7 @@ class Batch:
             self._flush()
 
     def on_answered(self, answer: "_Answer", message: bytes) -> None:
-        """`message` is empty where there is no answer."""
+        """Collect an answer and continue the batch; `message` is empty if there is no answer."""
         self._under_way -= 1
         self._calls.pop(answer, None)
         if message:

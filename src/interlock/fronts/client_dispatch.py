@@ -32,14 +32,14 @@ class ClientDispatch(Protocol):
 class ClientLists(Protocol):
     @property
     def unchanging(self) -> frozenset[str]:
-        """Kinds of lists that stay the same while a client is connected."""
+        """Return the kinds of lists that stay the same while a client is connected."""
 
     def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Refusal: ...
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None: ...
 
     def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
-        """The answer to a message that is no UTF-8, where the surface has one of its own."""
+        """Return the surface's answer to a message that is not UTF-8, or None if it has no special answer."""
 
     def introduction(self, view: View, only: str | None) -> str:
-        """The instructions of the greeting."""
+        """Return the instructions for the client's greeting."""

@@ -25,7 +25,7 @@ ENDPOINT_UNKNOWN_BYTES: Final = 16 * MIB
 
 class Connection(Protocol):
     def sender(self, head: Head) -> IpAddress | None:
-        """Who a request is from."""
+        """Return the address that sent a request, or None if it is unknown."""
 
     def sweep(self, now: float) -> None: ...
 
@@ -36,8 +36,12 @@ IsShared = Callable[[IpAddress], bool]
 
 class Connections:
     def __init__(self, *, most: int, message_bytes: int, note_refusal: NoteRefusal, is_shared: IsShared) -> None:
-        """`note_refusal` hears of each request that is refused before anybody could serve it, and why. `is_shared`:
-        whether many clients may come from one address, so that it alone says nothing about who has too many."""
+        """Create an empty set of at most `most` connections.
+
+        `note_refusal` is called for each request that is refused before it could be served, with the reason.
+        `is_shared` returns whether many clients may share an address, so that the address does not identify who has too
+        many connections.
+        """
         self.open: set[Connection] = set()
         self.note_refusal = note_refusal
         self._most = most
@@ -50,7 +54,7 @@ class Connections:
         )
 
     def enter(self, connection: Connection, peer: IpAddress | None) -> bool:
-        """Whether there is room for it; `leave` gives it back."""
+        """Add a connection and return True, or return False if a limit is reached; `leave` removes it."""
         if len(self.open) >= self._most:
             return False
         if peer is not None and not self._is_shared(peer):
@@ -73,13 +77,13 @@ class Connections:
                 del self._open_of[source]
 
     def sweep(self, now: float) -> None:
-        """Connections that are slow, stuck or idle for too long are ended."""
+        """End connections that have been slow, stuck or idle for too long."""
         for connection in list(self.open):
             connection.sweep(now)
 
 
 class HeldBound:
-    """How many bytes may be held at a time, for all peers and for one."""
+    """Limit on the bytes held at a time, for all peers together and for each peer."""
 
     def __init__(self, *, of_all: int, of_peer: int) -> None:
         self._held = 0
@@ -88,7 +92,7 @@ class HeldBound:
         self._peer_max = of_peer
 
     def hold(self, peer: IpAddress | None, count: int) -> "HeldBytes | None":
-        """None: there is no room."""
+        """Reserve `count` bytes for a peer, or return None if a limit is reached."""
         held = HeldBytes(self, source_of(peer))
         return held if held.grow_to(count) else None
 
@@ -105,7 +109,7 @@ class HeldBound:
 
 
 class HeldBytes:
-    """What is held for one request, until it is released."""
+    """Bytes held for one request until they are released."""
 
     __slots__ = ("_bound", "_source", "count")
 

@@ -77,7 +77,7 @@ class Head:
         return self.duplicate_header(ROUTING_HEADERS | mirrored)
 
     def duplicate_header(self, names: frozenset[bytes]) -> bytes | None:
-        """A header of `names` that was sent more than once: two readers could disagree on it."""
+        """Return a header of `names` that was sent more than once, or None; two readers could disagree on its value."""
         if len(self.headers) == len(self.raw_headers):
             return None
         seen = set()
@@ -171,7 +171,7 @@ class Exchange(msgspec.Struct, eq=False):
             self.log = self.session.open_log(self)
 
     def send_chunk(self, data: bytes, *more: bytes) -> None:
-        """`more`: the rest of the chunk, where together they would be a large copy."""
+        """Send a chunk of the response; `more` is the rest of the chunk if joining it would be a large copy."""
         if self.ended:
             return
         self.protocol.wrote()
@@ -193,12 +193,12 @@ class Exchange(msgspec.Struct, eq=False):
                 self.log.finish()
 
     def abandon(self) -> None:
-        """The client goes on elsewhere, and reads no more here."""
+        """Drop the connection: the client continues on another one and no longer reads here."""
         self.protocol.transport.abort()
         self.on_lost()
 
     def on_lost(self) -> None:
-        """The connection was lost."""
+        """End the exchange after its connection was lost."""
         if self.ended:
             return
         self.ended = True

@@ -124,7 +124,7 @@ class HttpConnection(HttpToolsProtocol):
             self._hand_over()
 
     def _takes(self) -> bool:
-        """Whether the request is answered here, and not by the application."""
+        """Return whether the request is answered here and not by the application."""
         return False
 
     def _hand_over(self) -> None:
@@ -185,7 +185,7 @@ class HttpConnection(HttpToolsProtocol):
         super()._start_asgi_task(*asgi)
 
     def on_response_complete(self) -> None:
-        """The application has answered."""
+        """Serve the next request after the application has answered."""
         self.running = None
         self.idle_since = self.loop.time()
         if not self.transport.is_closing():
@@ -193,7 +193,7 @@ class HttpConnection(HttpToolsProtocol):
             self._serve_next()
 
     def on_finished(self, exchange: Exchange) -> None:
-        """An exchange of ours has been answered."""
+        """Serve the next request, or end the connection, after one of our exchanges was answered."""
         exchange.running = exchange.on_gone = None  # no circles: most exchanges must not wait for the collector
         self.exchange = None
         self.idle_since = NOW
@@ -212,7 +212,7 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.write_eof()
 
     def sender(self, head: Head) -> IpAddress | None:
-        """Who a request is from."""
+        """Return the address that sent a request, or None if it is unknown."""
         return self.peer
 
     # Refusals
@@ -233,7 +233,7 @@ class HttpConnection(HttpToolsProtocol):
             self.waiting.append((self._turn_away, refusal, None))
 
     def _is_taken_back(self) -> bool:
-        """Whether the application has not begun to answer what it was handed; then it will not."""
+        """Take a request back from the application and return True, or return False if it has begun to answer."""
         cycle = self.cycle
         if cycle.response_started:
             return False
@@ -271,7 +271,7 @@ class HttpConnection(HttpToolsProtocol):
             self._await_more(len(data))
 
     def _feed(self, data: bytes) -> bytes | None:
-        """What is to be parsed next, where the parser has stopped."""
+        """Parse `data` and return what to parse next if the parser stopped, or None."""
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -283,7 +283,7 @@ class HttpConnection(HttpToolsProtocol):
         return None
 
     def _await_more(self, count: int) -> None:
-        """The request is not complete: what is held of it has a limit."""
+        """Count the bytes of an incomplete request and refuse it if they exceed a limit."""
         if self._in_head:
             self._head_bytes += count
             if self._head_bytes > HEAD_BYTES_MAX:
@@ -307,7 +307,10 @@ class HttpConnection(HttpToolsProtocol):
             held.release()
 
     def _without_upgrade(self, rest: bytes) -> bytes | None:
-        """An upgrade we do not speak is ignored (RFC 9110 7.8): the same request again, without asking for it."""
+        """Return the request without its upgrade, followed by `rest`, or None if it was refused.
+
+        An upgrade that we do not speak is ignored (RFC 9110 7.8).
+        """
         self._ignored_upgrade = False
         method = self.parser.get_method()
         if method == b"CONNECT":
@@ -326,7 +329,7 @@ class HttpConnection(HttpToolsProtocol):
         return False
 
     def _upgrade(self, rest: bytes) -> None:
-        """`rest`: what came behind the request."""
+        """Refuse an upgrade; `rest` is the data that followed the request."""
         self.refuse(BAD_REQUEST)
 
     def _take_early(self, data: bytes) -> None:
@@ -371,7 +374,7 @@ class HttpConnection(HttpToolsProtocol):
 
 
 def _disconnect(cycle: RequestResponseCycle) -> None:
-    """The application hears that the client has gone, and what it answers is not sent."""
+    """Signal to the application that the client disconnected, and discard its answer."""
     cycle.disconnected = True
     cycle.message_event.set()
 

@@ -37,10 +37,10 @@ class McpEndpoint(Protocol):
     proxies: TrustedProxies
 
     def admits(self, protocol: "McpProtocol", head: Head) -> bool:
-        """Whether the sender of this head may surely come in."""
+        """Return whether the sender of this head is certain to be admitted."""
 
     def judge(self, protocol: "McpProtocol", head: Head) -> None:
-        """The body of this head has yet to come: call `decide`, now or later."""
+        """Decide on a head whose body has not arrived yet by calling `decide`, now or later."""
 
     def serve(self, exchange: Exchange) -> None: ...
 
@@ -136,7 +136,7 @@ class McpProtocol(HttpConnection):
                     self._let_others()
 
     def _let_others(self) -> None:
-        """A loop reads on for as long as more comes: pause, so that others have their turn between large pieces."""
+        """Pause reading for one turn of the loop, so that other connections are served between large pieces."""
         if not self._reads_no_more and not self.flow.read_paused and not self.transport.is_closing():
             self.transport.pause_reading()
             self.loop.call_soon(self._read_on)
@@ -146,7 +146,7 @@ class McpProtocol(HttpConnection):
             self.transport.resume_reading()
 
     def decide(self, head: Head, refusal: HttpRefusal | None) -> None:
-        """Whether the body of a head is taken: the answer to `judge`."""
+        """Accept the body of a head, or refuse it with `refusal`: the reply to `judge`."""
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -161,13 +161,13 @@ class McpProtocol(HttpConnection):
                 self.waiting.append((self._continue, None, None))
 
     def _continue(self, _: None) -> None:
-        """Between two answers, not within one."""
+        """Send 100 Continue between two answers, never within one."""
         if self._mid_message:
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._serve_next()
 
     def sender(self, head: Head) -> IpAddress | None:
-        """Who sent it: the peer, or whom a trusted proxy speaks for."""
+        """Return the address of the client: the peer, or the client for which a trusted proxy forwards."""
         client = self.endpoint.proxies.client(head.raw_headers) if self.is_proxy else None
         return client or self.peer
 
@@ -208,9 +208,10 @@ class McpProtocol(HttpConnection):
             self._learn(data, end)
 
     def _learn(self, data: bytes, end: int) -> None:
-        """Remember the head of a request that needed nothing special of the parser.
+        """Remember the head of a request that needed no special handling by the parser.
 
-        At its second coming: the first heads of a session, and those with ids of their own making, come once.
+        A head is stored when it arrives for the second time: the first heads of a session, and heads with unique ids,
+        arrive only once.
         """
         head = self._head
         if head.method != b"POST" or not head.keep or not _SPECIAL.isdisjoint(head.headers):
@@ -218,19 +219,19 @@ class McpProtocol(HttpConnection):
         self._varying = self.endpoint.varying = varying_lines(data[:end])
         key, length = read_key(data, end, self._varying)
         if length >= 0 and len(data) <= end + 4 + length:
-            known = self.endpoint.known_heads
-            if key in known:
-                known[key] = head
+            heads = self.endpoint.known_heads
+            if key in heads:
+                heads[key] = head
             else:
-                if len(known) >= KNOWN_HEADS_MAX:
-                    for oldest in list(islice(known, KNOWN_HEADS_MAX // 2)):
-                        del known[oldest]
-                known[key] = None
+                if len(heads) >= KNOWN_HEADS_MAX:
+                    for oldest in list(islice(heads, KNOWN_HEADS_MAX // 2)):
+                        del heads[oldest]
+                heads[key] = None
 
     # Upgrades
 
     def _should_upgrade(self) -> bool:
-        """Only /ax and /v0/ws are WebSockets; what speaks them is not even loaded before somebody asks."""
+        """Return whether to upgrade to a WebSocket; only /ax and /v0/ws are, and their code is loaded on first use."""
         return self._get_upgrade() == b"websocket" and self._path() in (b"/ax", b"/v0/ws")
 
     def _path(self) -> bytes:

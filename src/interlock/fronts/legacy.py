@@ -69,20 +69,20 @@ class LegacyFront:
         sessions: Sessions,
         audience: Audience,
         tasks: TaskMethods,
-        asked: AskedTasks,
+        asked_tasks: AskedTasks,
         notifications: ClientNotifications | None = None,
     ) -> None:
         self._dispatch = dispatch
         self._notifications = notifications
         self._task_methods = tasks
-        self._asked = asked
+        self._asked = asked_tasks
         self._stock = stock
         self._audience = audience
         self.sessions = sessions
         self._tasks = BackgroundTasks()
 
     def maybe_unreadable(self, data: bytes) -> bytes | None:
-        """The answer to a message that cannot be read, where the surface has one."""
+        """Return the surface's answer to a message that cannot be read, or None if it has no special answer."""
         return self._stock.maybe_unreadable(data, is_modern=False)
 
     def initialize(
@@ -132,7 +132,10 @@ class LegacyFront:
         self._stock.when_fresh(INITIALIZE, answer)
 
     def handle(self, session: Session, message: Message, sink: Sink) -> Call | None:
-        """A message of an open session. Requests are answered through the sink; the call is returned if one began."""
+        """Handle a message of an open session and return the call that began, or None.
+
+        Requests are answered through the sink.
+        """
         if isinstance(message, Request):
             params = decode_params_untrusted(message.params, message.text) if message.params else {}
             if params is None:
@@ -149,7 +152,7 @@ class LegacyFront:
     def request(
         self, session: Session, message_id: bytes, method: str, params: dict[str, Any], sink: Sink
     ) -> Call | None:
-        """Answers through the sink. Returns the call that began, if one did."""
+        """Answer a request through the sink and return the call that began, or None."""
         caller = session.caller
         if caller.calls is not None and message_id in caller.calls:
             fault = Refusal(INVALID_REQUEST, "this id is in use by a request under way")
@@ -227,18 +230,18 @@ class LegacyFront:
 
     def _subscribe(self, session: Session, message_id: bytes, params: dict[str, Raw], sink: Sink) -> None:
         uri = find_string(params.get("uri"))
-        found = self._dispatch.view(session.caller.key).find_resource(uri) if uri is not None else []
+        target = self._dispatch.view(session.caller.key).find_resource(uri) if uri is not None else []
         if uri is None:
             self._answer(message_id, sink, Refusal(INVALID_PARAMS, "params.uri must be a string"))
-        elif isinstance(found, list):
-            self._answer(message_id, sink, resource_not_found(uri, found, Era.LEGACY))
+        elif isinstance(target, list):
+            self._answer(message_id, sink, resource_not_found(uri, target, Era.LEGACY))
         else:
-            self._tasks.begin(self._on_subscribed(session, message_id, found, uri, sink))
+            self._tasks.begin(self._on_subscribed(session, message_id, target, uri, sink))
 
     async def _on_subscribed(
-        self, session: Session, message_id: bytes, found: tuple[Link, str], asked: str, sink: Sink
+        self, session: Session, message_id: bytes, target: tuple[Link, str], requested_uri: str, sink: Sink
     ) -> None:
-        refusal = await self._audience.watch(session, found[0], found[1], asked)
+        refusal = await self._audience.watch(session, target[0], target[1], requested_uri)
         if isinstance(refusal, Response):
             sink.answer(encode_error(message_id, refusal.error))
         else:
@@ -248,10 +251,10 @@ class LegacyFront:
         uri = find_string(params.get("uri"))
         if uri is None:
             return Refusal(INVALID_PARAMS, "params.uri must be a string")
-        found = self._dispatch.view(session.caller.key).find_resource(uri)
-        if isinstance(found, list):
-            return resource_not_found(uri, found, Era.LEGACY)
-        self._audience.unwatch(session, *found)
+        target = self._dispatch.view(session.caller.key).find_resource(uri)
+        if isinstance(target, list):
+            return resource_not_found(uri, target, Era.LEGACY)
+        self._audience.unwatch(session, *target)
         return EMPTY_RESULT
 
     def _notification(self, session: Session, message: Notification) -> None:

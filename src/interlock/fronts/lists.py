@@ -52,7 +52,7 @@ class ListCache:
         self._tasks = BackgroundTasks()
 
     def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Refusal:
-        """The result of one list request."""
+        """Return the result of a list request."""
         after = ""
         if "cursor" in params:
             try:
@@ -67,18 +67,18 @@ class ListCache:
         more = b"" if page.next_cursor is None else b',"nextCursor":%b' % encode_value(page.next_cursor)
         member = LISTS[method].encode()
         missing = self._arrivals.missing(view)
-        said: dict[str, Any] = {}
+        meta: dict[str, Any] = {}
         if missing:
             self._note_missing(missing)
-            said[META_MISSING] = missing
+            meta[META_MISSING] = missing
         if key.upward and method == TOOLS_LIST and not after:
-            said[META_UNLISTED] = view.unlisted
+            meta[META_UNLISTED] = view.unlisted
         if era is Era.LEGACY:
-            if said:
-                more += b',"_meta":%b' % encode_value(said)
+            if meta:
+                more += b',"_meta":%b' % encode_value(meta)
             return b'{"%b":%b%b}' % (member, page.items, more)
         ttl_ms = self._ttl_ms(view.ttl_s)
-        if any(one.state == LinkState.CONNECTING.value for one in missing):
+        if any(server.state == LinkState.CONNECTING.value for server in missing):
             ttl_ms = min(ttl_ms, MISSING_TTL_MS)
         return b'{"resultType":"complete","%b":%b%b,"ttlMs":%d,"cacheScope":"%b","_meta":%b}' % (
             member,
@@ -86,13 +86,13 @@ class ListCache:
             more,
             ttl_ms,
             b"private" if view.private else b"public",
-            encode_value({META_SERVER: SERVER_INFO, **said}) if said else SERVER_META,
+            encode_value({META_SERVER: SERVER_INFO, **meta}) if meta else SERVER_META,
         )
 
     def _note_missing(self, missing: Sequence[MissingServer]) -> None:
         if missing != self._missing:
             self._missing = missing
-            log.info("lists are without %s", ", ".join(f"{one.server} ({one.state})" for one in missing))
+            log.info("lists are without %s", ", ".join(f"{server.server} ({server.state})" for server in missing))
 
     def maybe_unreadable(self, data: bytes, *, is_modern: bool) -> bytes | None:
         return None
@@ -101,7 +101,7 @@ class ListCache:
         return instructions(view, only)
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None:
-        """Calls `then` as soon as the lists are fresh, at once or within a bound."""
+        """Call `then` as soon as the lists are fresh, at once or within a time limit."""
         waits = self._arrivals.maybe_wait() or self._waits(KIND.get(method, "resources"))
         if waits is None:
             then()
@@ -109,7 +109,7 @@ class ListCache:
         self._tasks.begin(self._after(waits, then))
 
     async def quiet(self) -> None:
-        """Waits until no request waits for a list any more, within the bound every list has."""
+        """Wait until no request waits for a list, at most as long as a list may wait."""
         await self._tasks.finish(self._arrivals.wait_s)
 
     async def _after(self, waits: Coroutine[Any, Any, Any], then: Callable[[], None]) -> None:
@@ -131,13 +131,20 @@ class ListCache:
         return _wait([keeper.refreshed(kind) for keeper in old], REREAD_S)
 
     def _life_s(self, keeper: Keeper) -> float:
-        """How long a list counts as fresh. A server that announces changes needs no shorter one."""
+        """Return for how many seconds a list counts as fresh.
+
+        A server that announces changes needs no shorter time.
+        """
         hint = keeper.list_hint_s
         return self._ttl_s if hint is None else min(self._ttl_s, max(LEAST_TTL_S, hint))
 
     def _ttl_ms(self, hint: float | None) -> int:
-        listed = (one for one in self._keepers.values() if one.is_offered and one.is_reread and one.listing is not None)
-        ages = [self._clock.now() - one.listed_at["tools"] for one in listed]
+        listed = (
+            keeper
+            for keeper in self._keepers.values()
+            if keeper.is_offered and keeper.is_reread and keeper.listing is not None
+        )
+        ages = [self._clock.now() - keeper.listed_at["tools"] for keeper in listed]
         left = self._ttl_s - max(ages, default=0.0)
         return int(max(0.0, min(left, left if hint is None else hint)) * 1000)
 

@@ -60,7 +60,7 @@ _FILTERS: Final = {"tools": "toolsListChanged", "prompts": "promptsListChanged",
 
 
 class _Filter(msgspec.Struct, frozen=True):
-    """What a client listens for."""
+    """Filter of the notifications that a client listens for."""
 
     kinds: frozenset[str]
     uris: list[str]
@@ -103,8 +103,8 @@ class Listener:
         self._tell(encode_notification(RESOURCE_UPDATED.encode(), encode_value(members)))
 
     def on_task(self, members: dict[str, Any]) -> None:
-        said = {**members, "_meta": Raw(self._meta)}
-        self._tell(encode_notification(TASK_NEWS.encode(), encode_value(said)))
+        params = {**members, "_meta": Raw(self._meta)}
+        self._tell(encode_notification(TASK_NEWS.encode(), encode_value(params)))
 
     def on_log(self, params: Raw) -> None:
         pass  # 2026-07-28 sends logs on the request they belong to
@@ -119,14 +119,14 @@ class Listener:
         if self._events:
             self._tell_tagged(notice.method, notice.params)
 
-    def _tell_tagged(self, method: str, said: Raw) -> None:
-        params: dict[str, Any] = dict(decode_object(said) or {})
+    def _tell_tagged(self, method: str, raw_params: Raw) -> None:
+        params: dict[str, Any] = dict(decode_object(raw_params) or {})
         meta = decode_object(params["_meta"]) if "_meta" in params else None
         params["_meta"] = {**(meta or {}), META_SUBSCRIPTION: Raw(self._id)}
         self._tell(encode_notification(encode_value(method)[1:-1], encode_value(params)))
 
     def finish(self) -> None:
-        """An orderly end: the answer to the listen request."""
+        """End the stream in order by answering the listen request."""
         self._sink.answer(encode_result(self._id, b'{"resultType":"complete","_meta":%b}' % self._meta))
 
 
@@ -140,7 +140,7 @@ class ModernFront:
         listeners: set[Listener] | None = None,
         notifications: ClientNotifications | None = None,
     ) -> None:
-        """`listeners`: those of another front, which this one shares. `notifications`: passes on those of vendors."""
+        """Create the front; `listeners` are shared with another front, `notifications` passes on those of vendors."""
         self._dispatch = dispatch
         self._notifications = notifications
         self._task_methods = tasks
@@ -151,7 +151,7 @@ class ModernFront:
         self._callers: dict[tuple[str, str, str | None, NameForm], Caller] = {}
 
     def maybe_unreadable(self, data: bytes) -> bytes | None:
-        """The answer to a message that cannot be read, where the surface has one."""
+        """Return the surface's answer to a message that cannot be read, or None if it has no special answer."""
         return self._stock.maybe_unreadable(data, is_modern=True)
 
     def caller(self, principal: Principal, via: str, only: str | None, names: NameForm) -> Caller:
@@ -174,7 +174,7 @@ class ModernFront:
         headers: Mapping[bytes, bytes] | None,
         names: NameForm = "auto",
     ) -> Call | Listener | None:
-        """Answers through the sink. Returns what must be stopped when the client goes."""
+        """Answer a request through the sink and return what to stop when the client disconnects, or None."""
         method, params, meta = request.method, request.params, request.meta
         if method == TOOLS_CALL:
             return self._dispatch.call_tool(ClientRequest(caller, request.id, method, params, meta, sink, headers))
@@ -200,12 +200,14 @@ class ModernFront:
         return None
 
     def pass_on(self, caller: Caller, notification: Notification) -> None:
-        """Of a client on stdio: over HTTP, 2026-07-28 has no notifications of clients."""
+        """Pass on a notification of a client on stdio; over HTTP, clients of 2026-07-28 send none."""
         if self._notifications is not None:
             self._notifications.pass_on(caller, notification)
 
     def _key(self, caller: Caller, meta: dict[str, Raw], names: NameForm) -> ViewKey:
-        """A client that declares our extension lists dotted names (MCP-AX 3.2, our rule)."""
+        """Return the view key of a request; a client that declares our extension gets dotted names (MCP-AX 3.2, our
+        rule).
+        """
         if EXTENSION.encode() not in bytes(meta[META_CAPABILITIES]):
             return caller.key
         offered = decode_object(meta[META_CAPABILITIES]) or {}
@@ -260,18 +262,21 @@ class ModernFront:
         self._tasks.begin(self._watch(listener, wanted, honoured, request.meta[META_CAPABILITIES]))
         return listener
 
-    async def _watch(self, listener: Listener, wanted: _Filter, honoured: dict[str, Any], said: Raw) -> None:
-        """Acknowledge only what the servers agreed to."""
+    async def _watch(self, listener: Listener, wanted: _Filter, honoured: dict[str, Any], declared: Raw) -> None:
+        """Subscribe to the resources and tasks of a filter, and acknowledge only those that the servers accepted."""
         view = self._dispatch.view(listener.caller.key)
-        room = asyncio.Semaphore(WATCH_AT_ONCE)
+        slots = asyncio.Semaphore(WATCH_AT_ONCE)
 
-        async def granted(asked: str) -> bool:
-            found = view.find_resource(asked)
-            async with room:
-                return not isinstance(found, list) and await self._audience.watch(listener, *found, asked, said) is None
+        async def granted(uri: str) -> bool:
+            target = view.find_resource(uri)
+            async with slots:
+                return (
+                    not isinstance(target, list)
+                    and await self._audience.watch(listener, *target, uri, declared) is None
+                )
 
-        outcomes = await asyncio.gather(*(granted(asked) for asked in wanted.uris))
-        watched = [asked for asked, is_granted in zip(wanted.uris, outcomes, strict=True) if is_granted]
+        outcomes = await asyncio.gather(*(granted(uri) for uri in wanted.uris))
+        watched = [uri for uri, is_granted in zip(wanted.uris, outcomes, strict=True) if is_granted]
         if watched:
             honoured["resourceSubscriptions"] = watched
         if wanted.tasks and (agreed := await self._task_methods.watch(listener, wanted.tasks)):

@@ -19,10 +19,13 @@ class OwnAddress(msgspec.Struct, frozen=True):
         return self.hosts is None or host_name(host) in self.hosts
 
     def is_own_origin(self, origin: str, scheme: str, host: str) -> bool:
-        """`scheme` and `host`: of the request that says the Origin. A proxy in between may have changed both."""
-        said = maybe_origin(origin)
+        """Return whether an Origin header names this node.
+
+        `scheme` and `host` are those of the request with the header. A proxy in between may have changed both.
+        """
+        sent_origin = maybe_origin(origin)
         own = (f"{scheme}://{host}", self.url or "")
-        return said is not None and said in map(maybe_origin, own)
+        return sent_origin is not None and sent_origin in map(maybe_origin, own)
 
 
 THIS_MACHINE: Final = OwnAddress()
@@ -39,14 +42,14 @@ def own_address(listen: Address, url: str | None) -> OwnAddress:
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header."""
+    """Return the name in a Host header."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
 
 
 def maybe_origin(url: str) -> tuple[str, str, int] | None:
-    """Scheme, host and port (RFC 6454 4); None where there is none."""
+    """Return the scheme, host and port of a URL (RFC 6454 4), or None if it has no origin."""
     try:
         parts = urlsplit(url)
         port = parts.port or _DEFAULT_PORTS.get(parts.scheme)

@@ -66,10 +66,10 @@ class Tokens(Protocol):
     def principal(self, authorization: bytes) -> Principal | None: ...
 
     def stands(self, principal: str) -> bool:
-        """Whether an admitted principal may stay."""
+        """Return whether an admitted principal may stay."""
 
     def has_lapsed(self, principal: str) -> bool:
-        """Whether it must show a newer credential before it is told more."""
+        """Return whether the principal must present a newer credential before it receives more."""
 
 
 class Bearers(Protocol):
@@ -83,7 +83,7 @@ class Bearers(Protocol):
     async def admit(self, authorization: bytes, source: str) -> Principal | HttpRefusal: ...
 
     def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> HttpRefusal | None:
-        """The refusal of a tool for which the caller needs a token with a wider scope."""
+        """Return the refusal of a tool that needs a token with a wider scope, or None if the caller's is enough."""
 
 
 Serve = Callable[[Exchange, UrlTarget, Principal], None]
@@ -102,7 +102,11 @@ class PublicEndpoint:
         also_dismiss: Callable[[], None],
         has_segment: Callable[[str], bool],
     ) -> None:
-        """`also_dismiss`: subservers whose credential counts no more. `has_segment`: of the namespace as it is now."""
+        """Create the endpoint.
+
+        `also_dismiss` dismisses subservers whose credential is no longer valid. `has_segment` looks a segment up in the
+        current namespace.
+        """
         self._has_segment = has_segment
         self._tokens = tokens
         self._legacy = legacy
@@ -130,7 +134,7 @@ class PublicEndpoint:
         self._waiting = BackgroundTasks()
 
     def replan(self, plan: Plan) -> None:
-        """Other servers or rules: what was concluded from a request's head may no longer be so."""
+        """Apply changed servers and rules, and forget the decisions made from heads of earlier requests."""
         self._admit_by(plan)
         self._inspector = HeadInspector(plan)
         self.known_heads.clear()
@@ -181,7 +185,7 @@ class PublicEndpoint:
         return self._anonymous(protocol, head) if credential is None else self._tokens.principal(credential)
 
     def judge(self, protocol: McpProtocol, head: Head) -> None:
-        """Before the body is taken: who may not come in is told so at once. What else is wrong is said in `serve`."""
+        """Refuse a sender that is not admitted before its body is read; `serve` reports all other faults."""
         decision: HeadDecision = head.decision or self._inspect(head)
         refusal, credential, bearers = decision.at_once, head.credential, self.bearers
         if refusal is None and self._principal(protocol, head) is None:
@@ -200,7 +204,7 @@ class PublicEndpoint:
         protocol.decide(head, _with_lines(refusal, head.decision.extra))
 
     def _ask_about(self, exchange: Exchange, decision: HeadDecision, bearers: Bearers) -> None:
-        """Holds a request with an unknown credential, and its body, until the credential is verified."""
+        """Hold a request with an unknown credential, and its body, until the credential is verified."""
         credential = exchange.head.credential
         if credential is None:
             self._turn_away(exchange, bearers.without)
@@ -239,7 +243,9 @@ class PublicEndpoint:
             self._legacy_post(exchange, post, principal)
 
     def _is_postponed(self, serve: Serve, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> bool:
-        """Whether the client is served later: servers that have yet to come decide which surface it gets."""
+        """Postpone a client whose surface depends on servers that are not there yet, and return whether it was
+        postponed.
+        """
         waits = self._surfaces.maybe_wait(endpoint.surface, principal, endpoint.only)
         if waits is None:
             return False
@@ -262,7 +268,10 @@ class PublicEndpoint:
             _fail(exchange)
 
     def _maybe_post(self, exchange: Exchange, decision: HeadDecision, principal: Principal) -> UrlTarget | None:
-        """What is no plain message to a place that is always there; where it is one all the same, its endpoint."""
+        """Serve a request that is not an ordinary message to a configured endpoint.
+
+        Returns the endpoint if the request turns out to be an ordinary message, or None if it has been served.
+        """
         endpoint = decision.endpoint
         if endpoint is None or not self._may_serve(endpoint, exchange.head):
             _refuse(exchange, NOT_FOUND)
@@ -279,12 +288,15 @@ class PublicEndpoint:
         return None
 
     def _may_serve(self, endpoint: UrlTarget, head: Head) -> bool:
-        """Drivers and registered subservers come and go; a session outlives that."""
+        """Return whether an endpoint exists now or the request belongs to a session.
+
+        Drivers and registered subservers come and go; a session outlives that.
+        """
         only = endpoint.only
         return only is None or endpoint.is_configured or H_SESSION in head.headers or self._has_segment(only)
 
     def _anonymous(self, protocol: McpProtocol, head: Head) -> Principal | None:
-        """The principal of a request without a credential; None where one is needed."""
+        """Return the principal of a request without a credential, or None if a credential is needed."""
         if self._who_needs_none == "never":
             return None
         if protocol.is_loopback and not _was_forwarded(head):
@@ -294,7 +306,10 @@ class PublicEndpoint:
         return self._stranger if self._who_needs_none == "any" else None
 
     def _speaks_for_us(self, proxy: McpProtocol, head: Head) -> bool:
-        """A trusted proxy on this machine passes on a program of this machine. What it does not say is not so."""
+        """Return whether a trusted proxy on this machine forwards a request of a program on this machine.
+
+        A proxy that does not name its client does not count.
+        """
         client = self.proxies.client(head.raw_headers)
         return proxy.peer is not None and is_loopback(proxy.peer) and client is not None and is_loopback(client)
 
@@ -362,7 +377,7 @@ class PublicEndpoint:
             exchange.on_gone = lambda: self._modern.stop_listening(running)
 
     def _climb(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> ValidatedRequest | None:
-        """Checks the envelope, step by step. None when the answer has been given."""
+        """Check the envelope step by step and return the request, or None if it has been answered."""
         head = exchange.head
         try:
             message = decode_untrusted(exchange.body)
@@ -404,9 +419,9 @@ class PublicEndpoint:
         try:
             message = decode_untrusted(exchange.body)
         except CodecError as error:
-            said = exchange.head.headers.get(H_SESSION, b"").decode("latin-1")
-            known = self._legacy.sessions.find(said, principal.name) if said else None
-            answer = None if known is None else known.front.maybe_unreadable(exchange.body)
+            session_id = exchange.head.headers.get(H_SESSION, b"").decode("latin-1")
+            open_session = self._legacy.sessions.find(session_id, principal.name) if session_id else None
+            answer = None if open_session is None else open_session.front.maybe_unreadable(exchange.body)
             if answer is not None:
                 exchange.answer(answer)
             elif H_SESSION not in exchange.head.headers or not is_batch(exchange.body):
@@ -447,12 +462,12 @@ class PublicEndpoint:
             exchange.reply(202)
 
     def _session_of(self, exchange: Exchange, principal: Principal) -> Session | None:
-        said = exchange.head.headers.get(H_SESSION)
-        if said is None:
+        session_id = exchange.head.headers.get(H_SESSION)
+        if session_id is None:
             fault = Refusal(INVALID_REQUEST, "the header Mcp-Session-Id is missing; send initialize first")
             exchange.answer(encode_refusal(b"null", fault), 400)
             return None
-        session = self._legacy.sessions.find(said.decode("latin-1"), principal.name)
+        session = self._legacy.sessions.find(session_id.decode("latin-1"), principal.name)
         if session is None:
             fault = Refusal(INVALID_REQUEST, "this session is unknown or has ended; send initialize again")
             exchange.answer(encode_refusal(b"null", fault), 404)
@@ -472,8 +487,8 @@ class PublicEndpoint:
         if self._is_postponed(self._sse, exchange, endpoint, principal):
             return
         chosen = self._surfaces.choose(endpoint.surface, principal, endpoint.only)
-        said = f"{chosen.fronts.name} ({chosen.why})"
-        stream = SseStream(chosen.fronts.legacy, exchange, endpoint, principal, self._sse_gone, said)
+        surface = f"{chosen.fronts.name} ({chosen.why})"
+        stream = SseStream(chosen.fronts.legacy, exchange, endpoint, principal, self._sse_gone, surface)
         self.sse_streams[stream.id] = stream
         exchange.on_gone = stream.on_lost
         exchange.open_stream()
@@ -508,14 +523,14 @@ class PublicEndpoint:
     # Ends
 
     def sweep(self, now: float) -> None:
-        """Ends what has been idle or slow for too long, or would not be admitted any more."""
+        """End what has been idle or slow for too long, or would no longer be admitted."""
         self.connections.sweep(now)
         self._legacy.sessions.expire()
         self.dismiss_unwelcome()
         self._refusals.settle()
 
     def end_streams(self) -> None:
-        """A drain: streams that carry no answers and would never end by themselves are ended in order."""
+        """End, for a drain, the streams that carry no answers and would never end by themselves."""
         self._end_listening(None)
         for session in list(self._legacy.sessions.by_id.values()):
             for stream in list(session.streams):
@@ -524,13 +539,13 @@ class PublicEndpoint:
                     stream.end_stream()
 
     def end_sse(self) -> None:
-        """The older transport's streams carry the answers, so they end last."""
+        """End the streams of the older transport; they carry answers, so they end last."""
         for stream in list(self.sse_streams.values()):
             stream.exchange.end_stream()
             stream.on_lost()
 
     def dismiss_unwelcome(self) -> None:
-        """Ends the sessions, streams and calls of principals that would no longer be admitted."""
+        """End the sessions, streams and calls of principals that would no longer be admitted."""
         for name in self._present():
             if not self._tokens.stands(name):
                 self._dismiss(name, "the credential was revoked")
@@ -539,7 +554,10 @@ class PublicEndpoint:
         self._also_dismiss()
 
     def _dismiss(self, principal: str, ending: str | None) -> None:
-        """Without an `ending` the sessions stay: a client that brings a newer token goes on where it was."""
+        """End the streams of a principal, and its sessions if there is an `ending`.
+
+        Without an `ending` the sessions stay, so that a client with a newer token can continue.
+        """
         self._end_listening(principal)
         for session in list(self._legacy.sessions.by_id.values()):
             if session.caller.principal.name == principal:
@@ -561,7 +579,7 @@ class PublicEndpoint:
                 self._modern.stop_listening(listener)
 
     def _present(self) -> set[str]:
-        """Who has something open here."""
+        """Return the names of the principals that have a session or stream open."""
         names = {listener.caller.principal.name for listener in self._modern.listeners}
         names |= {session.caller.principal.name for session in self._legacy.sessions.by_id.values()}
         return names | {stream.principal.name for stream in self.sse_streams.values()}
@@ -595,7 +613,7 @@ def _with_lines(refusal: HttpRefusal | None, lines: bytes) -> HttpRefusal | None
 
 
 def _was_forwarded(head: Head) -> bool:
-    """A proxy on this machine makes the world look like loopback."""
+    """Return whether a proxy forwarded the request; a proxy on this machine makes every client look like loopback."""
     return not PROXY_HEADERS.isdisjoint(head.headers)
 
 

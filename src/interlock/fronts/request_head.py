@@ -18,7 +18,7 @@ from interlock.wire.refusal import HttpRefusal
 
 
 class UrlTarget(msgspec.Struct, frozen=True):
-    """What a URL asks for."""
+    """Target that a URL names."""
 
     kind: str  # "mcp", "sse" or "messages"
     only: str | None = None
@@ -29,7 +29,9 @@ class UrlTarget(msgspec.Struct, frozen=True):
 
 
 class HeadDecision(msgspec.Struct, frozen=True):
-    """What a request's head alone decides; made once per distinct head. Who it is from is asked every time."""
+    """Decision that depends on a request's head alone, made once per distinct head; the sender is checked every
+    time.
+    """
 
     endpoint: UrlTarget | None
     modern: bool
@@ -83,7 +85,10 @@ class HeadInspector:
         return HeadDecision(endpoint, modern, extra, streams_only=not json, post=post)
 
     def stranger(self, head: Head) -> HttpRefusal | None:
-        """Why a request must not come in, wherever it is going: it is not for us, or from a page that is not ours."""
+        """Return why a request is refused whatever its target, or None.
+
+        It is refused if it is not for this node or comes from a page of another origin.
+        """
         headers = head.headers
         if b"host" not in headers or head.duplicate_header(_ONCE) is not None:
             return _BAD_HEADERS
@@ -121,8 +126,8 @@ def _read_url(url: bytes, names: NameForm, segments: frozenset[str]) -> UrlTarge
     except (UnicodeDecodeError, ValueError):
         return None
     query = parse_qs(parts.query)
-    asked = query.get("names", [""])[0]
-    form: NameForm = "qualified" if asked == "qualified" else "safe" if asked == "safe" else names
+    requested_form = query.get("names", [""])[0]
+    form: NameForm = "qualified" if requested_form == "qualified" else "safe" if requested_form == "safe" else names
     head, *rest = [unquote(part) for part in parts.path.strip("/").split("/")]
     if head == "messages" and not rest:
         return UrlTarget("messages", session=query.get("session", [""])[0])

@@ -28,17 +28,21 @@ _WHATEVER_COMES: dict[str, Any] = {
 
 
 def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool = False) -> dict[str, Any]:
-    """`tasks`: whether the client's revision has them. `upward`: a parent greets once, and servers come later."""
+    """Return the capabilities to offer for a view.
+
+    `tasks` is whether the client's revision has tasks. `upward` is for a parent, which greets once although servers may
+    be added later.
+    """
     offered: dict[str, Any] = {"tools": {"listChanged": True}}
     facts = [link.facts.capabilities for link in view.links if link.facts is not None]
-    if any("prompts" in one for one in facts):
+    if any("prompts" in declared for declared in facts):
         offered["prompts"] = {"listChanged": True}
-    if any("resources" in one for one in facts):
+    if any("resources" in declared for declared in facts):
         offered["resources"] = {"listChanged": True}
-        if any(_has(one.get("resources"), "subscribe") for one in facts):
+        if any(_has(declared.get("resources"), "subscribe") for declared in facts):
             offered["resources"]["subscribe"] = True
     for name in ("completions", "logging"):
-        if any(name in one for one in facts):
+        if any(name in declared for declared in facts):
             offered[name] = {}
     if upward:
         offered |= _WHATEVER_COMES
@@ -57,24 +61,26 @@ def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool =
 
 
 def _experimental(view: View, *, modern: bool) -> dict[str, Any]:
-    """What servers of the client's era offer beside the protocol: as `SEGMENT/KEY`, so that no server's is taken for
-    another's, and by their own keys to a client that sees one server alone."""
-    found: dict[str, Any] = {}
+    """Return the experimental capabilities of the servers of the client's era.
+
+    Keys are `SEGMENT/KEY`, so that servers cannot be confused, or plain keys for a client that sees only one server.
+    """
+    offered: dict[str, Any] = {}
     for link in view.links:
-        said = link.facts.capabilities.get("experimental") if link.facts and link.modern == modern else None
-        if said is None or len(said) > EXPERIMENTAL_BYTES_MAX or not view.shows(link):
+        declared = link.facts.capabilities.get("experimental") if link.facts and link.modern == modern else None
+        if declared is None or len(declared) > EXPERIMENTAL_BYTES_MAX or not view.shows(link):
             continue
-        for key, value in (decode_object(said) or {}).items():
+        for key, value in (decode_object(declared) or {}).items():
             if bytes(value)[:1] == b"{" and key != EXTENSION:
-                found[key if view.is_of_one_server else f"{link.segment}/{key}"] = value
-    return found
+                offered[key if view.is_of_one_server else f"{link.segment}/{key}"] = value
+    return offered
 
 
 def instructions(view: View, only: str | None) -> str:
-    said = [(link.segment, link.facts.instructions) for link in view.links if link.facts and link.facts.instructions]
+    texts = [(link.segment, link.facts.instructions) for link in view.links if link.facts and link.facts.instructions]
     if only is not None:
-        return "\n\n".join(text for _, text in said if text)[:INSTRUCTIONS_CHARS_MAX]
-    parts = [INTRODUCTION, *(f"## {segment}\n{text}" for segment, text in said)]
+        return "\n\n".join(text for _, text in texts if text)[:INSTRUCTIONS_CHARS_MAX]
+    parts = [INTRODUCTION, *(f"## {segment}\n{text}" for segment, text in texts)]
     return "\n\n".join(parts)[:INSTRUCTIONS_CHARS_MAX]
 
 

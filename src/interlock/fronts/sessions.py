@@ -109,9 +109,10 @@ class Session:
         self.tell(encode_notification(encode_value(notification.method)[1:-1], bytes(notification.params)))
 
     def on_notice(self, notice: Notice) -> None:
-        """As it is to those who know the tree; to others the events of MCP-AX are log messages (MCP-AX 12, 13.1).
+        """Send a notice unchanged to clients that know the tree, and as a log message to others (MCP-AX 12, 13.1).
 
-        They are told of what the tree lost also without having asked for logs; a level they set still holds.
+        Other clients are notified of what the tree lost even if they did not request logs; a level that they set still
+        applies.
         """
         plain = None if self.knows_tree else as_log(notice)
         if plain is None:
@@ -125,7 +126,7 @@ class Session:
         return self.logs.open(self.id, stream)
 
     def may_go_on(self) -> bool:
-        """Whether a call goes on whose connection was lost."""
+        """Return whether a call continues after its connection was lost."""
         return len(self.caller.calls or ()) <= UNCONNECTED_MAX
 
     # Asking
@@ -145,22 +146,22 @@ class Session:
         stream.emit(encode_request(our_id, method.encode(), bytes(params)))
 
     def withdraw(self, link: Asked, upstream_id: bytes, params: Raw) -> None:
-        for our_id, (asked, theirs, sink) in list(self._asks.items()):
-            if asked is link and theirs == upstream_id:
+        for our_id, (asking_link, theirs, sink) in list(self._asks.items()):
+            if asking_link is link and theirs == upstream_id:
                 del self._asks[our_id]
-                said: dict[str, Raw] = decode_object(params) or {}
-                said["requestId"] = Raw(our_id)
-                message = encode_notification(CANCELLED.encode(), encode_value(said))
+                cancellation: dict[str, Raw] = decode_object(params) or {}
+                cancellation["requestId"] = Raw(our_id)
+                message = encode_notification(CANCELLED.encode(), encode_value(cancellation))
                 stream = sink if sink is not None else (self.streams[-1] if self.streams else None)
                 if stream is not None:
                     stream.emit(message)
 
     def take_answer(self, response: Response) -> bool:
-        """Takes a client's answer to a server's question. False when no server asked."""
-        asked = self._asks.pop(response.id, None)
-        if asked is None:
+        """Pass a client's answer to the server that asked, and return False if no server asked."""
+        question = self._asks.pop(response.id, None)
+        if question is None:
             return False
-        link, upstream_id, _ = asked
+        link, upstream_id, _ = question
         if response.error:
             link.respond(upstream_id, b'"error":' + bytes(response.error))
         else:
@@ -185,7 +186,7 @@ class Session:
 
 
 class SessionEnd(Protocol):
-    """What is done when a session is over. `session` None: of a client without handshake, on a pipe of its own."""
+    """Callback for the end of a session; `session` is None for a client without handshake, on a pipe."""
 
     def __call__(self, caller: Caller, session: Session | None, reason: str, *, is_graceful: bool) -> None: ...
 
@@ -201,7 +202,7 @@ class Sessions:
         self._logs = StreamLogs()
 
     def open(self, caller: Caller, version: str) -> Session | None:
-        """None when the node has as many as it can hold."""
+        """Open a session, or return None if the node has reached its limit."""
         if len(self.by_id) >= SESSIONS_MAX and not self.expire() and not self._evict():
             return None
         session = Session(secrets.token_urlsafe(24), caller, version, self._clock.now(), self._logs)
@@ -222,11 +223,13 @@ class Sessions:
             self._on_end(session.caller, session, reason, is_graceful=reason in GRACEFUL)
 
     def end_pipe(self, caller: Caller, reason: str) -> None:
-        """A client without handshake is gone, with the pipe that was its session."""
+        """End the session of a client without handshake, whose pipe has closed."""
         self._on_end(caller, None, reason, is_graceful=reason in GRACEFUL)
 
     def _evict(self) -> bool:
-        """Ends the session that was silent longest, so that unused sessions keep no client out."""
+        """End the session that was silent longest, so that unused sessions keep no client out, and return whether
+        one ended.
+        """
         silent = [session for session in self.by_id.values() if not session.streams and not session.caller.calls]
         if not silent:
             return False

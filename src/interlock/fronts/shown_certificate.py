@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 def maybe_shown(
     certificates: "Certificates | None", proxies: TrustedProxies, scope: MutableMapping[str, Any], head: Head
 ) -> ClientCertificate | Refusal | None:
-    """What it says, or why it is refused. A proxy's own certificate is not that of whom it passes on, and a header
-    counts only when a trusted proxy wrote it."""
+    """Return the client's certificate, why it is refused, or None if the client presented none.
+
+    The certificate of a proxy is not that of its client, and a header counts only if a trusted proxy wrote it.
+    """
     if certificates is None:
         return None
     peer = address_of(scope["client"][0] if scope["client"] else None)

@@ -29,7 +29,10 @@ class AxSocket(WebSocketsSansIOProtocol):
             self.scope["extensions"][UPGRADED] = self  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        """The request comes in one piece. Who does not wait for its answer breaks the protocol (RFC 6455 4.1)."""
+        """Receive the request, which must arrive in one piece.
+
+        A client that sends more before it is answered violates the protocol (RFC 6455 4.1).
+        """
         if self._asked:
             self.transport.abort()
             return
@@ -46,11 +49,11 @@ class AxSocket(WebSocketsSansIOProtocol):
             self.handshake_complete = True  # uvicorn logs an error for a request that is answered without an upgrade
 
     def pipe(self, sink: MessageSink, max_bytes: int) -> AcceptedPipe:
-        """What the connection is from now on."""
+        """Return the pipe that takes over the connection."""
         return AcceptedPipe(self, sink, max_bytes=max_bytes)
 
     def shutdown(self) -> None:
-        """Calls under way come back on this connection: it is closed by the registrar, once they are answered."""
+        """Do nothing: the registrar closes this connection once the calls under way on it are answered."""
 
 
 class RoomSocket(AxSocket):
@@ -67,7 +70,7 @@ class RoomSocket(AxSocket):
             self._early += data
 
     def room_pipe(self, sink: MessageSink, on_binary: Callable[[], None]) -> AcceptedPipe:
-        """What the connection is from now on."""
+        """Return the pipe that takes over the connection."""
         early, self._early = self._early, b""
         return AcceptedPipe(
             self,

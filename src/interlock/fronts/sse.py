@@ -27,7 +27,7 @@ class SseStream:
         on_gone: Callable[["SseStream"], None],
         surface: str = "",
     ) -> None:
-        """`surface`: which one the client gets, and why."""
+        """Create a stream; `surface` says which surface the client gets, and why."""
         self._surface = surface
         self.id = secrets.token_urlsafe(24)
         self.exchange = exchange
@@ -49,7 +49,7 @@ class SseStream:
         pass
 
     def caller_as(self, principal: Principal) -> Caller | None:
-        """The client with the credential of its newest POST; None before it has a session."""
+        """Return the client with the credential of its newest POST, or None before it has a session."""
         self.principal = principal
         caller = None if self._session is None else self._session.caller
         if caller is not None and caller.principal is not principal:
@@ -75,7 +75,7 @@ class SseStream:
         front.handle(self._session, message, self)
 
     def receive_batch(self, data: bytes, unreadable: CodecError) -> None:
-        """Raises CodecError."""
+        """Serve a batch of the client's session. Raises CodecError."""
         if self._session is None:
             raise unreadable
         begin_batch_untrusted(self._front, self._session, data, unreadable, self)

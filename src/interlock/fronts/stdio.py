@@ -58,7 +58,11 @@ class LineFront:
         names: NameForm,
         max_bytes: int,
     ) -> None:
-        """`choose`: which surface the client gets. `maybe_wait`: until that can be told, if it cannot now."""
+        """Create the front of one client.
+
+        `choose` returns which surface the client gets. `maybe_wait` returns the wait until that can be decided, or None
+        if it can be decided now.
+        """
         self._choose = choose
         self._maybe_wait = maybe_wait
         self._principal = principal
@@ -87,13 +91,13 @@ class LineFront:
         self._writer = writer
 
     def act_as(self, principal: Principal) -> None:
-        """What this client may do changed."""
+        """Apply changed rights of this client."""
         self._principal = principal
         if self._caller is not None:
             self._caller = self._modern.caller(principal, "stdio", self._only, self._names)
 
     def end(self) -> None:
-        """The client has gone."""
+        """End the session and everything that runs for it, because the client is gone."""
         self.done.set()
         if self._deciding is not None:
             self._deciding.cancel()
@@ -101,8 +105,8 @@ class LineFront:
         if self._session is not None:
             self._legacy.sessions.close(self._session, reason)
         running, self._running = self._running, {}
-        for one in running.values():
-            self._stop_one(one)
+        for request in running.values():
+            self._stop_one(request)
         caller, self._caller = self._caller, None
         if caller is not None:
             self._legacy.sessions.end_pipe(caller, reason)
@@ -110,7 +114,7 @@ class LineFront:
             self._writer.close()
 
     def lose(self) -> None:
-        """The client did not close its end."""
+        """Record that the client was lost without closing its end."""
         self._is_lost = True
 
     # Sink
@@ -144,15 +148,15 @@ class LineFront:
             if line.strip():
                 self._receive(line)
         if self._lines.skipped:
-            for found in self._lines.take_oversized():
-                self._refuse_oversized(found)
+            for oversized in self._lines.take_oversized():
+                self._refuse_oversized(oversized)
 
-    def _refuse_oversized(self, found: Oversized) -> None:
-        refusal = message_too_large(found.limit)
-        if found.kind is MessageKind.RESPONSE and self._session is not None:  # the server that asked is not to wait
-            self._legacy.handle(self._session, Response(found.id, ABSENT, Raw(error_body(refusal))), self)
+    def _refuse_oversized(self, oversized: Oversized) -> None:
+        refusal = message_too_large(oversized.limit)
+        if oversized.kind is MessageKind.RESPONSE and self._session is not None:  # the server that asked is not to wait
+            self._legacy.handle(self._session, Response(oversized.id, ABSENT, Raw(error_body(refusal))), self)
         else:
-            self.emit(encode_refusal(found.id or b"null", refusal))
+            self.emit(encode_refusal(oversized.id or b"null", refusal))
 
     def _receive(self, line: bytes) -> None:
         try:
@@ -195,7 +199,7 @@ class LineFront:
             self._receive(line)
 
     async def decided(self) -> None:
-        """When what came so far is under way."""
+        """Wait until the messages received so far are being handled."""
         if self._deciding is not None:
             await asyncio.wait([self._deciding])
 
@@ -217,7 +221,7 @@ class LineFront:
             self.emit(encode_refusal(error.message_id, error.refusal))
 
     def _first(self, request: Request) -> None:
-        """The first request locks the era (facts of 2026-07-28: the key in `_meta` decides)."""
+        """Handle the first request, which fixes the era: the key in `_meta` decides (2026-07-28)."""
         params = decode_object(request.params) if request.params else None
         meta = decode_object(params["_meta"]) if params is not None and "_meta" in params else None
         if meta is not None and META_VERSION in meta:
@@ -249,7 +253,9 @@ class LineFront:
             return
         if not isinstance(message, Request):
             return
-        self._running = {key: one for key, one in self._running.items() if not (isinstance(one, Call) and one.done)}
+        self._running = {
+            key: request for key, request in self._running.items() if not (isinstance(request, Call) and request.done)
+        }
         if message.id in self._running:
             self.emit(encode_refusal(message.id, Refusal(INVALID_REQUEST, "this id is in use by a request under way")))
             return

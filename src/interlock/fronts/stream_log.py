@@ -32,7 +32,7 @@ class StreamLogs:
         return log
 
     def maybe_after(self, session: str, event_id: bytes) -> "tuple[StreamLog, int] | None":
-        """The stream of a session that had this event, and how many events of it the client has."""
+        """Return the stream of a session that had this event, and how many of its events the client has, or None."""
         stream, _, index = event_id.partition(b"-")
         if not (stream.isdigit() and index.isdigit()) or max(len(stream), len(index)) > _NUMBER_DIGITS_MAX:
             return None
@@ -44,15 +44,15 @@ class StreamLogs:
             self._forget(self._logs[number])
 
     def sweep(self, now: float) -> None:
-        """Streams that have been over for a while are forgotten."""
-        for log in [one for one in self._logs.values() if one.is_over]:
+        """Forget streams that have been over for a while."""
+        for log in [entry for entry in self._logs.values() if entry.is_over]:
             if log.over_since is None:
                 log.over_since = now
             elif now - log.over_since > KEPT_S:
                 self._forget(log)
 
     def keep(self, log: "StreamLog", size: int) -> bool:
-        """Whether the log is still kept."""
+        """Count `size` more bytes for a log and return whether the log is still stored."""
         if log.number not in self._logs:
             return False
         log.size += size
@@ -112,18 +112,21 @@ class StreamLog:
             output.end_stream()
 
     def leave(self, output: Exchange) -> None:
-        """A connection of the client was lost."""
+        """Detach a connection of the client that was lost."""
         if self.output is output:
             self.output = None
 
-    def take_up(self, output: Exchange, known: int) -> None:
-        """The client has come back, and has the first `known` events. What it left unread elsewhere is not kept, also
-        of a stream that is over: it could ask for all of it any number of times."""
+    def take_up(self, output: Exchange, received: int) -> None:
+        """Continue the stream on a new connection of a client that has the first `received` events.
+
+        The former connection is dropped with its unread data, even if the stream is over: otherwise a client could
+        request all of it any number of times.
+        """
         former, self.output = self.output or self._taken_up_by, output
         self._taken_up_by = output
         if former is not None:
             former.abandon()
-        for event in self.events[known:]:
+        for event in self.events[received:]:
             output.send_chunk(*event)
         if self.is_over:
             self.finish()

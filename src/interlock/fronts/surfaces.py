@@ -95,36 +95,41 @@ class Surfaces:
         self._catalog = catalog
         self._auto: dict[ViewKey, tuple[Namespace, bool, int]] = {}
 
-    def choose(self, asked: str | None, principal: Principal, only: str | None = None) -> Chosen:
-        """`asked`: by the path or the command; None: nothing."""
-        wanted, why = self._wanted(asked, principal, only)
+    def choose(self, requested: str | None, principal: Principal, only: str | None = None) -> Chosen:
+        """Choose the surface of a client; `requested` is named by the path or the command, or None."""
+        wanted, why = self._wanted(requested, principal, only)
         if wanted != "auto":
             return Chosen(self._pairs[wanted], why)
         is_aql, tokens = self._is_large(principal)
         limit = self._current.plan.aql.auto_tokens
-        said = f"auto: the flat list has about {tokens} tokens, aql.auto_tokens is {limit}"
-        return Chosen(self._pairs["aql" if is_aql else "flat"], said)
+        reason = f"auto: the flat list has about {tokens} tokens, aql.auto_tokens is {limit}"
+        return Chosen(self._pairs["aql" if is_aql else "flat"], reason)
 
     def maybe_wait(
-        self, asked: str | None, principal: Principal, only: str | None = None
+        self, requested: str | None, principal: Principal, only: str | None = None
     ) -> Coroutine[Any, Any, None] | None:
-        """The wait for servers whose lists decide, where they do and have yet to come (mcp.list_wait_s)."""
-        return self._arrivals.maybe_wait() if self._wanted(asked, principal, only)[0] == "auto" else None
+        """Return the wait for servers whose lists decide the surface (mcp.list_wait_s), or None if there is nothing
+        to wait for.
+        """
+        return self._arrivals.maybe_wait() if self._wanted(requested, principal, only)[0] == "auto" else None
 
     def _wanted(
-        self, asked: str | None, principal: Principal, only: str | None
+        self, requested: str | None, principal: Principal, only: str | None
     ) -> tuple[ServedSurface | Literal["auto"], str]:
-        """Which surface, and by whose word."""
-        if only is not None and asked is None:
+        """Return the wanted surface and what selected it."""
+        if only is not None and requested is None:
             return "flat", "one server only"
-        if asked is not None and (asked == "auto" or asked in self._pairs):
-            return cast(ServedSurface, asked), "asked for"
+        if requested is not None and (requested == "auto" or requested in self._pairs):
+            return cast(ServedSurface, requested), "asked for"
         if principal.surface is not None:
             return principal.surface, "[[access]]"
         return self._current.plan.mcp.surface, "mcp.surface"
 
     def _is_large(self, principal: Principal) -> tuple[bool, int]:
-        """Once per change of the catalogue; small changes around the threshold change nothing (X-6)."""
+        """Return whether the flat list is large, and its tokens.
+
+        It is computed once per change of the catalogue; small changes around the threshold change nothing (X-6).
+        """
         namespace = self._catalog.namespace
         view = namespace.view(view_key(principal, only=None, names="auto", declares_extension=False))
         key = view.key

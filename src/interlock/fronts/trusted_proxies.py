@@ -25,31 +25,37 @@ class TrustedProxies:
         return address is not None and any(address in network for network in self._networks)
 
     def client(self, headers: Iterable[tuple[bytes, bytes]]) -> IpAddress | None:
-        """Whom a trusted proxy speaks for: the nearest in the chain that is not itself a trusted proxy.
+        """Return the client of a trusted proxy: the nearest address in the chain that is not itself a trusted proxy.
 
-        A proxy writes one of the two headers and may let the other pass as a stranger wrote it, so where both are
-        there they must agree.
+        A proxy writes one of the two headers and may pass the other on unchecked, so if both are present they must
+        agree. Returns None if they do not, or if there is neither.
         """
         chains = [chain for name in (b"forwarded", b"x-forwarded-for") if (chain := _chain(name, headers))]
-        found = {self._nearest(chain) for chain in chains}
-        return found.pop() if len(found) == 1 else None
+        clients = {self._nearest(chain) for chain in chains}
+        return clients.pop() if len(clients) == 1 else None
 
     def _nearest(self, chain: list[str]) -> IpAddress | None:
-        """From the right: each proxy adds the address it was called from, and only the last are known to be true."""
+        """Return the last address in the chain that is not a trusted proxy.
+
+        The chain is read from the right: each proxy adds the address that called it, and only the last ones are
+        reliable.
+        """
         address = None
-        for said in reversed(chain[-HOPS_MAX:]):
-            address = address_of(said)
+        for hop in reversed(chain[-HOPS_MAX:]):
+            address = address_of(hop)
             if not self.trusts(address):
                 return address
         return address if len(chain) <= HOPS_MAX else None
 
 
 def address_of(text: str | None) -> IpAddress | None:
-    """An IP address, with or without a port. None for names and for what hides who it is (RFC 7239 6.2, 6.3)."""
+    """Return an IP address written with or without a port, or None for names and obfuscated addresses (RFC 7239 6.2,
+    6.3).
+    """
     if text is None:
         return None
-    found = _WITH_PORT.fullmatch(text)
-    bare = (found[1] if found[1] is not None else found[2]) if found is not None else text
+    match = _WITH_PORT.fullmatch(text)
+    bare = (match[1] if match[1] is not None else match[2]) if match is not None else text
     try:
         return unmapped(ipaddress.ip_address(bare.partition("%")[0]))
     except ValueError:
@@ -57,37 +63,37 @@ def address_of(text: str | None) -> IpAddress | None:
 
 
 def source_of(address: IpAddress | None) -> str:
-    """The address by which limits are counted. Of IPv6 one site has a whole /64 (RFC 6177)."""
+    """Return the address by which limits are counted; an IPv6 site counts as its /64 (RFC 6177)."""
     if isinstance(address, ipaddress.IPv6Address):
         return str(ipaddress.IPv6Network((address, 64), strict=False))
     return str(address)
 
 
 def _chain(wanted: bytes, headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
-    """What one header says, its lines taken together, the caller's first proxy first."""
+    """Return the addresses in one header, all its lines joined, the end nearest to the client first."""
     lines = [value.decode("latin-1") for name, value in headers if name == wanted]
     if not lines:
         return []
-    said = ",".join(lines)
-    return [part.strip() for part in said.split(",")] if wanted == b"x-forwarded-for" else _forwarded_for(said)
+    joined = ",".join(lines)
+    return [part.strip() for part in joined.split(",")] if wanted == b"x-forwarded-for" else _forwarded_for(joined)
 
 
-def _forwarded_for(said: str) -> list[str]:
-    """The `for` of each element; what cannot be read names no client."""
+def _forwarded_for(header: str) -> list[str]:
+    """Return the `for` of each element; an element that cannot be read names no client."""
     chain = [""]
     at = 0
-    while at < len(said):
-        pair = _PAIR.match(said, at)
+    while at < len(header):
+        pair = _PAIR.match(header, at)
         if pair is not None:
             at = pair.end()
             if pair[1].lower() == "for":
                 if chain[-1]:
                     return [""]
                 chain[-1] = _unquote(pair[2])
-        if at < len(said):
-            if said[at] == ",":
+        if at < len(header):
+            if header[at] == ",":
                 chain.append("")
-            elif said[at] != ";":
+            elif header[at] != ";":
                 return [""]
             at += 1
     return chain
