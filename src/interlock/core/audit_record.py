@@ -23,7 +23,7 @@ class Digest(str):
 
 
 class SessionVia(str):
-    """How a client came, with the id of its session at the AQL surfaces; equal to the word alone."""
+    """Transport of a client with the id of its session at the AQL surfaces; equal to the plain word."""
 
     __slots__ = ("session_id",)
 

@@ -23,32 +23,34 @@ class BackgroundTasks:
         return len(self._tasks)
 
     def begin(self, work: Coroutine[Any, Any, _T], name: str | None = None) -> asyncio.Task[_T]:
-        """Runs `work`; an exception is logged under `name`."""
+        """Run `work` as a task; an exception is logged under `name`."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._log_failure)
         return task
 
     def begin_awaited(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Runs `work` for a caller that awaits the task and gets its exception, but may be cancelled meanwhile."""
+        """Run `work` for a caller that awaits the task and gets its exception, but may be cancelled meanwhile."""
         task = asyncio.get_running_loop().create_task(work)
         self.hold(task)
         return task
 
     def hold(self, task: asyncio.Task[Any]) -> None:
-        """Keeps a task that another part began and answers for."""
+        """Keep a reference to a task that another part started and handles."""
         self._tasks.add(task)
         task.add_done_callback(self._drop)
 
     async def finish(self, timeout_s: float | None = None) -> None:
-        """Waits until no task is left, those that begin meanwhile included; with a limit only for those of now."""
+        """Wait until no task is left, including tasks that begin meanwhile; with a limit, wait only for the present
+        ones.
+        """
         while self._tasks:
             await asyncio.wait(list(self._tasks), timeout=timeout_s)
             if timeout_s is not None:
                 return
 
     async def close(self) -> None:
-        """Cancels every task and waits for its end."""
+        """Cancel every task and wait for its end."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def read_bounded(path: Path, limit: int) -> bytes | str | None:
-    """The bytes of the file, or why they cannot be read; None where there is no such file."""
+    """Return the bytes of the file, why they cannot be read, or None if there is no such file."""
     try:
         described = path.stat()
         if not stat.S_ISREG(described.st_mode):

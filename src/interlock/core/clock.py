@@ -7,10 +7,10 @@ from typing import Protocol
 
 class Clock(Protocol):
     def now(self) -> float:
-        """Seconds that never step: for deadlines, windows and ages."""
+        """Return monotonic seconds, for deadlines, windows and ages."""
 
     def wall(self) -> float:
-        """Seconds since 1970: for shown times and token validity only."""
+        """Return seconds since 1970, for displayed times and token validity only."""
 
 
 class SystemClock:
@@ -23,5 +23,5 @@ def rfc3339(wall: float) -> str:
 
 
 def rfc3339_ms(wall: float) -> str:
-    """With milliseconds, for what follows each other quickly."""
+    """Return a time with milliseconds, for events that follow each other quickly."""
     return datetime.fromtimestamp(round(wall, 3), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -29,7 +29,7 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """Who would serve a call of a tool now, where the link itself is not its server."""
+    """Availability of a tool whose link is not itself the server."""
 
     available: bool
     reason: str

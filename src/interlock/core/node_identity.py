@@ -25,12 +25,15 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def own_identity(data: Path) -> Identity:
-    """The identity on disk, made at the first start. Raises a StoreError that says what the operator does next."""
+    """Return the identity on disk, which is created at the first start.
+
+    Raises a StoreError that says what the operator should do next.
+    """
     return _maybe_identity(data) or _keep(data, Identity(aggregator_id=str(uuid.uuid4())))
 
 
 async def adopt_identity(data: Path, shared: KeyValue, now: float) -> None:
-    """Writes the identity of the replicas that share a store into the data folder. Raises StoreError."""
+    """Write the identity of the replicas that share a store into the data folder. Raises StoreError."""
     own, entry = _maybe_identity(data), await shared.get(BUCKET, KEY, now)
     if entry is None:
         own = own or own_identity(data)
@@ -67,14 +70,14 @@ def _maybe_identity(data: Path) -> Identity | None:
         ) from None
 
 
-def _keep(data: Path, made: Identity) -> Identity:
-    """Writes the file whole or not at all, and never over one that another process made first."""
+def _keep(data: Path, identity: Identity) -> Identity:
+    """Write the identity file completely or not at all, and never over a file that another process wrote first."""
     path, draft = data / FILE, data / f".{FILE}.{os.getpid()}"
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(made))
+            file.write(msgspec.json.encode(identity))
             file.flush()
             os.fsync(file.fileno())
         try:
@@ -85,4 +88,4 @@ def _keep(data: Path, made: Identity) -> Identity:
         return own_identity(data)
     except OSError as error:
         raise FolderUnusable(f"{path} cannot be written: {error.strerror}") from None
-    return made
+    return identity

@@ -22,11 +22,11 @@ class PartStack:
         self._opened = contextlib.AsyncExitStack()
 
     async def open(self) -> None:
-        """Raises what a part raises; those before it stay open until `close`."""
+        """Open the parts in order; if one raises, those before it stay open until `close`."""
         for part in self.parts:
             await part.open()
             self._opened.push_async_callback(part.close)
 
     async def close(self) -> None:
-        """A part that fails to close keeps no other from being closed; its error is raised at the end."""
+        """Close all parts, even if one of them fails to close; its error is raised at the end."""
         await self._opened.aclose()

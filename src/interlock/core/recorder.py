@@ -36,19 +36,22 @@ class Recorder:
         self.lost = 0
 
     def hurry(self) -> None:
-        """What was added last is large, and is to be written as soon as possible."""
+        """Write as soon as possible, because the record added last is large."""
         self._hurry.set()
 
     def add_line(self, line: bytes) -> None:
-        """Adds a record that is encoded already, in its turn."""
+        """Add a record that is already encoded, in order."""
         self._waiting.append(line)
 
     def add_made(self, record: EncodedLater) -> None:
-        """Adds a record that its first item encodes from the rest later, on another thread."""
+        """Add a record that its first item encodes from the rest later, on another thread."""
         self._waiting.append(record)
 
     async def append_now(self, line: bytes) -> None:
-        """Writes a record; it is on disk when this returns, after those before. On StoreError nothing was recorded."""
+        """Write a record after those before it; it is on disk when this returns.
+
+        On StoreError nothing was recorded.
+        """
         async with self._flushing:
             await self._flush()
             try:
@@ -66,7 +69,7 @@ class Recorder:
         await self.flush()
 
     async def flush(self) -> None:
-        """Writes everything added before; it is on disk when this returns, unless `trouble` says why not."""
+        """Write everything added before; it is on disk when this returns, unless `trouble` says why not."""
         async with self._flushing:
             await self._flush()
 

@@ -24,7 +24,7 @@ class Log(Protocol):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a caller that was recognised was refused: a room that exists, and who the caller is there."""
+    """Place where a recognised caller was refused: an existing room, and the caller's participant there."""
 
     room: str
     participant: str
@@ -57,8 +57,11 @@ class Refusals:
     def note(
         self, who: str, via: str, method: str, reason: str, target: str = "", *, place: Place | None = None
     ) -> None:
-        """`method` is one of HTTP or MCP-AX, `reason` a word of ours, `target` a segment: none is as long as a stranger
-        likes."""
+        """Record a refusal.
+
+        `method` is one of HTTP or MCP-AX, `reason` is one of our own words and `target` is a segment, so that a
+        stranger controls the length of none of them.
+        """
         self.total += 1
         key = (who, reason, target, place, method if place is not None else "")
         repeats = self._repeats.get(key)
@@ -73,7 +76,7 @@ class Refusals:
         self._write(who, via, method, reason, target, place)
 
     async def open(self) -> None:
-        """There is nothing to begin."""
+        """Do nothing: there is nothing to start."""
 
     async def close(self) -> None:
         self.settle(closing=True)

@@ -46,19 +46,19 @@ class Replicas:
         return self.replication is None
 
     def on_change(self, bucket: str, take: Take) -> None:
-        """`take` is called with every change that another replica makes in the bucket; before `open`."""
+        """Call `take` with every change that another replica makes in the bucket; must be called before `open`."""
         self._takes.setdefault(bucket, []).append(take)
 
     @property
     def count(self) -> int:
-        """Of those that live, this one included."""
-        return 1 + sum(self.is_alive(one) for one in self._alive if one != self.own_id)
+        """Return the number of live replicas, including this one."""
+        return 1 + sum(self.is_alive(replica) for replica in self._alive if replica != self.own_id)
 
     def is_alive(self, replica: str) -> bool:
         return replica == self.own_id or self._alive.get(replica, 0.0) > self._clock.now()
 
     async def open(self) -> None:
-        """Raises StoreError."""
+        """Read the leases of the other replicas and start to renew this one's. Raises StoreError."""
         if self.replication is None:
             return
         self._watches = {bucket: self.replication.watch(bucket) for bucket in self._takes}
@@ -87,8 +87,10 @@ class Replicas:
             self.gone.publish(change.key)
 
     async def claim(self, name: str) -> bool:
-        """Whether this replica is the one that does it, where each of them could: exactly one is. What one claimed
-        that is no more, another may claim again. Raises StoreError."""
+        """Return whether this replica does a piece of work that each could do; exactly one replica gets True.
+
+        A claim of a replica that is no longer alive can be claimed again. Raises StoreError.
+        """
         if self.replication is None:
             return True
         own, now = self.own_id.encode(), self._clock.wall()
@@ -122,12 +124,12 @@ class Replicas:
             looked_at = self._clock.now()
             if not is_heard:  # what others renewed meanwhile is yet to be heard, or could not be renewed
                 self._alive = dict.fromkeys(self._alive, looked_at + LEASE_S)
-            for replica in [one for one in self._alive if not self.is_alive(one)]:
+            for replica in [other for other in self._alive if not self.is_alive(other)]:
                 self._take_lease(Change(replica, None))
 
 
 class Changes:
-    """What other replicas wrote, told to the parts from when all of them have read."""
+    """Delivery of other replicas' changes to the parts, which starts when all parts have read."""
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
@@ -144,7 +146,7 @@ class Changes:
 
 
 async def tell(watch: Following[Change], takes: list[Take]) -> None:
-    """Until the watch ends."""
+    """Pass every change to `takes` until the watch ends."""
     try:
         async for change in watch:
             for take in takes:

@@ -68,21 +68,21 @@ class Retention:
         return removed
 
     async def _last_before(self, wall: float) -> ChainedRecord | None:
-        found: ChainedRecord | None = None
+        last: ChainedRecord | None = None
         after = 0
         while page := await self._audit.read(after, PAGE):
             for record in page:
                 if _at(record) >= wall:
-                    return found
-                found = record
+                    return last
+                last = record
             after = page[-1].sequence
-        return found
+        return last
 
 
 def _at(record: ChainedRecord) -> float:
-    """When it was written. One that does not say is as old as those around it."""
+    """Return when a record was written, or 0 if it does not say, so that it counts as old as those around it."""
     try:
-        said: Any = msgspec.json.decode(record.data)
-        return datetime.strptime(said["at"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
+        members: Any = msgspec.json.decode(record.data)
+        return datetime.strptime(members["at"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()
     except (msgspec.DecodeError, KeyError, TypeError, ValueError):
         return 0.0

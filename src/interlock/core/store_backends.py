@@ -48,7 +48,7 @@ class MissingLibrary(StoreRefused):
 
 
 def build_store(backend: str, data: Path, shared: SharedPlace | None = None) -> Store:
-    """`shared` says where a store is that replicas share."""
+    """Build the store of a backend; `shared` is the location of a store that replicas share."""
     chosen = _backend(backend)
     store: Store = load_class(chosen.store)(shared if chosen.is_shared else data)
     return store
@@ -60,7 +60,7 @@ def build_audit(backend: str, data: Path) -> AuditLog:
 
 
 def build_audit_reader(backend: str, data: Path) -> AuditReader:
-    """Changes nothing in the data folder, whether a node runs on it or not."""
+    """Build a reader that changes nothing in the data folder, whether or not a node is running on it."""
     reader: AuditReader = load_class(_backend(backend).audit_reader)(data)
     return reader
 
@@ -72,7 +72,7 @@ def _backend(name: str) -> Backend:
 
 
 def load_class(reference: str) -> Any:
-    """Raises MissingLibrary."""
+    """Import and return a class named `module:name`. Raises MissingLibrary."""
     module, _, name = reference.partition(":")
     try:
         return getattr(import_module(module), name)

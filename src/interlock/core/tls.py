@@ -10,7 +10,7 @@ from interlock.net.tls import tls_1_3
 
 
 def listener_options(node: NodePlan, *, public: bool) -> dict[str, Any]:
-    """The TLS options of uvicorn for one endpoint; the public one takes client certificates. Raises TlsInvalid."""
+    """Return uvicorn's TLS options for an endpoint; the public one accepts client certificates. Raises TlsInvalid."""
     if node.tls_cert is None or node.tls_key is None:
         return {}
     _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), node.tls_cert, node.tls_key, "node")
@@ -21,7 +21,7 @@ def listener_options(node: NodePlan, *, public: bool) -> dict[str, Any]:
 
 
 def parent_context(parent: ParentPlan) -> ssl.SSLContext:
-    """For one link upward: whom it trusts and what it shows there is of that link alone. Raises TlsInvalid."""
+    """Return the TLS context of one link upward, with its own trusted CAs and certificate. Raises TlsInvalid."""
 
     try:
         context = tls_1_3(str(parent.ca_file) if parent.ca_file is not None else None)
@@ -36,7 +36,7 @@ def parent_context(parent: ParentPlan) -> ssl.SSLContext:
 
 
 def check_parents(plan: Plan) -> None:
-    """Raises TlsInvalid."""
+    """Check the TLS files of all parents. Raises TlsInvalid."""
     for parent in plan.ax.parents:
         if parent.url.startswith("wss:"):
             parent_context(parent)
@@ -58,5 +58,5 @@ def _load(context: ssl.SSLContext, certificate: Path, key: Path, whose: str) -> 
 
 
 def _no_passphrase() -> str:
-    """Without it, OpenSSL would ask at the terminal."""
+    """Return an empty passphrase; without this function OpenSSL would prompt at the terminal."""
     return ""

@@ -57,7 +57,7 @@ PARKED_MAX: Final = 20_000  # calls that wait for an answer of their clients
 
 
 class Outcome(Enum):
-    """How a call ended, as the audit log says it."""
+    """Outcome of a call, as the audit log records it."""
 
     OK = "ok"
     TOOL_ERROR = "tool_error"  # a result with isError
@@ -74,7 +74,7 @@ REFUSED: Final = Outcome.REFUSED
 
 
 class Pending(Protocol):
-    """What a link holds for a request under way."""
+    """Request under way, as its link holds it."""
 
     upstream_id: int
     handle: object
@@ -99,48 +99,54 @@ class CallHandler(Protocol):
         """Free what the call took up, and record how it ended."""
 
     def ask_client(self, call: "Call", link: Asked, request: Request) -> None:
-        """The legacy server of a modern client's call asks something."""
+        """Ask a modern client a question of its call's legacy server."""
 
     def withdraw_question(self, call: "Call", upstream_id: bytes) -> None:
-        """... and no longer wants the answer."""
+        """Withdraw a question whose answer the server no longer wants."""
 
     def prepare_server(self, call: "Call") -> asyncio.Future[Any] | None:
-        """A parked call's client came back, perhaps with other wishes. What its server must have heard first."""
+        """Send the server what a parked call's client may have changed when it came back.
+
+        Returns what to wait for before the call continues, or None if there is nothing.
+        """
 
     def suspend(self, call: "Call") -> None:
-        """It waits for its client, not for its server: it takes no room there, and no deadline runs."""
+        """Suspend a call that waits for its client: it uses no capacity at its server, and no deadline runs."""
 
     def resume(self, call: "Call") -> None:
-        """... and goes on."""
+        """Resume a suspended call."""
 
     def interview_client(self, call: "Call", result: Raw) -> bool:
-        """The modern server of a legacy client's call asks something. False when the result asks nothing."""
+        """Ask a legacy client the questions in a modern server's result, and return False if it contains none."""
 
     def ask_consent(self, call: "Call", server: str, url: str, consent_id: str) -> None:
         """End a call with the page where its caller has to agree before this server takes calls of theirs."""
 
     def translate_error(self, call: "Call", error: Raw) -> tuple[bytes, int] | None:
-        """A legacy server's error that a modern client hears as something else: the whole message and its status."""
+        """Translate a legacy server's error for a modern client.
+
+        Returns the whole message and its status, or None if the error stays as it is.
+        """
 
     def translate_failure(self, call: "Call", result: Raw) -> tuple[bytes, int] | None:
-        """The same of a result that says that the tool failed."""
+        """Translate a result that reports a failed tool, as `translate_error` does for an error."""
 
 
 Timing = Callable[["Call", bytes], bytes]  # writes into a result how long it took (MCP-AX 7.2)
 
 
 class Members(Protocol):
-    """Those whom a link is for, where it is not for everybody: a room's."""
+    """Access list of a link that only members of a room may use."""
 
     @property
     def name(self) -> str:
-        """The same for links that are for the same."""
+        """Return a name that is the same for all links with the same members."""
 
     def admits(self, principal: str) -> bool:
-        """Whether it is shown to them."""
+        """Return whether the link is shown to a principal."""
 
     def maybe_refusal(self, principal: str) -> Refusal | None:
-        """Why one to whom it is shown may not call over it."""
+        """Return why a principal that sees the link may not call over it, or None if it may."""
 
 
 class CallLink(Protocol):
@@ -157,7 +163,7 @@ class CallLink(Protocol):
 
     @property
     def members(self) -> "Members | None":
-        """Whom it is for; None: everybody."""
+        """Return the access list of the link, or None if everybody may use it."""
 
     def cancel(self, pending: Pending, reason: str) -> None: ...
 
@@ -189,38 +195,40 @@ class CallRoute(Protocol):
 
     @property
     def price(self) -> Price:
-        """What a call counts for in budgets."""
+        """Return what a call counts for in budgets."""
 
     @property
     def digest(self) -> str:
-        """Of the definition as declared (MCP-AX 11.3)."""
+        """Return the digest of the definition as declared (MCP-AX 11.3)."""
 
     @property
     def is_held(self) -> bool:
-        """Whether a call waits for a person here."""
+        """Return whether a call waits for a person at this node."""
 
     @property
     def gated(self) -> bool:
-        """Whether it waits for a person, here or at a hop below."""
+        """Return whether a call waits for a person, at this node or at a hop below."""
 
     @property
     def refusal(self) -> Refusal | None:
-        """By the registry of names: what every call is answered."""
+        """Return the refusal of every call by the registry of names, or None."""
 
     @property
     def checks(self) -> tuple[Check[Any], ...]:
-        """Of the guard, those that apply to its calls, in order; empty where only the common ones do."""
+        """Return the guard's checks that apply to calls of this route, in order; empty if only the common ones do."""
 
 
 class Interviewer(Protocol):
     """Asks a legacy client what the modern server of its call wants to know."""
 
     def abandon(self) -> None:
-        """The call has ended: take the open questions back."""
+        """Withdraw the open questions because the call has ended."""
 
 
 class Dialogue(msgspec.Struct, eq=False):
-    """What the server of a call asks its client. Few servers ask: a call has none before the first question."""
+    """Questions of a call's server to its client; few servers ask, so a call has no dialogue before the first
+    question.
+    """
 
     questions: tuple[bytes, ...] = ()  # open, by the server's ids
     is_gathering: bool = False  # the server has just asked and may ask more
@@ -234,16 +242,16 @@ CallFactory = Callable[..., "Call"]  # takes the first fields of a call, in thei
 
 
 class CallHold(Protocol):
-    """What keeps a call from being sent until somebody agrees, and learns its answer and its end.
+    """Hold that keeps a call from being sent until a person agrees, and learns its answer and its end.
 
-    It knows the call only while it is asked: neither keeps the other alive.
+    A hold refers to the call only while one of its methods runs, so that neither keeps the other alive.
     """
 
     is_waiting: bool  # for a person; False once its approval is used
 
     @property
     def is_asked_first(self) -> bool:
-        """Whether somebody has yet to agree, so that this request is not the one that is sent."""
+        """Return whether a person has yet to agree, so that this request is not the one that is sent."""
 
     def identify(self, call: "Call") -> Refusal | None:
         """Name exactly what is asked, so that an approval holds for nothing else, or refuse what cannot be named."""
@@ -301,7 +309,7 @@ class Call(msgspec.Struct, eq=False):
 
     @property
     def waits_forever(self) -> bool:
-        """Whether it waits for as long as it takes, and loses nothing when it is asked again."""
+        """Return whether the call has no deadline and loses nothing when it is repeated."""
         return False
 
     def open_dialogue(self) -> Dialogue:
@@ -386,7 +394,9 @@ class Call(msgspec.Struct, eq=False):
         return pieces is not None
 
     def _without_claims(self, result: bytes) -> bytes:
-        """The result without what only a proved aggregator may say; the gate reads a hop's demand itself."""
+        """Return the result without claims that only a proved aggregator may make; the gate reads a hop's demand
+        itself.
+        """
         offer = self.link.offer if self.link is not None else ADOPTED
         is_aggregator = offer.is_aggregator and offer.proved
         if is_aggregator and self.hold is not None:
@@ -418,7 +428,7 @@ class Call(msgspec.Struct, eq=False):
         return encode_refusal(self.client_id, refusal, draft=draft)
 
     def cancel(self, reason: str) -> None:
-        """The client no longer wants the answer: tell the server, send no answer."""
+        """Cancel the call at its server and send no answer, because the client no longer wants it."""
         if self.done:
             return
         self.done = True
@@ -441,15 +451,18 @@ class Call(msgspec.Struct, eq=False):
         self.handler.finish(self, outcome)
 
     def argument_refusal(self) -> Refusal | None:
-        """What is wrong with its arguments, where a contract says what they must be; else they are the server's."""
+        """Return what is wrong with the arguments by a contract, or None; without a contract the server checks them."""
         return None
 
     def availability_refusal(self) -> Refusal | None:
-        """Why nothing beyond its link could serve it, where something has to be chosen there."""
+        """Return why nothing beyond the link can serve the call, or None if nothing has to be chosen there."""
         return None
 
     def refund(self) -> None:
-        """It never left (MCP-AX 11.4). One that asked for more did, in the round before."""
+        """Refund the charge of a call that was never sent (MCP-AX 11.4).
+
+        A call whose server asked for more input was sent in the round before, so it is not refunded.
+        """
         if self.charge is not None and (self.dialogue is None or not self.dialogue.rounds):
             self.charge.refund()
             self.charge = None
@@ -479,7 +492,10 @@ class Call(msgspec.Struct, eq=False):
         self.sink.emit(encode_notification(LOG_MESSAGE.encode(), bytes(params)))
 
     def on_vendor_notification(self, notification: Notification, era: Era) -> None:
-        """What no revision of MCP has means nothing in the other era, and a parent hears of events otherwise."""
+        """Pass on a notification that no revision of MCP defines to a client of the same era.
+
+        It means nothing in the other era, and parents receive events in another way.
+        """
         if not self.done and era is self.caller.era and self.caller.hop is None:
             self.sink.emit(encode_notification(encode_value(notification.method)[1:-1], bytes(notification.params)))
 
@@ -495,19 +511,19 @@ class Call(msgspec.Struct, eq=False):
             asker.ask(link, request.id, request.method, request.params, self.sink)
 
     def send_only(self, params: dict[str, Any], meta: dict[str, Raw]) -> None:
-        """Of what its client wrote only this is sent."""
+        """Replace the client's params and `_meta` by those that are to be sent."""
         self.params, self.meta = params, meta
 
     def send_as(self, method: str, head: bytes, params: dict[str, Any], meta: dict[str, Raw]) -> None:
-        """What is sent for it is this request."""
+        """Replace the request that is sent for this call."""
         self.method, self.head, self.params, self.meta = method, head, params, meta
 
-    def tell_below(self, said: dict[str, Raw]) -> None:
-        """An AX peer below is told this too."""
-        self.onward = said if self.onward is None else {**self.onward, **said}
+    def tell_below(self, members: dict[str, Raw]) -> None:
+        """Add members to what is sent to an AX peer below."""
+        self.onward = members if self.onward is None else {**self.onward, **members}
 
     def as_wished(self) -> dict[str, Any]:
-        """The params as its client wrote them, where `wished` is kept."""
+        """Return the params as the client wrote them; `wished` must still be set."""
         return {**self.params, NAMED_BY[self.method]: self.wished}
 
     def return_to(self, request: ClientRequest) -> None:
@@ -549,18 +565,18 @@ class Inquiry:
 
 def passes_level(params: Raw, level: str | None) -> bool:
     members = decode_object(params)
-    said = find_string(members.get("level")) if members is not None else None
-    return LOG_RANK.get(said or "", 0) >= LOG_RANK.get(level or "debug", 0)
+    message_level = find_string(members.get("level")) if members is not None else None
+    return LOG_RANK.get(message_level or "", 0) >= LOG_RANK.get(level or "debug", 0)
 
 
 def _status(error: bytes) -> int:
-    """The HTTP status of a modern error answer. An unknown tool is 200: 404 there means an unknown method."""
+    """Return the HTTP status of a modern error answer; an unknown tool is 200, because 404 means an unknown method."""
     try:
         code = decode_value(error)["code"]
     except (CodecError, KeyError, TypeError):
         return 200
-    known = find_code(code)
-    return FORMS[known].mcp_status if known is not None and known != METHOD_NOT_FOUND else 200
+    error_code = find_code(code)
+    return FORMS[error_code].mcp_status if error_code is not None and error_code != METHOD_NOT_FOUND else 200
 
 
 def _is_error(result: Raw) -> bool:
@@ -569,8 +585,8 @@ def _is_error(result: Raw) -> bool:
 
 
 def _reason(fault: Refusal) -> str:
-    said = (fault.details or {}).get("reason")
-    return said if isinstance(said, str) else fault.message
+    reason = (fault.details or {}).get("reason")
+    return reason if isinstance(reason, str) else fault.message
 
 
 def _was_not_sent(fault: Refusal) -> bool:

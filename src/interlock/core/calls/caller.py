@@ -33,7 +33,9 @@ class Principal(msgspec.Struct, frozen=True):
 def principal_for(
     name: str, scope: Scope | None, rules: tuple[AccessRule, ...], roles: tuple[str, ...] = ()
 ) -> Principal:
-    """The first [[access]] entry whose `who` matches decides; a token's own scope can only lower it."""
+    """Return the principal by the first [[access]] entry whose `who` matches; a token's scope can only lower its
+    scope.
+    """
     order = ("read", "write", "admin")
     for rule in rules:
         if any(fnmatchcase(known_as, pattern) for known_as in (name, *roles) for pattern in rule.who):
@@ -46,9 +48,10 @@ VIA_AX: Final = "ax"  # a parent, on the link that this node opened
 
 
 class ViewKey(msgspec.Struct, frozen=True):
-    """What decides which names a caller sees and in which form. Equal keys share one view and its cached bytes.
+    """Key that decides which names a caller sees and in which form; equal keys share a view and its cached bytes.
 
-    `who` is looked up once in each snapshot of the namespace: those who see the same links share a view too."""
+    `who` is looked up once in each snapshot of the namespace: callers that see the same links share a view too.
+    """
 
     dotted: bool = False
     only: str | None = None
@@ -61,15 +64,15 @@ class ViewKey(msgspec.Struct, frozen=True):
 
 
 class Sink(Protocol):
-    """Where one request is answered. `emit` may come any number of times before the one `answer`."""
+    """Receiver of the answer to one request; `emit` may be called any number of times before the only `answer`."""
 
     def emit(self, message: bytes) -> None:
-        """A message that belongs to the request but is not its answer."""
+        """Send a message that belongs to the request but is not its answer."""
 
     def answer(self, message: bytes, status: int = 200) -> None: ...
 
     def drop(self) -> None:
-        """There will be no answer: the request was cancelled."""
+        """End the request without an answer, because it was cancelled."""
 
 
 class Asker(Protocol):
@@ -77,15 +80,15 @@ class Asker(Protocol):
 
     @property
     def reachable(self) -> bool:
-        """Whether it can be told things that belong to no call."""
+        """Return whether the client can receive messages that belong to no call."""
 
     def tell(self, message: bytes) -> bool:
-        """True when it was told."""
+        """Send a message to the client and return whether it was sent."""
 
     def ask(self, link: "Asked", upstream_id: bytes, method: str, params: Raw, sink: Sink | None) -> None: ...
 
     def withdraw(self, link: "Asked", upstream_id: bytes, params: Raw) -> None:
-        """The server no longer wants the answer."""
+        """Withdraw a question whose answer the server no longer wants."""
 
 
 class Asked(Protocol):
@@ -95,7 +98,7 @@ class Asked(Protocol):
 
 
 class Asking(Protocol):
-    """What a server asks on behalf of: a call under way, or a task that goes on without one."""
+    """Call under way, or task that continues without one, on whose behalf a server asks."""
 
     asking: int
     progressed: bool
@@ -157,12 +160,14 @@ class Caller:
         self.whole: Caller | None = None  # of one that cannot be asked: the client that can
 
     def stamp(self, meta: dict[str, Raw]) -> None:
-        """What a 2026-07-28 server is told with each request of a legacy client."""
+        """Add to `meta` what a 2026-07-28 server receives with each request of a legacy client."""
         level = None if self.log_level is None else Raw(encode_value(self.log_level))
         stamp_modern(meta, capabilities=self.modern_capabilities, client=self.client, log_level=level)
 
     def stamped(self) -> Raw:
-        """The same where it is all there is: written once, and again when the client wants other logs."""
+        """Return the encoded `_meta` that contains only the stamp; it is cached until the client's log level
+        changes.
+        """
         if self._stamp is None or self._stamped_level is not self.log_level:
             meta: dict[str, Raw] = {}
             self.stamp(meta)
@@ -170,19 +175,19 @@ class Caller:
         return self._stamp
 
     def unasking(self) -> "Caller":
-        """The same client where nothing can be asked of it."""
+        """Return a copy of this client that cannot be asked anything."""
         caller = copy.copy(self)
         caller.whole = self
         caller.asker, caller.capabilities, caller.modern_capabilities = None, {}, Raw(b"{}")
         return caller
 
     def begin_aql_session(self, id: str) -> None:
-        """What it does is recorded under this id from now on."""
+        """Record what the client does under this session id from now on."""
         self.aql = id
         self.via = SessionVia(self.via, id)
 
     def act_as(self, principal: Principal) -> None:
-        """The same client with another credential: what that one may do counts from now on."""
+        """Give the client the rights of another credential from now on."""
         self.principal = principal
         who, scope, tools = principal.name, principal.scope, principal.tools
         self.key = msgspec.structs.replace(self.key, scope=scope, tools=tools, who=who)
@@ -192,7 +197,11 @@ class Caller:
 def view_key(
     principal: Principal, *, only: str | None, names: NameForm, declares_extension: bool, via: str = ""
 ) -> ViewKey:
-    """`names` is what the request asked for; then the principal's setting, then what the client declares."""
+    """Return the view key of a principal.
+
+    `names` is the form that the request asked for; if it is "auto", the principal's setting decides, then what the
+    client declares.
+    """
     form = names if names != "auto" else (principal.names or "auto")
     dotted = form == "qualified" or (form == "auto" and declares_extension)
     upward = via == VIA_AX

@@ -23,7 +23,7 @@ class Account:
 
 
 class Charge(msgspec.Struct, frozen=True):
-    """What a call was charged, and where."""
+    """Price that a call was charged, and the budgets that it was charged to."""
 
     price: Price
     parts: list[tuple[BudgetUsage, Slice]]

@@ -56,7 +56,7 @@ Said = Literal["pass", "refuse", "hold", "later"]
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check would say of a call that is not made. `later`: only the call itself can tell."""
+    """Verdict of a check on a call that is not made; `later` means that only the call itself can show it."""
 
     check: CheckNumber
     name: str
@@ -99,16 +99,16 @@ class Explained(Protocol[R_contra]):
     def name(self) -> str: ...
 
     def explain(self, route: R_contra, caller: "Principal") -> Verdict:
-        """What a call over this route by this caller would meet now, by the predicate that decides the call."""
+        """Return the verdict on a call over this route by this caller now, by the predicate that decides the call."""
 
 
 class Check(Explained[R_contra], Protocol[R_contra]):
     @property
     def is_common(self) -> bool:
-        """Whether it is asked of every request, also of those for prompts and resources."""
+        """Return whether the check applies to every request, including those for prompts and resources."""
 
     def applies_to(self, route: R_contra) -> bool:
-        """Whether it can refuse or hold a call over this route. Asked once, when the route is listed."""
+        """Return whether the check can refuse or hold a call over this route; called once, when the route is listed."""
 
     def check(self, call: "Call", link: "CallLink") -> Refused | Held | None: ...
 

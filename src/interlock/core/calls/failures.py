@@ -14,7 +14,7 @@ _log: Final = logging.getLogger("interlock.calls")
 
 
 async def answer_failures(call: Call, work: Coroutine[Any, Any, None]) -> None:
-    """Runs `work` on behalf of `call`; whatever it raises ends the call."""
+    """Run `work` on behalf of `call`; any exception ends the call."""
     try:
         await work
     except Exception:

@@ -28,7 +28,7 @@ KNOWN_BYTES_MAX: Final = 512  # of a route, and of a name, that is worth remembe
 
 
 class Followed(msgspec.Struct, frozen=True):
-    """What a route leads to."""
+    """Item that a route leads to."""
 
     name: str  # of the tool or prompt as our own table has it; the URI of a resource
     raw: Raw  # the same as JSON
@@ -46,20 +46,23 @@ class Hop:
         self._known: dict[tuple[bytes, bytes, bytes], Followed] = {}
 
     def follow(self, params: dict[str, Any], meta: dict[str, Raw], name: Raw | None) -> Followed | Refusal | None:
-        """`name`: of a tool or prompt, as the parent says it. None where it says nothing of the way, or no name."""
+        """Follow a parent's route to a tool or prompt; `name` is its name as the parent wrote it.
+
+        Returns None if the request has no route or no name.
+        """
         if name is None:
             return None
         if ROUTE not in meta or CURSOR not in meta or ROUTE in params or CURSOR in params:
             return self._follow(params, meta, name)
-        said = bytes(meta[ROUTE]), bytes(meta[CURSOR]), bytes(name)
-        known = self._known.get(said)  # a parent says the same of a tool with every call
-        if known is not None:
-            return known
+        key = bytes(meta[ROUTE]), bytes(meta[CURSOR]), bytes(name)
+        cached = self._known.get(key)  # a parent says the same of a tool with every call
+        if cached is not None:
+            return cached
         followed = self._follow(params, meta, name)
-        if isinstance(followed, Followed) and max(map(len, said)) <= KNOWN_BYTES_MAX:
+        if isinstance(followed, Followed) and max(map(len, key)) <= KNOWN_BYTES_MAX:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
-            self._known[said] = followed
+            self._known[key] = followed
         return followed
 
     def _follow(self, params: dict[str, Any], meta: dict[str, Raw], name: Raw) -> Followed | Refusal | None:
@@ -69,19 +72,22 @@ class Hop:
         routed = _take_route(params, meta)
         if not isinstance(routed, Routed):
             return routed
-        found = follow_name(routed, segment=self.segment, name=text)
-        return found if isinstance(found, Refusal) else _followed(found, routed)
+        local_name = follow_name(routed, segment=self.segment, name=text)
+        return local_name if isinstance(local_name, Refusal) else _followed(local_name, routed)
 
     def follow_uri(self, params: dict[str, Any], meta: dict[str, Raw], uri: str) -> Followed | Refusal | None:
-        """The same for a resource: its URI as our own lists have it."""
+        """Follow a parent's route to a resource, whose URI is returned as our own lists have it."""
         routed = _take_route(params, meta)
         if not isinstance(routed, Routed):
             return routed
-        found = follow_uri(routed, segment=self.segment, uri=uri)
-        return found if isinstance(found, Refusal) else _followed(found, routed)
+        local_uri = follow_uri(routed, segment=self.segment, uri=uri)
+        return local_uri if isinstance(local_uri, Refusal) else _followed(local_uri, routed)
 
     def check(self, params: dict[str, Any], meta: dict[str, Raw], rest: Sequence[str]) -> Followed | Refusal | None:
-        """The same for an item that is known already: `rest` is the segments below us, then its local name."""
+        """Check a parent's route to an item that is already determined.
+
+        `rest` is the segments below this node, then the item's local name.
+        """
         routed = _take_route(params, meta)
         if not isinstance(routed, Routed):
             return routed

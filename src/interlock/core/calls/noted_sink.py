@@ -26,7 +26,7 @@ class NotedSink:
 
 
 def add_note(sink: Sink, note: str) -> Sink:
-    """The sink that answers with the note."""
+    """Return a sink that adds the note to the answer."""
     noted = sink if isinstance(sink, NotedSink) else NotedSink(sink)
     noted.add(note)
     return noted

@@ -17,7 +17,7 @@ NOT_FOUND: Final = Refusal(METHOD_NOT_FOUND, "tool_not_found", {"reason": "tool_
 
 
 def not_found_refusal(near: list[str]) -> Refusal:
-    """`near`: names that the caller may use, for a model that misremembered one."""
+    """Return the refusal of an unknown tool; `near` is similar names that the caller may use."""
     if not near:
         return NOT_FOUND
     message = f"tool_not_found: did you mean {' or '.join(near)}?"
@@ -34,7 +34,7 @@ BUSY: Final = Refusal(
 
 
 def own_links_full(most: int) -> Refusal:
-    """`most`: how many links of their own the clients of a server, or of all servers, may have."""
+    """Return the refusal of a client's own link; `most` is the limit of such links, for one server or for all."""
     data = {"reason": "own_links_full", "limit": most, "outcome": "not_sent", "retry_after_ms": 60_000}
     return Refusal(TOOL_DEGRADED, "tool_degraded", data)
 
@@ -45,7 +45,7 @@ RELISTED: Final = Refusal(
 
 
 def maybe_unusable(standing: Standing) -> Refused | None:
-    """The refusal of a call to a link that stands so; None where it takes calls."""
+    """Return the refusal of a call to a link in this state, or None if the link takes calls."""
     match standing.state:
         case LinkState.READY | LinkState.SLOW:
             return None
